@@ -1,0 +1,171 @@
+"""The tensor schedules against the oracle, commit for commit, on rows in which ties dominate."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import oracle
+import pytest
+import torch
+
+from wavefront.canvas import Canvas, infill
+from wavefront.errors import WavefrontWarning
+from wavefront.rows import Config, settle, start
+from wavefront.schedule import Schedule
+from wavefront.schedules.block import Block
+from wavefront.schedules.left_to_right import LeftToRight
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.testing.simulate import MASK, PAD, fill
+
+KINDS = ("one a step", "four a step", "more steps than places", "any")
+
+
+def random_case(rng: random.Random, kind: str) -> tuple[Canvas, oracle.Case]:
+    """A row: a prompt and an answer, or a text with holes anywhere; sometimes padded."""
+    if rng.random() < 0.4:
+        length = rng.randint(4, 40)
+        hole = rng.random()
+        marks = [rng.random() < hole for _ in range(length)]
+        marks[rng.randrange(length)] = True
+    else:
+        marks = [False] * rng.randint(0, 5) + [True] * rng.randint(1, 32)
+    canvas = infill([[5] * len(marks)], [marks], mask_id=MASK, pad_id=PAD)
+    left = rng.choice((0, 0, 3))
+    pads = (PAD, False, False, -1)
+    parts = zip(canvas, pads, strict=True)
+    canvas = Canvas(*(torch.nn.functional.pad(t, (left, 0), value=v) for t, v in parts))
+    masked = tuple(canvas.masked[0].nonzero()[:, 0].tolist())
+    n = len(masked)
+    steps = {
+        "one a step": n,
+        "four a step": max(1, n // 4),
+        "more steps than places": n + rng.randint(1, 9),
+        "any": rng.randint(1, n + 3),
+    }[kind]
+    known = frozenset(canvas.known[0].nonzero()[:, 0].tolist())
+    return canvas, oracle.Case(known, masked, steps)
+
+
+def random_scores(rng: random.Random, length: int) -> oracle.Scores:
+    """Fresh scores every step from 2, 3, 10 or many levels, exact in float32; some NaN and -inf."""
+    levels = rng.choice((2, 3, 10, 1 << 20))
+    odd = rng.choice((0.0, 0.0, 0.2))
+    seed = rng.randrange(1 << 30)
+
+    def at(step: int, masked: frozenset[int]) -> dict[int, float]:
+        source = random.Random(seed * 1000 + step)
+        drawn = [source.randrange(levels) / levels for _ in range(length)]
+        strange = [source.choice((float("nan"), float("-inf"))) for _ in range(length)]
+        return {p: strange[p] if source.random() < odd else drawn[p] for p in sorted(masked)}
+
+    return at
+
+
+def decode(schedule: Schedule, canvas: Canvas, case: oracle.Case, scores: oracle.Scores):
+    """(commit, scope, front) of every step of the tensor schedule, as sets of positions."""
+    config = Config(schedule=schedule)
+    rows = start(canvas, config, [case.steps], [0])
+    no = torch.zeros(1, dtype=torch.bool)
+    for step in range(case.steps):
+        masked = frozenset(rows.canvas.masked[0].nonzero()[:, 0].tolist())
+        board = torch.full(canvas.tokens.shape, 0.5)
+        for place, value in scores(step, masked).items():
+            board[0, place] = value
+        rows, _, decision = settle(config, fill(rows, board), MASK, bad=no, void=no[0])
+        state = decision.state if isinstance(decision.state, torch.Tensor) else no[None]
+        yield tuple(
+            frozenset(part[0].nonzero()[:, 0].tolist())
+            for part in (decision.commit, decision.scope, state)
+        )
+
+
+def differs(schedule, reference, canvas, case, scores) -> str | None:
+    """Where tensors and oracle part, or None."""
+    for step, (ours, theirs) in enumerate(
+        zip(decode(schedule, canvas, case, scores), reference, strict=True)
+    ):
+        commit, scope, front = ours
+        if commit != frozenset(theirs.commit):
+            return f"step {step}: commit {sorted(commit)} against {sorted(theirs.commit)}"
+        if isinstance(schedule, Wavefront) and (scope, front) != (theirs.scope, theirs.front_after):
+            return f"step {step}: front {sorted(front)} against {sorted(theirs.front_after)}"
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("grow", ["rebuild", "accumulate"])
+def test_wavefront_equals_the_oracle(kind, grow):
+    rng = random.Random(f"{kind} {grow}")
+    for _ in range(400):
+        canvas, case = random_case(rng, kind)
+        size, radius = rng.randint(1, 10), rng.randint(1, 9)
+        scores = random_scores(rng, canvas.tokens.shape[1])
+        reference = oracle.wavefront(case, scores, size=size, radius=radius, grow=grow)
+        found = differs(Wavefront(size, radius, grow), reference, canvas, case, scores)
+        assert found is None, f"F={size} R={radius} {case}: {found}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_others_equal_the_oracle(kind):
+    rng = random.Random(kind)
+    for _ in range(150):
+        canvas, case = random_case(rng, kind)
+        scores = random_scores(rng, canvas.tokens.shape[1])
+        size = rng.randint(max(1, -(-len(case.masked) // case.steps)), 12 + len(case.masked))
+        for schedule, reference in (
+            (Standard(), oracle.standard(case, scores)),
+            (LeftToRight(), oracle.left_to_right(case, scores)),
+            (Block(size), oracle.block(case, scores, size=size)),
+        ):
+            found = differs(schedule, reference, canvas, case, scores)
+            assert found is None, f"{schedule} {case}: {found}"
+
+
+@pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
+def test_a_wrong_rule_is_noticed(mutate):
+    """The comparison has teeth: each deliberately wrong oracle disagrees with the tensors."""
+    rng = random.Random(mutate)
+    disagreements = 0
+    for _ in range(200):
+        canvas, case = random_case(rng, "four a step")
+        scores = random_scores(rng, canvas.tokens.shape[1])
+        size, radius = rng.randint(1, 4), rng.randint(2, 8)
+        wrong = oracle.wavefront(case, scores, size=size, radius=radius, mutate=mutate)
+        disagreements += differs(Wavefront(size, radius), wrong, canvas, case, scores) is not None
+    assert disagreements > 20
+
+
+def test_wide_wave_is_standard_and_wide_block_is_standard():
+    rng = random.Random(5)
+    for _ in range(100):
+        canvas, case = random_case(rng, rng.choice(KINDS))
+        scores = random_scores(rng, canvas.tokens.shape[1])
+        n = canvas.tokens.shape[1]
+        for grow in ("rebuild", "accumulate"):
+            if len(case.known) == 0 and grow == "rebuild":
+                continue  # with nothing known and a zero quota there is nothing to grow from
+            found = differs_from_standard(Wavefront(n, n, grow), canvas, case, scores)
+            assert found is None, found
+        assert differs_from_standard(Block(n), canvas, case, scores) is None
+
+
+def differs_from_standard(schedule, canvas, case, scores) -> str | None:
+    pairs = zip(
+        decode(schedule, canvas, case, scores),
+        decode(Standard(), canvas, case, scores),
+        strict=True,
+    )
+    for step, (ours, theirs) in enumerate(pairs):
+        if ours[0] != theirs[0]:
+            return f"{schedule} {case} step {step}: {sorted(ours[0])} against {sorted(theirs[0])}"
+    return None
+
+
+def test_a_quota_above_the_size_warns_once_and_is_legal():
+    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+        Wavefront(size=4).validate(64, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Wavefront(size=8).validate(64, 8)

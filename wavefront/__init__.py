@@ -1,0 +1,95 @@
+"""Decoding for diffusion language models.
+
+>>> import wavefront
+>>> lm = wavefront.load("toy")
+>>> lm.generate("Hello", schedule="wavefront(size=8, radius=2)", max_new_tokens=16).finish_reason
+'length'
+
+Public names are listed here and loaded when first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from wavefront.canvas import Canvas as Canvas
+    from wavefront.decoding import Decoding as Decoding
+    from wavefront.decoding import Ids as Ids
+    from wavefront.decoding import generate_ids as generate_ids
+    from wavefront.engine import decode as decode
+    from wavefront.errors import CheckpointError as CheckpointError
+    from wavefront.errors import MissingExtraError as MissingExtraError
+    from wavefront.errors import NumericalError as NumericalError
+    from wavefront.errors import OptionError as OptionError
+    from wavefront.errors import PromptError as PromptError
+    from wavefront.errors import SpecError as SpecError
+    from wavefront.errors import WavefrontError as WavefrontError
+    from wavefront.errors import WavefrontWarning as WavefrontWarning
+    from wavefront.lm import LM as LM
+    from wavefront.lm import Completion as Completion
+    from wavefront.lm import Stream as Stream
+    from wavefront.lm import load as load
+    from wavefront.model import Model as Model
+    from wavefront.model import load_model as load_model
+    from wavefront.model import save_checkpoint as save_checkpoint
+    from wavefront.options import Options as Options
+    from wavefront.rows import Config as Config
+    from wavefront.rows import Step as Step
+    from wavefront.schedule import Clock as Clock
+    from wavefront.schedule import Decision as Decision
+    from wavefront.schedule import Schedule as Schedule
+    from wavefront.schedule import Stats as Stats
+    from wavefront.schedule import Take as Take
+    from wavefront.schedule import View as View
+    from wavefront.trace import Trace as Trace
+
+_HOME = {
+    "Canvas": "canvas",
+    "CheckpointError": "errors",
+    "Clock": "schedule",
+    "Completion": "lm",
+    "Config": "rows",
+    "Decision": "schedule",
+    "Decoding": "decoding",
+    "Ids": "decoding",
+    "LM": "lm",
+    "MissingExtraError": "errors",
+    "Model": "model",
+    "NumericalError": "errors",
+    "OptionError": "errors",
+    "Options": "options",
+    "PromptError": "errors",
+    "Schedule": "schedule",
+    "SpecError": "errors",
+    "Stats": "schedule",
+    "Step": "rows",
+    "Stream": "lm",
+    "Take": "schedule",
+    "Trace": "trace",
+    "View": "schedule",
+    "WavefrontError": "errors",
+    "WavefrontWarning": "errors",
+    "decode": "engine",
+    "generate_ids": "decoding",
+    "load": "lm",
+    "load_model": "model",
+    "save_checkpoint": "model",
+}
+
+__all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wavefront' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"wavefront.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,162 @@
+"""LM: a model with its tokenizer; `generate`, `stream` and `infill` over text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+
+from wavefront import builtin, canvas
+from wavefront.checkpoint import locate
+from wavefront.decoding import Decoding, begin, check_length, source
+from wavefront.errors import OptionError, PromptError
+from wavefront.model import Model, load_model
+from wavefront.options import Options, plan
+from wavefront.rows import Step
+from wavefront.text import Tokenizer, infill_ids, prompt_ids
+from wavefront.trace import Trace
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What became of one prompt."""
+
+    text: str  # up to the first stop token; of an infilling, the whole text
+    tokens: list[int]  # the answer up to the first stop token
+    finish_reason: str  # "stop": the model ended it; "length": the canvas was full
+    forwards: int  # passes through the model, of the batch it was in
+    prompt_tokens: int
+    trace: Trace | None = None  # of the whole batch, on request
+
+
+class Stream:
+    """Iterate it for the steps of a decode; `completions` holds what has come of it so far."""
+
+    def __init__(self, lm: LM, decoding: Decoding, *, infilling: bool = False) -> None:
+        self.lm, self.decoding, self._infilling = lm, decoding, infilling
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.decoding)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """One per prompt, in order."""
+        trace = self.decoding.trace()
+        rows = zip(self.decoding.tokens(), self.decoding.holes(), strict=True)
+        return [self._completion(tokens, holes, trace) for tokens, holes in rows]
+
+    def _completion(self, tokens: list[int], holes: list[bool], trace: Trace | None) -> Completion:
+        stop_ids = self.decoding.plan.config.sampling.stop_ids
+        shown = _cut_holes(tokens, holes, stop_ids)
+        answer = [token for token, hole in shown if hole]
+        text = [token for token, hole in shown if hole or self._infilling]
+        return Completion(
+            text=self.lm.tokenizer.decode(text),
+            tokens=answer,
+            finish_reason="stop" if len(shown) < len(tokens) else "length",
+            forwards=self.decoding.forwards,
+            prompt_tokens=len(holes) - sum(holes),
+            trace=trace,
+        )
+
+
+class LM:
+    """A model and its tokenizer. Options by name are those of `wavefront.Options`."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, *, name: str = "") -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.stop_ids = tuple(dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids]))
+
+    def generate(
+        self, prompt: Any, *, raw: bool = False, trace: bool = False, **options: Unpack[Options]
+    ) -> Any:
+        """A Completion of a string or a conversation; a list of them for a list of either.
+
+        `raw=True` takes strings as text to continue, past the chat template.
+        """
+        stream = self.stream(prompt, raw=raw, trace=trace, **options)
+        stream.decoding.drain()
+        found = stream.completions
+        return found if _is_batch(prompt) else found[0]
+
+    def stream(
+        self, prompt: Any, *, raw: bool = False, trace: bool = False, **options: Unpack[Options]
+    ) -> Stream:
+        """The same, step by step: iterate the result, then read its `completions`."""
+        prompts = prompt if _is_batch(prompt) else [prompt]
+        rows = [prompt_ids(self.tokenizer, one, raw=raw) for one in prompts]
+        decoding = begin(self.model, rows, options, stop_ids=self.stop_ids, record=trace)
+        return Stream(self, decoding)
+
+    def infill(self, text: str, *, trace: bool = False, **options: Unpack[Options]) -> Completion:
+        """The text with its holes, written `<mask:8>`, filled; each cut at its first stop token."""
+        stream = self.stream_infill(text, trace=trace, **options)
+        stream.decoding.drain()
+        return stream.completions[0]
+
+    def stream_infill(
+        self, text: str, *, trace: bool = False, **options: Unpack[Options]
+    ) -> Stream:
+        """`infill`, step by step."""
+        for name in ("max_new_tokens", "gen_length", "max_tokens"):
+            if name in options:
+                raise OptionError(f"The holes say how many places to fill: leave out {name}.")
+        row = infill_ids(self.tokenizer, text, mask_id=self.model.mask_id)
+        if not any(row.holes):
+            raise PromptError("There is nothing to fill: write a hole as <mask:8>.")
+        check_length(self.model, len(row.ids), 0)
+        settled = plan(options, source(self.model, self.stop_ids), length=sum(row.holes))
+        board = canvas.infill(
+            [row.ids],
+            [row.holes],
+            mask_id=self.model.mask_id,
+            pad_id=self.model.pad_id,
+            device=self.model.device,
+        )
+        return Stream(self, Decoding(self.model, board, settled, record=trace), infilling=True)
+
+
+def _is_batch(prompt: Any) -> bool:
+    """A list of strings or of conversations; a conversation is itself a list, of dictionaries."""
+    if isinstance(prompt, str):
+        return False
+    if not isinstance(prompt, Sequence) or len(prompt) == 0:
+        raise PromptError("A prompt is a string, a list of messages, or a list of either.")
+    return not isinstance(prompt[0], dict)
+
+
+def _cut_holes(
+    tokens: Sequence[int], holes: Sequence[bool], stop_ids: Sequence[int]
+) -> list[tuple[int, bool]]:
+    """(token, hole?) with every hole cut at its own first stop token."""
+    kept: list[tuple[int, bool]] = []
+    ended = False
+    for token, hole in zip(tokens, holes, strict=True):
+        ended = hole and (ended or token in stop_ids)
+        if not ended:
+            kept.append((token, hole))
+    return kept
+
+
+def load(
+    path: str | os.PathLike[str] = builtin.DEFAULT,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+) -> LM:
+    """A checkpoint with its tokenizer: a built-in name, a local directory, or a hub id.
+
+    On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise.
+    """
+    if path == "toy":
+        return LM(*builtin.make_toy(device=device, dtype=dtype), name="toy")
+    shipped = builtin.directory(str(path))
+    directory = shipped or locate(path, revision=revision, offline=offline)
+    model = load_model(directory, device=device, dtype=dtype)
+    return LM(model, Tokenizer.load(Path(directory)), name=str(path))

@@ -1,0 +1,220 @@
+"""The options of a decode: their names, their aliases, and how they become a Config.
+
+One list serves Python, the command line and HTTP. Names that users know from the published
+samplers are accepted; an unknown one is refused with the nearest that we have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from wavefront import spec
+from wavefront.cache import Cache
+from wavefront.errors import OptionError, nearest, one_of, real, whole
+from wavefront.rows import Config
+from wavefront.schedule import Schedule
+from wavefront.stats import Sampling
+
+
+class Options(TypedDict, total=False):
+    """Everything that `generate`, `stream` and `generate_ids` take by name."""
+
+    schedule: str | Schedule  # spec string or object; wavefront()
+    max_new_tokens: int  # places to fill, N; 128
+    steps: int | None  # forward budget, T; N
+    priority: str  # confidence, probability, margin, entropy, random
+    eos: str  # keep, stop, suppress-logit, suppress-confidence, llada-confidence
+    temperature: float  # 0 = always the most probable token
+    seed: int
+    sampling: str | None  # llada or dream: what confidence is taken from; the model's own
+    top_p: float | None
+    top_k: int | None
+    cfg_scale: float  # classifier-free guidance; 0 = off
+    order_noise: float  # Gumbel noise on the order, the paper's eta; 0
+    fixed_budget: bool  # run all T forwards, also those that commit nothing
+    stop_ids: Sequence[int] | None  # EOS first, then EoT; the checkpoint's
+    cache: str | Cache | None
+    # Dream's sampler, by its own names
+    alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] | None
+    eps: float
+    alg_temp: float | None
+    # aliases
+    strategy: str | Schedule
+    gen_length: int
+    max_tokens: int
+    block_length: int
+    block_size: int
+    max_wave_size: int
+    radius: int
+    remasking: str
+    eos_policy: str
+    logits_eos_inf: bool
+    confidence_eos_eot_inf: bool
+    mask_id: int
+
+
+_SAME = {
+    "strategy": "schedule",
+    "gen_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "block_size": "block_length",
+    "eos_policy": "eos",
+}
+_REMASKING = {"low_confidence": "confidence", "random": "random"}
+_ALGORITHMS = {
+    "maskgit_plus": "probability",
+    "topk_margin": "margin",
+    "entropy": "entropy",
+    "origin": "confidence",  # unused: places are settled by chance
+}
+DEFAULT_SCHEDULE = "wavefront"
+DEFAULT_LENGTH = 128
+_LONGEST = 1 << 20  # far beyond any model's context; keeps a typing slip from filling memory
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Options resolved for one model."""
+
+    config: Config
+    length: int
+    steps: int
+    seed: int
+
+
+class Source(NamedTuple):
+    """What the model contributes."""
+
+    mask_id: int
+    stop_ids: tuple[int, ...]
+    family: str
+    vocab_size: int
+
+
+def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None) -> Plan:
+    """Check every option and build the Config. `length` is given when holes decide it."""
+    given = _renamed(options)
+    _check_mask(given, model)
+    places = length if length is not None else given.get("max_new_tokens", DEFAULT_LENGTH)
+    whole("max_new_tokens", places, 1, _LONGEST)
+    steps = given.get("steps")
+    steps = places if steps is None else steps
+    whole("steps", steps, 1, _LONGEST)
+    seed = given.get("seed", 0)
+    whole("seed", seed, 0, (1 << 63) - 1)
+    config = _config(given, model)
+    config.schedule.validate(places, steps)
+    return Plan(config, places, steps, seed)
+
+
+def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    known = Options.__annotations__
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise OptionError(f"There is no option {name!r}{nearest(name, known)}.")
+        target = _SAME.get(name, name)
+        if target in given:
+            raise OptionError(f"{target!r} is given twice, once as {name!r}.")
+        given[target] = value
+    return given
+
+
+def _check_mask(given: dict[str, Any], model: Source) -> None:
+    if given.get("mask_id", model.mask_id) != model.mask_id:
+        raise OptionError(f"mask_id={given['mask_id']} is not this model's, {model.mask_id}.")
+
+
+def _config(given: dict[str, Any], model: Source) -> Config:
+    alg = given.get("alg")
+    if alg is not None:
+        one_of("alg", alg, _ALGORITHMS)
+    for name in ("eps", "alg_temp"):
+        if given.get(name) is not None and alg is None:
+            raise OptionError(f"{name} belongs to Dream's sampler: give alg= as well.")
+    if given.get("cache") not in (None, "none"):
+        raise OptionError(f"There is no cache {given['cache']!r}; there is: none.")
+    fixed = given.get("fixed_budget", False)
+    if not isinstance(fixed, bool):
+        raise OptionError(f"fixed_budget must be True or False, not {fixed!r}.")
+    return Config(
+        schedule=_schedule(given),
+        priority=_priority(given),
+        sampling=_sampling(given, model),
+        cfg_scale=given.get("cfg_scale", 0.0),
+        order_noise=_order_noise(given),
+        fixed_budget=fixed,
+    )
+
+
+def _schedule(given: dict[str, Any]) -> Schedule:
+    shape = {name: given[name] for name in ("max_wave_size", "radius") if name in given}
+    block = given.get("block_length")
+    asked = given.get("schedule")
+    if given.get("alg") is not None:
+        if asked is not None or block is not None or shape:
+            raise OptionError(
+                "alg= is Dream's whole sampler: leave out the schedule and its options."
+            )
+        take = "origin" if given["alg"] == "origin" else "dream"
+        eps = given.get("eps", 1e-3)
+        real("eps", eps, 1e-12, 0.999)
+        return spec.resolve(f"standard(take={take}(eps={eps!r}))", "schedules")
+    if asked is None:
+        asked = "block" if block is not None else DEFAULT_SCHEDULE
+    made = spec.resolve(asked, "schedules") if isinstance(asked, str) else asked
+    if not isinstance(made, Schedule):
+        raise OptionError(f"schedule must be a spec string or a Schedule, not {made!r}.")
+    changes = {"size": block} if block is not None else {}
+    changes |= {{"max_wave_size": "size"}.get(name, name): v for name, v in shape.items()}
+    owner = "block" if block is not None else "wavefront"
+    if changes and made.spec_name() != owner:
+        raise OptionError(f"{', '.join(changes)} belongs to {owner}, and the schedule is {made!r}.")
+    return replace(made, **changes) if changes else made  # pyright: ignore[reportArgumentType]
+
+
+def _priority(given: dict[str, Any]) -> str:
+    named = [name for name in ("priority", "remasking", "alg") if given.get(name) is not None]
+    if len(named) > 1:
+        raise OptionError(f"{' and '.join(named)} say the same thing: give one of them.")
+    if named == ["remasking"]:
+        one_of("remasking", given["remasking"], _REMASKING)
+        return _REMASKING[given["remasking"]]
+    if named == ["alg"]:
+        return _ALGORITHMS[given["alg"]]
+    return given.get("priority") or "confidence"
+
+
+def _order_noise(given: dict[str, Any]) -> float:
+    # Drawing k places without replacement from softmax(score / alg_temp) is taking the k best of
+    # score + alg_temp * Gumbel noise: Dream's alg_temp is our order noise.
+    return given.get("alg_temp") or given.get("order_noise", 0.0)
+
+
+def _eos(given: dict[str, Any]) -> str:
+    flags = [name for name in ("logits_eos_inf", "confidence_eos_eot_inf") if given.get(name)]
+    if len(flags) + ("eos" in given) > 1:
+        raise OptionError("Give one EOS policy: eos=, logits_eos_inf or confidence_eos_eot_inf.")
+    if flags:
+        return "suppress-logit" if flags[0] == "logits_eos_inf" else "llada-confidence"
+    return given.get("eos", "keep")
+
+
+def _sampling(given: dict[str, Any], model: Source) -> Sampling:
+    stop_ids = given.get("stop_ids")
+    ids = tuple(model.stop_ids if stop_ids is None else stop_ids)
+    for one in ids:
+        whole("stop_ids", one, 0, model.vocab_size - 1)
+    rule = given.get("sampling")
+    if rule is None:  # each family's published rule
+        rule = "dream" if model.family == "dream" or given.get("alg") else "llada"
+    return Sampling(
+        rule=rule,
+        temperature=given.get("temperature", 0.0),
+        top_p=given.get("top_p"),
+        top_k=given.get("top_k"),
+        eos=_eos(given),
+        stop_ids=ids,
+    )

@@ -1,0 +1,178 @@
+"""Rows: everything that evolves in a decode, and how a decision is written into it.
+
+`Config` is what stays constant. `settle` turns what was read into the next rows: it calls the
+strategy, holds its decision to the rules, and writes the canvas. It is pure and knows no model, so
+a test can feed it any scores, and a speculative step can run it ahead of a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront.cache import Cache
+from wavefront.canvas import Canvas, finished
+from wavefront.errors import one_of, real
+from wavefront.schedule import Clock, Decision, Schedule, State, Stats, View, every_stat
+from wavefront.stats import PRIORITIES, PRIORITY_NEEDS, Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What is constant in a decode. Rows of equal Config may share one `advance`."""
+
+    schedule: Schedule
+    priority: str = "confidence"
+    sampling: Sampling = field(default_factory=Sampling)
+    cfg_scale: float = 0.0
+    order_noise: float = 0.0
+    fixed_budget: bool = False  # run every one of the T forwards, also those that commit nothing
+    cache: Cache | None = None
+
+    def __post_init__(self) -> None:
+        one_of("priority", self.priority, PRIORITIES)
+        real("cfg_scale", self.cfg_scale, 0)
+        real("order_noise", self.order_noise, 0)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The optional statistics to compute."""
+        return tuple({*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())})
+
+
+class Rows(NamedTuple):
+    """Everything that evolves. A row can be replaced at any step: rows never interact."""
+
+    canvas: Canvas
+    state: State
+    proposal: Tensor  # (B, L) long, as last read
+    stats: Stats  # (B, L) float32, as last read
+    score: Tensor  # (B, L) float32, as last read
+    final: Tensor  # (B, L) bool: decided and never taken back
+    age: Tensor  # (B, L) long: the step of the commit; -1 before it
+    length: Tensor  # (B,) long, as the rest
+    steps: Tensor
+    step: Tensor
+    seed: Tensor
+    done: Tensor  # (B,) bool
+    bad_step: Tensor  # (B,) long: the first step whose logits were NaN; -1 while none was
+
+    @property
+    def last(self) -> Tensor:
+        """(B,) bool: the next step is the last of the budget."""
+        return self.step >= self.steps - 1
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.length, self.steps, self.step, self.canvas.masked.sum(-1), self.seed)
+
+
+class Step(NamedTuple):
+    """What a consumer receives: tensors on the device, and two counts."""
+
+    number: int  # from 0
+    forwards: int  # so far, surplus ones included
+    view: View
+    decision: Decision  # as applied
+    canvas: Canvas  # after it
+    final: Tensor
+    done: Tensor  # (B,) bool
+
+
+def start(canvas: Canvas, config: Config, steps: Sequence[int], seeds: Sequence[int]) -> Rows:
+    """The rows before the first step."""
+    board = torch.zeros_like(canvas.tokens, dtype=torch.float32)
+    optional = dict.fromkeys(config.needs, board)
+    column = torch.zeros_like(canvas.tokens[:, 0])
+    length = (canvas.slot >= 0).sum(-1)
+    return Rows(
+        canvas=canvas,
+        state=config.schedule.init(canvas),
+        proposal=canvas.tokens,
+        stats=Stats(logp=board, **optional),
+        score=board,
+        final=canvas.known,
+        age=torch.full_like(canvas.tokens, -1),
+        length=length,
+        steps=column + torch.tensor(list(steps), device=column.device),
+        step=column,
+        seed=column + torch.tensor(list(seeds), device=column.device),
+        done=length == 0,
+        bad_step=column - 1,
+    )
+
+
+def reach(config: Config, rows: Rows) -> Tensor:
+    """(B, L) bool: what the next step may read; everything undecided when it is the last one."""
+    wanted = config.schedule.reach(rows.canvas, rows.state, rows.clock)
+    return wanted | (rows.canvas.masked & rows.last[:, None])
+
+
+def settle(
+    config: Config, rows: Rows, mask_id: int, *, bad: Tensor, void: Tensor
+) -> tuple[Rows, View, Decision]:
+    """Decide and write. Rows in `bad` (B,) stand still; `void` (scalar) stops even the clock."""
+    canvas = rows.canvas
+    view = View(
+        rows.score, rows.stats, rows.proposal, canvas.masked, canvas.known, canvas.slot, rows.clock
+    )
+    active = ~(rows.done | bad | void | (rows.step >= rows.steps))
+    decision = config.schedule.step(view, rows.state)
+    decision = _applied(decision, rows, active[:, None])
+    after = _write(config, rows, decision, active, mask_id)
+    step = rows.step + ~void
+    first_bad = bad & ~void & (rows.bad_step < 0)
+    return (
+        after._replace(
+            step=step,
+            done=after.done | (step >= rows.steps),
+            bad_step=torch.where(first_bad, rows.step, rows.bad_step),
+        ),
+        view,
+        decision,
+    )
+
+
+def _applied(decision: Decision, rows: Rows, active: Tensor) -> Decision:
+    """The decision as carried out: inside the rules, and complete at the last step."""
+    canvas, last = rows.canvas, rows.last[:, None]
+    commit = (decision.commit | last) & canvas.masked & active
+    if decision.remask is None:
+        return decision._replace(commit=commit)
+    free = (canvas.slot >= 0) & ~rows.final & (canvas.known | commit)
+    return decision._replace(commit=commit, remask=decision.remask & free & active & ~last)
+
+
+def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_id: int) -> Rows:
+    """Rows after the decision; those that are not active keep what they have."""
+    canvas = rows.canvas.commit(decision.commit, rows.proposal)
+    age = torch.where(decision.commit, rows.step[:, None], rows.age)
+    if decision.remask is not None:
+        canvas = canvas.take_back(decision.remask, mask_id)
+        age = age.masked_fill(decision.remask, -1)
+    final = canvas.known
+    if decision.final is not None:
+        final = canvas.known & (rows.final | decision.final | rows.last[:, None])
+    final = torch.where(active[:, None], final, rows.final)
+    if config.sampling.eos == "stop":
+        complete = finished(canvas, final, config.sampling.stop_ids)
+    else:
+        complete = (final | (canvas.slot < 0)).all(-1)
+    state = choose(active, decision.state, rows.state)
+    return rows._replace(
+        canvas=canvas, state=state, final=final, age=age, done=rows.done | complete
+    )
+
+
+def choose(active: Tensor, new: State, old: State) -> State:
+    """The new state for active rows, the old one for the others, whatever its structure."""
+    if isinstance(new, Tensor):
+        return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
+    if isinstance(new, tuple):
+        parts = [choose(active, a, b) for a, b in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    return new

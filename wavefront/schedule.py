@@ -1,0 +1,114 @@
+"""What a strategy sees (View), says (Decision), and is (Schedule and Take).
+
+A strategy is a frozen dataclass with pure methods: `init` makes its state from the canvas, `step`
+turns what is seen into what is committed. It calls no model, keeps nothing on itself, looks at
+tensors only, and never lets one row influence another. A Schedule says *where* to look; its Take
+says *how many and which* of what it offers. Check yours with `wavefront.testing.check(Mine())`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.spec import Spec
+
+State = (
+    Any  # a tensor, a NamedTuple of tensors, or (); same structure, shapes and dtypes throughout
+)
+
+
+class Clock(NamedTuple):
+    """Where each row stands, all (B,) long."""
+
+    length: Tensor  # N, the places to fill
+    steps: Tensor  # T, the budget
+    step: Tensor  # t - 1, from 0
+    left: Tensor  # places still masked
+    seed: Tensor
+
+
+class Stats(NamedTuple):
+    """What one forward says of each place, (B, L) float32; None where no strategy asked for it."""
+
+    logp: Tensor  # log p of the proposal
+    margin: Tensor | None = None  # p1 - p2
+    entropy: Tensor | None = None  # in nats
+    own: Tensor | None = None  # log p of the token that stands there now
+
+
+class View(NamedTuple):
+    """All a strategy may see. Only the places it declared in `reach` hold this step's values."""
+
+    score: Tensor  # (B, L) float32, higher = sooner; -inf = only when nothing else is left
+    stats: Stats
+    proposal: Tensor  # (B, L) long, the token that would be written
+    masked: Tensor  # (B, L) bool
+    known: Tensor  # (B, L) bool
+    slot: Tensor  # (B, L) long
+    clock: Clock
+
+
+class Decision(NamedTuple):
+    """What a strategy says."""
+
+    commit: Tensor  # (B, L) bool, a subset of masked
+    scope: Tensor  # (B, L) bool, where it looked; reserve places may be committed outside it
+    state: State = ()
+    remask: Tensor | None = None  # (B, L) bool, taken back
+    final: Tensor | None = None  # (B, L) bool, never taken back again; None: all that is known
+
+
+class Take(Spec):
+    """How many places to commit, and which. One file on the shelf `takes/`."""
+
+    needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "own"
+
+    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
+        """(B, L) bool: the commit, from `among`; `reserve` serves when `among` is too short."""
+        raise NotImplementedError
+
+    def least(self, clock: Clock) -> Tensor:
+        """(B,) long: commits it insists on. With fewer places than this, the reserve serves."""
+        raise NotImplementedError
+
+    def idle(self, length: int, steps: int, step: int) -> bool:
+        """True when this step is sure to commit nothing, so that its forward can be saved."""
+        return False
+
+
+class Schedule(Spec):
+    """Where to look. One file on the shelf `schedules/`."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    take: Take
+
+    def init(self, canvas: Canvas) -> State:
+        """The state before the first step."""
+        return ()
+
+    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+        """(B, L) bool: the places whose score, statistics and proposal this step may read."""
+        return canvas.masked
+
+    def step(self, view: View, state: State) -> Decision:
+        """One decision per row."""
+        raise NotImplementedError
+
+    def width(self, length: int, steps: int) -> int:
+        """How many places `reach` usually holds; a guess that costs only speed when wrong."""
+        return length
+
+    def idle(self, length: int, steps: int, step: int) -> bool:
+        """True when this step is sure to commit nothing."""
+        return self.take.idle(length, steps, step)
+
+    def validate(self, length: int, steps: int) -> None:
+        """Raise OptionError when this strategy cannot run on so many places and steps."""
+
+
+def every_stat(schedule: Schedule) -> tuple[str, ...]:
+    """The optional statistics a schedule and its take ask for, each once."""
+    return tuple(sorted({*schedule.needs, *schedule.take.needs}))

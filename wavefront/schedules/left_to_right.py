@@ -1,0 +1,29 @@
+"""Left to right: the leftmost places first (the paper's autoregressive row)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.masks import first
+from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
+from wavefront.takes.quota import Quota
+
+
+@dataclass(frozen=True)
+class LeftToRight(Schedule):
+    """Look at as many of the leftmost masked places as the take insists on."""
+
+    take: Take = field(default=Quota(), repr=False)
+
+    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+        return first(canvas.masked, self.take.least(clock).clamp(min=1))
+
+    def step(self, view: View, state: State) -> Decision:
+        scope = first(view.masked, self.take.least(view.clock).clamp(min=1))
+        return Decision(self.take(view, scope, scope), scope=scope)
+
+    def width(self, length: int, steps: int) -> int:
+        return -(-length // steps)

@@ -1,0 +1,18 @@
+"""Standard: the best of all masked places (the paper, section 2.2; LLaDA with one block)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wavefront.schedule import Decision, Schedule, State, Take, View
+from wavefront.takes.quota import Quota
+
+
+@dataclass(frozen=True)
+class Standard(Schedule):
+    """Look everywhere."""
+
+    take: Take = field(default=Quota(), repr=False)
+
+    def step(self, view: View, state: State) -> Decision:
+        return Decision(self.take(view, view.masked, view.masked), scope=view.masked)

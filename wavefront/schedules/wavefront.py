@@ -1,0 +1,70 @@
+"""Wavefront: choose on the front, grow it around what is known, keep the best (Algorithm 1)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.errors import WavefrontWarning, one_of, whole
+from wavefront.masks import distance, first, top
+from wavefront.schedule import Clock, Decision, Schedule, Take, View
+from wavefront.takes.quota import Quota
+
+
+@dataclass(frozen=True)
+class Wavefront(Schedule):
+    """The paper's schedule. Its state is the front W_t, (B, L) bool."""
+
+    size: int = 8  # F
+    radius: int = 2  # R
+    grow: Literal["rebuild", "accumulate"] = "rebuild"  # equations 1 and 4, or line 9
+    take: Take = field(default=Quota(), repr=False)
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1)
+        whole("radius", self.radius, 1)
+        one_of("grow", self.grow, ("rebuild", "accumulate"))
+
+    def init(self, canvas: Canvas) -> Tensor:
+        return first(canvas.masked, self.size)  # W_0
+
+    def step(self, view: View, state: Tensor) -> Decision:
+        front = state
+        commit = self.take(view, front, view.masked)  # select; the reserve when |W| < k_t
+        near = self._near(view.known, front, commit)
+        grown = view.masked & ~commit & near  # expand
+        kept = top(view.score, grown, self.size)  # prune, by the scores from before the commit
+        moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
+        return Decision(commit, scope=front, state=torch.where(moved, kept, front))
+
+    def _near(self, known: Tensor, front: Tensor, commit: Tensor) -> Tensor:
+        if self.grow == "rebuild":
+            return distance(known | commit) <= self.radius  # around all of C_t
+        return front | (distance(commit) <= self.radius)  # around what is new, plus what is left
+
+    def reach(self, canvas: Canvas, state: Tensor, clock: Clock) -> Tensor:
+        # Whatever is committed lies on the front, so the next front lies within R of it. Only when
+        # the front is shorter than the quota can any masked place be chosen.
+        near = canvas.masked & self._near(canvas.known, state, state)
+        short = state.sum(-1) < self.take.least(clock)
+        return torch.where(short[:, None], canvas.masked, state | near)
+
+    def validate(self, length: int, steps: int) -> None:
+        k = -(-length // steps)
+        if k > self.size and isinstance(self.take, Quota):
+            warnings.warn(
+                f"{length} places in {steps} steps commit {k} a step, more than the wave's size "
+                f"{self.size}: the rest comes from outside the front at every step.",
+                WavefrontWarning,
+                stacklevel=2,
+            )
+
+    def width(self, length: int, steps: int) -> int:
+        if steps < length:
+            return length  # several tokens a step: the reserve serves often
+        return self.size + 10 * self.radius

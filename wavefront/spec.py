@@ -1,0 +1,147 @@
+"""Spec strings: "wavefront(size=8, radius=2)" <-> the object. A repr is a spec.
+
+The file name is the registry: a name is looked up as a module on a shelf (`schedules`, `takes`),
+and a dotted name as `package.module.Class` anywhere. Strings are parsed, never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+from wavefront.errors import SpecError, WavefrontError, nearest
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+class Spec:
+    """Base of everything a spec string can name: a frozen dataclass whose repr is its spec."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # Placed in the class itself, so that @dataclass keeps it instead of writing its own.
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = _render
+
+    @classmethod
+    def spec_name(cls) -> str:
+        """The short name for a class on one of our shelves, the dotted one elsewhere."""
+        module = cls.__module__
+        if module.startswith(f"{_PACKAGE}.") and module.count(".") == 2:
+            return module.rpartition(".")[2]
+        return f"{module}.{cls.__qualname__}"
+
+
+def _render(self: Any) -> str:
+    shown = []
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        # repr=False marks a field that is worth showing only when somebody set it.
+        if field.repr or value != field.default:
+            shown.append(f"{field.name}={value!r}")
+    return f"{self.spec_name()}({', '.join(shown)})"
+
+
+@cache
+def names(shelf: str) -> tuple[str, ...]:
+    """The names on a shelf, from its file names."""
+    package = importlib.import_module(f"{_PACKAGE}.{shelf}")
+    found = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+    return tuple(sorted(found))
+
+
+def find(name: str, shelf: str, *, outside: bool = True) -> type[Any]:
+    """The class a name stands for. `outside=False` refuses dotted names (requests from afar)."""
+    if "." in name:
+        if not outside:
+            raise SpecError(
+                f"{name!r} is not on the {shelf} shelf, and outside names are not taken."
+            )
+        return _outside(name)
+    if name not in names(shelf):
+        listed = ", ".join(names(shelf))
+        raise SpecError(
+            f"There is no {shelf[:-1]} {name!r}{nearest(name, names(shelf))}; there are: {listed}."
+        )
+    module = importlib.import_module(f"{_PACKAGE}.{shelf}.{name}")
+    return getattr(module, "".join(word.capitalize() for word in name.split("_")))
+
+
+def _outside(name: str) -> type[Any]:
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"Cannot import {name!r}: {error}.") from error
+    if not isinstance(found, type):
+        raise SpecError(f"{name!r} is not a class.")
+    return found
+
+
+def resolve(text: str, shelf: str, *, outside: bool = True) -> Any:
+    """The object that a spec string describes."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise SpecError(
+            f"Cannot read {text!r} as a {shelf[:-1]}; write it like name(option=value)."
+        ) from error
+    if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
+        raise SpecError(f"{text!r} names no {shelf[:-1]}; write it like name(option=value).")
+    return _build(node, text, shelf, outside)
+
+
+def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
+    call = node if isinstance(node, ast.Call) else None
+    name = _dotted(call.func if call else node, text)
+    made = find(name, shelf, outside=outside)
+    if not dataclasses.is_dataclass(made):
+        raise SpecError(f"{name!r} is not a strategy: a strategy is a frozen dataclass.")
+    fields = [field.name for field in dataclasses.fields(made)]
+    options: dict[str, Any] = {}
+    if call and len(call.args) > len(fields):
+        raise SpecError(f"{name} takes at most {len(fields)} options, {text!r} gives more.")
+    pairs = [*zip(fields, call.args, strict=False)] if call else []
+    pairs += [(word.arg or "", word.value) for word in call.keywords] if call else []
+    for option, value in pairs:
+        if option not in fields:
+            listed = ", ".join(fields) or "none"
+            raise SpecError(
+                f"{name} has no option {option!r}{nearest(option, fields)}; it has: {listed}."
+            )
+        if option in options:
+            raise SpecError(f"{name} is given the option {option!r} twice.")
+        options[option] = _value(value, text, outside)
+    return _make(made, name, options)
+
+
+def _make(made: type[Any], name: str, options: dict[str, Any]) -> Any:
+    try:
+        return made(**options)
+    except WavefrontError as error:
+        raise SpecError(f"{name}: {error}") from error
+    except TypeError as error:
+        raise SpecError(f"{name} cannot be made from {options}: {error}.") from error
+
+
+def _dotted(node: ast.expr, text: str) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value, text)}.{node.attr}"
+    raise SpecError(f"Cannot read {text!r}: a name was expected before the options.")
+
+
+def _value(node: ast.expr, text: str, outside: bool) -> Any:
+    if isinstance(node, ast.Call | ast.Name | ast.Attribute):
+        return _build(node, text, "takes", outside)  # a strategy inside a strategy is a take
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise SpecError(
+            f"Cannot read an option in {text!r}; only plain values are taken."
+        ) from error

@@ -1,0 +1,189 @@
+"""From logits to a proposal and its statistics, in chunks, float32 whatever the model's dtype.
+
+Logits are the memory of a diffusion decoder: 1,024 places over LLaDA's vocabulary are half a
+gigabyte in float32, several times over. Here they live one chunk of places at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wavefront import noise
+from wavefront.canvas import is_any
+from wavefront.errors import OptionError, one_of, real, whole
+from wavefront.schedule import Stats
+
+PRIORITIES = ("confidence", "probability", "margin", "entropy", "random")
+EOS_POLICIES = ("keep", "suppress-logit", "suppress-confidence", "llada-confidence", "stop")
+SAMPLING = ("llada", "dream")
+
+_CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a proposal is drawn and what its confidence is taken from.
+
+    `llada`: draw from softmax(logits / temperature), confidence from the logits as they are.
+    `dream`: both from the tempered and filtered distribution.
+    """
+
+    rule: str = "llada"
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    eos: str = "keep"
+    stop_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("sampling", self.rule, SAMPLING)
+        real("temperature", self.temperature, 0)
+        one_of("eos", self.eos, EOS_POLICIES)
+        if self.top_p is not None:
+            real("top_p", self.top_p, 0, 1)
+        if self.top_k is not None:
+            whole("top_k", self.top_k, 1)
+        if self.eos != "keep" and not self.stop_ids:
+            raise OptionError(
+                f"eos={self.eos!r} needs a stop id, and the model names none: give stop_ids."
+            )
+
+
+class Reading(NamedTuple):
+    """What a forward says of some places: (n,) for a chunk, (B, Q) for all of them."""
+
+    proposal: Tensor  # long
+    bad: Tensor  # bool: NaN, or no finite logit at all
+    logp: Tensor  # float32, as the rest; see Stats
+    margin: Tensor | None
+    entropy: Tensor | None
+    own: Tensor | None
+
+
+def read(
+    logits_of: Callable[[slice], Tensor],
+    keys: Tensor,
+    own: Tensor,
+    *,
+    vocab_size: int,
+    mask_id: int,
+    sampling: Sampling,
+    needs: tuple[str, ...],
+) -> Reading:
+    """Statistics of (B, Q) places. `logits_of(slice)` gives (n, V) of the places flattened;
+    `keys` (B, Q) int32 seed the draws; `own` (B, Q) are the tokens that stand there.
+
+    The mask token is never proposed, but it keeps its share of the probability: a place where the
+    model would rather not decide is a place of low confidence (and the published samplers agree).
+    """
+    size = max(1, _CHUNK // vocab_size)
+    chunks = [slice(at, at + size) for at in range(0, own.numel(), size)]
+    flat_keys, flat_own = keys.flatten(), own.flatten()
+    parts = [
+        _read(logits_of(c), flat_keys[c], flat_own[c], mask_id, sampling, needs) for c in chunks
+    ]
+    columns = zip(*parts, strict=True)
+    joined = (None if c[0] is None else torch.cat(c).view(own.shape) for c in columns)
+    return Reading(*joined)  # pyright: ignore[reportArgumentType]
+
+
+def _read(
+    logits: Tensor,
+    keys: Tensor,
+    own: Tensor,
+    mask_id: int,
+    sampling: Sampling,
+    needs: tuple[str, ...],
+) -> Reading:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    bad = ~logits.logsumexp(-1).isfinite()
+    if sampling.eos == "suppress-logit":
+        logits = _without(logits, sampling.stop_ids[:1])
+    drawn = _filtered(_without(logits, (mask_id,)), sampling)
+    proposal = _draw(drawn, keys, sampling.temperature)
+    judged = _filtered(logits, sampling) if sampling.rule == "dream" else logits
+    if sampling.eos == "llada-confidence":
+        judged = _without(judged, sampling.stop_ids)
+    return Reading(
+        proposal,
+        bad,
+        logp=log_probability(judged, proposal).float(),
+        margin=_margin(judged, mask_id) if "margin" in needs else None,
+        entropy=_entropy(judged) if "entropy" in needs else None,
+        own=log_probability(judged, own).float() if "own" in needs else None,
+    )
+
+
+def _margin(logits: Tensor, mask_id: int) -> Tensor:
+    """p1 - p2; below zero where the mask token, which cannot be proposed, is the first of them."""
+    probability = logits.softmax(-1)
+    best, runner_up = probability.topk(2, dim=-1).values.unbind(-1)
+    gap = best - runner_up
+    return torch.where(probability[..., mask_id] >= best, -gap, gap).float()
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    return torch.special.entr(logits.softmax(-1)).sum(-1).float()
+
+
+def _without(logits: Tensor, ids: tuple[int, ...]) -> Tensor:
+    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
+    return logits.masked_fill(is_any(vocabulary, ids), float("-inf"))
+
+
+def _draw(logits: Tensor, keys: Tensor, temperature: float) -> Tensor:
+    """(n,) long. The smallest id wins among equal logits: argmax returns the first maximum."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    return (logits + noise.gumbel(noise.over_tokens(keys, logits.shape[-1]))).argmax(-1)
+
+
+def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Tempered logits with everything outside top-p and top-k at -inf, in Dream's order."""
+    if sampling.temperature > 0:
+        logits = logits / sampling.temperature
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, where = logits.sort(dim=-1, descending=True, stable=True)
+        before = F.pad(ordered.softmax(-1).cumsum(-1)[..., :-1], (1, 0))
+        # The token that first takes the sum beyond top_p stays; those after it go.
+        gone = torch.zeros_like(logits, dtype=torch.bool).scatter(
+            -1, where, before > sampling.top_p
+        )
+        logits = logits.masked_fill(gone, float("-inf"))
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        floor = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < floor, float("-inf"))
+    return logits
+
+
+def log_probability(logits: Tensor, token: Tensor) -> Tensor:
+    """(n,): log p of `token`, without cancellation near p = 1.
+
+    log p = -log(1 + sum over the others of exp(l - l_token)): with the token itself left out of the
+    sum, places that all round to p = 1 keep their true order.
+    """
+    chosen = logits.gather(-1, token[..., None])
+    others = logits.scatter(-1, token[..., None], float("-inf")).logsumexp(-1)
+    return -F.softplus(others - chosen[..., 0])
+
+
+def priority_score(name: str, stats: Stats, bits: Tensor) -> Tensor:
+    """(B, Q) float32, higher = sooner. `bits` (B, Q) int32 seed the random priority."""
+    if name == "random":
+        return noise.uniform(bits)
+    if name == "probability":
+        return stats.logp.exp()
+    if name == "margin" and stats.margin is not None:
+        return stats.margin
+    if name == "entropy" and stats.entropy is not None:
+        return -stats.entropy
+    return stats.logp
+
+
+PRIORITY_NEEDS = {"margin": ("margin",), "entropy": ("entropy",)}

@@ -1,0 +1,1 @@
+"""The shelf of takes: how many places a step commits, and which. File name = spec name."""

@@ -1,0 +1,35 @@
+"""Dream: the counts of Dream's published sampler, a truncated share of what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wavefront import quota
+from wavefront.errors import real
+from wavefront.schedule import Clock, Take, View
+from wavefront.takes.quota import best
+
+
+@dataclass(frozen=True)
+class Dream(Take):
+    """trunc(left · (1 - t_{i+1} / t_i)) on a grid from 1 to eps; the last step takes the rest.
+
+    Counted per row. The published code counts once for the whole batch, so there a row can be
+    given more than it has left and lose tokens it had.
+    """
+
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        real("eps", self.eps, 1e-12, 0.999)
+
+    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
+        return best(view, among, reserve, self.least(view.clock))
+
+    def least(self, clock: Clock) -> Tensor:
+        return quota.dream(clock.left, clock.steps, clock.step, self.eps)
+
+    def idle(self, length: int, steps: int, step: int) -> bool:
+        return quota.dream_plan(length, steps, self.eps)[step] == 0

@@ -1,0 +1,31 @@
+"""Quota: the k_t best, k_t fixed by the step budget (the paper, equation 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wavefront import quota
+from wavefront.masks import top
+from wavefront.schedule import Clock, Take, View
+
+
+@dataclass(frozen=True)
+class Quota(Take):
+    """The k_t best of the scope; when it is too short, the missing ones from the reserve."""
+
+    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
+        return best(view, among, reserve, self.least(view.clock))
+
+    def least(self, clock: Clock) -> Tensor:
+        return quota.even(clock.length, clock.steps, clock.step)
+
+    def idle(self, length: int, steps: int, step: int) -> bool:
+        return quota.even(length, steps, step) == 0
+
+
+def best(view: View, among: Tensor, reserve: Tensor, k: Tensor) -> Tensor:
+    """(B, L) bool: k (B,) places, those of `among` before those of the reserve."""
+    chosen = top(view.score, among, k)
+    return chosen | top(view.score, reserve & ~among, k - chosen.sum(-1))

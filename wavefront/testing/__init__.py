@@ -1,0 +1,39 @@
+"""The laws of decoding, as a kit: `wavefront.testing.check(MySchedule())`.
+
+Every strategy on our shelf is held to these, and yours can be too. Each law is a function that
+raises `LawBroken` with one sentence; `check` runs them all and returns their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wavefront.schedule import Schedule
+from wavefront.testing import laws, model_laws
+from wavefront.testing.laws import LawBroken
+
+__all__ = ["LAWS", "LawBroken", "check"]
+
+LAWS: tuple[Callable[[Schedule], None], ...] = (
+    laws.commits_only_masked,
+    laws.makes_progress,
+    laws.fills_everything,
+    laws.keeps_its_word,
+    laws.keeps_the_state_shape,
+    laws.rows_are_independent,
+    laws.is_deterministic,
+    laws.padding_changes_nothing,
+    laws.reads_only_its_reach,
+    laws.runs_on_meta,
+    laws.repr_is_a_spec,
+    model_laws.scoring_reach_is_enough,
+    model_laws.a_trace_replays,
+    model_laws.stop_keeps_the_text,
+)
+
+
+def check(schedule: Schedule) -> list[str]:
+    """Hold a strategy to every law; the names of the laws, or `LawBroken` with a sentence."""
+    for law in LAWS:
+        law(schedule)
+    return [law.__name__ for law in LAWS]

@@ -1,0 +1,224 @@
+"""Laws of a strategy, checked on synthetic scores in which ties dominate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavefront import spec
+from wavefront.canvas import Canvas
+from wavefront.masks import FAR
+from wavefront.rows import Config, reach, settle, start
+from wavefront.schedule import Schedule, Stats
+from wavefront.testing.simulate import (
+    MASK,
+    PAD,
+    PLACES,
+    board,
+    decisions,
+    each_run,
+    fill,
+    of_row,
+    simulate,
+)
+
+
+class LawBroken(AssertionError):
+    """A strategy breaks a law that the engine, the caches or the server stand on."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise LawBroken(sentence)
+
+
+def commits_only_masked(schedule: Schedule) -> None:
+    """commit ⊆ masked, as the strategy says it and before the engine would correct it."""
+    for canvas, scores, steps in each_run(schedule):
+        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
+            said = schedule.step(view, before.state)
+            require(
+                not bool((said.commit & ~view.masked).any()),
+                f"{schedule!r} commits a place that is not masked.",
+            )
+
+
+def makes_progress(schedule: Schedule) -> None:
+    """A step that is not idle settles something for good, unless its take leaves it to chance."""
+    for canvas, scores, steps in each_run(schedule):
+        for index, run in enumerate(simulate(schedule, canvas, scores, steps)):
+            before, _, decision, _ = run
+            if schedule.idle(PLACES, steps, index):
+                continue
+            gained = decision.commit.sum(-1)
+            if decision.remask is not None:
+                gained = gained - decision.remask.sum(-1)
+            owed = (schedule.take.least(before.clock) > 0) & (before.clock.left > 0)
+            require(bool((gained[owed] > 0).all()), f"{schedule!r} stands still at step {index}.")
+
+
+def fills_everything(schedule: Schedule) -> None:
+    """Every place is decided at the end; once each, if the strategy never takes back."""
+    for canvas, scores, steps in each_run(schedule):
+        count = torch.zeros_like(canvas.tokens)
+        taken = torch.zeros_like(canvas.tokens)
+        masked = canvas.masked
+        for _, _, decision, rows in simulate(schedule, canvas, scores, steps):
+            count, masked = count + decision.commit, rows.canvas.masked
+            if decision.remask is not None:
+                taken = taken + decision.remask
+        require(not bool(masked.any()), f"{schedule!r} leaves places undecided.")
+        filled = (canvas.slot >= 0).long()
+        require(
+            bool((count - taken == filled).all()),
+            f"{schedule!r} commits a place twice without taking it back.",
+        )
+
+
+def keeps_its_word(schedule: Schedule) -> None:
+    """Nothing declared final is ever taken back, and no place flips more often than `cap` says."""
+    cap = getattr(schedule, "cap", FAR)
+    for canvas, scores, steps in each_run(schedule):
+        final = canvas.known
+        flips = torch.zeros_like(canvas.tokens)
+        for before, view, decision, rows in simulate(schedule, canvas, scores, steps):
+            said = schedule.step(view, before.state)
+            if said.remask is not None:
+                require(
+                    not bool((said.remask & final).any()),
+                    f"{schedule!r} takes back what was final.",
+                )
+                flips = flips + (decision.remask if decision.remask is not None else 0)
+            final = rows.final
+        require(bool((flips <= cap).all()), f"{schedule!r} flips a place more than {cap} times.")
+
+
+def keeps_the_state_shape(schedule: Schedule) -> None:
+    """The state keeps its structure, shapes and dtypes: a captured graph has room for no other."""
+    for canvas, scores, steps in each_run(schedule):
+        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+            require(
+                _form(before.state) == _form(decision.state),
+                f"{schedule!r} changes the form of its state, {_form(before.state)} "
+                f"to {_form(decision.state)}.",
+            )
+
+
+def _form(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return tuple(state.shape), state.dtype
+    return type(state).__name__, tuple(_form(part) for part in state)
+
+
+def rows_are_independent(schedule: Schedule) -> None:
+    """A row alone decodes as in company, so permuting the rows permutes the result."""
+    for canvas, scores, steps in each_run(schedule):
+        together = decisions(schedule, canvas, scores, steps)
+        for row in range(canvas.tokens.shape[0]):
+            alone = Canvas(*(t[row : row + 1] for t in canvas))
+            found = decisions(schedule, alone, of_row(scores, row), steps, first_seed=row)
+            require(
+                all(
+                    torch.equal(one.commit, all_rows.commit[row : row + 1])
+                    for one, all_rows in zip(found, together, strict=True)
+                ),
+                f"{schedule!r}: a row decodes differently alone than in a batch.",
+            )
+
+
+def is_deterministic(schedule: Schedule) -> None:
+    """The same input gives the same decisions."""
+    for canvas, scores, steps in each_run(schedule):
+        one = decisions(schedule, canvas, scores, steps)
+        two = decisions(schedule, canvas, scores, steps)
+        require(
+            all(bool((a.commit == b.commit).all()) for a, b in zip(one, two, strict=True)),
+            f"{schedule!r} decides differently on equal input.",
+        )
+
+
+def padding_changes_nothing(schedule: Schedule) -> None:
+    """Padding to the left and right of every row moves the decisions and changes none."""
+    for canvas, scores, steps in each_run(schedule):
+        left, right = 5, 3
+        pads = (PAD, False, False, -1)
+        wide = Canvas(
+            *(
+                torch.nn.functional.pad(t, (left, right), value=pad)
+                for t, pad in zip(canvas, pads, strict=True)
+            )
+        )
+        narrow = decisions(schedule, canvas, scores, steps)
+        padded = decisions(schedule, wide, scores, steps)
+        require(
+            all(
+                bool((a.commit == b.commit[:, left:-right]).all())
+                for a, b in zip(narrow, padded, strict=True)
+            ),
+            f"{schedule!r} lets padding change its choice.",
+        )
+
+
+def reads_only_its_reach(schedule: Schedule) -> None:
+    """Values outside `reach` may be anything: poison them, and nothing changes."""
+    for canvas, scores, steps in each_run(schedule):
+        config = Config(schedule=schedule)
+        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+            wanted = reach(config, before)
+            noise = torch.rand(before.score.shape) * 2 - 0.5
+            poison = noise.masked_fill(noise > 1.2, float("nan"))
+            parts = (None if s is None else torch.where(wanted, s, poison) for s in before.stats)
+            stats = Stats(*parts)  # pyright: ignore[reportArgumentType]
+            rows = before._replace(
+                score=torch.where(wanted, before.score, poison),
+                stats=stats,
+                proposal=torch.where(wanted, before.proposal, 9),
+            )
+            no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool)
+            _, _, again = settle(config, rows, MASK, bad=no, void=no[0])
+            same_state = _same(decision.state, again.state)
+            require(
+                bool((again.commit == decision.commit).all()) and same_state,
+                f"{schedule!r} reads a place that it did not declare in reach.",
+            )
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, Tensor):
+        return bool(torch.equal(one, two))
+    return all(_same(a, b) for a, b in zip(one, two, strict=True))
+
+
+def runs_on_meta(schedule: Schedule) -> None:
+    """No host sync and no shape that depends on data: the meta device has no data to ask."""
+    canvas = Canvas(*(t.to("meta") for t in board(0)))
+    config = Config(schedule=schedule)
+    column = torch.zeros(canvas.tokens.shape[0], dtype=torch.long, device="meta")
+    rows = start(board(0), config, [PLACES] * 6, [0] * 6)
+    rows = _to_meta(rows)
+    try:
+        wanted = reach(config, rows)
+        rows = fill(rows, torch.rand(canvas.tokens.shape, device="meta"))
+        settle(config, rows, MASK, bad=column.bool(), void=column.bool()[0])
+    except (RuntimeError, NotImplementedError) as error:
+        raise LawBroken(
+            f"{schedule!r} waits for the device or has a shape that depends on data: {error}"
+        ) from error
+    require(wanted.shape == canvas.masked.shape, f"{schedule!r}: reach is not (B, L).")
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    if isinstance(value, tuple):
+        parts = [_to_meta(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def repr_is_a_spec(schedule: Schedule) -> None:
+    """`resolve(repr(s)) == s`, so that a result file can rebuild what made it."""
+    again = spec.resolve(repr(schedule), "schedules")
+    require(again == schedule, f"{schedule!r} does not come back from its repr: {again!r}.")
