@@ -1,0 +1,467 @@
+"""Checkpoints: every way a published directory can be wrong, and the way out and back again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from wavefront.checkpoint import INDEX, WEIGHTS, locate, open_checkpoint
+from wavefront.errors import CheckpointError, MissingExtraError, OptionError
+from wavefront.model import (
+    Model,
+    load_model,
+    published_state_dict,
+    resolve_device,
+    resolve_dtype,
+    save_checkpoint,
+)
+from wavefront.models.toy import toy
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARD = "model-00001-of-00002.safetensors"
+QUERY = {
+    "llada": "model.transformer.blocks.0.q_proj.weight",
+    "dream": "model.layers.0.self_attn.q_proj.weight",
+}
+
+
+def copied(name: str, folder: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN / name, folder / name, copy_function=shutil.copyfile))
+
+
+@pytest.fixture
+def llada(tmp_path: Path) -> Path:
+    return copied("llada-tiny", tmp_path)
+
+
+@pytest.fixture
+def dream(tmp_path: Path) -> Path:
+    return copied("dream-tiny", tmp_path)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    return copied("dream-tiny-sharded", tmp_path)
+
+
+def load(path: str | Path, *, dtype: str | None = None) -> Model:
+    return load_model(path, device="cpu", dtype=dtype)
+
+
+def edit(file: Path, changes: dict[str, Any], *, remove: tuple[str, ...] = ()) -> None:
+    values = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: values[key] for key in values if key not in remove}))
+
+
+def edit_weights(directory: Path, changes: dict[str, torch.Tensor], remove: str = "") -> None:
+    tensors = load_file(directory / WEIGHTS) | changes
+    tensors.pop(remove, None)
+    save_file(tensors, directory / WEIGHTS)
+
+
+def refuses(path: str | Path, sentence: str) -> None:
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+# Files
+
+
+def test_a_path_that_is_nothing(tmp_path: Path) -> None:
+    refuses(
+        tmp_path / "nothing" / "here", "is not a directory; give a folder that holds config.json"
+    )
+
+
+def test_a_file_instead_of_a_directory(llada: Path) -> None:
+    refuses(llada / WEIGHTS, "is not a directory")
+
+
+def test_no_config(llada: Path) -> None:
+    (llada / "config.json").unlink()
+    refuses(llada, "config.json is missing")
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("{oops", "is not JSON"), ("[]", "no JSON object")])
+def test_a_config_that_is_none(llada: Path, text: str, sentence: str) -> None:
+    (llada / "config.json").write_text(text)
+    refuses(llada, f"config.json.*{sentence}")
+
+
+def test_no_weights(llada: Path) -> None:
+    (llada / WEIGHTS).unlink()
+    refuses(llada, "neither model.safetensors nor model.safetensors.index.json")
+
+
+def test_pickled_weights_are_never_opened(llada: Path) -> None:
+    (llada / WEIGHTS).unlink()
+    (llada / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    refuses(llada, r"pytorch_model\.bin.*safetensors only")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 4000])
+def test_weights_cut_short(llada: Path, keep: int) -> None:
+    (llada / WEIGHTS).write_bytes((llada / WEIGHTS).read_bytes()[:keep])
+    refuses(llada, r"model\.safetensors is cut short or is not a safetensors file")
+
+
+def test_weights_that_are_something_else(llada: Path) -> None:
+    (llada / WEIGHTS).write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 3)
+    refuses(llada, "is not a safetensors file")
+
+
+def test_a_shard_that_is_missing(sharded: Path) -> None:
+    (sharded / SHARD).unlink()
+    refuses(sharded, f"names {SHARD}, which is missing")
+
+
+def test_a_tensor_that_is_not_in_its_shard(sharded: Path) -> None:
+    tensors = load_file(sharded / SHARD)
+    del tensors["lm_head.weight"]
+    save_file(tensors, sharded / SHARD)
+    refuses(sharded, f"{SHARD} holds 'lm_head.weight', which it does not")
+
+
+@pytest.mark.parametrize(
+    "shard", ["../other.safetensors", "/etc/x.safetensors", "a\\b.safetensors", "x.bin", "..", 3]
+)
+def test_an_index_that_leads_elsewhere(sharded: Path, shard: object) -> None:
+    weights = json.loads((sharded / INDEX).read_text())["weight_map"]
+    edit(sharded / INDEX, {"weight_map": weights | {"lm_head.weight": shard}})
+    refuses(sharded, "sends tensor 'lm_head.weight' to .* do not trust")
+
+
+def test_an_index_without_a_map(sharded: Path) -> None:
+    edit(sharded / INDEX, {"weight_map": {}})
+    refuses(sharded, "has no 'weight_map'")
+
+
+# Tensors
+
+
+def test_a_missing_tensor(llada: Path) -> None:
+    edit_weights(llada, {}, remove=QUERY["llada"])
+    refuses(llada, r"'model\.transformer\.blocks\.0\.q_proj\.weight' is missing.*1 missing in all")
+
+
+def test_an_extra_tensor(llada: Path) -> None:
+    edit_weights(llada, {"model.transformer.blocks.0.q_norm.weight": torch.ones(16)})
+    refuses(llada, r"holds tensor 'model\.transformer\.blocks\.0\.q_norm\.weight', which")
+
+
+def test_a_tensor_of_another_shape(llada: Path) -> None:
+    edit_weights(llada, {QUERY["llada"]: torch.ones(64, 32)})
+    refuses(
+        llada, r"q_proj\.weight' in .* has shape \[64, 32\], but config.json asks for \[64, 64\]"
+    )
+
+
+def test_a_quantised_tensor(llada: Path) -> None:
+    edit_weights(llada, {QUERY["llada"]: torch.ones(64, 64, dtype=torch.int8)})
+    refuses(llada, r"q_proj\.weight' in .* is stored as I8; only BF16, F16, F32, F64")
+
+
+def test_known_extras_are_left_unread(dream: Path) -> None:
+    expected = load(dream).raw_logits([[1, 2, 3]])
+    edit_weights(dream, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+    assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), expected)
+
+
+def test_a_tied_model_ignores_a_stored_head(dream: Path) -> None:
+    edit(dream / "config.json", {"tie_word_embeddings": True})
+    with_head = load(dream).raw_logits([[1, 2, 3]])
+    edit_weights(dream, {}, remove="lm_head.weight")
+    assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), with_head)
+
+
+# Config
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("alibi", True),
+        ("block_type", "sequential"),
+        ("activation_type", "swiglu"),
+        ("layer_norm_type", "default"),
+        ("include_bias", True),
+        ("bias_for_layer_norm", True),
+        ("attention_layer_norm", True),
+        ("layer_norm_with_affine", False),
+        ("rope", False),
+        ("scale_logits", True),
+        ("input_emb_norm", True),
+        ("block_group_size", 2),
+        ("rope_scaling", {"type": "linear"}),
+        ("embedding_size", 128),
+        ("n_layers", 0),
+        ("d_model", "64"),
+        ("rope_theta", -1),
+        ("weight_tying", "no"),
+        ("mask_token_id", 256),
+        ("eos_token_id", -1),
+    ],
+)
+def test_llada_values_that_are_not_supported(llada: Path, key: str, value: object) -> None:
+    edit(llada / "config.json", {key: value})
+    refuses(llada, f"config.json: {key} .*{re.escape(repr(value))}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope_scaling", {"type": "yarn"}),
+        ("use_sliding_window", True),
+        ("use_mrope", True),
+        ("hidden_act", "gelu"),
+        ("head_dim", 8),
+        ("layer_types", ["sliding_attention", "full_attention"]),
+    ],
+)
+def test_dream_values_that_are_not_supported(dream: Path, key: str, value: object) -> None:
+    edit(dream / "config.json", {key: value})
+    refuses(dream, f"config.json: {key} = .* is not supported")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("d_model", "n_layers", "n_heads", "vocab_size", "rope_theta", "rms_norm_eps", "rope"),
+        *("weight_tying", "mask_token_id", "max_sequence_length", "block_type", "include_bias"),
+    ],
+)
+def test_llada_keys_without_which_nothing_is_known(llada: Path, key: str) -> None:
+    edit(llada / "config.json", {}, remove=(key,))
+    refuses(llada, f"config.json has no '{key}'")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+        *("intermediate_size", "vocab_size", "rope_theta", "rms_norm_eps", "hidden_act"),
+        *("tie_word_embeddings", "mask_token_id", "max_position_embeddings"),
+    ],
+)
+def test_dream_keys_without_which_nothing_is_known(dream: Path, key: str) -> None:
+    edit(dream / "config.json", {}, remove=(key,))
+    refuses(dream, f"config.json has no '{key}'")
+
+
+def test_heads_that_do_not_divide(llada: Path) -> None:
+    edit(llada / "config.json", {"n_heads": 5})
+    refuses(llada, "twice n_heads = 10 does not divide d_model = 64")
+    edit(llada / "config.json", {"n_heads": 4, "n_kv_heads": 3})
+    refuses(llada, "n_kv_heads = 3 does not divide n_heads = 4")
+
+
+def test_an_unknown_family(llada: Path) -> None:
+    edit(llada / "config.json", {"model_type": "lada"})
+    refuses(llada, "model_type 'lada'.*known: dream, llada, qwen2.*did you mean 'llada'")
+    edit(llada / "config.json", {"model_type": "transformer"})
+    refuses(llada, "model_type 'transformer', which no family takes")
+
+
+def test_one_key_head_by_its_older_name(llada: Path) -> None:
+    edit(llada / "config.json", {"multi_query_attention": True, "n_kv_heads": None})
+    refuses(llada, r"k_proj\.weight' in .* asks for \[16, 64\]")
+    edit(llada / "config.json", {"n_kv_heads": 2})
+    refuses(llada, "n_kv_heads = 2 is not supported, only 1")
+
+
+def test_matrices_may_have_more_rows_than_the_vocabulary(llada: Path) -> None:
+    edit(llada / "config.json", {"vocab_size": 251})
+    assert load(llada).vocab_size == 256
+
+
+def test_stop_ids_come_from_both_files(dream: Path) -> None:
+    assert load(dream).stop_ids == (243,)
+    edit(dream / "config.json", {"eos_token_id": [243, 7]})
+    edit(dream / "generation_config.json", {"eos_token_id": [9, 7]})
+    assert load(dream).stop_ids == (243, 7, 9)
+
+
+def test_without_a_pad_id_the_first_stop_id_serves(dream: Path) -> None:
+    edit(dream / "config.json", {"eos_token_id": [5, 7], "pad_token_id": None})
+    assert load(dream).pad_id == 5
+
+
+def test_a_qwen2_shaped_checkpoint_needs_a_mask_token(dream: Path) -> None:
+    expected = load(dream).raw_logits([[1, 2, 3]])
+    edit(dream / "config.json", {"model_type": "qwen2"}, remove=("mask_token_id", "rope_theta"))
+    edit(dream / "config.json", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})
+    refuses(dream, "no 'mask_token_id' and the tokenizer no added '<|mask|>'".replace("|", r"\|"))
+    for file, content in {
+        "tokenizer.json": {"added_tokens": [{"id": 266, "content": "<|mask|>"}]},
+        "tokenizer_config.json": {"added_tokens_decoder": {"265": {"content": "<|mask|>"}}},
+        "added_tokens.json": {"<|mask|>": 264},
+    }.items():
+        (dream / file).write_text(json.dumps(content))
+        assert load(dream).mask_id == int("".join(filter(str.isdigit, json.dumps(content))))
+    assert load(dream).family == "dream"
+    assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), expected)
+
+
+# Device and dtype
+
+
+def test_dtypes_by_name() -> None:
+    names = {"bf16": torch.bfloat16, "fp16": torch.float16, "float64": torch.float64}
+    for name, dtype in names.items():
+        assert resolve_dtype(name) is resolve_dtype(dtype) is dtype
+    assert resolve_dtype("auto") is resolve_dtype(None) is None
+    with pytest.raises(OptionError, match="did you mean 'bfloat16'"):
+        resolve_dtype("bfloat61")
+    with pytest.raises(OptionError, match=r"torch\.int8"):
+        resolve_dtype(torch.int8)
+
+
+def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_device("cpu").type == resolve_device(torch.device("cpu")).type == "cpu"
+    with pytest.raises(OptionError, match=r"Device 'cudda' is unknown.*did you mean 'cuda'"):
+        resolve_device("cudda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert resolve_device(None).type == resolve_device("auto").type == "cpu"
+    for device in ("cuda", "cuda:1", "mps"):
+        with pytest.raises(OptionError, match=f"'{device}' was asked for.*use device='cpu'"):
+            resolve_device(device)
+
+
+def test_on_cpu_float32_is_the_default_whatever_is_stored(dream: Path) -> None:
+    assert open_checkpoint(dream).dtype is torch.bfloat16
+    assert load(dream).dtype is torch.float32
+    assert load(dream, dtype="fp16").dtype is torch.float16
+
+
+# Out and back
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_saved_loads_again(tmp_path: Path, family: str, tied: bool) -> None:
+    model = toy(seed=5, family=family, tied=tied)
+    save_checkpoint(model, tmp_path / "new" / "folder")
+    again = load(tmp_path / "new" / "folder")
+    ids = [[1, 2, 3, model.mask_id]]
+    assert torch.equal(again.raw_logits(ids), model.raw_logits(ids))
+    assert getattr(again, "config") == model.config  # noqa: B009
+    assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == [
+        "config.json",
+        WEIGHTS,
+    ]
+
+
+@pytest.mark.parametrize("name", ["llada-tiny", "dream-tiny"])
+def test_a_published_checkpoint_is_written_as_it_was(tmp_path: Path, name: str) -> None:
+    stored = load_file(GOLDEN / name / WEIGHTS)
+    dtype = next(iter(stored.values())).dtype
+    save_checkpoint(load(GOLDEN / name), tmp_path, dtype=dtype)
+    written = load_file(tmp_path / WEIGHTS)
+    assert written.keys() == stored.keys()
+    assert all(torch.equal(written[key], stored[key]) for key in stored)
+    published = json.loads((GOLDEN / name / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text())
+    common = config.keys() & published.keys()
+    assert {key: config[key] for key in common} == {key: published[key] for key in common}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_saved_in_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
+    save_checkpoint(toy(), tmp_path, dtype=dtype)
+    assert open_checkpoint(tmp_path).dtype is resolve_dtype(dtype)
+
+
+def test_published_names_share_the_model_s_memory() -> None:
+    model = toy()
+    published_state_dict(model)[QUERY["llada"]].zero_()
+    assert model.blocks[0].qkv.weight[:64].abs().sum() == 0
+    assert model.blocks[0].qkv.weight[64:].abs().sum() > 0
+
+
+def test_what_has_no_published_names_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="SimpleNamespace has no published weight names"):
+        save_checkpoint(types.SimpleNamespace(dtype=torch.float32), tmp_path)  # pyright: ignore
+
+
+# The hub
+
+
+class Hub(types.ModuleType):
+    """A stand-in for huggingface_hub that serves one folder and remembers what was asked."""
+
+    def __init__(self, source: Path, cache: Path, failure: Exception | None = None) -> None:
+        super().__init__("huggingface_hub")
+        self.source, self.cache, self.failure = source, cache, failure
+        self.asked: list[tuple[str, str | None, bool]] = []
+        self.patterns: set[str] = set()
+
+    def snapshot_download(
+        self, name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool
+    ) -> str:
+        self.asked.append((name, revision, local_files_only))
+        if self.failure:
+            raise self.failure
+        self.patterns |= set(allow_patterns)
+        self.cache.mkdir(exist_ok=True)
+        for file in self.source.iterdir():
+            if file.name in allow_patterns:
+                shutil.copyfile(file, self.cache / file.name)
+        return str(self.cache)
+
+
+def test_a_hub_id_fetches_only_what_is_needed(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sharded / "pytorch_model.bin").write_bytes(b"")
+    (sharded / "other.safetensors").write_bytes(b"")
+    hub = Hub(sharded, tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    model = load_model("org/name.v1", device="cpu", revision="abc", offline=True)
+    assert model.family == "dream"
+    assert set(hub.asked) == {("org/name.v1", "abc", True)}
+    assert not any(pattern.endswith(".bin") or "*" in pattern for pattern in hub.patterns)
+    fetched = {file.name for file in (tmp_path / "cache").iterdir()}
+    assert fetched == {file.name for file in (GOLDEN / "dream-tiny-sharded").iterdir()}
+
+
+def test_text_needs_no_weights(
+    llada: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(llada, tmp_path / "cache"))
+    found = locate("org/name", weights=False)
+    assert [file.name for file in found.iterdir()] == ["config.json"]
+
+
+def test_a_hub_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tmp_path, tmp_path, failure=ConnectionError("401 Client Error.\n\nNot found\n"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    refuses(
+        "org/name", r"'org/name' .* could not be fetched .*\(revision main\): 401 Client Error\."
+    )
+
+
+def test_the_hub_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[hub\]'"):
+        load("org/name")
+
+
+def test_offline_is_the_hub_s_own_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client, told to stay offline, with an empty cache."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    refuses("org/name", "'org/name' is not a directory here and could not be fetched from the hub")

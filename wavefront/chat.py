@@ -1,0 +1,296 @@
+"""What a caller may write: conversations, rendered by a chat template, and texts with holes.
+
+**Where a template comes from.** The checkpoint's own `chat_template.jinja`, or `chat_template` in
+its `tokenizer_config.json` (a string, or a list whose entry named `default` counts); never a
+request. A checkpoint without one gets ours when its vocabulary holds the control tokens we would
+write, unless its name has the word `base`: Base and Instruct share a tokenizer, so the name is all
+that tells them apart. A template that a Base checkpoint ships does count; `raw=True` goes past it.
+
+**How far a template is trusted.** It comes with the weights, yet its size is bounded, it runs in
+Jinja's immutable sandbox, and whatever it raises is a `PromptError`.
+
+**What a message may contain.** Anything, as text only. A rendered string alone cannot say which
+`<|eot_id|>` the template wrote and which a user typed, so `render` renders twice, once with opaque
+placeholders, and reports the span of every message's content; the tokenizer reads control tokens
+outside these spans only. Templates may strip content; where one does anything else to it,
+`contents` is None and the control tokens have to be those of the rendering with placeholders.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from wavefront.errors import CheckpointError, PromptError, nearest
+
+ROLES = ("system", "user", "assistant")
+KEYS = ("role", "content")
+TEMPLATE_LIMIT = 256 * 1024  # bytes of template source
+HOLE_LIMIT = 4096  # places in all holes of one text: what LLaDA was trained on
+
+# The header comes again at the end whatever `add_generation_prompt` says, as LLaDA's own template
+# does it; `check_messages` refuses the one case where that would leave two assistant headers.
+LLADA_TEMPLATE = (
+    "{{ bos_token or '<|startoftext|>' }}"
+    "{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}"
+    "{{ message['content'] | trim }}{{ '<|eot_id|>' }}"
+    "{% endfor %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+)
+DREAM_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}"
+    "{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Each built-in template with the control tokens it writes.
+BUILT_IN = (
+    (LLADA_TEMPLATE, ("<|startoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    (DREAM_TEMPLATE, ("<|im_start|>", "<|im_end|>")),
+)
+
+Message = Mapping[str, str]
+Span = tuple[int, int]
+
+
+class Rendered(NamedTuple):
+    """A conversation as one string, and where in it the users' own words are."""
+
+    text: str
+    contents: tuple[Span, ...] | None  # None: the template rewrote a content, so nobody can say
+    outline: str  # the same conversation with a placeholder for every content
+
+
+def find_template(
+    directory: Path, settings: Mapping[str, Any], *, knows: Callable[[str], bool]
+) -> str | None:
+    """The template source a checkpoint is to be prompted with, or None: raw text only.
+
+    `settings` is its `tokenizer_config.json`; `knows` says whether a token is in the vocabulary.
+    """
+    source = _shipped(directory, settings)
+    if not source and not is_base(directory):
+        source = next((text for text, tokens in BUILT_IN if all(map(knows, tokens))), None)
+    if source and len(source.encode("utf-8", "replace")) > TEMPLATE_LIMIT:
+        raise CheckpointError(
+            f"The chat template in {directory} is larger than {TEMPLATE_LIMIT // 1024} KiB, "
+            "which no real one is: get the checkpoint again."
+        )
+    return source or None
+
+
+def is_base(directory: Path) -> bool:
+    """True when the checkpoint's name has the word `base`, also inside a hub cache."""
+    place = directory.resolve()
+    # A hub cache names the folder after the revision and the folder two above it after the model.
+    name = place.parent.parent.name if place.parent.name == "snapshots" else place.name
+    return "base" in re.split(r"[^a-z0-9]+", name.rpartition("--")[2].lower())
+
+
+def token_text(value: object) -> str:
+    """A token as settings write it, `"x"` or `{"content": "x"}`; empty when it is neither."""
+    text = value.get("content") if isinstance(value, Mapping) else value
+    return text if isinstance(text, str) else ""
+
+
+def named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """`{"bos_token": "<|startoftext|>", ...}` for every role the settings fill."""
+    named = {key: token_text(value) for key, value in settings.items() if key.endswith("_token")}
+    return {key: text for key, text in named.items() if text}
+
+
+def extra_tokens(settings: Mapping[str, Any]) -> list[str]:
+    """Control tokens without a role."""
+    listed = settings.get("additional_special_tokens")
+    return [token_text(value) for value in listed] if isinstance(listed, list) else []
+
+
+def parse_holes(text: str) -> list[str | int]:
+    """The segments of a text with holes: a string is given, a number is so many places to fill.
+
+    `<mask:8>` is a hole of eight places and `\\<mask:` the marker as text. Before a marker two
+    backslashes stand for one; anywhere else a backslash is just that.
+    """
+    segments: list[str | int] = []
+    given, end, left = "", 0, HOLE_LIMIT
+    for match in re.finditer(r"(\\*)<mask:(?:([^<>]{0,20})>)?", text):
+        backslashes, size = match[1], match[2] or ""
+        given += text[end : match.start()] + backslashes[: len(backslashes) // 2]
+        end = match.end()
+        if len(backslashes) % 2:
+            given += match[0].lstrip("\\")
+            continue
+        if not re.fullmatch("[0-9]{1,9}", size) or not 0 < int(size) <= left:
+            raise PromptError(
+                f"The hole at character {match.end(1)} has the size {size!r}: write <mask:N> with "
+                f"a whole N from 1 to {left} ({HOLE_LIMIT} for all holes together), "
+                "or \\<mask: where you mean these letters."
+            )
+        segments += [given, int(size)] if given else [int(size)]
+        given, left = "", left - int(size)
+    if not segments:
+        raise PromptError("The text has no hole: write <mask:8> where eight tokens are wanted.")
+    return [*segments, given + text[end:]] if given + text[end:] else segments
+
+
+def check_messages(messages: object) -> list[dict[str, str]]:
+    """The conversation as plain dictionaries, or a `PromptError` that says what is wrong."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise PromptError(
+            f"Messages must be a list of {{role, content}}, not {type(messages).__name__}."
+        )
+    if not messages:
+        raise PromptError("The conversation is empty: give at least one user message.")
+    checked = [_check_message(number, message) for number, message in enumerate(messages, 1)]
+    if checked[-1]["role"] == "assistant":
+        raise PromptError(
+            "The conversation ends with an assistant message: end it with a user message, "
+            "because a reply always starts a new assistant turn."
+        )
+    asked = [message for message in checked if message["role"] == "user"] or checked
+    if not asked[-1]["content"].strip():
+        raise PromptError(f"The last {asked[-1]['role']} message is empty: write something in it.")
+    return checked
+
+
+def render(
+    messages: object, *, template: str, special_tokens: Mapping[str, str] | None = None
+) -> Rendered:
+    """The whole conversation through `template`, ending with an open assistant turn.
+
+    `special_tokens` are the names a template may use, such as `{"bos_token": "<|startoftext|>"}`.
+    """
+    checked = check_messages(messages)
+    now = datetime.now()  # once, so that both renderings print the same time
+    fill = functools.partial(_fill, template, special_tokens or {}, now)
+    # Random, because a content that contained it would be taken for a placeholder; private-use
+    # characters, because templates look for words and brackets in what they are given.
+    mark = "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(16))
+    hidden = [dict(message) for message in checked]
+    for index, message in enumerate(hidden):
+        # Blank contents stay: templates test for them, and nothing hides in them.
+        if message["content"].strip():
+            message["content"] = f"{mark}{index}{mark}"
+    text, outline = fill(checked), fill(hidden)
+    pieces = re.split(f"{mark}([0-9]+){mark}", outline)
+    contents = _locate(text, pieces, [message["content"] for message in checked])
+    return Rendered(text, contents, outline)
+
+
+def _shipped(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template among the checkpoint's own files."""
+    path = directory / "chat_template.jinja"
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: get the checkpoint again.") from error
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        entries = [entry for entry in source if isinstance(entry, dict)]
+        default = [entry.get("template") for entry in entries if entry.get("name") == "default"]
+        source = default[0] if default else None
+    if source is not None and not isinstance(source, str):
+        raise CheckpointError(f"The chat_template of {directory} must be text: get it again.")
+    return source
+
+
+def _check_message(number: int, message: object) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise PromptError(
+            f"Message {number} must have a role and a content, not be {message!r:.40}."
+        )
+    for key in message:
+        if key not in KEYS:
+            raise PromptError(
+                f"Message {number} has the unknown field {key!r:.40}{nearest(str(key), KEYS)}; "
+                "only role and content are taken."
+            )
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        near = nearest(role, ROLES) if isinstance(role, str) else ""
+        raise PromptError(
+            f"Message {number} has the role {role!r:.40}{near}; the roles are {', '.join(ROLES)}."
+        )
+    if not isinstance(content, str):
+        raise PromptError(
+            f"The content of message {number} must be a string, not {type(content).__name__}."
+        )
+    return {"role": role, "content": content}
+
+
+def _locate(text: str, pieces: Sequence[str], contents: Sequence[str]) -> tuple[Span, ...] | None:
+    """Spans of the contents in `text`, given the outline split at its placeholders.
+
+    `pieces` alternates what the template wrote with indices into `contents`. A wrong guess between
+    a content and its stripped form can only make the rest not fit, which is the answer None.
+    """
+    if not text.startswith(pieces[0]):
+        return None
+    spans: list[Span] = []
+    position = len(pieces[0])
+    for index, literal in zip(pieces[1::2], pieces[2::2], strict=True):
+        content = contents[int(index)]
+        forms = (content, content.strip(), content.lstrip(), content.rstrip())
+        form = next((form for form in forms if text.startswith(form + literal, position)), None)
+        if form is None:
+            return None
+        spans.append((position, position + len(form)))
+        position += len(form) + len(literal)
+    return tuple(spans) if position == len(text) else None
+
+
+def _fill(
+    template: str,
+    special_tokens: Mapping[str, str],
+    now: datetime,
+    messages: Sequence[Mapping[str, str]],
+) -> str:
+    """One rendering; whatever goes wrong inside a template is a `PromptError`."""
+    try:
+        return _compile(template).render(
+            **special_tokens,
+            messages=messages,
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            strftime_now=now.strftime,
+        )
+    except Exception as error:  # a template can raise anything Python can
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise PromptError(f"The checkpoint's chat template failed: {reason}.") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _compile(template: str) -> jinja2.Template:
+    # These settings and names are what templates are written against in practice.
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _raise
+    environment.filters["tojson"] = _to_json
+    return environment.from_string(template)
+
+
+def _raise(message: object) -> str:
+    raise jinja2.TemplateError(str(message))
+
+
+def _to_json(
+    value: object, *, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False
+) -> str:
+    # Jinja's own filter escapes for HTML, which would change what the model reads.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)

@@ -1,0 +1,152 @@
+"""One block of the bidirectional transformer: pre-norm, rotary, grouped heads, SwiGLU.
+
+Nothing here looks at data from the host or has a shape that depends on data, so it compiles and
+can be captured. Stored keys and values are written here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wavefront.models.architecture import Architecture
+
+
+class Sight(NamedTuple):
+    """What all blocks of one pass share."""
+
+    cosine: (
+        Tensor  # (S, 1, head_dim/2), or (B, S, 1, head_dim/2) when rows compute different places
+    )
+    sine: Tensor
+    visible: Tensor | None  # (B, 1, 1, L) bool: keys that may be looked at; None = all
+    window: Tensor | None  # (B, S) long: the canvas places being computed; None = all of them
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square. The weight multiplies after the cast back, as published."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return wide.to(x.dtype) * self.weight
+
+
+class MLP(nn.Module):
+    """SwiGLU; gate and up are one matrix, gate first."""
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(arch.width, 2 * arch.mlp_width, bias=False)
+        self.down = nn.Linear(arch.mlp_width, arch.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each added to the stream. Query, key and value are one matrix."""
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = arch.heads, arch.kv_heads, arch.head_dim
+        self.rotary_float32 = arch.rotary_float32
+        rows = (arch.heads + 2 * arch.kv_heads) * arch.head_dim
+        self.attention_norm = RMSNorm(arch.width, arch.eps)
+        self.qkv = nn.Linear(arch.width, rows, bias=arch.qkv_bias)
+        self.attention_out = nn.Linear(arch.width, arch.width, bias=False)
+        self.mlp_norm = RMSNorm(arch.width, arch.eps)
+        self.mlp = MLP(arch)
+
+    def forward(
+        self,
+        x: Tensor,
+        sight: Sight,
+        *,
+        store: tuple[Tensor, Tensor] | None = None,
+        picked: Tensor | None = None,
+    ) -> Tensor:
+        """(B, S, D) -> (B, S, D), or (B, Q, D) when only the indices `picked` (B, Q) are wanted."""
+        query, key, value = self.project(self.attention_norm(x), sight)
+        if store is not None:
+            key = write(store[0], key, sight.window)
+            value = write(store[1], value, sight.window)
+        if picked is not None:
+            query, x = take(query, picked), take(x, picked)
+        x = x + self.attention_out(self.attend(query, key, value, visible=sight.visible))
+        return x + self.mlp(self.mlp_norm(x))
+
+    def project(self, x: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries (B, S, H, d), rotated keys and plain values (B, Hkv, S, d)."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        turning, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        dtype = heads.dtype
+        if self.rotary_float32:
+            dtype = torch.promote_types(dtype, torch.float32)
+        turned = rotate(turning.to(dtype), sight.cosine.to(dtype), sight.sine.to(dtype))
+        query, key = turned.to(heads.dtype).split((self.heads, self.kv_heads), dim=2)
+        return query, key.transpose(1, 2), value.transpose(1, 2)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None
+    ) -> Tensor:
+        """(B, Q, D): every query over all visible keys.
+
+        Which keys are visible is the same for every query, so the consecutive query heads that
+        share a key head can stand in line as more queries: grouped heads on any kernel, no copies.
+        """
+        queries = query.shape[1]
+        grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=visible)
+        return mixed.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """(..., H, d) turned by its place's angles; a head's first half is paired with its second."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """(B, S, ...) at index (B, Q) of its second dimension: (B, Q, ...)."""
+    rows = torch.arange(x.shape[0], device=x.device)[:, None]
+    return x[rows, index]
+
+
+def find(at: Tensor, window: Tensor, length: int) -> Tensor:
+    """(B, Q) long: where in `window` each place of `at` stands; either one, if it stands twice."""
+    order = torch.arange(window.shape[1], device=window.device).expand_as(window)
+    where = window.new_zeros((window.shape[0], length)).scatter(1, window, order)
+    return where.gather(1, at)
+
+
+def write(buffer: Tensor, fresh: Tensor, window: Tensor | None) -> Tensor:
+    """What attention reads: the fresh keys or values (B, Hkv, S, d), put into the stored ones.
+
+    A place that stands in the window twice is written twice with the same numbers.
+    """
+    if window is None:
+        buffer.copy_(fresh)
+        return fresh
+    batch, heads = (torch.arange(size, device=buffer.device) for size in buffer.shape[:2])
+    # Not scatter_: compiled, that copies the whole buffer out and back.
+    buffer.index_put_((batch[:, None, None], heads[:, None], window[:, None, :]), fresh)
+    return buffer
+
+
+def visible_keys(attend: Tensor | None) -> Tensor | None:
+    """(B, 1, 1, L) bool, or None when all are. A row without one real place sees itself, because a
+    softmax over nothing is NaN and an empty row of a batch must stay harmless.
+    """
+    if attend is None:
+        return None
+    return (attend | ~attend.any(1, keepdim=True))[:, None, None, :]

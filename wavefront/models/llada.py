@@ -1,0 +1,125 @@
+"""LLaDA 8B and 1.5: the output at a place describes that place, so the backbone serves as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wavefront.models.architecture import Architecture, Keys
+from wavefront.models.transformer import Names, Transformer
+
+MASK_TOKEN = "<|mdm_mask|>"
+# What the backbone does not compute; None where the published default is the supported value.
+SUPPORTED = {
+    "block_type": ("llama",),
+    "activation_type": ("silu",),
+    "layer_norm_type": ("rms",),
+    "rope": (True,),
+    "include_bias": (False,),
+    "alibi": (False, None),
+    "attention_layer_norm": (False, None),
+    "bias_for_layer_norm": (False, None),
+    "layer_norm_with_affine": (True, None),
+    "input_emb_norm": (False, None),
+    "scale_logits": (False, None),
+    "block_group_size": (1, None),
+    "clip_qkv": (None,),
+    "rope_scaling": (None,),
+}
+
+
+class Config(Architecture):
+    """A LLaDA config.json."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Config:
+        keys = Keys(values)
+        for key, supported in SUPPORTED.items():
+            keys.only(key, *supported)
+        keys.only("include_qkv_bias", True, False, None)
+        keys.only("rope_full_precision", True, False, None)
+        width, heads, rows = keys.size("d_model"), keys.size("n_heads"), _rows(keys)
+        kv_heads = _kv_heads(keys, heads)
+        keys.divides(2 * heads, width, names=("twice n_heads", "d_model"))
+        keys.divides(kv_heads, heads, names=("n_kv_heads", "n_heads"))
+        stops = keys.tokens("eos_token_id", below=rows)
+        pad = keys.tokens("pad_token_id", below=rows)
+        return cls(
+            vocab_size=rows,
+            width=width,
+            layers=keys.size("n_layers"),
+            heads=heads,
+            kv_heads=kv_heads,
+            mlp_width=keys.optional_size("mlp_hidden_size") or keys.size("mlp_ratio") * width,
+            theta=keys.number("rope_theta"),
+            eps=keys.number("rms_norm_eps"),
+            qkv_bias=values.get("include_qkv_bias") is True,
+            tied=keys.flag("weight_tying"),
+            rotary_float32=values.get("rope_full_precision") is not False,
+            mask_id=keys.token("mask_token_id", below=rows),
+            pad_id=(*pad, *stops, 0)[0],
+            stop_ids=stops,
+            max_length=keys.size("max_sequence_length"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        chosen = {key: supported[0] for key, supported in SUPPORTED.items()}
+        return chosen | {
+            "architectures": ["LLaDAModelLM"],
+            "model_type": "llada",
+            "d_model": self.width,
+            "n_layers": self.layers,
+            "n_heads": self.heads,
+            "n_kv_heads": self.kv_heads,
+            "multi_query_attention": None,
+            "mlp_hidden_size": self.mlp_width,
+            "rope_theta": self.theta,
+            "rope_full_precision": self.rotary_float32,
+            "rms_norm_eps": self.eps,
+            "include_qkv_bias": self.qkv_bias,
+            "weight_tying": self.tied,
+            "vocab_size": self.vocab_size,
+            "embedding_size": self.vocab_size,
+            "mask_token_id": self.mask_id,
+            "pad_token_id": self.pad_id,
+            "eos_token_id": self.stop_ids[0] if len(self.stop_ids) == 1 else list(self.stop_ids),
+            "max_sequence_length": self.max_length,
+        }
+
+
+def _rows(keys: Keys) -> int:
+    """Rows of the two big matrices: they may be padded beyond the vocabulary."""
+    vocabulary = keys.size("vocab_size")
+    rows = keys.optional_size("embedding_size") or vocabulary
+    if rows < vocabulary:
+        keys.only("embedding_size", vocabulary)
+    return rows
+
+
+def _kv_heads(keys: Keys, heads: int) -> int:
+    """`multi_query_attention` is an older way to say one key head, or as many as query heads."""
+    keys.only("multi_query_attention", True, False, None)
+    older = {True: 1, False: heads, None: None}[keys.values.get("multi_query_attention")]
+    if older is not None:
+        keys.only("n_kv_heads", older, None)
+    return keys.optional_size("n_kv_heads") or older or heads
+
+
+class Net(Transformer):
+    """A LLaDA model. The gate is called `ff_proj`, and the head has the MLP output's short name."""
+
+    family = "llada"
+    names = Names(
+        embedding="model.transformer.wte",
+        attention_norm="model.transformer.blocks.{}.attn_norm",
+        query="model.transformer.blocks.{}.q_proj",
+        key="model.transformer.blocks.{}.k_proj",
+        value="model.transformer.blocks.{}.v_proj",
+        attention_out="model.transformer.blocks.{}.attn_out",
+        mlp_norm="model.transformer.blocks.{}.ff_norm",
+        gate="model.transformer.blocks.{}.ff_proj",
+        up="model.transformer.blocks.{}.up_proj",
+        down="model.transformer.blocks.{}.ff_out",
+        final_norm="model.transformer.ln_f",
+        head="model.transformer.ff_out",
+    )

@@ -1,0 +1,62 @@
+"""A tiny model with seeded random weights: for tests, examples, and trying things without files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wavefront.errors import OptionError, nearest
+from wavefront.model import family_module, resolve_device, resolve_dtype
+from wavefront.models.transformer import Transformer
+
+# In what the families differ, but for their shift and names.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llada": {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_float32": True},
+    "dream": {"kv_heads": 2, "theta": 1e6, "eps": 1e-6, "qkv_bias": True, "rotary_float32": False},
+}
+# Wide enough that some proposals are near certain and others nearly tied, as in a trained model.
+SPREAD = 0.3
+
+
+def toy(
+    seed: int = 0,
+    *,
+    family: str = "llada",
+    vocab_size: int = 64,
+    width: int = 64,
+    layers: int = 2,
+    tied: bool = False,
+    max_length: int = 1024,
+    device: str | torch.device | None = "cpu",
+    dtype: str | torch.dtype | None = "float32",
+) -> Transformer:
+    """A random model of a family's shape; the last id is the mask, the one before ends the text."""
+    if family not in FAMILIES:
+        raise OptionError(
+            f"There is no toy of family {family!r}; known: {', '.join(FAMILIES)}"
+            f"{nearest(family, FAMILIES)}."
+        )
+    if vocab_size < 3 or layers < 1 or width < 8 or width % 8:
+        raise OptionError(
+            f"A toy needs vocab_size >= 3, layers >= 1 and a width that is a multiple of 8; "
+            f"given {vocab_size}, {layers} and {width}."
+        )
+    shelf = family_module(family)
+    config = shelf.Config(
+        vocab_size=vocab_size,
+        width=width,
+        layers=layers,
+        heads=4,
+        mlp_width=2 * width,
+        tied=tied,
+        mask_id=vocab_size - 1,
+        pad_id=vocab_size - 2,
+        stop_ids=(vocab_size - 2,),
+        max_length=max_length,
+        **FAMILIES[family],
+    )
+    model = shelf.Net(config).to(resolve_dtype(dtype) or torch.float32)
+    model = model.to_empty(device=resolve_device(device))
+    model.init_weights(seed, std=SPREAD)
+    return model.eval()
