@@ -16,6 +16,7 @@ from typing import Any
 from wavefront.errors import SpecError, WavefrontError, nearest
 
 _PACKAGE = __name__.rpartition(".")[0]
+_LONGEST = 1000
 
 
 class Spec:
@@ -84,14 +85,16 @@ def _outside(name: str) -> type[Any]:
 
 def resolve(text: str, shelf: str, *, outside: bool = True) -> Any:
     """The object that a spec string describes."""
+    if len(text) > _LONGEST:
+        raise SpecError(f"Cannot read a spec of {len(text)} characters; {_LONGEST} are enough.")
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise SpecError(
-            f"Cannot read {text!r} as a {shelf[:-1]}; write it like name(option=value)."
+            f"Cannot read {text[:80]!r} as a {shelf[:-1]}; write it like name(option=value)."
         ) from error
     if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        raise SpecError(f"{text!r} names no {shelf[:-1]}; write it like name(option=value).")
+        raise SpecError(f"{text[:80]!r} names no {shelf[:-1]}; write it like name(option=value).")
     return _build(node, text, shelf, outside)
 
 
@@ -105,6 +108,7 @@ def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
     options: dict[str, Any] = {}
     if call and len(call.args) > len(fields):
         raise SpecError(f"{name} takes at most {len(fields)} options, {text!r} gives more.")
+    parts = {f.name for f in dataclasses.fields(made) if isinstance(f.default, Spec)}
     pairs = [*zip(fields, call.args, strict=False)] if call else []
     pairs += [(word.arg or "", word.value) for word in call.keywords] if call else []
     for option, value in pairs:
@@ -116,6 +120,10 @@ def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
         if option in options:
             raise SpecError(f"{name} is given the option {option!r} twice.")
         options[option] = _value(value, text, outside)
+        if option in parts and not isinstance(options[option], Spec):
+            raise SpecError(
+                f"{name}: {option} must be a take such as quota(), not {options[option]!r}."
+            )
     return _make(made, name, options)
 
 
@@ -133,7 +141,7 @@ def _dotted(node: ast.expr, text: str) -> str:
         return node.id
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, text)}.{node.attr}"
-    raise SpecError(f"Cannot read {text!r}: a name was expected before the options.")
+    raise SpecError(f"Cannot read {text[:80]!r}: a name was expected before the options.")
 
 
 def _value(node: ast.expr, text: str, outside: bool) -> Any:
@@ -143,5 +151,5 @@ def _value(node: ast.expr, text: str, outside: bool) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise SpecError(
-            f"Cannot read an option in {text!r}; only plain values are taken."
+            f"Cannot read an option in {text[:80]!r}; only plain values are taken."
         ) from error

@@ -22,6 +22,7 @@ from wavefront.testing.simulate import (
     fill,
     of_row,
     simulate,
+    to_meta,
 )
 
 
@@ -98,12 +99,12 @@ def keeps_its_word(schedule: Schedule) -> None:
 def keeps_the_state_shape(schedule: Schedule) -> None:
     """The state keeps its structure, shapes and dtypes: a captured graph has room for no other."""
     for canvas, scores, steps in each_run(schedule):
-        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
-            require(
-                _form(before.state) == _form(decision.state),
-                f"{schedule!r} changes the form of its state, {_form(before.state)} "
-                f"to {_form(decision.state)}.",
-            )
+        try:
+            for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+                old, new = _form(before.state), _form(decision.state)
+                require(old == new, f"{schedule!r} changes the form of its state, {old} to {new}.")
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise LawBroken(f"{schedule!r} changes the form of its state: {error}") from error
 
 
 def _form(state: Any) -> Any:
@@ -196,8 +197,8 @@ def runs_on_meta(schedule: Schedule) -> None:
     canvas = Canvas(*(t.to("meta") for t in board(0)))
     config = Config(schedule=schedule)
     column = torch.zeros(canvas.tokens.shape[0], dtype=torch.long, device="meta")
-    rows = start(board(0), config, [PLACES] * 6, [0] * 6)
-    rows = _to_meta(rows)
+    rows = start(board(0), config, [PLACES] * 4, [0] * 4)
+    rows = to_meta(rows)
     try:
         wanted = reach(config, rows)
         rows = fill(rows, torch.rand(canvas.tokens.shape, device="meta"))
@@ -207,15 +208,6 @@ def runs_on_meta(schedule: Schedule) -> None:
             f"{schedule!r} waits for the device or has a shape that depends on data: {error}"
         ) from error
     require(wanted.shape == canvas.masked.shape, f"{schedule!r}: reach is not (B, L).")
-
-
-def _to_meta(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.to("meta")
-    if isinstance(value, tuple):
-        parts = [_to_meta(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
 
 
 def repr_is_a_spec(schedule: Schedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +13,11 @@ from wavefront.rows import Config, Rows, settle, start
 from wavefront.schedule import Decision, Schedule, Stats, View
 
 MASK, PAD = 1, 0
-PLACES = 24
+PLACES = 12
 Scores = Callable[[int, Canvas], Tensor]
 
 
-def board(seed: int, *, rows: int = 6, holes: bool = False, places: int = PLACES) -> Canvas:
+def board(seed: int, *, rows: int = 4, holes: bool = False, places: int = PLACES) -> Canvas:
     """Prompts of unequal length before `places` masked ones, or texts with holes anywhere."""
     source = torch.Generator().manual_seed(seed)
     sizes = torch.randint(1, 9, (rows,), generator=source).tolist()
@@ -91,7 +92,7 @@ def decisions(
 def budgets(schedule: Schedule) -> list[int]:
     """Step counts worth trying, less those that the strategy refuses."""
     fitting = []
-    for steps in (PLACES, PLACES // 4, PLACES + 10):
+    for steps in (PLACES, PLACES // 4, PLACES + 5):
         try:
             schedule.validate(PLACES, steps)
             fitting.append(steps)
@@ -104,3 +105,13 @@ def each_run(schedule: Schedule) -> Iterator[tuple[Canvas, Scores, int]]:
     for seed, levels in enumerate((2, 5, 1 << 20)):
         for steps in budgets(schedule):
             yield board(seed, holes=seed == 1), tied_scores(seed, levels), steps
+
+
+def to_meta(value: Any) -> Any:
+    """A nest of tensors on the meta device, where there is no data to wait for or branch on."""
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    if isinstance(value, tuple):
+        parts = [to_meta(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value

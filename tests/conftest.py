@@ -1,0 +1,38 @@
+"""Shared by all tests."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+# Tiny tensors: a second thread costs more than it brings, and tests may run side by side.
+torch.set_num_threads(1)
+
+_ALLOWED = [
+    line
+    for line in (Path(__file__).parent / "skips.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+_unlisted: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(re.search(pattern, reason) for pattern in _ALLOWED):
+            _unlisted.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A suite that skips what it should run is not green: CI asks for it to be said."""
+    if _unlisted and os.environ.get("WAVEFRONT_STRICT_SKIPS"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _unlisted:
+        terminalreporter.write_line(f"skipped for a reason that is not in tests/skips.txt: {line}")

@@ -1,0 +1,269 @@
+"""The engine on real (tiny) models of both families: what a decode promises its user."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import wavefront
+from wavefront.canvas import blank
+from wavefront.decoding import begin
+from wavefront.engine import advance, decode
+from wavefront.errors import NumericalError, PromptError
+from wavefront.models.toy import toy
+from wavefront.rows import Config, start
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.stats import Sampling
+from wavefront.testing.simulate import to_meta
+
+FAMILIES = ("llada", "dream")
+SCHEDULES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+def ids(model, prompts=PROMPTS, **options):
+    return wavefront.generate_ids(model, prompts, **{"max_new_tokens": 16, **options})
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}, {"cfg_scale": 1.0}])
+def test_a_row_decodes_alone_as_in_a_batch(family, schedule, options):
+    model = toy(family=family, dtype="float64")
+    together = ids(model, schedule=schedule, **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone = ids(model, [prompt], schedule=schedule, **options)
+        assert alone.tokens[0] == together.tokens[row]
+        assert alone.order[0] == together.order[row]
+
+
+def test_in_one_bucket_a_row_is_exactly_the_same_whatever_its_neighbours(family):
+    model = toy(family=family)
+    prompts = [[5, 6, 7, 8], [1, 2, 3, 4], [9, 9, 9, 9]]
+    one = ids(model, prompts)
+    two = ids(model, [prompts[0], [30, 31], [7]])
+    assert one.tokens[0] == two.tokens[0]
+    assert torch.equal(one.trace.logp[:, 0], two.trace.logp[:, 0])
+
+
+def test_permuting_the_batch_permutes_the_answers(family):
+    model = toy(family=family, dtype="float64")
+    forward = ids(model, temperature=1.0, seed=3)
+    backward = ids(model, PROMPTS[::-1], temperature=1.0, seed=3)
+    assert forward.tokens == backward.tokens[::-1]
+
+
+def test_seeds_decide_and_nothing_else_does(family):
+    model = toy(family=family)
+    hot = {"temperature": 1.0}
+    assert ids(model, seed=1, **hot).tokens == ids(model, seed=1, **hot).tokens
+    assert ids(model, seed=1, **hot).tokens != ids(model, seed=2, **hot).tokens
+    torch.manual_seed(0)
+    before = ids(model, seed=1, **hot).tokens
+    torch.rand(100)
+    assert ids(model, seed=1, **hot).tokens == before
+
+
+def test_draws_do_not_depend_on_what_is_scored(family):
+    """Scoring only the reach draws the same tokens as scoring everything, at temperature too."""
+    model = toy(family=family)
+    canvas = blank([[5, 6]], 24, mask_id=model.mask_id, pad_id=model.pad_id)
+    config = Config(schedule=Wavefront(), sampling=Sampling(temperature=0.9))
+
+    def wide(model, config, rows, width, padded):
+        return advance(model, config, rows, 24, padded)
+
+    runs = [
+        [
+            step.canvas.tokens
+            for step in decode(model, canvas, config, steps=[24], seeds=[4], run=run)
+        ]
+        for run in (advance, wide)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family):
+    model = toy(family=family)
+    canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
+
+    class Narrow(Standard):
+        def width(self, length: int, steps: int) -> int:
+            return 3
+
+    tokens = {}
+    for schedule in (Standard(), Narrow()):
+        config = Config(schedule=schedule)
+        *_, last = decode(model, canvas, config, steps=[16], seeds=[0])
+        tokens[type(schedule)] = (last.canvas.tokens, last.forwards)
+    assert torch.equal(tokens[Standard][0], tokens[Narrow][0])
+    assert tokens[Narrow][1] == tokens[Standard][1] + 1 == 17
+
+
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "left_to_right", "standard(take=dream())"])
+def test_runs_on_the_meta_device(family, schedule):
+    """No host sync and no data-dependent shape in a whole step, model included."""
+    model = toy(family=family)
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "schedule": schedule})
+    config = Config(
+        schedule=decoding.plan.config.schedule,
+        priority="entropy",
+        sampling=Sampling(temperature=0.5, top_p=0.9, top_k=5, eos="stop", stop_ids=(1,)),
+        cfg_scale=0.5,
+        order_noise=0.1,
+    )
+    rows = to_meta(start(decoding.canvas, config, [16] * 4, [0] * 4))
+    after, _, _ = advance(model.to("meta"), config, rows, 8, True)
+    assert after.canvas.tokens.shape == rows.canvas.tokens.shape
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_compiles_in_one_graph(family, schedule):
+    model = toy(family=family)
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "schedule": schedule})
+    config = decoding.plan.config
+    torch._dynamo.reset()
+    compiled = torch.compile(advance, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        rows = other = start(decoding.canvas, config, [16] * 4, [0] * 4)
+        for _ in range(3):
+            rows, *_ = advance(model, config, rows, 16, True)
+            other, *_ = compiled(model, config, other, 16, True)
+    assert torch.equal(rows.canvas.tokens, other.canvas.tokens)
+
+
+def test_nan_logits_stop_the_decode_and_name_the_step(family):
+    model = toy(family=family)
+    clean = ids(model, [[5, 6]])
+    written = [clean.tokens[0][step[0] - 2] for step in clean.order[0]]
+    # A token that first appears after a few steps; spoil it, and the next forward is spoilt.
+    number = next(n for n in range(3, 16) if written[n] not in (5, 6, *written[:n]))
+    with torch.no_grad():
+        model.embedding.weight[written[number]] = float("nan")
+    with pytest.raises(NumericalError, match=f"at step {number + 2};"):
+        ids(model, [[5, 6]])
+
+
+def test_guidance_is_one_forward_and_changes_the_answer(family):
+    model = toy(family=family)
+    plain, guided = ids(model), ids(model, cfg_scale=2.0)
+    assert guided.forwards == plain.forwards == 16
+    assert guided.tokens != plain.tokens
+    assert ids(model, cfg_scale=0.0).tokens == plain.tokens
+
+
+def test_stop_ends_early_with_the_same_visible_text(family):
+    model = toy(family=family)
+    kept = ids(model, [[5, 6, 7]], schedule="left_to_right")
+    stop = kept.tokens[0][5]
+    ended = ids(model, [[5, 6, 7]], schedule="left_to_right", eos="stop", stop_ids=[stop])
+    first = kept.tokens[0].index(stop)
+    assert ended.forwards == first + 1
+    assert ended.tokens[0][: first + 1] == kept.tokens[0][: first + 1]
+    assert set(ended.tokens[0][first:]) == {stop}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_suppressed_eos_is_never_chosen(family, schedule):
+    model = toy(family=family)
+    common = Counter(token for row in ids(model).tokens for token in row).most_common(1)[0][0]
+    removed = ids(model, eos="suppress-logit", stop_ids=[common], schedule=schedule)
+    assert all(common not in row for row in removed.tokens)
+
+
+def test_suppressed_confidence_puts_eos_last(family):
+    model = toy(family=family)
+    plain = ids(model, [[5, 6, 7]], schedule="standard")
+    first = plain.trace.tokens[0, 0][plain.order[0][0][0]].item()
+    last = ids(model, [[5, 6, 7]], schedule="standard", eos="suppress-confidence", stop_ids=[first])
+    proposals, commits = last.trace.tokens[:, 0], last.trace.commit[:, 0]
+    scopes = last.trace.scope[:, 0]
+    for proposal, commit, scope in zip(proposals, commits, scopes, strict=True):
+        if (proposal[commit] == first).any():
+            assert (proposal[scope] == first).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_infilling_fills_the_holes_and_nothing_else(family, schedule):
+    from wavefront.canvas import infill
+
+    model = toy(family=family)
+    text = list(range(10, 40))
+    holes = [place in (0, 3, 4, 5, 12, 13, 20, 29) for place in range(30)]
+    canvas = infill([text], [holes], mask_id=model.mask_id, pad_id=model.pad_id)
+    plan = begin(model, [[1]], {"schedule": schedule, "max_new_tokens": 8}).plan
+    *_, last = decode(model, canvas, plan.config, steps=[8], seeds=[0])
+    given = ~torch.tensor([holes])
+    assert torch.equal(last.canvas.tokens[given], torch.tensor([text])[given])
+    assert not last.canvas.masked.any()
+    assert last.forwards == 8
+
+
+def test_more_steps_than_places_save_their_forwards_unless_the_budget_is_fixed(family):
+    model = toy(family=family)
+    assert ids(model, steps=40).forwards == 16
+    fixed = ids(model, steps=40, fixed_budget=True)
+    assert fixed.forwards == 40
+    assert fixed.tokens == ids(model, steps=40).tokens == ids(model).tokens
+    assert [len(step) for step in fixed.order[0]] == [1] * 16 + [0] * 24
+
+
+def test_a_random_priority_is_seeded(family):
+    model = toy(family=family)
+    one = ids(model, priority="random", seed=1, schedule="standard")
+    assert one.order == ids(model, priority="random", seed=1, schedule="standard").order
+    assert one.order != ids(model, priority="random", seed=2, schedule="standard").order
+
+
+def test_order_noise_moves_the_order(family):
+    model = toy(family=family)
+    quiet = ids(model, schedule="standard")
+    noisy = ids(model, schedule="standard", order_noise=5.0)
+    assert quiet.order != noisy.order
+    assert noisy.order == ids(model, schedule="standard", order_noise=5.0).order
+
+
+def test_origin_settles_by_chance_and_completes(family):
+    model = toy(family=family)
+    found = ids(model, alg="origin", seed=5)
+    assert all(sorted(p for step in row for p in step) for row in found.order)
+    assert found.order != ids(model, alg="origin", seed=6).order
+
+
+@pytest.mark.parametrize(
+    ("prompts", "sentence"),
+    [
+        ([], "no prompt"),
+        ([[]], "empty"),
+        ([[5, 900]], "outside the model's vocabulary"),
+        ([[5, -1]], "outside the model's vocabulary"),
+        ([[5, "6"]], "token ids"),
+        ([[5] * 1020], "1036 in all: the model takes 1024"),
+    ],
+)
+def test_bad_prompts_get_one_sentence(prompts, sentence):
+    with pytest.raises(PromptError, match=sentence):
+        ids(toy(), prompts)
+
+
+def test_order_counts_from_the_row_s_own_first_token():
+    found = ids(toy(), [[5, 6, 7], [8]], schedule="left_to_right", max_new_tokens=3)
+    assert found.order == [[[3], [4], [5]], [[1], [2], [3]]]
+
+
+def test_the_golden_models_name_their_ids():
+    cases = json.loads((Path(__file__).parent / "golden" / "cases.json").read_text())
+    for name in ("llada-tiny", "dream-tiny"):
+        model = wavefront.load_model(Path(__file__).parent / "golden" / name)
+        assert model.mask_id == cases["models"][name]["mask_id"]
+        assert model.stop_ids == (cases["models"][name]["eos_id"],)

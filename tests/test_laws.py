@@ -1,0 +1,204 @@
+"""The laws, over every file on the shelves; and strategies that break them, each caught."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from wavefront import Decision, Schedule, Take, spec, testing
+from wavefront.canvas import Canvas
+from wavefront.masks import first, top
+from wavefront.schedule import Clock, View
+from wavefront.takes.quota import Quota
+from wavefront.testing import LAWS, LawBroken, laws, model_laws
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+# Options beyond the defaults that reach other branches; every file is walked with its defaults too.
+MORE = (
+    "block(size=5)",
+    "block(size=100)",
+    "wavefront(size=3, radius=5)",
+    "wavefront(grow='accumulate')",
+    "wavefront(size=2, radius=6, grow='accumulate')",
+)
+EVERY = [
+    *(f"{schedule}()" for schedule in spec.names("schedules")),
+    *MORE,
+    *(
+        f"{schedule}(take={take}())"
+        for schedule, take in itertools.product(spec.names("schedules"), spec.names("takes"))
+        if take != "quota"
+    ),
+]
+
+
+def named(law) -> str:
+    return law.__name__
+
+
+@pytest.mark.parametrize("law", LAWS, ids=named)
+@pytest.mark.parametrize("text", EVERY)
+def test_law(text, law):
+    law(spec.resolve(text, "schedules"))
+
+
+def test_the_kit_runs_every_law_it_defines():
+    defined = {
+        name
+        for module in (laws, model_laws)
+        for name, thing in vars(module).items()
+        if inspect.isfunction(thing)
+        and thing.__module__ == module.__name__
+        and list(inspect.signature(thing).parameters) == ["schedule"]
+    }
+    assert defined == {law.__name__ for law in LAWS}
+    assert testing.check(spec.resolve("standard", "schedules")) == [law.__name__ for law in LAWS]
+
+
+def test_every_shelf_file_holds_the_class_it_is_named_after():
+    for shelf, kind in (("schedules", Schedule), ("takes", Take)):
+        for name in spec.names(shelf):
+            found = spec.find(name, shelf)
+            assert issubclass(found, kind)
+            assert found.__module__ == f"wavefront.{shelf}.{name}"
+            assert inspect.getdoc(found)
+            assert importlib.import_module(found.__module__).__doc__
+
+
+# --- strategies that are wrong, each in one way ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Base(Schedule):
+    take: Take = field(default=Quota(), repr=False)
+
+    def step(self, view: View, state: Any) -> Decision:
+        return Decision(self.take(view, view.masked, view.masked), view.masked, state)
+
+
+class CommitsKnown(Base):
+    def step(self, view, state):
+        return Decision(view.known, view.masked)
+
+
+class StandsStill(Base):
+    def step(self, view, state):
+        return Decision(torch.zeros_like(view.masked), view.masked)
+
+
+class TakesBackFinal(Base):
+    def step(self, view, state):
+        commit = self.take(view, view.masked, view.masked)
+        mine = view.known & (view.slot >= 0)
+        return Decision(commit, view.masked, (), first(mine, 1), view.known)
+
+
+class Grows(Base):
+    def init(self, canvas: Canvas) -> Tensor:
+        return torch.zeros(1)
+
+    def step(self, view, state):
+        return super().step(view, torch.cat([state, state]))
+
+
+class MixesRows(Base):
+    def step(self, view, state):
+        shared = view.score.mean(0, keepdim=True).expand_as(view.score)
+        return Decision(top(shared, view.masked, self.take.least(view.clock)), view.masked)
+
+
+class Throws(Base):
+    def step(self, view, state):
+        return Decision(
+            top(torch.rand_like(view.score), view.masked, self.take.least(view.clock)), view.masked
+        )
+
+
+class SeesPadding(Base):
+    def step(self, view, state):
+        places = torch.arange(view.score.shape[1]).expand_as(view.score)
+        shifted = ((places * 7919) % 13).float()
+        return Decision(top(shifted, view.masked, self.take.least(view.clock)), view.masked)
+
+
+class Overreaches(Base):
+    def reach(self, canvas: Canvas, state: Any, clock: Clock) -> Tensor:
+        return first(canvas.masked, 4)
+
+    def width(self, length: int, steps: int) -> int:
+        return 4
+
+
+class AsksTheHost(Base):
+    def step(self, view, state):
+        k = int(self.take.least(view.clock)[0])
+        return Decision(top(view.score, view.masked, k), view.masked)
+
+
+class HasDataShapes(Base):
+    def step(self, view, state):
+        view.score[view.masked].sum()
+        return super().step(view, state)
+
+
+@dataclass(frozen=True)
+class Forgets(Base):
+    pace: int = 1
+
+    def __repr__(self) -> str:
+        return f"{__name__}.Forgets()"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law"),
+    [
+        (CommitsKnown(), laws.commits_only_masked),
+        (StandsStill(), laws.makes_progress),
+        (TakesBackFinal(), laws.keeps_its_word),
+        (Grows(), laws.keeps_the_state_shape),
+        (MixesRows(), laws.rows_are_independent),
+        (Throws(), laws.is_deterministic),
+        (SeesPadding(), laws.padding_changes_nothing),
+        (Overreaches(), laws.reads_only_its_reach),
+        (AsksTheHost(), laws.runs_on_meta),
+        (HasDataShapes(), laws.runs_on_meta),
+        (Forgets(2), laws.repr_is_a_spec),
+        (Overreaches(), model_laws.scoring_reach_is_enough),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Schedule) else named(value),
+)
+def test_a_wrong_strategy_is_caught(wrong, law):
+    with pytest.raises(LawBroken):
+        law(wrong)
+
+
+def test_a_strategy_may_take_back(tmp_path):
+    """The contract carries revision: a place is taken back, refilled, and everything ends final."""
+    assert testing.check(Reviser()) == [law.__name__ for law in LAWS]
+
+
+@dataclass(frozen=True)
+class Reviser(Base):
+    """Takes back the leftmost place that is not final, once per place, every third step."""
+
+    cap: int = 1
+
+    def init(self, canvas: Canvas) -> Tensor:
+        return torch.zeros_like(canvas.masked)  # what was taken back before
+
+    def step(self, view: View, state: Tensor) -> Decision:
+        k = self.take.least(view.clock)
+        behind = view.clock.length - view.clock.left < view.clock.step + 1
+        commit = top(view.score, view.masked, k + behind * 1)
+        young = view.known & (view.slot >= 0) & ~state
+        due = (view.clock.step % 3 == 2) & (commit.sum(-1) > 1)
+        remask = first(young, due * 1)
+        return Decision(commit, view.masked, state | remask, remask, state & view.known)

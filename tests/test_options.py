@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+
+from wavefront.errors import OptionError
+from wavefront.options import Source, plan
+from wavefront.schedules.block import Block
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.takes.dream import Dream
+from wavefront.takes.origin import Origin
+
+LLADA = Source(mask_id=9, stop_ids=(2, 3), family="llada", vocab_size=10)
+DREAM = LLADA._replace(family="dream")
+
+
+def test_defaults_are_the_paper_s():
+    made = plan({}, LLADA)
+    assert made.config.schedule == Wavefront(size=8, radius=2, grow="rebuild")
+    assert (made.length, made.steps, made.seed) == (128, 128, 0)
+    assert made.config.priority == "confidence"
+    assert made.config.sampling.eos == "keep"
+    assert made.config.order_noise == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ({"gen_length": 32}, {"max_new_tokens": 32}),
+        ({"max_tokens": 32}, {"max_new_tokens": 32}),
+        ({"strategy": "block"}, {"schedule": "block"}),
+        ({"block_length": 4}, {"schedule": "block(size=4)"}),
+        ({"block_size": 4}, {"schedule": "block(size=4)"}),
+        ({"schedule": "block", "block_length": 4}, {"schedule": "block(size=4)"}),
+        ({"max_wave_size": 4, "radius": 3}, {"schedule": "wavefront(size=4, radius=3)"}),
+        ({"remasking": "low_confidence"}, {"priority": "confidence"}),
+        ({"remasking": "random"}, {"priority": "random"}),
+        ({"logits_eos_inf": True}, {"eos": "suppress-logit"}),
+        ({"confidence_eos_eot_inf": True}, {"eos": "llada-confidence"}),
+        ({"logits_eos_inf": False}, {"eos": "keep"}),
+        ({"eos_policy": "stop"}, {"eos": "stop"}),
+        ({"mask_id": 9}, {}),
+        ({"cache": "none"}, {}),
+        ({"steps": None, "top_p": None}, {}),
+    ],
+)
+def test_names_users_know(given, same):
+    assert plan(given, LLADA) == plan(same, LLADA)
+
+
+def test_dream_s_sampler_by_its_own_names():
+    made = plan({"alg": "maskgit_plus", "eps": 0.1, "alg_temp": 0.4}, DREAM).config
+    assert made.schedule == Standard(take=Dream(0.1))
+    assert made.priority == "probability"
+    assert made.order_noise == 0.4
+    assert made.sampling.rule == "dream"
+    assert plan({"alg": "origin"}, DREAM).config.schedule == Standard(take=Origin())
+    assert plan({"alg": "topk_margin"}, DREAM).config.priority == "margin"
+    assert plan({"alg": "entropy"}, LLADA).config.sampling.rule == "dream"
+
+
+def test_each_family_samples_by_its_own_rule_unless_told():
+    assert plan({}, LLADA).config.sampling.rule == "llada"
+    assert plan({}, DREAM).config.sampling.rule == "dream"
+    assert plan({"sampling": "llada"}, DREAM).config.sampling.rule == "llada"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"gen_lenght": 3}, "did you mean 'gen_length'"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be between 1"),
+        ({"max_new_tokens": 2.0}, "max_new_tokens must be a whole number"),
+        ({"max_new_tokens": None}, "max_new_tokens must be a whole number"),
+        ({"max_new_tokens": 1 << 40}, "max_new_tokens must be between"),
+        ({"steps": 0}, "steps must be between"),
+        ({"steps": "many"}, "steps must be a whole number"),
+        ({"seed": -1}, "seed must be between"),
+        ({"priority": "confidance"}, "did you mean 'confidence'"),
+        ({"eos": "halt"}, "eos must be one of"),
+        ({"cfg_scale": -1}, "cfg_scale must be at least 0"),
+        ({"order_noise": float("inf")}, "order_noise must be at least 0"),
+        ({"fixed_budget": 1}, "fixed_budget must be True or False"),
+        ({"stop_ids": [10]}, "stop_ids must be between 0 and 9"),
+        ({"cache": "duel"}, "no cache 'duel'"),
+        ({"mask_id": 4}, "not this model's"),
+        ({"gen_length": 3, "max_new_tokens": 3}, "given twice"),
+        ({"priority": "margin", "remasking": "random"}, "say the same thing"),
+        ({"eos": "stop", "logits_eos_inf": True}, "one EOS policy"),
+        ({"alg": "maskgit"}, "did you mean 'maskgit_plus'"),
+        ({"alg": "entropy", "schedule": "block"}, "whole sampler"),
+        ({"eps": 0.1}, "give alg="),
+        ({"alg_temp": 0.1}, "give alg="),
+        ({"alg": "entropy", "eps": 2}, "eps must be between"),
+        ({"schedule": "block", "radius": 3}, "belongs to wavefront"),
+        ({"schedule": "wavefront", "block_length": 3}, "belongs to block"),
+        ({"schedule": 3}, "must be a spec string"),
+        ({"schedule": "block(size=2)", "steps": 8}, "fewer than the 64 blocks"),
+    ],
+)
+def test_bad_options_get_one_sentence(given, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        plan(given, LLADA)
+
+
+def test_a_schedule_object_is_taken_as_it_is():
+    assert plan({"schedule": Block(4)}, LLADA).config.schedule == Block(4)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from wavefront import Schedule, spec
+from wavefront.errors import SpecError
+from wavefront.schedules.block import Block
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.takes.dream import Dream
+from wavefront.takes.quota import Quota
+
+
+@dataclass(frozen=True)
+class Outsider(Schedule):
+    """A strategy that stands in no folder of ours."""
+
+    pace: float = 0.5
+    take: Quota = field(default=Quota())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("wavefront", Wavefront()),
+        ("wavefront()", Wavefront()),
+        (" wavefront( size = 4, grow='accumulate' ) ", Wavefront(size=4, grow="accumulate")),
+        ("wavefront(4, 3)", Wavefront(4, 3)),
+        ("block(size=16)", Block(16)),
+        ("standard(take=dream(eps=0.1))", Standard(take=Dream(0.1))),
+        ("standard(take=dream)", Standard(take=Dream())),
+        (f"{__name__}.Outsider(pace=2)", Outsider(2)),
+    ],
+)
+def test_a_spec_makes_the_object_and_its_repr_makes_it_again(text, expected):
+    made = spec.resolve(text, "schedules")
+    assert made == expected
+    assert spec.resolve(repr(made), "schedules") == made
+
+
+def test_reprs_read_as_specs():
+    assert repr(Wavefront()) == "wavefront(size=8, radius=2, grow='rebuild')"
+    assert repr(Standard()) == "standard()"
+    assert repr(Standard(take=Dream())) == "standard(take=dream(eps=0.001))"
+    assert repr(Outsider()) == f"{__name__}.Outsider(pace=0.5, take=quota())"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("wavfront", "did you mean 'wavefront'"),
+        ("wavefront(siz=3)", "did you mean 'size'"),
+        ("wavefront(size=0)", "size must be at least 1"),
+        ("wavefront(size=2.5)", "whole number"),
+        ("wavefront(size=True)", "whole number"),
+        ("wavefront(size='8')", "whole number"),
+        ("wavefront(radius=-1)", "radius must be at least 1"),
+        ("wavefront(grow='shrink')", "grow must be one of"),
+        ("wavefront(size=1, size=2)", "twice"),
+        ("wavefront(8, size=2)", "twice"),
+        ("wavefront(1, 2, 'rebuild', quota(), 5)", "at most 4"),
+        ("wavefront(**{'size': 3})", "no option ''"),
+        ("wavefront(take=3)", "take must be"),
+        ("wavefront(", "Cannot read"),
+        ("", "Cannot read"),
+        ("3", "names no schedule"),
+        ("'wavefront'", "names no schedule"),
+        ("lambda: 0", "names no schedule"),
+        ("wavefront(size=[x for x in ()])", "plain values"),
+        ("wavefront(size=2**40)", "plain values"),
+        ("__import__('os').getcwd()", "a name was expected"),
+        ("standard(take=open('x'))", "no take 'open'"),
+        ("no.such.Thing()", "Cannot import"),
+        ("wavefront.masks.top()", "not a class"),
+        ("collections.OrderedDict()", "not a strategy"),
+        ("quota()", "no schedule 'quota'"),
+        ("wavefront." * 3000 + "x", "Cannot"),
+        ("(" * 500, "Cannot read"),
+    ],
+)
+def test_a_bad_spec_gets_one_sentence(text, sentence):
+    with pytest.raises(SpecError, match=sentence.replace("(", r"\(")) as caught:
+        spec.resolve(text, "schedules")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_spec_is_parsed_and_never_evaluated(tmp_path):
+    target = tmp_path / "written"
+    for text in (
+        f"wavefront(size=open({str(target)!r}, 'w'))",
+        f"(open({str(target)!r}, 'w'))",
+        f"wavefront(size=[open({str(target)!r}, 'w')][0])",
+    ):
+        with pytest.raises(SpecError):
+            spec.resolve(text, "schedules")
+    assert not target.exists()
+
+
+def test_names_from_outside_can_be_closed_off():
+    with pytest.raises(SpecError, match="outside names are not taken"):
+        spec.resolve(f"{__name__}.Outsider()", "schedules", outside=False)
+    assert spec.resolve("block", "schedules", outside=False) == Block()
+
+
+def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
+    import wavefront.schedules as shelf
+
+    (tmp_path / "every_other.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from wavefront.schedules.standard import Standard\n"
+        "@dataclass(frozen=True)\n"
+        "class EveryOther(Standard):\n"
+        "    gap: int = 2\n"
+    )
+    monkeypatch.setattr(shelf, "__path__", [*shelf.__path__, str(tmp_path)])
+    spec.names.cache_clear()
+    try:
+        made = spec.resolve("every_other(gap=3)", "schedules")
+        assert repr(made) == "every_other(gap=3)"
+    finally:
+        spec.names.cache_clear()
+        sys.modules.pop("wavefront.schedules.every_other", None)

@@ -1,0 +1,174 @@
+"""Proposals and statistics against float64 brute force; the EOS policies; the two sampling rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wavefront.errors import OptionError
+from wavefront.stats import Sampling, log_probability, read
+
+V, MASK = 40, 39
+
+
+def reading(logits, needs=("margin", "entropy", "own"), own=None, keys=None, **sampling):
+    places = logits.shape[:-1]
+    flat = logits.flatten(0, -2)
+    zeros = torch.zeros(places, dtype=torch.long)
+    return read(
+        lambda chunk: flat[chunk],
+        torch.arange(flat.shape[0], dtype=torch.int32).view(places) if keys is None else keys,
+        zeros if own is None else own,
+        vocab_size=V,
+        mask_id=MASK,
+        sampling=Sampling(**sampling),
+        needs=needs,
+    )
+
+
+def logits_of(seed: int, rows: int = 3, places: int = 5, scale: float = 3.0):
+    return torch.randn(rows, places, V, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def test_statistics_equal_brute_force():
+    logits = logits_of(0)
+    logits[..., MASK] -= 20
+    own = torch.randint(0, V, logits.shape[:-1])
+    found = reading(logits, own=own)
+    p = logits.double().softmax(-1)
+    best = p.topk(2, dim=-1).values
+    assert torch.equal(found.proposal, logits.argmax(-1))
+    torch.testing.assert_close(found.logp.double(), best[..., 0].log(), rtol=1e-5, atol=1e-6)
+    assert found.margin is not None and found.entropy is not None and found.own is not None
+    torch.testing.assert_close(
+        found.margin.double(), best[..., 0] - best[..., 1], rtol=1e-4, atol=1e-6
+    )
+    torch.testing.assert_close(found.entropy.double(), -(p * p.log()).sum(-1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        found.own.double(), p.gather(-1, own[..., None])[..., 0].log(), rtol=1e-5, atol=1e-5
+    )
+    assert not found.bad.any()
+
+
+def test_only_what_is_needed_is_computed():
+    found = reading(logits_of(1), needs=())
+    assert found.margin is None and found.entropy is None and found.own is None
+
+
+def test_saturated_places_keep_their_true_order():
+    """Softmax in float32 calls all of these 1; log p without cancellation tells them apart."""
+    gaps = torch.tensor([20.0, 30.0, 25.0, 40.0])
+    logits = torch.zeros(4, V)
+    logits[:, 7] = gaps
+    assert (logits.softmax(-1)[:, 7] == 1).sum() >= 3
+    found = log_probability(logits, torch.full((4,), 7))
+    assert found.argsort(descending=True).tolist() == gaps.argsort(descending=True).tolist()
+    exact = -torch.log1p((V - 1) * (-gaps.double()).exp())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)
+
+
+def test_equal_logits_give_the_smallest_id():
+    logits = torch.zeros(1, 1, V)
+    assert reading(logits).proposal.item() == 0
+    logits[..., [5, 17, 30]] = 1.0
+    assert reading(logits).proposal.item() == 5
+
+
+def test_chunks_change_nothing(monkeypatch):
+    logits = logits_of(2)
+    whole = reading(logits, temperature=0.7)
+    monkeypatch.setattr("wavefront.stats._CHUNK", 4 * V)
+    for one, two in zip(whole, reading(logits, temperature=0.7), strict=True):
+        assert one is not None and two is not None and torch.equal(one, two)
+
+
+def test_the_mask_token_is_never_proposed_and_keeps_its_probability():
+    logits = logits_of(3)
+    logits[..., MASK] = 30
+    for temperature in (0.0, 1.0):
+        found = reading(logits, temperature=temperature)
+        assert (found.proposal != MASK).all()
+        assert (found.logp < -10).all()
+    assert found.margin is not None
+    assert (found.margin < 0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_bad_logits_are_flagged(value):
+    logits = logits_of(4)
+    logits[1, 2, 3] = value
+    assert reading(logits).bad.nonzero().tolist() == [[1, 2]]
+
+
+def test_suppress_logit_removes_eos_and_leaves_eot():
+    logits = logits_of(5)
+    logits[..., 11], logits[..., 12] = 30, 29
+    found = reading(logits, eos="suppress-logit", stop_ids=(11, 12))
+    assert (found.proposal == 12).all()
+    assert (found.logp > -0.01).all()  # probabilities are those of the remaining tokens
+
+
+def test_llada_confidence_removes_both_after_the_proposal():
+    logits = logits_of(6)
+    logits[0, :, 11] = 30
+    plain = reading(logits)
+    found = reading(logits, eos="llada-confidence", stop_ids=(11, 12))
+    assert torch.equal(found.proposal, plain.proposal)
+    assert found.logp[0].isneginf().all()
+    removed = logits[1:].clone()
+    removed[..., [11, 12]] = float("-inf")
+    expected = removed.log_softmax(-1).gather(-1, found.proposal[1:, :, None])[..., 0]
+    keeps = ~torch.isin(found.proposal[1:], torch.tensor([11, 12]))
+    torch.testing.assert_close(found.logp[1:][keeps], expected[keeps], rtol=1e-4, atol=1e-5)
+
+
+def test_llada_rule_judges_by_the_logits_as_they_are():
+    logits = logits_of(7)
+    found = reading(logits, temperature=0.5, rule="llada", top_k=3)
+    expected = logits.log_softmax(-1).gather(-1, found.proposal[..., None])[..., 0]
+    torch.testing.assert_close(found.logp, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dream_rule_judges_by_the_tempered_filtered_distribution():
+    logits = logits_of(8)
+    logits[..., MASK] = -30
+    found = reading(logits, temperature=0.5, rule="dream", top_k=3)
+    kept = logits / 0.5
+    kept = kept.masked_fill(kept < kept.topk(3, dim=-1).values[..., -1:], float("-inf"))
+    expected = kept.log_softmax(-1).gather(-1, found.proposal[..., None])[..., 0]
+    torch.testing.assert_close(found.logp, expected, rtol=1e-4, atol=1e-5)
+    assert found.proposal.shape == (3, 5)
+    assert expected.isfinite().all()  # nothing outside the best three was drawn
+
+
+def test_top_p_keeps_the_token_that_crosses_it():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    padded = torch.cat([logits, torch.full((1, V - 4), -40.0)], -1)
+    found = reading(padded[None], rule="dream", top_p=0.6)
+    torch.testing.assert_close(found.logp.exp(), torch.tensor([[0.5 / 0.8]]), rtol=1e-4, atol=0)
+    alone = reading(padded[None], rule="dream", top_p=0.3)
+    torch.testing.assert_close(alone.logp.exp(), torch.tensor([[1.0]]), rtol=1e-4, atol=0)
+
+
+def test_temperature_samples_the_tempered_softmax():
+    logits = torch.zeros(1, 20000, V)
+    logits[..., 4], logits[..., MASK] = 2.0, -30
+    found = reading(logits, temperature=0.8, needs=())
+    share = (found.proposal == 4).float().mean()
+    expected = (logits[0, 0] / 0.8).softmax(-1)[4]
+    assert abs(share - expected) < 0.012
+
+
+def test_impossible_options_are_refused_in_a_sentence():
+    for options, word in (
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"rule": "lada"}, "did you mean 'llada'"),
+        ({"eos": "suppress"}, "suppress-logit"),
+        ({"eos": "stop"}, "stop_ids"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": 0}, "top_k"),
+    ):
+        with pytest.raises(OptionError, match=word):
+            Sampling(**options)
