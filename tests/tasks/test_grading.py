@@ -1,0 +1,73 @@
+"""How final answers are read, and how code is run."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from wavefront import tasks
+from wavefront.errors import OptionError
+from wavefront.task import Grade, grade_final
+from wavefront.tasks._run import run_checked
+from wavefront.tasks.code import Code
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "text", "correct", "how"),
+    [
+        ("number", "18", "9 * 2 = 18\n#### 18", True, "strict"),
+        ("number", "1200", "so #### $1,200.00", True, "strict"),
+        ("number", "-5", "####-5", True, "strict"),
+        ("number", "18", "#### 12 then #### 18", True, "strict"),
+        ("number", "18", "#### 18\nand 7 more", True, "strict"),
+        ("number", "18", "the answer is 18.", True, "flexible"),
+        ("number", "18", "18 or maybe 19", False, "flexible"),
+        ("number", "18", "", False, "flexible"),
+        ("number", "18", "####", False, "strict"),
+        ("choice", "(B)", "#### (B)", True, "strict"),
+        ("choice", "(B)", "####(B) blue", True, "strict"),
+        ("choice", "(B)", "#### B", True, "strict"),
+        ("choice", "(B)", "not (A) but (B)", True, "flexible"),
+        ("choice", "(B)", "#### (A)", False, "strict"),
+        ("yes_no", "Yes", "####<Yes>", True, "strict"),
+        ("yes_no", "No", "Yes? no.", True, "flexible"),
+        ("true_false", "True", "#### true", True, "strict"),
+        ("brackets", "> ]", "#### >]", True, "strict"),
+        ("brackets", "> ]", "#### ] >", False, "strict"),
+        ("brackets", "> >", "#### > >", True, "strict"),
+        ("words", "a b c", "a\n#### a  b c", True, "strict"),
+        ("words", "a b c", "#### a, b, c.", True, "strict"),
+        ("words", "a b c", "well\na b c\n", True, "flexible"),
+    ],
+)
+def test_final_answers(kind: str, target: str, text: str, correct: bool, how: str) -> None:
+    grade = grade_final(kind, target, text)
+    assert (grade.correct, grade.how) == (correct, how)
+
+
+def test_code_is_graded_by_running_it() -> None:
+    sample = tasks.load("code").sample(Random(0))
+    grader = Code(allow_unsandboxed=True)
+    body = "\n".join(sample.answer.split("\n")[1:])
+    for text in (sample.answer, body, f"Sure:\n```python\n{sample.answer}\n```\nDone."):
+        assert grader.grade(sample, text) == Grade(True, "passed", "executed")
+    assert not grader.grade(sample, "    return object()").correct
+    assert grader.grade(sample, "    return (").answer == "SyntaxError"
+    with pytest.raises(OptionError, match="allow_unsandboxed"):
+        tasks.load("code").grade(sample, sample.answer)
+
+
+def test_running_code_is_bounded() -> None:
+    def verdict(body: str) -> str:
+        code = f"def f(x):\n    {body}"
+        return run_checked(code, "f", [((1,), 2)], timeout=1.0, allow_unsandboxed=True)
+
+    assert verdict("return x + 1") == "passed"
+    assert verdict("return x") == "wrong value"
+    assert verdict("return 2.0") == "wrong value"
+    assert verdict("while True: pass") == "timeout"
+    assert verdict("return [0] * 10**10") == "MemoryError"
+    assert verdict("import torch") == "ModuleNotFoundError"
+    assert verdict("raise SystemExit") == "SystemExit"
+    assert verdict("import os; os._exit(0)") == "crash"

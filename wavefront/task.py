@@ -1,0 +1,254 @@
+"""What a task is: samples that can be drawn, and a grade for what a model wrote.
+
+`Procedural` is the part every generated task shares: which split an item belongs to, how it is
+asked, and how a final answer is read out of text. A task file adds only how one item is made.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+from wavefront.errors import OptionError
+from wavefront.spec import Spec
+
+Split = Literal["train", "held-out", "held-out-template"]
+Style = Literal["bare", "paper"]
+Choice = TypeVar("Choice")
+
+SPLITS: tuple[Split, ...] = ("train", "held-out", "held-out-template")
+STYLES: tuple[Style, ...] = ("bare", "paper")
+HELD_OUT_SHARE = 16  # one skeleton in sixteen never enters training
+SHELF = Path(__file__).parent / "tasks"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One item: what is asked, a full worked answer ("" for real items), and the final answer."""
+
+    id: str
+    prompt: str
+    answer: str
+    target: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A verdict, the answer that was read, and how: "strict", "flexible" or "executed"."""
+
+    correct: bool
+    answer: str | None
+    how: str
+
+
+class Task(Protocol):
+    """What evaluation and training need of a task."""
+
+    version: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+    def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample: ...
+    def grade(self, sample: Sample, text: str) -> Grade: ...
+
+
+class Draft(NamedTuple):
+    """One generated item before it is put into a split.
+
+    The skeleton is what makes two items the same exercise (template and numbers, not names).
+    The original is the question in the benchmark's wording, where it is worded otherwise: a real
+    item in other words is still a real item.
+    """
+
+    question: str
+    worked: str
+    target: str
+    skeleton: str
+    extra: Mapping[str, Any] = NOTHING
+    original: str = ""
+
+
+class Wordings(NamedTuple):
+    """Ways to say the same thing: the original, others for training, others never trained on."""
+
+    real: str
+    other: tuple[str, ...]
+    reserved: tuple[str, ...]
+
+    def ask(self, rng: Random, reserved: bool, *parts: str, after: str = "") -> tuple[str, str]:
+        """The question and its original: the same in five of six draws, so that paraphrases widen
+        the benchmark's wording without replacing it."""
+        original = self.real.format(*parts) + after
+        if reserved:
+            return choose(rng, self.reserved).format(*parts) + after, original
+        if not self.other or rng.random() < 5 / 6:
+            return original, original
+        return choose(rng, self.other).format(*parts) + after, original
+
+
+class Procedural(Spec):
+    """A task whose items are generated; a subclass names itself and writes `draft`."""
+
+    version: ClassVar[str] = "1"
+    kind: ClassVar[str] = "number"
+
+    @property
+    def name(self) -> str:
+        """The file name, in which case and underscores are as in the benchmark."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def draft(self, rng: Random, reserved: bool) -> Draft:
+        """One item; `reserved` asks for a wording or structure that training never sees."""
+        raise NotImplementedError
+
+    def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample:
+        """An item of `split`: drawn again until its skeleton falls there and it is no real item."""
+        if split not in SPLITS or style not in STYLES:
+            raise OptionError(
+                f"split {split!r} and style {style!r}: choose split from {SPLITS}"
+                f" and style from {STYLES}"
+            )
+        reserved = split == "held-out-template"
+        while True:
+            draft = self.draft(rng, reserved)
+            kept_out = is_held_out(f"{self.name}|{draft.skeleton}")
+            if kept_out == (split != "train") and not is_real(draft.original or draft.question):
+                break
+        prompt = draft.question if style == "bare" else paper_prompt(self.name, draft.question)
+        key = digest(draft.question).hex()
+        return Sample(f"{self.name}/{split}/{key}", prompt, draft.worked, draft.target, draft.extra)
+
+    def grade(self, sample: Sample, text: str) -> Grade:
+        """Compare the final answer of `text` with the target."""
+        return grade_final(self.kind, sample.target, text)
+
+
+def choose(rng: Random, options: Sequence[Choice]) -> Choice:
+    """`rng.choice` at a third of its cost; the bias of 2**-53 is of no account here."""
+    return options[int(rng.random() * len(options))]
+
+
+def between(rng: Random, low: int, high: int) -> int:
+    """A whole number from `low` to `high`, both included."""
+    return low + int(rng.random() * (high - low + 1))
+
+
+def terms(text: str, separator: str | None = None) -> tuple[str, ...]:
+    """A list written as one string, which is easier on the eye than a hundred quotation marks."""
+    return tuple(text.split(separator))
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a, b, and c`, as the benchmark writes lists; two items are joined by `and` alone."""
+    if len(items) < 3:
+        return " and ".join(items)
+    return ", ".join(items[:-1]) + ", and " + items[-1]
+
+
+def lettered(options: Sequence[str]) -> str:
+    """The option block of a multiple-choice question."""
+    lines = [f"({chr(65 + index)}) {option}" for index, option in enumerate(options)]
+    return "\nOptions:\n" + "\n".join(lines)
+
+
+def worked(steps: str, target: str) -> str:
+    """A worked answer: its steps, then the marked final answer."""
+    return f"{steps}\n#### {target}"
+
+
+def digest(text: str) -> bytes:
+    """Eight bytes that stand for a text: the same on every machine and in every process."""
+    return blake2b(text.encode(), digest_size=8).digest()
+
+
+def is_held_out(skeleton: str) -> bool:
+    """Whether a skeleton is kept out of training; decided by the skeleton alone."""
+    return digest(skeleton)[0] % HELD_OUT_SHARE == 0
+
+
+def is_real(question: str) -> bool:
+    """Whether the real benchmark asks this, word for word; such items are never trained on."""
+    return digest(essence(question)) in _real_digests()
+
+
+def essence(question: str) -> str:
+    """A question without its options: the same question beside other options is the same.
+
+    Where a colon ends it, the options are the question.
+    """
+    asked = question.partition("\nOptions:")[0].strip()
+    return question.strip() if asked.endswith(":") else asked
+
+
+@cache
+def _real_digests() -> frozenset[bytes]:
+    packed = (SHELF / "real.bin").read_bytes()
+    return frozenset(packed[start : start + 8] for start in range(0, len(packed), 8))
+
+
+def paper_prompt(name: str, question: str) -> str:
+    """The question inside the paper's template for this task."""
+    template = _paper_templates().get(name)
+    if template is None:
+        raise OptionError(f"no paper template for task {name!r}: add it to templates.toml")
+    return template.replace("{question}", question)
+
+
+@cache
+def _paper_templates() -> dict[str, str]:
+    groups = tomllib.loads((SHELF / "templates.toml").read_text("utf-8"))["template"]
+    return {name: group["text"].strip() for group in groups for name in group["tasks"]}
+
+
+MARK = "####"
+OPTION = re.compile(r"\(([A-Z])\)")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+ANYWHERE = {
+    "number": NUMBER,
+    "choice": OPTION,
+    "yes_no": re.compile(r"\b(?:yes|no)\b", re.IGNORECASE),
+    "true_false": re.compile(r"\b(?:true|false)\b", re.IGNORECASE),
+}
+
+
+def grade_final(kind: str, target: str, text: str) -> Grade:
+    """Strict: what stands after the last `####`. Without that mark: the last thing of its kind."""
+    _, mark, after = text.rpartition(MARK)
+    if mark:
+        lines = after.strip().splitlines()
+        answer = normalise(kind, lines[0] if lines else "")
+        return Grade(answer == normalise(kind, target), answer or None, "strict")
+    if kind in ANYWHERE:
+        found = [match.group() for match in ANYWHERE[kind].finditer(text)]
+    else:
+        found = [line for line in text.splitlines() if line.strip()]
+    answer = normalise(kind, found[-1]) if found else ""
+    return Grade(answer == normalise(kind, target), answer or None, "flexible")
+
+
+def normalise(kind: str, answer: str) -> str:
+    """One spelling for answers that mean the same; the benchmark's own spelling."""
+    answer = " ".join(answer.strip().strip("<>" if kind != "brackets" else "").split())
+    if kind == "number":
+        match = NUMBER.search(answer.replace("$", ""))
+        digits = match.group().replace(",", "") if match else answer
+        whole, point, rest = digits.partition(".")
+        return whole if point and not rest.strip("0") else digits
+    if kind == "choice":
+        match = OPTION.search(answer)
+        return match.group() if match else f"({answer.rstrip('.)')})"
+    if kind in ("yes_no", "true_false"):
+        return answer.rstrip(".").capitalize()
+    if kind == "brackets":
+        return " ".join(char for char in answer if char in "()[]{}<>")
+    return answer.rstrip(".").replace(",", "")

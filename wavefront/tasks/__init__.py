@@ -1,0 +1,105 @@
+"""The shelf of tasks: one task a file, the file name is the task's name.
+
+A leading underscore marks a file that serves the tasks and is none itself. Tasks that come in sizes
+(`tracking_shuffled_objects`) are also known by the benchmark's name of each size.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from itertools import accumulate, count
+from random import Random
+from typing import Any
+
+from wavefront.errors import OptionError, nearest
+from wavefront.task import Sample, Split, Style, Task
+from wavefront.tasks._data import real_bbh
+
+__all__ = ["DEFAULT_MIXTURE", "draw", "load", "names", "real_bbh", "stream"]
+
+SIZES = {"three": 3, "five": 5, "seven": 7}
+PAPER_SHARE = 0.35  # of a training stream; the rest is asked bare
+
+# Weights follow difficulty: what needs many examples gets many.
+DEFAULT_MIXTURE: Mapping[str, float] = {
+    "gsm": 18,
+    "code": 16,
+    "boolean_expressions": 3,
+    "multistep_arithmetic_two": 9,
+    "object_counting": 5,
+    "navigate": 5,
+    "web_of_lies": 3,
+    "dyck_languages": 5,
+    "word_sorting": 8,
+    "tracking_shuffled_objects_three_objects": 3,
+    "tracking_shuffled_objects_five_objects": 4,
+    "tracking_shuffled_objects_seven_objects": 4,
+    "logical_deduction_three_objects": 2,
+    "logical_deduction_five_objects": 3,
+    "logical_deduction_seven_objects": 3,
+    "date_understanding": 4,
+    "temporal_sequences": 2,
+    "reasoning_about_colored_objects": 3,
+    "hyperbaton": 2,
+}
+
+
+def _files() -> list[str]:
+    found = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def names() -> list[str]:
+    """Every task by the name results carry."""
+    every: list[str] = []
+    for name in _files():
+        sized = hasattr(_kind(name), "objects")
+        every += [f"{name}_{size}_objects" for size in SIZES] if sized else [name]
+    return every
+
+
+def load(name: str, **options: Any) -> Task:
+    """The task of this name. Options are its fields: `load("code", allow_unsandboxed=True)`."""
+    files = _files()
+    if name in files:
+        return _kind(name)(**options)
+    base, _, size = name.removesuffix("_objects").rpartition("_")
+    if name.endswith("_objects") and base in files and size in SIZES:
+        return _kind(base)(objects=SIZES[size], **options)
+    raise OptionError(f"no task {name!r}{nearest(name, names())}: choose one of {names()}")
+
+
+def _kind(name: str) -> type:
+    module = import_module(f"{__name__}.{name}")
+    return getattr(module, "".join(part.capitalize() for part in name.split("_")))
+
+
+def draw(mixture: Mapping[str, float], *, seed: int, index: int, split: Split = "train") -> Sample:
+    """Item `index` of the stream of `seed`: it depends on nothing else, so training can resume."""
+    rng = Random((seed << 40) ^ index)
+    tasks = [load(name) for name in mixture]
+    return _draw(tasks, list(accumulate(mixture.values())), rng, split)
+
+
+def _draw(tasks: list[Task], bounds: list[float], rng: Random, split: Split) -> Sample:
+    point = rng.random() * bounds[-1]
+    task = next(task for task, bound in zip(tasks, bounds, strict=True) if point < bound)
+    style: Style = "paper" if rng.random() < PAPER_SHARE else "bare"
+    return task.sample(rng, split=split, style=style)
+
+
+def stream(
+    mixture: Mapping[str, float] = DEFAULT_MIXTURE,
+    *,
+    seed: int,
+    split: Split = "train",
+    start: int = 0,
+    step: int = 1,
+) -> Iterator[Sample]:
+    """Items `start`, `start + step`, … without end; worker w of n takes start=w, step=n."""
+    tasks = [load(name) for name in mixture]
+    bounds = list(accumulate(mixture.values()))
+    for index in count(start, step):
+        yield _draw(tasks, bounds, Random((seed << 40) ^ index), split)

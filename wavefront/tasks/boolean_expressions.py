@@ -1,0 +1,103 @@
+"""`not ( True ) and ( True ) is`: truth values, reduced one kind of operation at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from wavefront.task import Draft, Procedural, Wordings, between, choose, worked
+
+WORDINGS = Wordings(
+    real="{} is",
+    other=("Evaluate {}", "What is the value of {}?", "{} ="),
+    reserved=("Is this True or False? {}", "Find the truth value of the expression {}."),
+)
+TOKENS = 8  # every real expression has eight, brackets counted
+
+
+@dataclass(frozen=True)
+class BooleanExpressions(Procedural):
+    """Expressions over True, False, not, and, or, brackets."""
+
+    kind = "true_false"
+
+    def draft(self, rng: Random, reserved: bool) -> Draft:
+        size = TOKENS if rng.random() < 0.75 else between(rng, 3, 11)
+        tokens = expression(rng, size)
+        steps = list(reductions(tokens))
+        target = steps[-1]
+        text = " ".join(tokens)
+        question, original = WORDINGS.ask(rng, reserved, text)
+        return Draft(question, worked("\n= ".join(steps), target), target, text, original=original)
+
+
+def expression(rng: Random, size: int) -> list[str]:
+    """A random expression of exactly `size` tokens."""
+    if size == 1:
+        return [choose(rng, ("True", "False"))]
+    shape = rng.random()
+    if size == 2 or shape < 0.3:
+        return ["not", *expression(rng, size - 1)]
+    if shape < 0.45:
+        return ["(", *expression(rng, size - 2), ")"]
+    left = between(rng, 1, size - 2)
+    operator = choose(rng, ("and", "or"))
+    return [*expression(rng, left), operator, *expression(rng, size - 1 - left)]
+
+
+def reductions(tokens: list[str]) -> list[str]:
+    """The expression after each pass, from as given down to one truth value."""
+    lines = [" ".join(tokens)]
+    while len(tokens) > 1:
+        tokens = reduce_innermost(tokens)
+        lines.append(" ".join(tokens))
+    return lines
+
+
+def reduce_innermost(tokens: list[str]) -> list[str]:
+    """One pass over every bracket that holds no other, or over all when there is none."""
+    if "(" not in tokens:
+        return reduce_flat(tokens)
+    out: list[str] = []
+    opened = -1
+    for token in tokens:
+        if token == "(":
+            opened = len(out)
+        if token == ")" and opened >= 0:
+            inside = out[opened + 1 :]
+            if len(inside) > 1:
+                inside = reduce_flat(inside)
+            out[opened:] = inside if len(inside) == 1 else ["(", *inside, ")"]
+            opened = -1
+        else:
+            out.append(token)
+    return out
+
+
+def reduce_flat(tokens: list[str]) -> list[str]:
+    """Without brackets: double negations go first, then `not`, then `and`, then `or`."""
+    if "not" in tokens:
+        return reduce_not(tokens)
+    operator, absorbing = ("and", "False") if "and" in tokens else ("or", "True")
+    out = [tokens[0]]
+    for index in range(1, len(tokens), 2):
+        if tokens[index] == operator:
+            if tokens[index + 1] == absorbing:
+                out[-1] = absorbing
+        else:
+            out += tokens[index : index + 2]
+    return out
+
+
+def reduce_not(tokens: list[str]) -> list[str]:
+    """Pairs of `not` cancel; where none stands beside another, each is applied."""
+    out: list[str] = []
+    paired = any(first == second == "not" for first, second in zip(tokens, tokens[1:]))  # noqa: B905, RUF007
+    for token in tokens:
+        if paired and token == "not" and out and out[-1] == "not":
+            out.pop()
+        elif not paired and out and out[-1] == "not":
+            out[-1] = "False" if token == "True" else "True"
+        else:
+            out.append(token)
+    return out

@@ -1,0 +1,96 @@
+"""Plain English from WikiText-2: go on with a text. There is no right answer but a right next word.
+
+Reads the text under WAVEFRONT_DATA; `held-out-template` is the validation file, whose articles are
+others than those of training.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+from wavefront.spec import Spec
+from wavefront.task import Grade, Sample, Split, Style, between, digest, is_held_out, paper_prompt
+from wavefront.tasks._data import data_file
+
+FILES: dict[str, tuple[str, ...]] = {
+    "train": ("wikitext/wiki.train.raw.gz", "wikitext/train.txt.gz"),
+    "held-out-template": ("wikitext/wiki.valid.raw", "wikitext/valid.txt"),
+}
+SHORTEST = 200  # characters of a paragraph worth having
+# Undo WikiText's word splitting, roughly as a person would type it.
+JOINED = (
+    (re.compile(r" @([-,.])@ "), r"\1"),
+    (re.compile(r" ([,.;:!?%)\]]|'s\b|n't\b|'(?:re|ve|ll|d|m)\b)"), r"\1"),
+    (re.compile(r"([(\[$]) "), r"\1"),
+    (re.compile(r'" ([^"]*) "'), r'"\1"'),
+    (re.compile(r"(\w) ' (?=\w)"), r"\1' "),
+)
+
+
+@dataclass(frozen=True)
+class English(Spec):
+    """A paragraph cut in two at a word: the first part is asked, the second answers."""
+
+    version: ClassVar[str] = "1"
+    longest: int = 420  # characters of both parts together
+
+    @property
+    def name(self) -> str:
+        return "english"
+
+    def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample:
+        chunk = self.text(rng, split=split)
+        words = chunk.split(" ")
+        cut = between(rng, max(1, len(words) // 5), max(1, len(words) * 3 // 5))
+        question, answer = " ".join(words[:cut]), " ".join(words[cut:])
+        prompt = question if style == "bare" else paper_prompt(self.name, question)
+        return Sample(f"{self.name}/{split}/{digest(chunk).hex()}", prompt, answer, answer)
+
+    def text(self, rng: Random, *, split: Split = "train") -> str:
+        """A run of whole sentences, for training without a prompt."""
+        paragraphs = paragraphs_of(split)
+        sentences = paragraphs[int(rng.random() * len(paragraphs))].split(" . ")
+        start = between(rng, 0, max(0, len(sentences) - 3))
+        taken = sentences[start]
+        for sentence in sentences[start + 1 :]:
+            if len(taken) + len(sentence) > self.longest:
+                break
+            taken += " . " + sentence
+        whole = typed(taken if taken.endswith(" .") else taken + " .")
+        if len(whole) <= self.longest:
+            return whole
+        return whole[: self.longest].rpartition(" ")[0]
+
+    def grade(self, sample: Sample, text: str) -> Grade:
+        """Whether the first word is the one that stood there."""
+        words = text.split()
+        first = words[0] if words else None
+        return Grade(first == sample.target.split()[0], first, "strict")
+
+
+def paragraphs_of(split: Split) -> tuple[str, ...]:
+    """The paragraphs of a split; train and held-out share a file and no paragraph."""
+    path = data_file(*FILES["train" if split == "held-out" else split])
+    return _paragraphs(path, None if split == "held-out-template" else split == "held-out")
+
+
+@cache
+def _paragraphs(path: Path, held_out: bool | None) -> tuple[str, ...]:
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if len(line) >= SHORTEST and not line.startswith("=")]
+    return tuple(line for line in kept if held_out is None or is_held_out(line) == held_out)
+
+
+def typed(text: str) -> str:
+    """WikiText's tokens as ordinary text."""
+    for pattern, replacement in JOINED:
+        text = pattern.sub(replacement, text)
+    return text

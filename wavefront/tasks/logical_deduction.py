@@ -1,0 +1,202 @@
+"""Put objects in order from statements about them: each statement in short form, then the order.
+
+The statements are chosen so that exactly one order fits, without searching for it. Some objects
+have their places told; the others, in order, are held together link by link, and a link between
+two of them is either a comparison of the two or, where an object with a known place stands between,
+a comparison of one of them with that object: of the lower one in the first part of the row, which
+is thereby filled from the start, of the upper one in the rest, which is filled from the end. (The
+other way around, the objects in the middle would be pinned and those outside them free to swap.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+from wavefront.task import Draft, Procedural, between, lettered, listed, terms, worked
+
+SIZES = {3: "three", 5: "five", 7: "seven"}
+ORDINALS = ("", "", "second", "third", "fourth")
+OPENING = (
+    "The following paragraphs each describe a set of {size} objects arranged in a fixed order. "
+    "The statements are logically consistent within each paragraph. "
+)
+
+
+class Scene(NamedTuple):
+    """A setting. Places are counted from the first pole; `before` and `after` compare."""
+
+    start: str
+    objects: tuple[str, ...]
+    named: str  # how an object is named in a statement
+    article: bool
+    verb: str
+    before: str
+    after: str
+    first: str
+    from_first: str
+    last: str
+    from_last: str
+    middle_from_last: bool  # the middle place is named from the last pole
+
+
+LEFT_TO_RIGHT = (
+    "is to the left of", "is to the right of", "the leftmost", "the {} from the left",
+    "the rightmost", "the {} from the right",
+)  # fmt: skip
+BIRDS = (*terms("crow falcon hawk hummingbird owl quail raven robin cardinal"), "blue jay")
+COLORS = terms("black blue brown gray green orange purple red white yellow")
+# The benchmark's own spelling of the motorcycle.
+VEHICLES = terms("bus convertible hatchback limousine minivan motorcyle sedan tractor truck")
+FRUITS = terms("apples cantaloupes kiwis loquats mangoes oranges peaches pears plums watermelons")
+GOLFERS = terms("Ada Amy Ana Dan Eli Eve Joe Mel Mya Rob")
+SCENES = (
+    Scene(
+        "On a branch, there are {} birds", BIRDS,
+        "the {}", True, "is", *LEFT_TO_RIGHT, False,
+    ),
+    Scene(
+        "On a shelf, there are {} books", tuple(f"{color} book" for color in COLORS),
+        "the {}", True, "is", *LEFT_TO_RIGHT, False,
+    ),
+    Scene(
+        "In an antique car show, there are {} vehicles", (*VEHICLES, "station wagon"),
+        "the {}", True, "is", "is older than", "is newer than", "the oldest", "the {}-oldest",
+        "the newest", "the {}-newest", True,
+    ),
+    Scene(
+        "In a golf tournament, there were {} golfers", GOLFERS,
+        "{}", False, "finished", "finished above", "finished below", "first", "{}",
+        "last", "{}-to-last", False,
+    ),
+    Scene(
+        "A fruit stand sells {} fruits", FRUITS,
+        "the {}", False, "are", "are less expensive than", "are more expensive than",
+        "the cheapest", "the {}-cheapest", "the most expensive", "the {}-most expensive", True,
+    ),
+)  # fmt: skip
+RESERVED = (
+    Scene(
+        "In a tower, there are {} boxes", tuple(f"{color} box" for color in COLORS),
+        "the {}", True, "is", "is below", "is above", "the lowest", "the {} from the bottom",
+        "the highest", "the {} from the top", False,
+    ),
+    Scene(
+        "In a race, there were {} runners", GOLFERS,
+        "{}", False, "arrived", "arrived before", "arrived after", "first", "{}",
+        "last", "{}-to-last", False,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LogicalDeduction(Procedural):
+    """Three, five or seven objects."""
+
+    objects: int = 3
+    kind = "choice"
+
+    @property
+    def name(self) -> str:
+        return f"logical_deduction_{SIZES[self.objects]}_objects"
+
+    def draft(self, rng: Random, reserved: bool) -> Draft:
+        count = self.objects
+        scenes = RESERVED if reserved else SCENES
+        number = int(rng.random() * len(scenes))
+        scene = scenes[number]
+        names = rng.sample(scene.objects, count)
+        order = list(range(count))
+        rng.shuffle(order)
+        facts = statements(rng, order)
+        said = " ".join(tell(rng, scene, names, fact) for fact in facts)
+        place = between(rng, 0, count - 1)
+        asked = placed(scene, place, count)
+        target = f"({chr(65 + order[place])})"
+        shown = [article(name) if scene.article else name for name in names]
+        size = SIZES[count]
+        question = (
+            f"{OPENING.format(size=size)}{scene.start.format(size)}: {listed(shown)}. {said}"
+            + lettered([sentence(scene, name, asked) for name in names])
+        )
+        steps = solution(facts, order, place, asked)
+        skeleton = f"{number} {facts} {place}"
+        return Draft(question, worked(steps, target), target, skeleton)
+
+
+# A fact: ("=", object, place) or ("<", object, object), objects and places by number.
+Fact = tuple[str, int, int]
+
+
+def statements(rng: Random, order: list[int]) -> list[Fact]:
+    """Facts that only this order satisfies, shuffled."""
+    count = len(order)
+    places = rng.sample(range(count), between(rng, 0, count - 2))
+    known = [place in places for place in range(count)]
+    facts: list[Fact] = [("=", order[place], place) for place in places]
+    free = [place for place in range(count) if not known[place]]
+    pivot = between(rng, 0, count)
+    for left, right in pairwise(free):
+        fact = (left, right)
+        if right - left > 1 and rng.random() < 0.5:
+            middle = between(rng, left + 1, right - 1)
+            fact = (left, middle) if left < pivot else (middle, right)
+        facts.append(("<", order[fact[0]], order[fact[1]]))
+    if rng.random() < 0.04 and count > 3:
+        left, right = sorted(rng.sample(range(count), 2))
+        facts.append(("<", order[left], order[right]))
+    rng.shuffle(facts)
+    return facts
+
+
+def tell(rng: Random, scene: Scene, names: list[str], fact: Fact) -> str:
+    """One statement, a comparison from either side."""
+    relation, first, second = fact
+    if relation == "=":
+        return sentence(scene, names[first], placed(scene, second, len(names))) + "."
+    verb = scene.before
+    if rng.random() < 0.5:
+        first, second, verb = second, first, scene.after
+    return f"{called(scene, names[first], True)} {verb} {called(scene, names[second])}."
+
+
+def sentence(scene: Scene, name: str, place: str) -> str:
+    return f"{called(scene, name, True)} {scene.verb} {place}"
+
+
+def called(scene: Scene, name: str, first: bool = False) -> str:
+    text = scene.named.format(name)
+    return text[0].upper() + text[1:] if first else text
+
+
+def article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+
+def placed(scene: Scene, place: int, count: int) -> str:
+    """A place in words, counted from the nearer pole."""
+    from_last = count - 1 - place
+    if from_last < place or (from_last == place and scene.middle_from_last):
+        return scene.from_last.format(ORDINALS[from_last + 1]) if from_last else scene.last
+    return scene.from_first.format(ORDINALS[place + 1]) if place else scene.first
+
+
+def solution(facts: list[Fact], order: list[int], place: int, asked: str) -> str:
+    """The statements with letters and places, the places told, the whole order, the place asked."""
+    short = [
+        f"{chr(65 + first)} = {second + 1}"
+        if relation == "="
+        else f"{chr(65 + first)} < {chr(65 + second)}"
+        for relation, first, second in facts
+    ]
+    told = ["_"] * len(order)
+    for relation, thing, where in facts:
+        if relation == "=":
+            told[where] = chr(65 + thing)
+    letters = [chr(65 + thing) for thing in order]
+    return (
+        f"{', '.join(short)}\n{' '.join(told)}\n{' '.join(letters)}\n"
+        f"{asked.removeprefix('the ')} = {place + 1}: {letters[place]}"
+    )
