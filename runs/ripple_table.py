@@ -41,8 +41,18 @@ def samples(name: str, count: int, split: str, seed: int) -> list[Sample]:
         return list(tasks.real_bbh(name))[:count]
     task = tasks.load(name)
     rng = random.Random(f"{seed} {name} {split}")
-    styles = ("bare", "paper")
-    return [task.sample(rng, split=split, style=styles[i % 2]) for i in range(count)]  # pyright: ignore
+    found: dict[str, Sample] = {}
+    for number in range(20 * count):  # a small task may have fewer distinct items than asked for
+        style = "paper" if number % 2 else "bare"
+        item = task.sample(rng, split=split, style=style)  # pyright: ignore[reportArgumentType]
+        found.setdefault(item.id, item)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def items_of(name: str, items: int) -> int:
+    return items if name in LARGE else items // 2
 
 
 def fit(lm: wavefront.LM, items: list[Sample]) -> int:
@@ -84,12 +94,13 @@ def generate(options: argparse.Namespace) -> None:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "command": " ".join(sys.argv),
         "seed": options.seed,
+        "items": options.items,
     }
     with gzip.open(options.out, "wt") as file:
         file.write(json.dumps(header) + "\n")
         for split in options.splits:
             for name in names:
-                count = options.items if name in LARGE else options.items // 2
+                count = items_of(name, options.items)
                 try:
                     items = samples(name, count, split, options.seed)
                 except wavefront.OptionError as error:
@@ -143,12 +154,10 @@ def grade(options: argparse.Namespace) -> None:
     with gzip.open(options.answers, "rt") as file:
         header = json.loads(next(file))
         rows = [json.loads(line) for line in file]
-    wanted = defaultdict(set)
-    for row in rows:
-        wanted[row["task"], row["split"]].add(row["id"])
+    wanted = dict.fromkeys((row["task"], row["split"]) for row in rows)
     known: dict[str, Sample] = {}
-    for (name, split), ids in wanted.items():
-        count = max(len(ids), 1)
+    for name, split in wanted:
+        count = items_of(name, header["items"])
         known |= {item.id: item for item in samples(name, count, split, header["seed"])}
     graders = {name: load_grader(name) for name, _ in wanted}
     for row in rows:

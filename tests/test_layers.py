@@ -16,7 +16,7 @@ ORDER = [
     "engine", "trace",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
-    "watch", "cli",
+    "watch", "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.

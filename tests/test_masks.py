@@ -18,7 +18,7 @@ def boards(seed: int):
     for _ in range(200):
         rows, length = rng.randint(1, 4), rng.randint(1, 20)
         mask = torch.tensor([[rng.random() < 0.4 for _ in range(length)] for _ in range(rows)])
-        score = [[rng.choice(ODD + (0.5, 0.25)) for _ in range(length)] for _ in range(rows)]
+        score = [[rng.choice((*ODD, 0.5, 0.25)) for _ in range(length)] for _ in range(rows)]
         yield rng, mask, torch.tensor(score)
 
 

@@ -1,4 +1,4 @@
-"""Proposals and statistics against float64 brute force; the EOS policies; the two sampling rules."""
+"""Proposals and statistics against float64 brute force, EOS policies, the two sampling rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_statistics_equal_brute_force():
     best = p.topk(2, dim=-1).values
     assert torch.equal(found.proposal, logits.argmax(-1))
     torch.testing.assert_close(found.logp.double(), best[..., 0].log(), rtol=1e-5, atol=1e-6)
-    assert found.margin is not None and found.entropy is not None and found.own is not None
+    assert found.margin is not None
+    assert found.entropy is not None
+    assert found.own is not None
     torch.testing.assert_close(
         found.margin.double(), best[..., 0] - best[..., 1], rtol=1e-4, atol=1e-6
     )
@@ -52,7 +54,9 @@ def test_statistics_equal_brute_force():
 
 def test_only_what_is_needed_is_computed():
     found = reading(logits_of(1), needs=())
-    assert found.margin is None and found.entropy is None and found.own is None
+    assert found.margin is None
+    assert found.entropy is None
+    assert found.own is None
 
 
 def test_saturated_places_keep_their_true_order():
@@ -79,7 +83,9 @@ def test_chunks_change_nothing(monkeypatch):
     whole = reading(logits, temperature=0.7)
     monkeypatch.setattr("wavefront.stats._CHUNK", 4 * V)
     for one, two in zip(whole, reading(logits, temperature=0.7), strict=True):
-        assert one is not None and two is not None and torch.equal(one, two)
+        assert one is not None
+        assert two is not None
+        assert torch.equal(one, two)
 
 
 def test_the_mask_token_is_never_proposed_and_keeps_its_probability():

@@ -13,7 +13,7 @@ import torch
 from wavefront import builtin, canvas
 from wavefront.checkpoint import locate
 from wavefront.decoding import Decoding, begin, check_length, source
-from wavefront.errors import OptionError, PromptError
+from wavefront.errors import CheckpointError, OptionError, PromptError, nearest
 from wavefront.model import Model, load_model
 from wavefront.options import Options, plan
 from wavefront.rows import Step
@@ -156,7 +156,12 @@ def load(
     """
     if path == "toy":
         return LM(*builtin.make_toy(device=device, dtype=dtype), name="toy")
-    shipped = builtin.directory(str(path))
-    directory = shipped or locate(path, revision=revision, offline=offline)
+    known, name = builtin.names(), str(path)
+    if name not in known and Path(name).name == name and not Path(name).exists():
+        raise CheckpointError(
+            f"There is no model {name!r}{nearest(name, known)}; give a built-in one "
+            f"({', '.join(known)}), a directory, or a hub id such as 'org/name'."
+        )
+    directory = builtin.directory(name) or locate(path, revision=revision, offline=offline)
     model = load_model(directory, device=device, dtype=dtype)
-    return LM(model, Tokenizer.load(Path(directory)), name=str(path))
+    return LM(model, Tokenizer.load(Path(directory)), name=name)

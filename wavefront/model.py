@@ -81,7 +81,7 @@ class Model(Protocol):
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(..., V) logits in the model's dtype, as trained; forbidding the mask is not its business.
+        """(..., V) logits in the model's dtype, as trained: the mask token is not forbidden here.
 
         Apart from `hidden`, so that logits can be reduced in chunks and never exist all at once.
         """

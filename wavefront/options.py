@@ -83,6 +83,26 @@ class Plan:
     steps: int
     seed: int
 
+    def options(self) -> dict[str, Any]:
+        """The same by name, everything said: `plan` makes the same of it for any model."""
+        config, sampling = self.config, self.config.sampling
+        return {
+            "schedule": repr(config.schedule),
+            "max_new_tokens": self.length,
+            "steps": self.steps,
+            "priority": config.priority,
+            "eos": sampling.eos,
+            "temperature": sampling.temperature,
+            "seed": self.seed,
+            "sampling": sampling.rule,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "cfg_scale": config.cfg_scale,
+            "order_noise": config.order_noise,
+            "fixed_budget": config.fixed_budget,
+            "stop_ids": list(sampling.stop_ids),
+        }
+
 
 class Source(NamedTuple):
     """What the model contributes."""

@@ -29,9 +29,10 @@ def dream_fraction(steps: Tensor, step: Tensor, eps: float) -> Tensor:
 
 def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
     """The published grid from 1 down to eps, built from both ends as its float32 linspace is."""
-    gap = (torch.tensor(eps, dtype=torch.float32, device=steps.device) - 1) / steps.float()
+    end = torch.full_like(steps, eps, dtype=torch.float32)  # on the device: a scalar would sync
+    gap = (end - 1) / steps.float()
     rising = 1 + gap * index.float()
-    falling = eps - gap * (steps - index).float()
+    falling = end - gap * (steps - index).float()
     return torch.where(index * 2 < steps + 1, rising, falling)
 
 

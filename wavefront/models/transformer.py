@@ -132,8 +132,6 @@ class Transformer(nn.Module):
         """(B, L, V): the logits as trained, for training."""
         return self.head(self.encode(tokens, attend))
 
-    raw_head = head
-
     @torch.no_grad()
     def raw_logits(
         self,

@@ -1,0 +1,191 @@
+"""The command line at its border: help pages, and what becomes of bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from commands import records, refused, run
+
+import wavefront
+from wavefront import options, stats
+from wavefront.cli import options as cli_options
+
+# Help.
+
+
+@pytest.mark.parametrize(
+    "command", ["", "generate", "chat", "infill", "schedules", "models", "demo", "version"]
+)
+def test_help_is_there(command: str) -> None:
+    page = run(*command.split(), "--help").stdout
+    assert "Usage: wavefront" in page
+    assert all(len(line) <= 80 for line in page.splitlines())
+    if command in ("", "generate", "infill"):
+        assert "wavefront infill" in page or "wavefront generate" in page
+
+
+def test_without_a_command_there_is_help() -> None:
+    assert "Commands" in run(code=2).stdout
+
+
+def test_help_names_the_words_that_the_library_takes() -> None:
+    def words(name: str) -> str:
+        hint = typing.get_type_hints(cli_options.DecodingOptions, include_extras=True)[name]
+        return hint.__metadata__[0].help
+
+    known: dict[str, Sequence[str]] = {
+        "priority": stats.PRIORITIES,
+        "eos": stats.EOS_POLICIES,
+        "sampling": stats.SAMPLING,
+        "alg": tuple(options._ALGORITHMS),
+    }
+    for name, listed in known.items():
+        assert all(word in words(name) for word in listed)
+    length = typing.get_type_hints(cli_options.LengthOptions, include_extras=True)
+    assert str(options.DEFAULT_LENGTH) in length["max_new_tokens"].__metadata__[0].help
+
+
+def test_every_option_of_the_library_is_on_the_command_line() -> None:
+    groups = (cli_options.DecodingOptions, cli_options.LengthOptions)
+    here = {field.name for group in groups for field in dataclasses.fields(group)}
+    here = {{"stop_id": "stop_ids"}.get(name, name) for name in here}
+    # Other spellings, and what has a place of its own in the spec string.
+    elsewhere = {"strategy", "max_tokens", "block_size", "max_wave_size", "radius", "eos_policy"}
+    elsewhere |= {"logits_eos_inf", "confidence_eos_eot_inf", "mask_id", "cache"}
+    assert here | elsewhere == set(options.Options.__annotations__)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([""], "The prompt is empty"),
+        (["  \n "], "The prompt is empty"),
+        (["x" * 5000], "the model takes 4096"),
+        (["x", "-n", "5000"], "the model takes 4096"),
+        (["x", "-n", "0"], "max_new_tokens must be between 1 and"),
+        (["x", "-n", "-3"], "max_new_tokens must be between 1 and"),
+        (["x", "-t", "0"], "steps must be between 1 and"),
+        (["x", "--seed", "-1"], "seed must be between 0 and"),
+        (["x", "--temperature", "-1"], "temperature must be at least 0"),
+        (["x", "--temperature", "nan"], "temperature must be at least 0"),
+        (["x", "--top-p", "2"], "top_p must be between 0 and 1"),
+        (["x", "--top-k", "0"], "top_k must be at least 1"),
+        (["x", "-b", "0"], "batch_size must be at least 1"),
+        (["x", "-s", "wavefrnt"], "did you mean 'wavefront'"),
+        (["x", "-s", "wavefront(siz=2)"], "did you mean 'size'"),
+        (["x", "-s", "wavefront(size=0)"], "size must be at least 1"),
+        (["x", "-s", "wavefront(radius='a')"], "radius must be a whole number"),
+        (["x", "-s", "wavefront("], "name(option=value)"),
+        (["x", "-s", "nowhere.at.All"], "Cannot import 'nowhere.at.All'"),
+        (["x", "--priority", "confidense"], "did you mean 'confidence'"),
+        (["x", "--eos", "stopp"], "did you mean 'stop'"),
+        (["x", "--alg", "entropi"], "did you mean 'entropy'"),
+        (["x", "--remasking", "randomly"], "did you mean 'random'"),
+        (["x", "--sampling", "lada"], "did you mean 'llada'"),
+        (["x", "--eps", "0.1"], "give alg="),
+        (["x", "-n", "8", "--gen-length", "8"], "given twice"),
+        (["x", "--stop-id", "999999"], "stop_ids must be between 0 and"),
+        (["x", "-m", "tooy"], "did you mean 'toy'"),
+        (["x", "-m", "./nowhere"], "is not a directory"),
+        (["x", "-m", "/nowhere/at/all"], "is not a directory"),
+        (["x", "--device", "gpu"], "did you mean 'cpu'"),
+        (["x", "--dtype", "float31"], "did you mean 'float32'"),
+        (["--file", "nowhere.txt"], "no such file"),
+        (["--file", "."], "is a directory"),
+    ],
+)
+def test_bad_input_gets_one_sentence(args: list[str], words: str) -> None:
+    assert words in refused("generate", *args)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["x", "-n", "many"], "'-n': 'many' is not a whole number."),
+        (["x", "-n", "2.5"], "'2.5' is not a whole number."),
+        (["x", "--temperature", "hot"], "'--temperature': 'hot' is not a number."),
+        (["x", "--delay", "-1"], "'-1' is not between 0 and 60."),
+        (["x", "--max-new-token", "3"], "did you mean '--max-new-tokens'"),
+        (["x", "--tempratur", "3"], "did you mean '--temperature'"),
+        (["two", "words"], "in quotes"),
+        (["x", "--file", "y"], "Give a prompt or --file, not both."),
+    ],
+)
+def test_an_unreadable_command_line_gets_one_sentence(args: list[str], words: str) -> None:
+    assert words in refused("generate", *args, code=2)
+
+
+def test_a_missing_value_is_named() -> None:
+    assert "'-n' requires an argument" in run("generate", "x", "-n", code=2).stderr
+
+
+def test_an_unknown_command_gets_the_nearest() -> None:
+    assert "did you mean 'generate'" in run("generat", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "The prompt is empty"),
+        (b"\n\n", "The prompt is empty"),
+        (b"caf\xe9", "standard input is not UTF-8 at byte 3"),
+    ],
+)
+def test_bad_standard_input_gets_one_sentence(data: bytes, words: str) -> None:
+    assert words in refused("generate", "-", input=data)
+
+
+def test_an_empty_line_is_named() -> None:
+    assert "Line 2 is empty" in refused("generate", "--lines", input="a\n\nb\n")
+
+
+def test_options_are_checked_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
+    assert "did you mean" in refused("generate", "x", "-s", "wavefrnt")
+    assert "size must be" in run("infill", "a<mask:3>", "-s", "block(size=0)", code=1).stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = run("generate", "x", "-n", "0", "--debug", code=1)
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: max_new_tokens")
+
+
+def test_control_characters_of_a_refusal_stay_out_of_the_terminal() -> None:
+    assert "\x1b" not in refused("generate", "x", "-m", "\x1b[31mred/..")
+
+
+def test_a_warning_is_shown_once_and_can_be_silenced() -> None:
+    args = ["generate", "--lines", "-b", "1", "-n", "32", "-t", "2"]
+    result = run(*args, input="a\nb\nc\n")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("warning: 32 places in 2 steps commit 16 a step")
+    assert len(result.stdout.splitlines()) == 3
+    assert run(*args, "--quiet", input="a\nb\n").stderr == ""
+
+
+def test_a_model_without_an_end_token_is_decoded_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm = wavefront.load("toy")
+    endless = wavefront.LM(lm.model, lm.tokenizer, name="endless")
+    endless.stop_ids = ()
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: endless)
+    (made,) = records(run("generate", "Hi", "-n", "4", "--json"))
+    assert made["settings"]["eos"] == "keep"
+
+
+def test_running_out_of_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("wavefront.lm.LM.stream", fail)
+    assert "Out of memory: try" in refused("generate", "x")

@@ -1,0 +1,5 @@
+"""`python -m wavefront`: the command line."""
+
+from wavefront.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""`python -m wavefront.cli`, where the console script is not installed."""
+
+from wavefront.cli import main
+
+main()

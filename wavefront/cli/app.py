@@ -1,0 +1,186 @@
+"""The command `wavefront`: its commands, and what becomes of an error.
+
+Exit codes: 0 fine, 1 an error that one sentence explains, 2 a command line that cannot be read,
+130 interrupted, 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import wavefront
+from wavefront.cli import about, chat, demo, generate, shelves
+from wavefront.cli.groups import expand
+from wavefront.cli.options import UsageError
+from wavefront.cli.output import complain, print_examples
+from wavefront.errors import WavefrontError, WavefrontWarning, nearest
+
+EXAMPLES = """\
+Start with
+wavefront demo
+wavefront generate "Why is the sky blue?" --watch
+wavefront generate "Why is the sky blue?" -n 64 -t 16 -s block --json
+wavefront infill "The <mask:4> jumps over the <mask:4> dog." --watch
+"""
+
+
+class Command(TyperCommand):
+    """A command whose help page ends with examples."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        # typer's own epilog runs lines together in one version and spreads them in another.
+        examples, self.epilog = self.epilog, None
+        super().format_help(ctx, formatter)
+        self.epilog = examples
+        print_examples(examples)
+
+
+class Commands(TyperGroup):
+    """The group of all commands; what they raise becomes a sentence and an exit code."""
+
+    def main(
+        self,
+        args: Any = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        with warnings.catch_warnings():
+            _show_warnings()
+            try:
+                code = super().main(
+                    args, prog_name, complete_var, False, windows_expand_args, **extra
+                )
+            except UsageError as error:
+                code = _explain_usage(error)
+            except WavefrontError as error:
+                complain("error", str(error))
+                code = 1
+            except typer.Abort:
+                code = 130
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        print_examples(EXAMPLES)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The interpreter flushes standard output once more on its way out.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "OutOfMemory" not in type(error).__name__:
+                raise
+            raise WavefrontError(
+                "Out of memory: try a smaller -n or --batch-size, or --dtype bfloat16."
+            ) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="wavefront",
+    help="Decoding for diffusion language models.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"wavefront {wavefront.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it, leave."),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")
+        raise typer.Exit(2)
+
+
+def _add(command: Callable[..., None], examples: str = "") -> None:
+    # typer keeps the line breaks of a docstring, and then breaks the lines again.
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(cls=Command, help=text, epilog=examples)(expand(command))
+
+
+_add(generate.generate, generate.GENERATE_EXAMPLES)
+_add(chat.chat, chat.EXAMPLES)
+_add(generate.infill, generate.INFILL_EXAMPLES)
+_add(shelves.schedules)
+_add(about.models)
+_add(demo.demo)
+_add(about.version)
+
+
+def main() -> None:
+    """The console script."""
+    # Strategies may live in the current directory, where a console script does not look; last, so
+    # that no file there can stand in for an installed module.
+    if "" not in sys.path and not sys.flags.safe_path:
+        sys.path.append("")
+    # Threads that spin while they wait make small models many times slower on a busy machine. It
+    # has to be said before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    # Leave by way of the exception, so that a picture being drawn gives the cursor back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    app(prog_name="wavefront")
+
+
+def _show_warnings() -> None:
+    """Each of our warnings once, as a sentence on standard error."""
+    usual, shown = warnings.showwarning, set[str]()
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, WavefrontWarning):
+            usual(message, category, *place, **more)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            complain("warning", str(message))
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", WavefrontWarning)
+
+
+def _explain_usage(error: Any) -> int:
+    """A sentence for a command line that cannot be read, and the exit code that goes with it."""
+    sentence: str = error.format_message()
+    command: Any = error.ctx.command if error.ctx else None
+    if type(error).__name__ == "NoSuchOption":
+        known = [name for one in command.params if not one.hidden for name in one.opts]
+        long = [name for name in known if name.startswith("--")]
+        sentence = f"There is no option {error.option_name}{nearest(error.option_name, long)}."
+    elif unknown := re.match("No such command '(.*?)'", sentence):
+        sentence = f"There is no command {unknown[1]!r}{nearest(unknown[1], command.commands)}."
+    elif sentence.startswith("Got unexpected extra arg"):
+        sentence += "; put a prompt of several words in quotes."
+    complain("error", sentence)
+    path = error.ctx.command_path if error.ctx else "wavefront"
+    print(f"Try '{path} --help'.", file=sys.stderr)
+    return 2

@@ -1,0 +1,117 @@
+"""Board: what a row of a stream has come to, in cells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from wavefront.watch.picture import CONTROL, END, FRONT, MASKED, UNKNOWN, Cell, Frame, level
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from wavefront.lm import Stream
+    from wavefront.rows import Step
+
+GLOW = 0.4  # seconds for which a commit stays coloured
+
+
+class Board:
+    """One row of a stream; it remembers what a single step does not tell."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        row: int = 0,
+        *,
+        glow: float = GLOW,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._decoding, self._tokenizer = stream.decoding, stream.lm.tokenizer
+        self._row, self._glow, self._clock = row, glow, clock
+        self._began = clock()
+        self._latest: Step | None = None
+        self._logp: Tensor | None = None  # of every commit, as it was when it was made
+        self._seen: dict[int, float] = {}  # place -> when it was first drawn as known
+        self._pieces: dict[tuple[int, ...], str] = {}
+        self._stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
+        self.steps = stream.decoding.plan.steps
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return 0 if self._latest is None else self._latest.number + 1
+
+    def take(self, step: Step) -> None:
+        """Note a step. Nothing is fetched from the device before something is drawn."""
+        logp = step.view.stats.logp[self._row]
+        before = logp if self._logp is None else self._logp
+        self._logp = logp.where(step.decision.commit[self._row], before)
+        self._latest = step
+
+    def frame(self) -> Frame:
+        """The present moment."""
+        canvas = self._decoding.canvas
+        slot, known = canvas.slot[self._row].tolist(), canvas.known[self._row].tolist()
+        inside = [known[at] for at, number in enumerate(slot) if number >= 0]
+        return Frame(
+            cells=self._cells(slot, known),
+            schedule=repr(self._decoding.plan.config.schedule),
+            step=self.step,
+            steps=self.steps,
+            forwards=0 if self._latest is None else self._latest.forwards,
+            committed=sum(inside),
+            places=len(inside),
+            seconds=self._clock() - self._began,
+        )
+
+    def _cells(self, slot: Sequence[int], known: Sequence[bool]) -> list[Cell]:
+        canvas, row = self._decoding.canvas, self._row
+        tokens, masked = canvas.tokens[row].tolist(), canvas.masked[row].tolist()
+        scope = None if self._latest is None else self._latest.decision.scope[row].tolist()
+        chance = [] if self._logp is None else self._logp.exp().tolist()
+        texts = self._texts(tokens, known)
+        fresh = self._fresh(at for at, number in enumerate(slot) if number >= 0 and known[at])
+        cells: list[Cell] = []
+        for at, token in enumerate(tokens):
+            if masked[at]:
+                seen = scope is not None and scope[at]
+                cells.append(Cell(FRONT, "front") if seen else Cell(MASKED, "masked"))
+            elif known[at] and slot[at] < 0:
+                cells.append(Cell(texts[at], "prompt"))
+            elif known[at]:  # padding is neither masked nor known, and not shown
+                text, state = (END, "end") if token in self._stops else (texts[at], "known")
+                cells.append(Cell(text, level(chance[at]) if at in fresh else state))
+        return cells
+
+    def _fresh(self, committed: Iterable[int]) -> set[int]:
+        """The places that were committed a moment ago."""
+        now, before = self._clock(), self._seen
+        # A place that was taken back is forgotten here, and fresh when it is committed again.
+        self._seen = {at: before.get(at, now) for at in committed}
+        return {
+            at for at, when in self._seen.items() if at not in before or now - when < self._glow
+        }
+
+    def _texts(self, tokens: Sequence[int], known: Sequence[bool]) -> dict[int, str]:
+        """What to show at every known place; a character cut into tokens is put together."""
+        texts: dict[int, str] = {}
+        for at, token in enumerate(tokens):
+            if not known[at] or at in texts:
+                continue
+            texts[at] = self._piece((token,))
+            longest = 1 if UNKNOWN not in texts[at] else 4  # bytes of a character
+            for end in range(at + 2, min(at + longest, len(tokens)) + 1):
+                joined = self._piece(tuple(tokens[at:end])) if all(known[at:end]) else UNKNOWN
+                if UNKNOWN not in joined:
+                    texts |= {at: joined, **dict.fromkeys(range(at + 1, end), "")}
+                    break
+        return texts
+
+    def _piece(self, ids: tuple[int, ...]) -> str:
+        if ids not in self._pieces:
+            special = self._tokenizer.special_ids
+            alone = CONTROL if ids[0] in special else self._tokenizer.pieces(ids)[0]
+            self._pieces[ids] = alone if len(ids) == 1 else self._tokenizer.decode(ids)
+        return self._pieces[ids]

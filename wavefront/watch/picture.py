@@ -1,0 +1,185 @@
+"""Picture: a moment of a decode laid out as text, a cell per token.
+
+Pure: what is known of the moment comes as a Frame, and what comes out are lines. What a model
+writes is untrusted, and this is the place where it loses its control characters.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Group
+from rich.text import Text
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+MASKED, FRONT, END, CONTROL, BREAK = "·", "□", "∎", "◆", "⏎"
+
+# LLaDA's meaning (red, orange, green), in shades that colour-blind eyes can tell apart; weight,
+# underline and reverse say the same again where there is no colour.
+STYLES = {
+    "prompt": "dim",
+    "known": "",
+    "sure": "bold #009e73",
+    "likely": "bold underline #e69f00",
+    "unsure": "bold reverse #d55e00",
+    "front": "bold #56b4e9",
+    "masked": "dim",
+    "end": "dim",
+}
+# And once more where there is no style either.
+MARKS = {"sure": ("[", "]"), "likely": ("[", "?]"), "unsure": ("[", "??]")}
+FIXED_LINES = 4  # of the picture: the strategy, the counts, the bar, the legend
+
+
+class Cell(NamedTuple):
+    """A token as it is shown."""
+
+    text: str
+    state: str  # a key of STYLES
+
+
+class Frame(NamedTuple):
+    """All there is to draw of one moment."""
+
+    cells: list[Cell]
+    schedule: str
+    step: int  # steps done
+    steps: int
+    forwards: int
+    committed: int
+    places: int
+    seconds: float
+
+
+def printable(text: str) -> str:
+    """Text that is safe to print: no control characters but line breaks and tabs."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
+
+
+def visible(piece: str) -> str:
+    """A token's text with every character to be seen; only a line break still breaks the line."""
+    shown = ""
+    for character in piece:
+        code = ord(character)
+        if character == "\n":
+            shown += BREAK + "\n"
+        elif code < 0x20:
+            shown += chr(0x2400 + code)  # the control pictures of Unicode
+        elif code == 0x7F:
+            shown += "\N{SYMBOL FOR DELETE}"
+        # C1 controls, and the format characters, some of which turn the writing direction.
+        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            shown += UNKNOWN
+        else:
+            shown += character
+    return shown
+
+
+def level(probability: float) -> str:
+    """How sure a commit was."""
+    return "unsure" if probability < 0.3 else "likely" if probability < 0.7 else "sure"
+
+
+def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list[Cell]]:
+    """Cells in lines of at most `width` columns, broken between tokens where that is possible."""
+    lines: list[list[Cell]] = [[]]
+    column = 0
+    for text, state in cells:
+        shown = _marked(visible(text), state) if plain else visible(text)
+        for part in shown.splitlines(keepends=True):
+            word = part.removesuffix("\n")
+            if column and column + cell_len(word) > width:
+                lines.append([])
+                column, word = 0, word.removeprefix(" ") or word
+            first, *rest = chop_cells(word, width) or [""]
+            lines[-1].append(Cell(first, state))
+            lines += [[Cell(more, state)] for more in rest]
+            column = cell_len(rest[-1]) if rest else column + cell_len(first)
+            if part.endswith("\n"):
+                lines.append([])
+                column = 0
+    return lines
+
+
+def _marked(text: str, state: str) -> str:
+    """A commit in brackets, with the blanks around it outside."""
+    bare = text.strip() or text
+    if state not in MARKS or not bare:
+        return text
+    before, _, after = text.partition(bare)
+    left, right = MARKS[state]
+    return f"{before}{left}{bare}{right}{after}"
+
+
+def headline(frame: Frame, width: int) -> str:
+    """The counts, as fully as `width` columns allow."""
+    step, tokens = f"step {frame.step}/{frame.steps}", f"{frame.committed}/{frame.places}"
+    rate = frame.committed / frame.forwards if frame.forwards else 0.0
+    seconds = frame.seconds
+    forms = (
+        f"{step} · {frame.forwards} forwards · {tokens} tokens · {rate:.2f} per forward · "
+        f"{seconds:.1f} s",
+        f"{step} · {frame.forwards} fwd · {tokens} tok · {rate:.1f}/fwd · {seconds:.0f}s",
+        f"{step} · {frame.forwards} fwd · {tokens} · {seconds:.0f}s",
+        f"{step} · {tokens} · {seconds:.0f}s",
+        tokens,
+    )
+    return next((form for form in forms if len(form) <= width), tokens)
+
+
+def bar(frame: Frame, width: int) -> Text:
+    """A rule that fills up with the answer."""
+    filled = width * frame.committed // max(1, frame.places)
+    return Text.assemble(("━" * filled, STYLES["front"]), ("─" * (width - filled), "dim"))
+
+
+def legend(width: int, note: str = "") -> Text:
+    """What the signs mean, after a note; as many of them as `width` columns allow."""
+    commits = [("sure", "sure"), (" ", ""), ("likely", "likely"), (" ", ""), ("unsure", "unsure")]
+    full = [("just now: ", "dim"), *((text, STYLES.get(state, "")) for text, state in commits)]
+    signs = [(FRONT, STYLES["front"]), (" front  ", "dim")]
+    forms = (
+        [*signs, (f"{MASKED} masked  ", "dim"), *full],
+        [*signs, *full[1:]],
+        signs,
+    )
+    before = [(f"{note}  ", "dim")] if note else []
+    texts = [Text.assemble(*before, *form) for form in forms]
+    return next((text for text in texts if text.cell_len <= width), texts[-1])
+
+
+def draw(frame: Frame, width: int, height: int, top: int = 0) -> tuple[Group, int]:
+    """The picture, and its first line of text: hand that in again, so that the text stays put."""
+    lines = wrap(frame.cells, width)
+    room = max(1, height - FIXED_LINES)
+    top = window(lines, room, top)
+    body = [
+        Text.assemble(*((text, STYLES[state]) for text, state in line))
+        for line in lines[top : top + room]
+    ]
+    hidden = f"lines {top + 1}-{top + room} of {len(lines)}" if len(lines) > room else ""
+    rows = [Text(frame.schedule, "bold"), Text(headline(frame, width)), bar(frame, width)]
+    rows += [*body, legend(width, hidden)]
+    for row in rows:
+        row.no_wrap, row.overflow = True, "ellipsis"
+    return Group(*rows), top
+
+
+def window(lines: Sequence[Sequence[Cell]], height: int, top: int) -> int:
+    """The first line to show, so that the front is in view; `top` again while that will do."""
+    focus = len(lines) - 1
+    for state in ("masked", "front"):
+        found = (at for at, line in enumerate(lines) if any(cell.state == state for cell in line))
+        focus = next(found, focus)
+    if not top <= focus <= top + height * 2 // 3:
+        top = focus - height // 3
+    return max(0, min(top, len(lines) - height))
+
+
+def plain(frame: Frame, width: int) -> str:
+    """The moment as bare text: no style, no cursor, nothing cut."""
+    lines = ["".join(text for text, _ in line) for line in wrap(frame.cells, width, plain=True)]
+    return "\n".join([headline(frame, width), *lines])

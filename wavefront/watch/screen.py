@@ -1,0 +1,127 @@
+"""Screen: frames put where they are seen, on a terminal or in a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from wavefront.watch.board import GLOW, Board
+from wavefront.watch.picture import Frame, draw, headline, plain
+
+if TYPE_CHECKING:
+    from wavefront.lm import Stream
+    from wavefront.rows import Step
+
+PAUSE = 1 / 15  # seconds between two drawings, at least
+SNAPSHOTS = 4  # printed on the way, where nothing can be drawn over
+
+
+def watch(
+    stream: Stream,
+    *,
+    console: Console | None = None,
+    row: int = 0,
+    delay: float = 0.0,
+    live: bool | None = None,
+    transient: bool = False,
+) -> Iterator[Step]:
+    """Draw one row of the stream while passing its steps on.
+
+    `live` asks for the moving picture or for snapshots, by default whichever the console can show;
+    `transient` leaves a single line of the picture in the end; `delay` seconds are waited after
+    each step, to slow down what is too quick to see.
+    """
+    console = console or Console(stderr=True)
+    live = can_animate(console) if live is None else live
+    board = Board(stream, row, glow=GLOW if live else 0.0)
+    screen = _Screen(console, transient) if live else _Printer(console, board.steps)
+    with screen:
+        screen.show(board.frame())
+        for step in stream:
+            board.take(step)
+            if screen.is_due(board.step):
+                screen.show(board.frame())
+            yield step
+            if delay > 0:
+                time.sleep(delay)
+        screen.show(board.frame())
+    screen.close(board.frame())
+
+
+def can_animate(console: Console) -> bool:
+    """Can what was drawn be drawn over?"""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class _Screen:
+    """The moving picture."""
+
+    def __init__(self, console: Console, transient: bool) -> None:
+        self._console, self._transient = console, transient
+        self._top, self._drawn = 0, 0.0
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            transient=transient,
+            redirect_stdout=False,  # it would send the answer to standard error
+            vertical_overflow="crop",
+        )
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def is_due(self, step: int) -> bool:
+        return time.monotonic() - self._drawn >= PAUSE
+
+    def show(self, frame: Frame) -> None:
+        width, height = self._console.size
+        picture, self._top = draw(frame, width, height - 1, self._top)
+        self._live.update(picture, refresh=True)
+        self._drawn = time.monotonic()
+
+    def close(self, frame: Frame) -> None:
+        if self._transient:
+            self._console.print(Text(headline(frame, self._console.width), "dim"))
+
+
+class _Printer:
+    """Snapshots, for a console that is a file or a pipe."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console, self._due = console, [steps * n // SNAPSHOTS for n in range(1, SNAPSHOTS)]
+        self._shown = -1
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+    def is_due(self, step: int) -> bool:
+        due = bool(self._due) and step >= self._due[0]
+        self._due = [number for number in self._due if number > step]
+        return due
+
+    def show(self, frame: Frame) -> None:
+        if frame.step == self._shown:
+            return  # the last step was due by itself
+        if self._shown < 0:
+            self._print(frame.schedule)
+        self._shown = frame.step
+        self._print(plain(frame, self._console.width) + "\n")
+
+    def close(self, frame: Frame) -> None:
+        pass
+
+    def _print(self, text: str) -> None:
+        # Not by way of the console, which would style and wrap once more.
+        self._console.file.write(text + "\n")
+        self._console.file.flush()
