@@ -1,0 +1,147 @@
+"""Everything a training run is told, checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wavefront.errors import OptionError, one_of, real, whole
+from wavefront.tasks import DEFAULT_MIXTURE
+from wavefront.train.layout import MIN_CANVAS
+
+# 304 rather than 320, so that answers near MAX_CANVAS find room behind prompts of 48 tokens on.
+BUCKETS = (96, 128, 192, 256, 304, 448)
+OPTIMIZERS = ("adamw", "muon")
+EXPORTS = ("best", "ema", "raw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What decides which rows come at which step; with the seed it fixes all of them."""
+
+    tokenizer: Path  # a directory with tokenizer.json
+    mixture: Mapping[str, float] | None = None  # task name -> weight; None: the tasks' own default
+    seed: int = 0
+    tokens_per_step: int = 131_072
+    buckets: tuple[int, ...] = BUCKETS  # row lengths; a step has rows of one length
+    small_bias: float = 1.0  # a row takes a bucket of length L with weight L ** -small_bias
+    group: int = 16  # steps that are made together, see `data.make_group`
+    text: Path | None = None  # plain text to pre-train on, see `corpus.lines`
+    text_share: float = 0.0  # of the rows
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, 0, (1 << 31) - 1)
+        whole("group", self.group, 1, 1024)
+        real("small_bias", self.small_bias, 0.0, 16.0)
+        real("text_share", self.text_share, 0.0, 1.0)
+        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
+            raise OptionError(f"buckets must be distinct and ascending, not {self.buckets}.")
+        for length in self.buckets:
+            whole("a bucket", length, MIN_CANVAS, 4096)
+        whole("tokens_per_step", self.tokens_per_step, self.buckets[-1])
+        if (self.text is None) != (self.text_share == 0.0):
+            raise OptionError("text and text_share go together: give a file and a share above 0.")
+        if self.mixture is not None and not any(weight > 0 for weight in self.mixture.values()):
+            raise OptionError("mixture must give at least one task a weight above 0.")
+
+    def rows(self, length: int) -> int:
+        """Rows of a step in this bucket; a multiple of 8 where there are that many."""
+        count = self.tokens_per_step // length
+        return count - count % 8 if count >= 8 else count
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run. Give `steps` (exact, resumed bit for bit) or `minutes` (of this command)."""
+
+    out: Path  # the run's directory: state.pt, log.jsonl, model/
+    data: DataConfig
+    steps: int | None = None
+    minutes: float | None = None
+    init: Path | None = None  # a checkpoint whose weights to start from
+    resume: bool = False  # go on from state.pt when there is one
+
+    width: int = 384
+    layers: int = 10
+    heads: int = 6
+    mlp_width: int = 1024
+    max_length: int = 1024
+
+    optimizer: str = "adamw"
+    lr: float = 2e-3
+    matrix_lr: float | None = None  # of Muon's matrices; None: the same
+    weight_decay: float = 0.05
+    clip: float = 1.0
+    ema: float = 0.999  # 0: none
+    warmup: int = 200  # steps
+    decay_fraction: float = 0.3  # of the steps or minutes, at the end; 0: none
+    eps: float = 1e-3  # the least masking probability
+    normalise: str = "tokens"
+
+    device: str = "auto"
+    compile: bool | None = None  # None: on CUDA only
+    workers: int | None = None  # processes that make data; None: cores - 2; 0: this process
+    save_every: int = 2000
+    log_every: int = 20
+    export: str = "best"
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise OptionError("Give either steps or minutes, and not both.")
+        if self.steps is not None:
+            whole("steps", self.steps, 1)
+        if self.minutes is not None:
+            real("minutes", self.minutes, 0.01)
+        if self.init is not None and self.resume:
+            raise OptionError("init starts afresh and resume goes on: give one of them.")
+        for name in ("width", "layers", "heads", "mlp_width", "save_every", "log_every"):
+            whole(name, getattr(self, name), 1)
+        whole("max_length", self.max_length, self.data.buckets[-1])
+        if self.width % (2 * self.heads):
+            raise OptionError(
+                f"width {self.width} must be a multiple of twice the heads, {2 * self.heads}."
+            )
+        self._check_rates()
+        one_of("normalise", self.normalise, ("tokens", "rows"))
+        one_of("export", self.export, EXPORTS)
+        if self.export == "ema" and not self.ema:
+            raise OptionError("export='ema' needs an ema above 0.")
+        if self.workers is not None:
+            whole("workers", self.workers, 0, 256)
+
+    def _check_rates(self) -> None:
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        real("lr", self.lr, 1e-8, 1.0)
+        if self.matrix_lr is not None:
+            real("matrix_lr", self.matrix_lr, 1e-8, 1.0)
+        real("weight_decay", self.weight_decay, 0.0, 10.0)
+        real("clip", self.clip, 1e-8)
+        real("ema", self.ema, 0.0, 0.999999)
+        whole("warmup", self.warmup, 0)
+        real("decay_fraction", self.decay_fraction, 0.0, 1.0)
+        real("eps", self.eps, 1e-6, 0.5)
+
+    @property
+    def data_workers(self) -> int:
+        """How many processes make data."""
+        if self.workers is not None:
+            return self.workers
+        return max(1, (os.cpu_count() or 1) - 2)
+
+    def fixed(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the one it goes on from."""
+        shape = ("width", "layers", "heads", "mlp_width", "optimizer")
+        fixed = {name: getattr(self, name) for name in shape} | {"average": self.ema > 0}
+        if self.steps is not None:
+            # Whoever counts steps wants the unbroken run's result; a run by the clock has none.
+            fixed |= {"eps": self.eps, "normalise": self.normalise, "ema": self.ema}
+            fixed |= asdict(self.data)
+            mixture = DEFAULT_MIXTURE if self.data.mixture is None else self.data.mixture
+            fixed |= {"mixture": dict(mixture), "buckets": list(self.data.buckets)}
+            # Where a file lies is not what it says.
+            del fixed["tokenizer"], fixed["text"]
+        return fixed

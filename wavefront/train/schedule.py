@@ -1,0 +1,61 @@
+"""The learning rate: warm-up, a stable stretch, linear decay to zero."""
+
+from __future__ import annotations
+
+import time
+
+
+def rate(step: int, progress: float, *, warmup: int, decay_fraction: float) -> float:
+    """The factor on the learning rate, in [0, 1].
+
+    Warm-up counts steps, because what it waits for is the optimizer's statistics. Decay counts
+    `progress` in [0, 1] through this run, by steps or by time, so that it always fits the end.
+    """
+    warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    left = 1.0 - min(1.0, max(0.0, progress))
+    fall = min(1.0, left / decay_fraction) if decay_fraction else 1.0
+    return warm * fall
+
+
+class StepClock:
+    """Progress by steps: the same at the same step, however often the run was interrupted."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def start(self) -> None:
+        """Nothing to do: steps count from the run's beginning."""
+
+    def progress(self, step: int) -> float:
+        return step / self.steps
+
+    def seconds_left(self, step: int, pace: float) -> float:
+        """`pace` is in seconds a step."""
+        return (self.steps - step) * pace
+
+    def over(self, step: int) -> bool:
+        return step >= self.steps
+
+
+class WallClock:
+    """Progress by time, from `start` to a fixed number of minutes after the making of the clock.
+
+    What comes before `start` (compilation) uses up minutes, but not the schedule.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60.0 * minutes
+        self._start = time.monotonic()
+
+    def start(self) -> None:
+        self._start = time.monotonic()
+
+    def progress(self, step: int) -> float:
+        total = max(1e-9, self._end - self._start)
+        return min(1.0, (time.monotonic() - self._start) / total)
+
+    def seconds_left(self, step: int, pace: float) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def over(self, step: int) -> bool:
+        return time.monotonic() >= self._end

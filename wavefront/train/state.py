@@ -1,0 +1,96 @@
+"""What a training run keeps on disk to go on from: weights, optimizer, average, step.
+
+There is no random state to keep: everything random is a function of the seed and the step.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from wavefront.errors import CheckpointError, OptionError
+from wavefront.train.config import TrainConfig
+from wavefront.train.optimizer import Average
+
+FORMAT = 1
+STATE = "state.pt"
+
+
+def save_state(
+    path: Path,
+    *,
+    config: TrainConfig,
+    step: int,
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    average: Average,
+) -> None:
+    """Replace the file in one stroke: a kill at any moment leaves the old state or the new one."""
+    state = {
+        "format": FORMAT,
+        "step": step,
+        "fixed": config.fixed(),
+        "max_length": config.max_length,
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "average": average.weights,
+    }
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_state(path: Path, device: torch.device | str) -> dict[str, Any]:
+    """The stored state, refused in one sentence when it is none of ours."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is not there: nothing to resume or export.") from None
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} cannot be read as a training state: {reason}.") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is no training state of format {FORMAT}.")
+    return state
+
+
+def restore_state(
+    path: Path,
+    *,
+    config: TrainConfig,
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    average: Average,
+) -> int:
+    """Put everything back as it was; how many steps are done. Learning rates stay as configured."""
+    state = read_state(path, next(model.parameters()).device)
+    _check_same(state["fixed"], config.fixed(), path)
+    model.load_state_dict(state["model"])
+    for optimizer, stored in zip(optimizers, state["optimizers"], strict=True):
+        wanted = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+        optimizer.load_state_dict(stored)
+        for group, values in zip(optimizer.param_groups, wanted, strict=True):
+            group.update(values)
+    average.load(state["average"])
+    return int(state["step"])
+
+
+def _check_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            raise OptionError(
+                f"{path} was made with {name}={stored.get(name)!r}, but {value!r} was asked for: "
+                "resume with the same, or start afresh from its exported weights."
+            )
