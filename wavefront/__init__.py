@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from wavefront import testing as testing
     from wavefront.canvas import Canvas as Canvas
     from wavefront.decoding import Decoding as Decoding
     from wavefront.decoding import Ids as Ids
@@ -80,10 +81,12 @@ _HOME = {
     "save_checkpoint": "model",
 }
 
-__all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", "testing", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # `wavefront.testing.check(...)` without a second import
+        return importlib.import_module("wavefront.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'wavefront' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"wavefront.{_HOME[name]}"), name)

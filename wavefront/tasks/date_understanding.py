@@ -38,9 +38,16 @@ class DateUnderstanding(Procedural):
         target = f"({chr(65 + options.index(numeric(answer)))})"
         question = f"{story} What is the date {asked} in MM/DD/YYYY?{lettered(options)}"
         steps = f"{reason}\n" if reason else ""
-        steps += f"today {numeric(today)}\n{asked}: {numeric(answer)}"
+        steps += f"today {numeric(today)}\n{asked}: {numeric(answer)}\n{search(options, answer)}"
         skeleton = f"{number} {today} {asked}"
         return Draft(question, worked(steps, target), target, skeleton)
+
+
+def search(options: list[str], answer: date) -> str:
+    """The options in order, until the right one: a small model cannot find it at a glance."""
+    place = options.index(numeric(answer))
+    passed = [f"{chr(65 + index)} {option} no" for index, option in enumerate(options[:place])]
+    return "\n".join([*passed, f"{chr(65 + place)} {numeric(answer)} yes"])
 
 
 def distractors(rng: Random, today: date, answer: date) -> list[date]:
