@@ -4,9 +4,9 @@ BIN := .venv/bin
 
 .PHONY: demo test check fmt slow clean
 demo: .venv/ready    ; $(BIN)/wavefront demo
-test: .venv/ready    ; $(BIN)/pytest -m "not slow and not gpu"
-slow: .venv/ready    ; $(BIN)/pytest -m "slow and not gpu"
-check: .venv/ready   ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -m "not slow and not gpu"
+test: .venv/ready    ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
+slow: .venv/ready    ; $(BIN)/pytest -n 2 -m "slow and not gpu"
+check: .venv/ready   ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
 fmt: .venv/ready     ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 clean:               ; rm -rf .venv build dist .pytest_cache .ruff_cache
 
