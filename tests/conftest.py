@@ -20,7 +20,15 @@ _ALLOWED = [
 _unlisted: list[str] = []
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note(report)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note(report)
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not any(re.search(pattern, reason) for pattern in _ALLOWED):

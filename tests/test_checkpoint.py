@@ -14,10 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from wavefront.checkpoint import INDEX, WEIGHTS, locate, open_checkpoint
+from wavefront.checkpoint import open_checkpoint
 from wavefront.errors import CheckpointError, MissingExtraError, OptionError
+from wavefront.files import INDEX, WEIGHTS, locate, shipped
 from wavefront.model import (
     Model,
+    families,
     load_model,
     published_state_dict,
     resolve_device,
@@ -93,10 +95,32 @@ def test_no_config(llada: Path) -> None:
     refuses(llada, "config.json is missing")
 
 
-@pytest.mark.parametrize(("text", "sentence"), [("{oops", "is not JSON"), ("[]", "no JSON object")])
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("{oops", "is not valid JSON"), ("[]", "must hold a JSON object")]
+)
 def test_a_config_that_is_none(llada: Path, text: str, sentence: str) -> None:
     (llada / "config.json").write_text(text)
     refuses(llada, f"config.json.*{sentence}")
+
+
+@pytest.mark.parametrize("path", [5, None, 1.5, ["ripple"], b"ripple"])
+def test_what_is_not_a_path(path: object) -> None:
+    with pytest.raises(OptionError, match=r"named by a string or a path; .* is neither\.$"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-that-name/x", "a\0b", "ripples"])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    refuses(name, "is not a directory.*built-in name .*ripple")
+
+
+def test_built_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load("ripple")
+    assert model.vocab_size == open_checkpoint(shipped()["ripple"]).config["vocab_size"]
+    refuses("toy", r"'toy' has no files; use wavefront\.load\('toy'\)")
+    copied("llada-tiny", tmp_path).rename(tmp_path / "toy")
+    monkeypatch.chdir(tmp_path)
+    assert load("toy").family == "llada"
 
 
 def test_no_weights(llada: Path) -> None:
@@ -131,6 +155,21 @@ def test_a_tensor_that_is_not_in_its_shard(sharded: Path) -> None:
     del tensors["lm_head.weight"]
     save_file(tensors, sharded / SHARD)
     refuses(sharded, f"{SHARD} holds 'lm_head.weight', which it does not")
+
+
+@pytest.mark.parametrize("tensor", ["model.layers.0.extra.weight", "lm_head.weight"])
+def test_a_tensor_that_the_index_does_not_send_to_its_shard(sharded: Path, tensor: str) -> None:
+    """Be it unknown to the index, or a second one beside that of another shard."""
+    weights = json.loads((sharded / INDEX).read_text())["weight_map"]
+    shard = next(file for file in weights.values() if file != weights.get(tensor))
+    save_file(load_file(sharded / shard) | {tensor: torch.ones(2)}, sharded / shard)
+    refuses(sharded, f"does not say that {shard} holds '{tensor}', which it does; index and shards")
+
+
+def test_known_extras_need_not_be_in_the_index(sharded: Path) -> None:
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
+    save_file(load_file(sharded / SHARD) | extra, sharded / SHARD)
+    assert load(sharded).family == "dream"
 
 
 @pytest.mark.parametrize(
@@ -178,11 +217,43 @@ def test_known_extras_are_left_unread(dream: Path) -> None:
     assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), expected)
 
 
-def test_a_tied_model_ignores_a_stored_head(dream: Path) -> None:
-    edit(dream / "config.json", {"tie_word_embeddings": True})
-    with_head = load(dream).raw_logits([[1, 2, 3]])
-    edit_weights(dream, {}, remove="lm_head.weight")
-    assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), with_head)
+@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tied_model_takes_only_a_head_that_repeats_its_embedding(
+    tmp_path: Path, family: str, dtype: torch.dtype
+) -> None:
+    model = toy(family=family, tied=True)
+    save_checkpoint(model, tmp_path)
+    names = model.names
+    embedding = load_file(tmp_path / WEIGHTS)[f"{names.embedding}.weight"]
+    head = embedding.to(dtype, copy=True)
+    edit_weights(tmp_path, {f"{names.head}.weight": head})
+    assert torch.equal(load(tmp_path).raw_logits([[1, 2]]), model.raw_logits([[1, 2]]))
+    head[3, 5] += 1
+    edit_weights(tmp_path, {f"{names.head}.weight": head})
+    refuses(tmp_path, f"'{names.head}.weight' in .* differs from '{names.embedding}.weight'.*tied")
+    edit_weights(tmp_path, {f"{names.head}.weight": torch.ones(3)})
+    refuses(tmp_path, r"has shape \[3\]")
+
+
+NAMES = [(family, name) for family in families() for name in toy(family=family).published()]
+
+
+@pytest.mark.parametrize(("family", "name"), NAMES)
+def test_a_tensor_that_is_not_finite(tmp_path: Path, family: str, name: str) -> None:
+    """In every tensor, because not every NaN reaches the logits."""
+    model = toy(family=family)
+    for number in (float("nan"), float("inf"), float("-inf")):
+        published_state_dict(model)[name].view(-1)[-1] = number
+        save_checkpoint(model, tmp_path)
+        refuses(tmp_path, f"Tensor '{re.escape(name)}' in .* holds NaN, infinity")
+
+
+def test_a_number_too_large_for_the_dtype(llada: Path) -> None:
+    edit_weights(llada, {QUERY["llada"]: torch.full((64, 64), 1e5)})
+    load(llada)
+    with pytest.raises(CheckpointError, match=r"q_proj.*too large for torch\.float16.*wider dtype"):
+        load(llada, dtype="fp16")
 
 
 # Config
@@ -208,6 +279,10 @@ def test_a_tied_model_ignores_a_stored_head(dream: Path) -> None:
         ("n_layers", 0),
         ("d_model", "64"),
         ("rope_theta", -1),
+        ("rope_theta", float("nan")),
+        ("rope_theta", 10**400),
+        ("rms_norm_eps", float("inf")),
+        ("partial_rotary_factor", 0.5),
         ("weight_tying", "no"),
         ("mask_token_id", 256),
         ("eos_token_id", -1),
@@ -226,12 +301,37 @@ def test_llada_values_that_are_not_supported(llada: Path, key: str, value: objec
         ("use_mrope", True),
         ("hidden_act", "gelu"),
         ("head_dim", 8),
+        ("attention_bias", False),
+        ("partial_rotary_factor", 0.5),
+        ("rope_parameters", "yarn"),
         ("layer_types", ["sliding_attention", "full_attention"]),
     ],
 )
 def test_dream_values_that_are_not_supported(dream: Path, key: str, value: object) -> None:
     edit(dream / "config.json", {key: value})
     refuses(dream, f"config.json: {key} = .* is not supported")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0}, "rope_type = 'yarn' is not supported"),
+        ({"type": "linear"}, "type = 'linear' is not supported"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"full_attention": {"rope_type": "yarn"}}, "full_attention = .* is not supported"),
+        ({"rope_theta": 1e4}, r"rope_theta is 1000000\.0, but 10000\.0 inside rope_parameters"),
+        ({"rope_theta": float("inf")}, "rope_theta must be a finite number above 0, not inf"),
+    ],
+)
+def test_rotary_parameters_beside_the_base(dream: Path, parameters: dict, sentence: str) -> None:
+    edit(dream / "config.json", {"rope_parameters": parameters})
+    refuses(dream, f"config.json: {sentence}")
+
+
+def test_rotary_parameters_that_say_the_same(dream: Path) -> None:
+    plain = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 1.0}
+    edit(dream / "config.json", {"rope_parameters": plain, "attention_bias": True})
+    assert load(dream).family == "dream"
 
 
 @pytest.mark.parametrize(
@@ -271,6 +371,8 @@ def test_an_unknown_family(llada: Path) -> None:
     refuses(llada, "model_type 'lada'.*known: dream, llada, qwen2.*did you mean 'llada'")
     edit(llada / "config.json", {"model_type": "transformer"})
     refuses(llada, "model_type 'transformer', which no family takes")
+    edit(llada / "config.json", {}, remove=("model_type",))
+    refuses(llada, "config.json has no 'model_type'.*add the key")
 
 
 def test_one_key_head_by_its_older_name(llada: Path) -> None:
@@ -313,6 +415,25 @@ def test_a_qwen2_shaped_checkpoint_needs_a_mask_token(dream: Path) -> None:
     assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), expected)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": ["<|mask|>"]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"265": "<|mask|>"}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"265": {"id": 265}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "<|mask|>"}}}),
+        ("tokenizer.json", {"added_tokens": {"<|mask|>": 265}}),
+        ("tokenizer.json", {"added_tokens": [{"content": "<|mask|>"}]}),
+        ("tokenizer.json", {"added_tokens": 5}),
+        ("added_tokens.json", {"<|mask|>": "265"}),
+    ],
+)
+def test_added_tokens_of_the_wrong_type(dream: Path, file: str, content: dict) -> None:
+    edit(dream / "config.json", {}, remove=("mask_token_id",))
+    (dream / file).write_text(json.dumps(content))
+    refuses(dream, "added tokens of .* are not as we know them; fetch")
+
+
 # Device and dtype
 
 
@@ -349,7 +470,7 @@ def test_on_cpu_float32_is_the_default_whatever_is_stored(dream: Path) -> None:
 # Out and back
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", families())
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_is_saved_loads_again(tmp_path: Path, family: str, tied: bool) -> None:
     model = toy(seed=5, family=family, tied=tied)

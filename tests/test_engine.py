@@ -6,22 +6,26 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import wavefront
+from wavefront import Decision
 from wavefront.canvas import blank
 from wavefront.decoding import begin
-from wavefront.engine import advance, decode
+from wavefront.engine import advance, decode, remember
 from wavefront.errors import NumericalError, PromptError
+from wavefront.masks import first
+from wavefront.model import families
 from wavefront.models.toy import toy
 from wavefront.rows import Config, start
 from wavefront.schedules.standard import Standard
 from wavefront.schedules.wavefront import Wavefront
-from wavefront.stats import Sampling
+from wavefront.stats import Sampling, read
 from wavefront.testing.simulate import to_meta
 
-FAMILIES = ("llada", "dream")
+FAMILIES = families()
 SCHEDULES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
 
@@ -49,8 +53,8 @@ def test_a_row_decodes_alone_as_in_a_batch(family, schedule, options):
 def test_in_one_bucket_a_row_is_exactly_the_same_whatever_its_neighbours(family):
     model = toy(family=family)
     prompts = [[5, 6, 7, 8], [1, 2, 3, 4], [9, 9, 9, 9]]
-    one = ids(model, prompts)
-    two = ids(model, [prompts[0], [30, 31], [7]])
+    one = ids(model, prompts, trace=True)
+    two = ids(model, [prompts[0], [30, 31], [7]], trace=True)
     assert one.tokens[0] == two.tokens[0]
     assert torch.equal(one.trace.logp[:, 0], two.trace.logp[:, 0])
 
@@ -79,34 +83,60 @@ def test_draws_do_not_depend_on_what_is_scored(family):
     canvas = blank([[5, 6]], 24, mask_id=model.mask_id, pad_id=model.pad_id)
     config = Config(schedule=Wavefront(), sampling=Sampling(temperature=0.9))
 
-    def wide(model, config, rows, width, padded):
-        return advance(model, config, rows, 24, padded)
-
     runs = [
         [
             step.canvas.tokens
             for step in decode(model, canvas, config, steps=[24], seeds=[4], run=run)
         ]
-        for run in (advance, wide)
+        for run in (advance, everywhere)
     ]
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family):
+class Narrow(Standard):
+    """Guesses a width that is always too small."""
+
+    def width(self, length: int, steps: int) -> int:
+        return 3
+
+    def reach(self, canvas, state, clock):
+        few = first(canvas.masked, 2)  # at first, so that the guess stands
+        return torch.where((clock.step > 3)[:, None], canvas.masked, few)
+
+    def step(self, view, state):
+        among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
+        return Decision(self.take(view, among, among), among)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family, lag, monkeypatch):
+    """Also when the flags are read late, as on CUDA: then what was in flight is void too."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
+    monkeypatch.setattr("wavefront.engine._lag", lambda canvas: lag)
+    config = Config(schedule=Narrow())
+    narrow = list(decode(model, canvas, config, steps=[16], seeds=[0]))
+    wide = list(decode(model, canvas, config, steps=[16], seeds=[0], run=everywhere))
+    assert torch.equal(narrow[-1].canvas.tokens, wide[-1].canvas.tokens)
+    assert narrow[-1].forwards == 16 + 1 + lag
+    assert [bool(s.decision.commit.any()) for s in narrow].count(False) == 1 + lag
+    fixed = Config(schedule=Narrow(), fixed_budget=True)
+    *_, last = decode(model, canvas, fixed, steps=[16], seeds=[0])
+    assert last.forwards == 16
 
-    class Narrow(Standard):
-        def width(self, length: int, steps: int) -> int:
-            return 3
 
-    tokens = {}
-    for schedule in (Standard(), Narrow()):
-        config = Config(schedule=schedule)
-        *_, last = decode(model, canvas, config, steps=[16], seeds=[0])
-        tokens[type(schedule)] = (last.canvas.tokens, last.forwards)
-    assert torch.equal(tokens[Standard][0], tokens[Narrow][0])
-    assert tokens[Narrow][1] == tokens[Standard][1] + 1 == 17
+def everywhere(model, config, rows, width, padded):
+    return advance(model, config, rows, rows.canvas.masked.shape[1], padded)
+
+
+def test_a_row_that_has_ended_costs_its_neighbour_nothing(family):
+    """Its undecided places are nobody's business: no step is void on their account."""
+    model = toy(family=family)
+    kept = ids(model, schedule="left_to_right")
+    stop = kept.tokens[0][0]
+    for schedule in ("left_to_right", "block(size=4)", "wavefront"):
+        ended = ids(model, schedule=schedule, eos="stop", stop_ids=[stop])
+        assert ended.forwards <= 16
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "left_to_right", "standard(take=dream())"])
@@ -150,7 +180,7 @@ def test_nan_logits_stop_the_decode_and_name_the_step(family):
     number = next(n for n in range(3, 16) if written[n] not in (5, 6, *written[:n]))
     with torch.no_grad():
         model.embedding.weight[written[number]] = float("nan")
-    with pytest.raises(NumericalError, match=f"at step {number + 2};"):
+    with pytest.raises(NumericalError, match=f"at step {number + 2} of row 1;"):
         ids(model, [[5, 6]])
 
 
@@ -158,6 +188,7 @@ def test_guidance_is_one_forward_and_changes_the_answer(family):
     model = toy(family=family)
     plain, guided = ids(model), ids(model, cfg_scale=2.0)
     assert guided.forwards == plain.forwards == 16
+    assert guided.token_forwards == 2 * plain.token_forwards == 2 * 16 * 4 * (9 + 16)
     assert guided.tokens != plain.tokens
     assert ids(model, cfg_scale=0.0).tokens == plain.tokens
 
@@ -183,9 +214,16 @@ def test_a_suppressed_eos_is_never_chosen(family, schedule):
 
 def test_suppressed_confidence_puts_eos_last(family):
     model = toy(family=family)
-    plain = ids(model, [[5, 6, 7]], schedule="standard")
+    plain = ids(model, [[5, 6, 7]], schedule="standard", trace=True)
     first = plain.trace.tokens[0, 0][plain.order[0][0][0]].item()
-    last = ids(model, [[5, 6, 7]], schedule="standard", eos="suppress-confidence", stop_ids=[first])
+    last = ids(
+        model,
+        [[5, 6, 7]],
+        schedule="standard",
+        eos="suppress-confidence",
+        stop_ids=[first],
+        trace=True,
+    )
     proposals, commits = last.trace.tokens[:, 0], last.trace.commit[:, 0]
     scopes = last.trace.scope[:, 0]
     for proposal, commit, scope in zip(proposals, commits, scopes, strict=True):
@@ -248,6 +286,10 @@ def test_origin_settles_by_chance_and_completes(family):
         ([[5, 900]], "outside the model's vocabulary"),
         ([[5, -1]], "outside the model's vocabulary"),
         ([[5, "6"]], "token ids"),
+        ([[5, 6.0]], "token ids"),
+        ([5, 6], "Each prompt is a list"),
+        ("56", "list of lists"),
+        (5, "list of lists"),
         ([[5] * 1020], "1036 in all: the model takes 1024"),
     ],
 )
@@ -267,3 +309,61 @@ def test_the_golden_models_name_their_ids():
         model = wavefront.load_model(Path(__file__).parent / "golden" / name)
         assert model.mask_id == cases["models"][name]["mask_id"]
         assert model.stop_ids == (cases["models"][name]["eos_id"],)
+
+
+def test_prompts_may_be_tensors_arrays_or_tuples():
+    expected = ids(toy(), [[5, 6, 7]]).tokens
+    for prompts in (torch.tensor([[5, 6, 7]]), [torch.tensor([5, 6, 7])], ((5, 6, 7),)):
+        assert ids(toy(), prompts).tokens == expected
+    assert ids(toy(), np.array([[5, 6, 7]]), steps=np.int64(16)).tokens == expected
+
+
+def test_a_tiny_temperature_is_the_greedy_answer(family):
+    model = toy(family=family)
+    for temperature in (1e-6, 1e-40):
+        # By LLaDA's rule; by Dream's, confidences then saturate and places go from left to right.
+        found = ids(model, temperature=temperature, sampling="llada")
+        assert found.tokens == ids(model, sampling="llada").tokens
+
+
+def test_a_decoding_is_one_decode_however_it_is_iterated(family):
+    model = toy(family=family)
+    decoding = begin(model, [[5, 6]], {"max_new_tokens": 8})
+    first_three = [next(decoding) for _ in range(3)]
+    rest = list(decoding)
+    assert [step.number for step in first_three + rest] == list(range(8))
+    assert list(decoding) == []
+    assert decoding.answers() == ids(model, [[5, 6]], max_new_tokens=8).tokens
+
+
+def test_what_is_undecided_is_known_at_any_time(family):
+    decoding = begin(toy(family=family), [[5, 6]], {"max_new_tokens": 4})
+    assert decoding.undecided() == [[False, False, True, True, True, True]]
+    step = next(decoding)
+    place = step.decision.commit[0].nonzero().item()
+    assert decoding.undecided()[0].count(True) == 3
+    assert not decoding.undecided()[0][place]
+    decoding.drain()
+    assert decoding.undecided() == [[False] * 6]
+
+
+def test_a_place_where_the_mask_token_leads_comes_last():
+    """For every priority that looks at the model: sure of nothing is not sure."""
+    logits = torch.zeros(1, 4, 64)
+    logits[..., 7], logits[0, 2, 63] = 3.0, 40.0
+    canvas = blank([[5]], 4, mask_id=63, pad_id=62)
+    at = torch.tensor([[1, 2, 3, 4]])
+    for priority in ("confidence", "probability", "margin", "entropy"):
+        config = Config(schedule=Standard(), priority=priority)
+        rows = start(canvas, config, [4], [0])
+        reading = read(
+            lambda chunk: logits.flatten(0, 1)[chunk],
+            torch.zeros(1, 4, dtype=torch.int32),
+            canvas.tokens[:, 1:],
+            vocab_size=64,
+            mask_id=63,
+            sampling=Sampling(),
+            needs=config.needs,
+        )
+        score = remember(config, rows, at, reading).score[0, 1:]
+        assert score.argmin() == 2, priority

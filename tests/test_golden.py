@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_a_mask_id_in_the_prompt_is_a_token(case):
     LLaDA lets such places compete without counting them, and so can end with masks in the answer;
     Dream fills them. A prompt is not ours to change, and our answer is always complete.
     """
-    found = decode(case, case["model"])
+    found = decode(case, case["model"], trace=True)
     mask_id = CASES["models"][case["model"]]["mask_id"]
     length = case["params"].get("gen_length") or case["params"]["max_new_tokens"]
     assert mask_id in case["prompt"][0]
@@ -111,3 +112,18 @@ def test_llada_counts(case):
 def test_dream_counts(case):
     eps = case.get("eps", 1e-3)
     assert list(quota.dream_plan(case["num_masked"], case["steps"], eps)) == case["counts"]
+
+
+def test_dream_s_counts_at_any_size():
+    """Against the published arithmetic itself: a float32 linspace, a ratio, a truncation."""
+    rng = random.Random(0)
+    for _ in range(60):
+        n, steps = rng.randint(1, 1100), rng.randint(1, 600)
+        eps = rng.choice((1e-3, 1e-5, 0.1))
+        times = torch.linspace(1, eps, steps + 1)
+        left, counts = n, []
+        for step in range(steps):
+            share = 1 - times[step + 1] / times[step] if step < steps - 1 else 1
+            counts.append(int(left * share))
+            left -= counts[-1]
+        assert list(quota.dream_plan(n, steps, eps)) == counts, (n, steps, eps)

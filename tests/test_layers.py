@@ -11,8 +11,8 @@ ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
-    "schedule", "takes", "schedules", "stats", "cache", "rows",
-    "checkpoint", "model", "models",
+    "schedule", "takes", "schedules", "stats", "rows", "cache",
+    "files", "checkpoint", "model", "models",
     "engine", "trace",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
@@ -27,7 +27,7 @@ THIRD_PARTY = {
     "typer": {"cli"},
     "rich": {"cli", "watch"},
     "click": {"cli"},
-    "huggingface_hub": {"checkpoint"},
+    "huggingface_hub": {"files"},
     "numpy": {"train"},
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront.errors import OptionError
-from wavefront.model import Model, load_model
+from wavefront import models
+from wavefront.errors import OptionError, PromptError
+from wavefront.model import Model, families, load_model
 from wavefront.models.block import Sight
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
@@ -20,7 +23,12 @@ from wavefront.models.transformer import Transformer
 GOLDEN = Path(__file__).parent / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())["forward"]
 LOGITS = np.load(GOLDEN / "forward_logits.npz")
-FAMILIES = ("llada", "dream")
+# Walked, so that a new file on the shelf is held to the laws below without being named here.
+SHELF = [
+    importlib.import_module(f"{models.__name__}.{entry.name}")
+    for entry in pkgutil.iter_modules(models.__path__)
+]
+FAMILIES = [file.Net.family for file in SHELF if hasattr(file, "Net")]
 
 
 @pytest.fixture(params=FAMILIES)
@@ -52,6 +60,10 @@ def logits_at(model: Model, tokens: Tensor, attend: Tensor | None, at: Tensor) -
 
 def left_padding(lengths: tuple[int, ...], width: int) -> Tensor:
     return torch.arange(width)[None, :] >= width - torch.tensor(lengths)[:, None]
+
+
+def test_the_families_are_the_files_that_have_a_net() -> None:
+    assert sorted(FAMILIES) == families()
 
 
 # Published numbers
@@ -96,7 +108,7 @@ def test_rotary_precision_is_each_family_s_own(family: str) -> None:
     turn = torch.complex(cosine, sine)
     exact = torch.complex(plain[..., :8].float(), plain[..., 8:].float()) * turn
     rounded_once = torch.cat((exact.real, exact.imag), dim=-1).bfloat16()
-    assert torch.equal(query, rounded_once) is (family == "llada")
+    assert torch.equal(query, rounded_once) is model.config.rotary_float32
     torch.testing.assert_close(query, rounded_once, rtol=0.05, atol=0.05)
 
 
@@ -391,9 +403,38 @@ def test_impossible_toys_are_refused(options: dict, sentence: str) -> None:
         toy(**options)
 
 
-def test_ragged_rows_are_refused() -> None:
-    with pytest.raises(OptionError, match="rows of one length"):
-        toy().raw_logits([[1, 2], [3]])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *([[1, 2], [3]], [1, 2], [], [[]], 5, "text", None, [["a"]], [[1.5]], [[True]], [[10**30]]),
+        *(torch.tensor([1, 2]), torch.zeros(1, 2), torch.zeros((1, 2, 3), dtype=torch.long)),
+    ],
+    ids=str,
+)
+def test_what_is_not_rows_of_ids_is_refused(ids: object) -> None:
+    with pytest.raises(PromptError, match=r"rows of one length.*\.$"):
+        toy().raw_logits(ids)
+
+
+@pytest.mark.parametrize("token", [-1, 64, 2**40])
+def test_an_id_outside_the_vocabulary_is_refused(token: int) -> None:
+    with pytest.raises(PromptError, match=rf"token id {token} is outside .* 0 to 63\.$"):
+        toy().raw_logits([[1, token]])
+
+
+@pytest.mark.parametrize(
+    "attend", [[1, 1], [[1]], [[1, 1], [1, 1]], [[1, 2]], [[0.0, float("-inf")]], "yes", [[[1, 1]]]]
+)
+def test_an_attend_that_does_not_fit_is_refused(attend: object) -> None:
+    with pytest.raises(OptionError, match=r"attend .* shape \[1, 2\], as the tokens have\.$"):
+        toy().raw_logits([[1, 2]], attend)
+
+
+def test_rows_may_be_tensors_of_any_whole_type() -> None:
+    model, ids = toy(), [[1, 2, 3]]
+    expected = model.raw_logits(ids, [[0, 1, 1]])
+    tokens, attend = torch.tensor(ids, dtype=torch.int32), torch.tensor([[False, True, True]])
+    assert torch.equal(model.raw_logits(tokens, attend), expected)
 
 
 def test_a_toy_is_a_model() -> None:

@@ -58,3 +58,9 @@ def test_runs_on_meta():
     one = torch.zeros(2, dtype=torch.long, device="meta")
     slots = torch.zeros(2, 3, dtype=torch.long, device="meta")
     assert noise.gumbel(noise.over_tokens(noise.key(one, one, slots, 1), 7)).shape == (2, 3, 7)
+
+
+def test_the_extreme_hashes_stay_inside():
+    bits = torch.tensor([0, -1, 1 << 30, -(1 << 31), (1 << 31) - 1], dtype=torch.int32)
+    assert ((noise.uniform(bits) > 0) & (noise.uniform(bits) < 1)).all()
+    assert noise.gumbel(bits).isfinite().all()

@@ -178,3 +178,10 @@ def test_impossible_options_are_refused_in_a_sentence():
     ):
         with pytest.raises(OptionError, match=word):
             Sampling(**options)
+
+
+def test_nothing_left_is_probability_zero_and_not_nan():
+    logits = torch.zeros(1, 1, V)
+    logits[..., 11] = 9
+    found = reading(logits, rule="dream", top_k=1, eos="llada-confidence", stop_ids=(11,), needs=())
+    assert found.logp.isneginf().all()

@@ -12,21 +12,19 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from wavefront.files import shipped
 from wavefront.models.toy import toy
 from wavefront.text import Tokenizer
-
-SHELF = Path(__file__).parent / "checkpoints"
 
 
 def names() -> tuple[str, ...]:
     """The built-in models, the real ones first."""
-    shipped = sorted(entry.parent.name for entry in SHELF.glob("*/config.json"))
-    return (*shipped, "toy")
+    return (*shipped(), "toy")
 
 
 def directory(name: str) -> Path | None:
     """The folder of a built-in checkpoint."""
-    return SHELF / name if name in names() and name != "toy" else None
+    return shipped().get(name)
 
 
 DEFAULT = names()[0]

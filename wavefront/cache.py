@@ -1,7 +1,8 @@
 """Cache: which places a step recomputes, the others being read from stored keys and values.
 
 Every published approximation (prefix, dual, delayed, interval) is an answer to that question, so
-that is the whole interface. The only policy so far is none: every place, every step.
+that is the whole interface: a policy over `Rows`, used by an `Advance` that calls `model.hidden`
+with a window. The only policy so far is none: every place, every step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from wavefront.canvas import Canvas
+from wavefront.rows import Rows
 
 
 class Cache(Protocol):
@@ -20,6 +21,6 @@ class Cache(Protocol):
         """True when this row's next forward must recompute everything."""
         ...
 
-    def where(self, canvas: Canvas, scope: Tensor, age: Tensor) -> Tensor:
-        """(B, W) long, W fixed: the places to recompute. `age`: steps since each commit."""
+    def where(self, rows: Rows) -> Tensor:
+        """(B, W) long, W fixed: the places to recompute; `rows.age` has the step of each commit."""
         ...

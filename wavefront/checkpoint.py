@@ -1,4 +1,4 @@
-"""Checkpoints as published: finding them on disk or on the hub, reading and writing safetensors.
+"""Checkpoints as published: safetensors and config.json, read and written.
 
 Everything that can be wrong with the files is told here, in one sentence that names the file or
 tensor; it is told from the headers, before memory is spent. Pickled weights are never opened.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from wavefront.errors import CheckpointError, MissingExtraError
+from wavefront.errors import CheckpointError
+from wavefront.files import CONFIG, GENERATION, INDEX, WEIGHTS, locate, read_json, weight_map
 
-CONFIG = "config.json"
-GENERATION = "generation_config.json"
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-TEXT_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-)
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# Part of the names of rotary tables, which some files store and every model computes.
+COMPUTED = ".rotary_emb."
 
 
 class Entry(NamedTuple):
@@ -63,104 +53,34 @@ class Checkpoint:
 
     def added_token(self, content: str) -> int | None:
         """The id of a token added to the tokenizer, wherever the tokenizer's files record it."""
-        listed = _read_json(self.directory / "added_tokens.json", required=False)
-        if content in listed:
-            return listed[content]
-        settings = _read_json(self.directory / "tokenizer_config.json", required=False)
-        for number, token in settings.get("added_tokens_decoder", {}).items():
-            if token["content"] == content:
-                return int(number)
-        tokenizer = _read_json(self.directory / "tokenizer.json", required=False)
-        for token in tokenizer.get("added_tokens", ()):
-            if token["content"] == content:
-                return token["id"]
-        return None
+        files = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
+        plain, settings, tokenizer = (
+            read_json(self.directory / file, required=False) for file in files
+        )
+        try:
+            decoder = (settings.get("added_tokens_decoder") or {}).items()
+            found = [plain[content]] if content in plain else []
+            found += [int(number) for number, token in decoder if token["content"] == content]
+            listed = tokenizer.get("added_tokens") or ()
+            found += [token["id"] for token in listed if token["content"] == content]
+        except (AttributeError, LookupError, TypeError, ValueError):
+            found = [None]
+        if any(type(number) is not int for number in found):
+            raise CheckpointError(
+                f"The added tokens of {self.directory} are not as we know them; "
+                "fetch the tokenizer's files again."
+            )
+        return found[0] if found else None
 
 
 def open_checkpoint(
     path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
 ) -> Checkpoint:
-    """A local directory, or a hub id such as `org/name`; no weight is read yet."""
+    """A checkpoint by any name that `locate` takes; no weight is read yet."""
     directory = locate(path, revision=revision, offline=offline)
-    config = _read_json(directory / CONFIG)
-    generation = _read_json(directory / GENERATION, required=False)
+    config = read_json(directory / CONFIG)
+    generation = read_json(directory / GENERATION, required=False)
     return Checkpoint(directory, config, generation, _entries(directory))
-
-
-def locate(
-    path: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    offline: bool = False,
-    weights: bool = True,
-) -> Path:
-    """The local directory of a checkpoint; fetched when `path` is a hub id and not a folder."""
-    directory = Path(path).expanduser()
-    if directory.is_dir():
-        return directory
-    name = str(path)
-    if directory.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        raise CheckpointError(
-            f"{name!r} is not a directory; give a folder that holds {CONFIG}, "
-            "or a hub id such as 'org/name'."
-        )
-    found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)
-    if not weights:
-        return found
-    shards = set(_weight_map(found).values()) if (found / INDEX).is_file() else {WEIGHTS}
-    return _fetch(name, shards, revision, offline=offline)
-
-
-def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bool) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise MissingExtraError(
-            f"{name!r} is not a directory here, and fetching it from the hub needs "
-            "huggingface_hub: pip install 'wavefront[hub]'."
-        ) from None
-    try:
-        found = snapshot_download(
-            name, revision=revision, allow_patterns=list(files), local_files_only=offline
-        )
-    # Whatever the hub's client or its network stack raises, the user needs the one sentence.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-        raise CheckpointError(
-            f"{name!r} is not a directory here and could not be fetched from the hub "
-            f"(revision {revision or 'main'}{', offline' if offline else ''}): {reason}."
-        ) from error
-    return Path(found)
-
-
-def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
-    if not file.is_file():
-        if not required:
-            return {}
-        raise CheckpointError(f"{file} is missing; a checkpoint needs {CONFIG} beside its weights.")
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); fetch the file again.") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{file} holds no JSON object; fetch the file again.")
-    return values
-
-
-def _weight_map(directory: Path) -> dict[str, str]:
-    """Tensor name -> shard file name, from the index; a shard is a plain name in the directory."""
-    index = directory / INDEX
-    shards = _read_json(index).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{index} has no 'weight_map'; fetch the file again.")
-    for tensor, shard in shards.items():
-        plain = isinstance(shard, str) and re.fullmatch(r"\w[^/\\:]*\.safetensors", shard)
-        if not plain:
-            raise CheckpointError(
-                f"{index} sends tensor {tensor!r} to {shard!r}, which is not the name of a "
-                "safetensors file beside it; do not trust this checkpoint."
-            )
-    return shards
 
 
 def _entries(directory: Path) -> dict[str, Entry]:
@@ -178,18 +98,27 @@ def _entries(directory: Path) -> dict[str, Entry]:
             f"{directory} has no weights: neither {WEIGHTS} nor {INDEX} is there, and nothing "
             "else is read."
         )
-    shards = _weight_map(directory)
+    return _sharded(directory / INDEX, weight_map(directory))
+
+
+def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
+    """The entries of all shards; each tensor must be where the index says, and nowhere else."""
     headers: dict[str, dict[str, Entry]] = {}
     for shard in sorted(set(shards.values())):
-        if not (directory / shard).is_file():
-            raise CheckpointError(f"{directory / INDEX} names {shard}, which is missing; fetch it.")
-        headers[shard] = _header(directory / shard)
-    for tensor, shard in shards.items():
-        if tensor not in headers[shard]:
-            raise CheckpointError(
-                f"{directory / INDEX} says that {shard} holds {tensor!r}, which it does not; "
-                "index and shards are of different versions, so fetch all of them again."
-            )
+        file = index.parent / shard
+        if not file.is_file():
+            raise CheckpointError(f"{index} names {shard}, which is missing; fetch it.")
+        headers[shard] = _header(file)
+    stored = {(tensor, shard) for shard, header in headers.items() for tensor in header}
+    lost = sorted(shards.items() - stored)
+    stray = sorted(place for place in stored - shards.items() if COMPUTED not in place[0])
+    if lost or stray:
+        tensor, shard = (lost or stray)[0]
+        says, does = ("says", "does not") if lost else ("does not say", "does")
+        raise CheckpointError(
+            f"{index} {says} that {shard} holds {tensor!r}, which it {does}; "
+            "index and shards are of different versions, so fetch all of them again."
+        )
     return {tensor: headers[shard][tensor] for tensor, shard in shards.items()}
 
 
@@ -198,7 +127,7 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with safe_open(file, framework="pt") as tensors:
             yield tensors
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{file} is cut short or is not a safetensors file ({error}); fetch it again."
         ) from None
@@ -214,9 +143,12 @@ def _header(file: Path) -> dict[str, Entry]:
 
 
 def check_entries(
-    entries: Mapping[str, Entry], wanted: Mapping[str, Tensor], ignores: Callable[[str], bool]
+    entries: Mapping[str, Entry], wanted: Mapping[str, Tensor], repeats: Mapping[str, str]
 ) -> None:
-    """Refuse a checkpoint whose tensors are not exactly those the model has room for."""
+    """Refuse a checkpoint whose tensors are not exactly those the model has room for.
+
+    `repeats` maps a name that may be stored besides to the wanted tensor that it then repeats.
+    """
     missing = [name for name in wanted if name not in entries]
     if missing:
         raise CheckpointError(
@@ -224,17 +156,18 @@ def check_entries(
             f"the files are incomplete or {CONFIG} describes another model."
         )
     for name, entry in entries.items():
-        if name not in wanted:
-            if ignores(name):
-                continue
+        if COMPUTED in name:
+            continue
+        room = wanted.get(repeats.get(name, name))
+        if room is None:
             raise CheckpointError(
                 f"{entry.file} holds tensor {name!r}, which a model of this {CONFIG} does not "
                 "have; the weights belong to another model."
             )
-        if entry.shape != tuple(wanted[name].shape):
+        if entry.shape != tuple(room.shape):
             raise CheckpointError(
                 f"Tensor {name!r} in {entry.file} has shape {list(entry.shape)}, but {CONFIG} "
-                f"asks for {list(wanted[name].shape)}; they belong to different models."
+                f"asks for {list(room.shape)}; they belong to different models."
             )
         if entry.dtype not in FLOATS:
             raise CheckpointError(
@@ -244,11 +177,40 @@ def check_entries(
 
 
 def read_tensors(entries: Mapping[str, Entry], into: Mapping[str, Tensor]) -> None:
-    """Copy each stored tensor straight into its place; at most one is held besides."""
+    """Copy each stored tensor straight into its place; at most one is held besides.
+
+    NaN and infinities are refused here, because they need not reach the logits: the fused attention
+    of a CPU takes a NaN score for zero, and a damaged model would decode as if it were whole.
+    """
+    finite: dict[str, Tensor] = {}
     for file in sorted({entries[name].file for name in into}):
         with _opened(file) as tensors:
             for name in (name for name in into if entries[name].file == file):
                 into[name].copy_(tensors.get_tensor(name))
+                # The extremes tell in one pass without a temporary; NaN is passed on as either.
+                finite[name] = torch.stack(into[name].aminmax()).isfinite().all()
+    # Looked at once, after all copies are under way: on a GPU every look waits for the device.
+    for name, whole in zip(finite, torch.stack(list(finite.values())).tolist(), strict=True):
+        if not whole:
+            raise CheckpointError(
+                f"Tensor {name!r} in {entries[name].file} holds NaN, infinity or a number too "
+                f"large for {into[name].dtype}; fetch the file again, or load with a wider dtype."
+            )
+
+
+def check_repeats(entries: Mapping[str, Entry], repeats: Mapping[str, str]) -> None:
+    """Refuse a tensor that should repeat another, as a tied head does, and is different."""
+    for name, original in repeats.items():
+        if name in entries and not (_read(entries, name) == _read(entries, original)).all():
+            raise CheckpointError(
+                f"Tensor {name!r} in {entries[name].file} differs from {original!r}, but {CONFIG} "
+                "says that the two are tied; correct the key for tied weights."
+            )
+
+
+def _read(entries: Mapping[str, Entry], name: str) -> Tensor:
+    with _opened(entries[name].file) as tensors:
+        return tensors.get_tensor(name)
 
 
 def write_checkpoint(

@@ -5,14 +5,18 @@ This is the engine for people who have token ids, or a checkpoint without a toke
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor
 
 from wavefront.canvas import Canvas, blank
 from wavefront.engine import decode
 from wavefront.errors import PromptError
 from wavefront.model import Model
-from wavefront.options import Options, Plan, Source, plan
+from wavefront.options import Options, Plan, Source, plan, wants_trace
 from wavefront.rows import Step
 from wavefront.trace import Recorder, Trace
 
@@ -23,30 +27,37 @@ class Ids(NamedTuple):
     tokens: list[list[int]]  # the answer only, uncut
     order: list[list[list[int]]]  # per forward, the positions committed, from the first real token
     forwards: int
-    trace: Trace
+    token_forwards: int  # places computed; guidance computes each twice
+    trace: Trace | None  # on request
 
 
 class Decoding:
-    """Iterate it for its steps, once; then read the answers."""
+    """An iterator over the steps of one decode; the answers so far can be read at any time."""
 
     def __init__(self, model: Model, canvas: Canvas, plan: Plan, *, record: bool = False) -> None:
         self.model, self.canvas, self.plan = model, canvas, plan
-        self.forwards = 0
+        self.forwards = self.token_forwards = 0
+        rows = canvas.tokens.shape[0]
         self._recorder = Recorder(canvas, model.mask_id) if record else None
+        steps = decode(
+            model,
+            canvas,
+            plan.config,
+            steps=[plan.steps] * rows,
+            # One seed for all rows: a prompt draws the same answer alone and in a batch.
+            seeds=[plan.seed] * rows,
+        )
+        self._steps = steps if self._recorder is None else self._recorder.watch(steps)
+        self._last: Step | None = None
 
     def __iter__(self) -> Iterator[Step]:
-        rows = self.canvas.tokens.shape[0]
-        steps = decode(
-            self.model,
-            self.canvas,
-            self.plan.config,
-            steps=[self.plan.steps] * rows,
-            # One seed for all rows: a prompt draws the same answer alone and in a batch.
-            seeds=[self.plan.seed] * rows,
-        )
-        for step in steps if self._recorder is None else self._recorder.watch(steps):
-            self.canvas, self.forwards = step.canvas, step.forwards
-            yield step
+        return self
+
+    def __next__(self) -> Step:
+        step = next(self._steps)
+        self.canvas, self._last = step.canvas, step
+        self.forwards, self.token_forwards = step.forwards, step.token_forwards
+        return step
 
     def drain(self) -> Decoding:
         """Run to the end."""
@@ -59,13 +70,21 @@ class Decoding:
         stop_ids = self.plan.config.sampling.stop_ids
         end = stop_ids[0] if stop_ids else self.model.mask_id
         board = self.canvas.tokens.masked_fill(self.canvas.masked, end)
+        return self._unpadded(board)
+
+    def undecided(self) -> list[list[bool]]:
+        """For each of `tokens`: may it still change? Nothing does once a row is done."""
+        if self._last is None:
+            return self._unpadded(self.canvas.masked)
+        return self._unpadded(~self._last.final & ~self._last.done[:, None])
+
+    def _unpadded(self, board: Tensor) -> list[list[Any]]:
         pairs = zip(board.cpu(), self.canvas.real.cpu(), strict=True)
         return [row[real].tolist() for row, real in pairs]
 
     def holes(self) -> list[list[bool]]:
         """For each of `tokens`: was it a place to fill?"""
-        pairs = zip(self.canvas.slot.cpu(), self.canvas.real.cpu(), strict=True)
-        return [(slot[real] >= 0).tolist() for slot, real in pairs]
+        return self._unpadded(self.canvas.slot >= 0)
 
     def answers(self) -> list[list[int]]:
         """The filled places of every row, uncut."""
@@ -93,33 +112,42 @@ def begin(
 ) -> Decoding:
     """A decode of prompts, each followed by the same number of masked places."""
     settled = plan(options, source(model, stop_ids))
-    if not prompts:
+    rows = [check_ids(model, prompt) for prompt in _each(prompts)]
+    if not rows:
         raise PromptError("There is no prompt: give at least one.")
-    for prompt in prompts:
-        check_ids(model, prompt)
-        check_length(model, len(prompt), settled.length)
+    for row in rows:
+        check_length(model, len(row), settled.length)
     canvas = blank(
-        prompts,
-        settled.length,
-        mask_id=model.mask_id,
-        pad_id=model.pad_id,
-        device=model.device,
+        rows, settled.length, mask_id=model.mask_id, pad_id=model.pad_id, device=model.device
     )
-    return Decoding(model, canvas, settled, record=record)
+    return Decoding(model, canvas, settled, record=wants_trace(options, record))
 
 
-def check_ids(model: Model, prompt: Sequence[int]) -> None:
-    """Refuse a prompt that is empty or holds what is not a token of the model."""
-    if len(prompt) == 0:
+def _each(prompts: Any) -> list[Any]:
+    listed = prompts.tolist() if hasattr(prompts, "tolist") else prompts
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise PromptError(f"Prompts are a list of lists of token ids, not {prompts!r}.")
+    return list(listed)
+
+
+def check_ids(model: Model, prompt: Any) -> list[int]:
+    """A prompt as a list of ids; refused when empty, or holding what is no token of the model."""
+    listed = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise PromptError(f"Each prompt is a list of token ids; {prompt!r} is not one.")
+    if len(listed) == 0:
         raise PromptError("The prompt is empty: give at least one token.")
-    for token in prompt:
-        if isinstance(token, bool) or not isinstance(token, int):
+    ids = []
+    for token in listed:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
             raise PromptError(f"A prompt is a list of token ids; {token!r} is not one.")
-        if not 0 <= token < model.vocab_size:
+        ids.append(operator.index(token))
+        if not 0 <= ids[-1] < model.vocab_size:
             raise PromptError(
-                f"The token id {token} is outside the model's vocabulary, 0 to "
+                f"The token id {ids[-1]} is outside the model's vocabulary, 0 to "
                 f"{model.vocab_size - 1}."
             )
+    return ids
 
 
 def check_length(model: Model, given: int, places: int) -> None:
@@ -132,9 +160,27 @@ def check_length(model: Model, given: int, places: int) -> None:
         )
 
 
-def generate_ids(model: Model, prompts: Sequence[Sequence[int]], **options: Unpack[Options]) -> Ids:
+def generate_ids(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    *,
+    trace: bool = False,
+    **options: Unpack[Options],
+) -> Ids:
     """Fill the places after each prompt. The options are those of `wavefront.Options`."""
-    decoding = begin(model, prompts, options, record=True).drain()
-    trace = decoding.trace()
-    assert trace is not None
-    return Ids(decoding.answers(), trace.order(), decoding.forwards, trace)
+    decoding = begin(model, prompts, options, record=trace)
+    offset = decoding.canvas.real.long().argmax(-1).tolist()
+    commits = [step.decision.commit for step in decoding]
+    # On the device until the end: moving a board at every step would wait for it.
+    boards = torch.stack(commits, 1).cpu() if commits else decoding.canvas.masked[:, :0].cpu()
+    order = [
+        [(step.nonzero()[:, 0] - first).tolist() for step in row]
+        for row, first in zip(boards, offset, strict=True)
+    ]
+    return Ids(
+        tokens=decoding.answers(),
+        order=order,
+        forwards=decoding.forwards,
+        token_forwards=decoding.token_forwards,
+        trace=decoding.trace(),
+    )

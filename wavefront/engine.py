@@ -20,7 +20,7 @@ from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step, reach, settle, start
-from wavefront.schedule import Schedule, Stats
+from wavefront.schedule import Stats
 from wavefront.stats import Reading, priority_score, read
 
 
@@ -28,7 +28,7 @@ class Flags(NamedTuple):
     """What the host wants to know of a step, as scalar tensors."""
 
     done: Tensor  # every row is
-    overflow: Tensor  # some row reached for more places than were scored: the step is void
+    overflow: Tensor  # some row reached for more places than were scored: its step was void
     bad: Tensor  # some row met NaN
 
 
@@ -42,39 +42,44 @@ def advance(
     wanted = reach(config, rows)
     # The places in reach come first, by position; what follows them only fills a fixed width.
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
-    overflow = (wanted.sum(-1) > width).any()
-    reading = look(model, config, rows, at, padded)
+    overflow = wanted.sum(-1) > width
+    states = forward(model, config, rows.canvas, at, padded)
+    reading = read_places(model, config, rows, at, states)
     bad = (reading.bad & wanted.gather(-1, at)).any(-1)
     rows = remember(config, rows, at, reading)
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow)
-    step = Step(0, 0, view, decision, rows.canvas, rows.final, rows.done)
-    return rows, step, Flags(rows.done.all(), overflow, (rows.bad_step >= 0).any())
+    step = Step(0, 0, 0, view, decision, rows.canvas, rows.final, rows.done)
+    return rows, step, Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any())
 
 
-def look(model: Model, config: Config, rows: Rows, at: Tensor, padded: bool) -> Reading:
-    """The forward pass, and what it says of the places `at` (B, Q)."""
-    canvas = rows.canvas
-    tokens, wanted, attend = canvas.tokens, at, canvas.real if padded else None
-    guided = config.cfg_scale > 0
-    if guided:  # one forward of two rows each: as it is, and with all that was given hidden
-        hidden_prompt = torch.where(canvas.slot >= 0, tokens, model.mask_id)
-        tokens, wanted = torch.cat([tokens, hidden_prompt]), torch.cat([at, at])
-        attend = torch.cat([attend, attend]) if attend is not None else None
-    states = model.hidden(tokens, attend, wanted).flatten(0, 1)
-    count = at.numel()
+def forward(model: Model, config: Config, canvas: Canvas, at: Tensor, padded: bool) -> Tensor:
+    """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
+    attend = canvas.real if padded else None
+    if config.cfg_scale == 0:
+        return model.hidden(canvas.tokens, attend, at)[None]
+    # One forward of two rows each: as it is, and with all that was given hidden.
+    blind = torch.where(canvas.slot >= 0, canvas.tokens, model.mask_id)
+    tokens, twice = torch.cat([canvas.tokens, blind]), torch.cat([at, at])
+    attend = None if attend is None else torch.cat([attend, attend])
+    return model.hidden(tokens, attend, twice).unflatten(0, (2, -1))
+
+
+def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Tensor) -> Reading:
+    """What the hidden states say of the places `at` (B, Q), logits living a chunk at a time."""
+    flat = states.flatten(1, 2)
 
     def logits_of(chunk: slice) -> Tensor:
-        seen = model.head(states[:count][chunk])
-        if not guided:
+        seen = model.head(flat[0, chunk])
+        if len(flat) == 1:
             return seen
-        blind = model.head(states[count:][chunk])
+        blind = model.head(flat[1, chunk])
         return blind + (config.cfg_scale + 1) * (seen - blind)
 
-    keys = noise.key(rows.seed, rows.step, canvas.slot.gather(-1, at), noise.TOKEN)
+    slot = rows.canvas.slot.gather(-1, at)
     return read(
         logits_of,
-        keys,
-        canvas.tokens.gather(-1, at),
+        noise.key(rows.seed, rows.step, slot, noise.TOKEN),
+        rows.canvas.tokens.gather(-1, at),
         vocab_size=model.vocab_size,
         mask_id=model.mask_id,
         sampling=config.sampling,
@@ -88,6 +93,9 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     slot = rows.canvas.slot.gather(-1, at)
     bits = noise.key(rows.seed, rows.step, slot, noise.PRIORITY)
     score = priority_score(config.priority, fresh, bits)
+    if config.priority == "entropy":
+        # Sure of the mask token is not sure of anything that could be written.
+        score = score.masked_fill(reading.reluctant, float("-inf"))
     if config.order_noise > 0:
         order = noise.key(rows.seed, rows.step, slot, noise.ORDER)
         score = score + config.order_noise * noise.gumbel(order)
@@ -123,47 +131,59 @@ def decode(
     is at most one surplus forward, which is counted.
     """
     rows = start(canvas, config, steps, seeds)
-    lengths = [int(n) for n in rows.length]
-    padded = not bool(canvas.real.all())
-    widest = max(1, *lengths)
-    width = min(
-        widest, max(config.schedule.width(n, t) for n, t in zip(lengths, steps, strict=True))
-    )
-    lag = 1 if canvas.tokens.is_cuda else 0
-    waiting: deque[tuple[int, Step, _Glance]] = deque()
-    index, total, forwards = 0, max(steps), 0
-    while index < total or waiting:
-        idle = index < total and not config.fixed_budget
-        idle = idle and _all_idle(config.schedule, lengths, steps, index)
-        if idle and not waiting:  # zero quotas: the clock goes on without a forward
-            rows, index = rows._replace(step=rows.step + 1), index + 1
-            continue
-        launch = index < total and not idle
+    padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows, steps)
+    lag = _lag(canvas)
+    remaining = _busy(rows, steps)
+    places = canvas.tokens.numel() * (2 if config.cfg_scale > 0 else 1)
+    waiting: deque[tuple[Step, _Glance]] = deque()
+    forwards = 0
+    while remaining > 0:
+        launch = len(waiting) < remaining
         if launch:
             rows, step, flags = run(model, config, rows, width, padded)
-            waiting.append((index, step, _Glance(flags)))
-            index, forwards = index + 1, forwards + 1
-        if len(waiting) <= lag and launch and index < total:
+            waiting.append((step, _Glance(flags)))
+            forwards += 1
+        if launch and len(waiting) <= lag:
             continue
-        number, step, glance = waiting.popleft()
+        step, glance = waiting.popleft()
         done, overflow, bad = glance.read()
-        if overflow:  # the step was void, and so are those in flight: again, with all places
-            waiting.clear()
-            index, width = number, widest
-            continue
         if bad:
-            raise NumericalError(
-                f"The model's logits are NaN or infinite at step {number + 1}; nothing was "
-                "decoded from them. Try dtype='float32', or check the checkpoint."
-            )
-        yield step._replace(number=number, forwards=forwards)
+            raise NumericalError(_nan_message(rows))
+        # A void step is tried again with every place, and so is one that was already in flight.
+        width, remaining = (widest, remaining) if overflow else (width, remaining - 1)
+        number = forwards - len(waiting) - 1
+        yield step._replace(number=number, forwards=forwards, token_forwards=forwards * places)
         if done and not config.fixed_budget:
             return
 
 
-def _all_idle(schedule: Schedule, lengths: Sequence[int], steps: Sequence[int], index: int) -> bool:
-    return all(
-        index >= t or schedule.idle(n, t, index) for n, t in zip(lengths, steps, strict=True)
+def _lag(canvas: Canvas) -> int:
+    """How many steps late the flags are read: on the CPU there is nothing to wait for."""
+    return 1 if canvas.tokens.is_cuda else 0
+
+
+def _widths(config: Config, rows: Rows, steps: Sequence[int]) -> tuple[int, int]:
+    """How many places a step may have to read at most, and how many it probably will."""
+    lengths = rows.length.tolist()
+    widest = max(1, *lengths)
+    if config.fixed_budget:
+        return widest, widest  # a void step would exceed the budget
+    guess = max(config.schedule.width(n, t) for n, t in zip(lengths, steps, strict=True))
+    first = int(reach(config, rows).sum(-1).max())  # holes make many fronts
+    return widest, min(widest, max(guess, first))
+
+
+def _busy(rows: Rows, steps: Sequence[int]) -> int:
+    """The most forwards that a row can need: its steps less those passed over."""
+    pairs = zip(rows.then.tolist(), steps, strict=True)
+    return max(sum(then[s] == s for s in range(budget)) for then, budget in pairs)
+
+
+def _nan_message(rows: Rows) -> str:
+    row, step = max(enumerate(rows.bad_step.tolist()), key=lambda pair: pair[1])
+    return (
+        f"The model's logits are NaN or infinite at step {step + 1} of row {row + 1}; nothing was "
+        "decoded from them. Try dtype='float32', or check the checkpoint."
     )
 
 

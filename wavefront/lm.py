@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,11 +11,11 @@ from typing import Any, Unpack
 import torch
 
 from wavefront import builtin, canvas
-from wavefront.checkpoint import locate
 from wavefront.decoding import Decoding, begin, check_length, source
 from wavefront.errors import CheckpointError, OptionError, PromptError, nearest
+from wavefront.files import locate
 from wavefront.model import Model, load_model
-from wavefront.options import Options, plan
+from wavefront.options import Options, plan, wants_trace
 from wavefront.rows import Step
 from wavefront.text import Tokenizer, infill_ids, prompt_ids
 from wavefront.trace import Trace
@@ -27,8 +27,9 @@ class Completion:
 
     text: str  # up to the first stop token; of an infilling, the whole text
     tokens: list[int]  # the answer up to the first stop token
-    finish_reason: str  # "stop": the model ended it; "length": the canvas was full
+    finish_reason: str | None  # "stop": the model ended it; "length": full; None: unfinished
     forwards: int  # passes through the model, of the batch it was in
+    token_forwards: int  # places computed in them; guidance computes each twice
     prompt_tokens: int
     trace: Trace | None = None  # of the whole batch, on request
 
@@ -40,25 +41,34 @@ class Stream:
         self.lm, self.decoding, self._infilling = lm, decoding, infilling
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self.decoding)
+        return self
+
+    def __next__(self) -> Step:
+        return next(self.decoding)
 
     @property
     def completions(self) -> list[Completion]:
-        """One per prompt, in order."""
-        trace = self.decoding.trace()
-        rows = zip(self.decoding.tokens(), self.decoding.holes(), strict=True)
-        return [self._completion(tokens, holes, trace) for tokens, holes in rows]
+        """One per prompt, in order; of an unfinished one, what is settled from the left."""
+        decoding = self.decoding
+        trace = decoding.trace()
+        rows = zip(decoding.tokens(), decoding.holes(), decoding.undecided(), strict=True)
+        return [self._completion(*row, trace) for row in rows]
 
-    def _completion(self, tokens: list[int], holes: list[bool], trace: Trace | None) -> Completion:
+    def _completion(
+        self, tokens: list[int], holes: list[bool], open_: list[bool], trace: Trace | None
+    ) -> Completion:
         stop_ids = self.decoding.plan.config.sampling.stop_ids
-        shown = _cut_holes(tokens, holes, stop_ids)
-        answer = [token for token, hole in shown if hole]
+        shown = _cut_holes(
+            tokens, holes, [t in stop_ids or o for t, o in zip(tokens, open_, strict=True)]
+        )
         text = [token for token, hole in shown if hole or self._infilling]
+        ended = "stop" if len(shown) < len(tokens) else "length"
         return Completion(
             text=self.lm.tokenizer.decode(text),
-            tokens=answer,
-            finish_reason="stop" if len(shown) < len(tokens) else "length",
+            tokens=[token for token, hole in shown if hole],
+            finish_reason=None if any(open_) else ended,
             forwards=self.decoding.forwards,
+            token_forwards=self.decoding.token_forwards,
             prompt_tokens=len(holes) - sum(holes),
             trace=trace,
         )
@@ -102,6 +112,8 @@ class LM:
         self, text: str, *, trace: bool = False, **options: Unpack[Options]
     ) -> Stream:
         """`infill`, step by step."""
+        if not isinstance(text, str):
+            raise PromptError(f"Infilling takes one text with holes, not {type(text).__name__}.")
         for name in ("max_new_tokens", "gen_length", "max_tokens"):
             if name in options:
                 raise OptionError(f"The holes say how many places to fill: leave out {name}.")
@@ -117,7 +129,11 @@ class LM:
             pad_id=self.model.pad_id,
             device=self.model.device,
         )
-        return Stream(self, Decoding(self.model, board, settled, record=trace), infilling=True)
+        return Stream(
+            self,
+            Decoding(self.model, board, settled, record=wants_trace(options, trace)),
+            infilling=True,
+        )
 
 
 def _is_batch(prompt: Any) -> bool:
@@ -126,17 +142,17 @@ def _is_batch(prompt: Any) -> bool:
         return False
     if not isinstance(prompt, Sequence) or len(prompt) == 0:
         raise PromptError("A prompt is a string, a list of messages, or a list of either.")
-    return not isinstance(prompt[0], dict)
+    return not isinstance(prompt[0], Mapping)
 
 
 def _cut_holes(
-    tokens: Sequence[int], holes: Sequence[bool], stop_ids: Sequence[int]
+    tokens: Sequence[int], holes: Sequence[bool], ends: Sequence[bool]
 ) -> list[tuple[int, bool]]:
-    """(token, hole?) with every hole cut at its own first stop token."""
+    """(token, hole?) with every hole cut at its own first end."""
     kept: list[tuple[int, bool]] = []
     ended = False
-    for token, hole in zip(tokens, holes, strict=True):
-        ended = hole and (ended or token in stop_ids)
+    for token, hole, end in zip(tokens, holes, ends, strict=True):
+        ended = hole and (ended or end)
         if not ended:
             kept.append((token, hole))
     return kept
@@ -162,6 +178,7 @@ def load(
             f"There is no model {name!r}{nearest(name, known)}; give a built-in one "
             f"({', '.join(known)}), a directory, or a hub id such as 'org/name'."
         )
-    directory = builtin.directory(name) or locate(path, revision=revision, offline=offline)
+    directory = locate(path, revision=revision, offline=offline)
+    tokenizer = Tokenizer.load(Path(directory))  # first: a missing file is told before the wait
     model = load_model(directory, device=device, dtype=dtype)
-    return LM(model, Tokenizer.load(Path(directory)), name=name)
+    return LM(model, tokenizer, name=name)

@@ -15,7 +15,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wavefront.checkpoint import check_entries, open_checkpoint, read_tensors, write_checkpoint
+from wavefront.checkpoint import (
+    check_entries,
+    check_repeats,
+    open_checkpoint,
+    read_tensors,
+    write_checkpoint,
+)
 from wavefront.errors import CheckpointError, OptionError, nearest
 
 SHELF = "wavefront.models"
@@ -115,7 +121,7 @@ def load_model(
     revision: str | None = None,
     offline: bool = False,
 ) -> Model:
-    """A published checkpoint, ready to run: a local directory, or a hub id such as `org/name`.
+    """A checkpoint, ready to run: a built-in name, a local directory, or a hub id like `org/name`.
 
     On CUDA in the stored half precision, or bfloat16; elsewhere in float32. With `offline`, or
     HF_HUB_OFFLINE=1, only what the hub's cache already holds is used.
@@ -123,17 +129,23 @@ def load_model(
     target = resolve_device(device)
     precision = resolve_dtype(dtype)
     files = open_checkpoint(path, revision=revision, offline=offline)
-    shelf = family_module(str(files.config.get("model_type")))
+    if files.config.get("model_type") is None:
+        raise CheckpointError(
+            f"{files.directory / 'config.json'} has no 'model_type', which names the family; "
+            "add the key from the published config."
+        )
+    shelf = family_module(str(files.config["model_type"]))
     settings = dict(files.config)
     if settings.get("mask_token_id") is None:
         settings["mask_token_id"] = files.added_token(shelf.MASK_TOKEN)
     settings["eos_token_id"] = _merged(settings, files.generation, key="eos_token_id")
     model = shelf.Net(shelf.Config.from_json(settings))
-    check_entries(files.entries, model.published(), model.ignores)
+    check_entries(files.entries, model.published(), model.repeats())
     if precision is None:
         precision = _default_dtype(target, files.dtype)
     model = model.to(precision).to_empty(device=target)
     read_tensors(files.entries, model.published())
+    check_repeats(files.entries, model.repeats())
     return model.eval()
 
 
@@ -162,15 +174,18 @@ def save_checkpoint(
     write_checkpoint(directory, config | {"torch_dtype": name}, tensors)
 
 
+def families() -> list[str]:
+    """The names of the shelf's families."""
+    found = pkgutil.iter_modules(importlib.import_module(SHELF).__path__)
+    return sorted(entry.name for entry in found if entry.name not in PARTS)
+
+
 def family_module(model_type: str) -> Any:
-    """The shelf's file for a `model_type`: its `Config`, `Net` and `MASK_TOKEN`."""
+    """The shelf's file for a `model_type`: its `Config`, `Net`, `MASK_TOKEN` and `TOY`."""
     name = model_type.lower()
     name = ALSO.get(name, name)
-    shelf = importlib.import_module(SHELF)
-    known = [entry.name for entry in pkgutil.iter_modules(shelf.__path__)]
-    families = [entry for entry in known if entry not in PARTS]
-    if name not in families:
-        taken = sorted([*families, *ALSO])
+    if name not in families():
+        taken = sorted([*families(), *ALSO])
         raise CheckpointError(
             f"config.json says model_type {model_type!r}, which no family takes; "
             f"known: {', '.join(taken)}{nearest(name, taken)}."

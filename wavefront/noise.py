@@ -41,8 +41,11 @@ def key(seed: Tensor, step: Tensor, slot: Tensor, stream: int) -> Tensor:
 
 
 def uniform(bits: Tensor) -> Tensor:
-    """float32 strictly inside (0, 1) from hashed int32, in steps of 2^-24."""
-    return (((bits >> 8) & 0xFFFFFF).float() + 0.5) * 2.0**-24
+    """float32 strictly inside (0, 1) from hashed int32, in steps of 2^-23.
+
+    With one bit more the largest draw would round to 1.
+    """
+    return (((bits >> 9) & 0x7FFFFF).float() + 0.5) * 2.0**-23
 
 
 def gumbel(bits: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ samplers are accepted; an unknown one is refused with the nearest that we have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -53,6 +54,7 @@ class Options(TypedDict, total=False):
     logits_eos_inf: bool
     confidence_eos_eot_inf: bool
     mask_id: int
+    output_history: bool  # Dream's name for `trace`
 
 
 _SAME = {
@@ -119,8 +121,7 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     _check_mask(given, model)
     places = length if length is not None else given.get("max_new_tokens", DEFAULT_LENGTH)
     whole("max_new_tokens", places, 1, _LONGEST)
-    steps = given.get("steps")
-    steps = places if steps is None else steps
+    steps = given.get("steps", places)
     whole("steps", steps, 1, _LONGEST)
     seed = given.get("seed", 0)
     whole("seed", seed, 0, (1 << 63) - 1)
@@ -129,17 +130,37 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     return Plan(config, places, steps, seed)
 
 
+def wants_trace(options: Mapping[str, Any], trace: bool) -> bool:
+    """Is a record asked for, by our name or by Dream's?"""
+    asked = options.get("output_history") or False
+    if not isinstance(asked, bool) or not isinstance(trace, bool):
+        raise OptionError("trace (or output_history) must be True or False.")
+    return trace or asked
+
+
 def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
     known = Options.__annotations__
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:
             raise OptionError(f"There is no option {name!r}{nearest(name, known)}.")
+        if value is None:
+            continue  # None is the default, whatever the option
         target = _SAME.get(name, name)
         if target in given:
             raise OptionError(f"{target!r} is given twice, once as {name!r}.")
-        given[target] = value
+        given[target] = _plain(value)
     return given
+
+
+def _plain(value: Any) -> Any:
+    """A whole number of any library (numpy, a tensor of one element) as Python's own."""
+    if isinstance(value, int) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def _check_mask(given: dict[str, Any], model: Source) -> None:
@@ -152,7 +173,7 @@ def _config(given: dict[str, Any], model: Source) -> Config:
     if alg is not None:
         one_of("alg", alg, _ALGORITHMS)
     for name in ("eps", "alg_temp"):
-        if given.get(name) is not None and alg is None:
+        if name in given and alg is None:
             raise OptionError(f"{name} belongs to Dream's sampler: give alg= as well.")
     if given.get("cache") not in (None, "none"):
         raise OptionError(f"There is no cache {given['cache']!r}; there is: none.")
@@ -173,6 +194,9 @@ def _schedule(given: dict[str, Any]) -> Schedule:
     shape = {name: given[name] for name in ("max_wave_size", "radius") if name in given}
     block = given.get("block_length")
     asked = given.get("schedule")
+    for name in ("block_length", "max_wave_size", "radius"):
+        if name in given:
+            whole(name, given[name], 1)
     if given.get("alg") is not None:
         if asked is not None or block is not None or shape:
             raise OptionError(
@@ -196,7 +220,7 @@ def _schedule(given: dict[str, Any]) -> Schedule:
 
 
 def _priority(given: dict[str, Any]) -> str:
-    named = [name for name in ("priority", "remasking", "alg") if given.get(name) is not None]
+    named = [name for name in ("priority", "remasking", "alg") if name in given]
     if len(named) > 1:
         raise OptionError(f"{' and '.join(named)} say the same thing: give one of them.")
     if named == ["remasking"]:
@@ -204,13 +228,18 @@ def _priority(given: dict[str, Any]) -> str:
         return _REMASKING[given["remasking"]]
     if named == ["alg"]:
         return _ALGORITHMS[given["alg"]]
-    return given.get("priority") or "confidence"
+    return given.get("priority", "confidence")
 
 
 def _order_noise(given: dict[str, Any]) -> float:
     # Drawing k places without replacement from softmax(score / alg_temp) is taking the k best of
     # score + alg_temp * Gumbel noise: Dream's alg_temp is our order noise.
-    return given.get("alg_temp") or given.get("order_noise", 0.0)
+    if "alg_temp" in given:
+        if "order_noise" in given:
+            raise OptionError("alg_temp and order_noise say the same thing: give one of them.")
+        real("alg_temp", given["alg_temp"], 0)
+        return given["alg_temp"]
+    return given.get("order_noise", 0.0)
 
 
 def _eos(given: dict[str, Any]) -> str:
@@ -223,15 +252,16 @@ def _eos(given: dict[str, Any]) -> str:
 
 
 def _sampling(given: dict[str, Any], model: Source) -> Sampling:
-    stop_ids = given.get("stop_ids")
-    ids = tuple(model.stop_ids if stop_ids is None else stop_ids)
+    ids = given.get("stop_ids", model.stop_ids)
+    if not isinstance(ids, Iterable) or isinstance(ids, str):
+        raise OptionError(f"stop_ids must be a list of token ids, not {ids!r}.")
+    ids = tuple(_plain(one) for one in ids)
     for one in ids:
         whole("stop_ids", one, 0, model.vocab_size - 1)
-    rule = given.get("sampling")
-    if rule is None:  # each family's published rule
-        rule = "dream" if model.family == "dream" or given.get("alg") else "llada"
+    # Each family's published rule, unless told otherwise.
+    own = "dream" if model.family == "dream" or given.get("alg") else "llada"
     return Sampling(
-        rule=rule,
+        rule=given.get("sampling", own),
         temperature=given.get("temperature", 0.0),
         top_p=given.get("top_p"),
         top_k=given.get("top_k"),

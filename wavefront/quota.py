@@ -28,12 +28,16 @@ def dream_fraction(steps: Tensor, step: Tensor, eps: float) -> Tensor:
 
 
 def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
-    """The published grid from 1 down to eps, built from both ends as its float32 linspace is."""
+    """The published grid from 1 down to eps, to the bit: torch's float32 linspace.
+
+    It steps by a float32 gap from both ends and rounds once, which float64 reproduces.
+    """
+    exact = torch.float32 if steps.device.type == "mps" else torch.float64  # mps has no float64
     end = torch.full_like(steps, eps, dtype=torch.float32)  # on the device: a scalar would sync
-    gap = (end - 1) / steps.float()
-    rising = 1 + gap * index.float()
-    falling = end - gap * (steps - index).float()
-    return torch.where(index * 2 < steps + 1, rising, falling)
+    gap = ((end - 1) / steps.float()).to(exact)
+    rising = (1 + gap * index).float()
+    falling = (end.to(exact) - gap * (steps - index)).float()
+    return torch.where(index < (steps + 1) // 2, rising, falling)
 
 
 def dream(left: Tensor, steps: Tensor, step: Tensor, eps: float) -> Tensor:

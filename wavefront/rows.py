@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache
 from wavefront.canvas import Canvas, finished
 from wavefront.errors import one_of, real
 from wavefront.schedule import Clock, Decision, Schedule, State, Stats, View, every_stat
@@ -31,7 +30,6 @@ class Config:
     cfg_scale: float = 0.0
     order_noise: float = 0.0
     fixed_budget: bool = False  # run every one of the T forwards, also those that commit nothing
-    cache: Cache | None = None
 
     def __post_init__(self) -> None:
         one_of("priority", self.priority, PRIORITIES)
@@ -41,7 +39,7 @@ class Config:
     @property
     def needs(self) -> tuple[str, ...]:
         """The optional statistics to compute."""
-        return tuple({*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())})
+        return tuple(sorted({*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())}))
 
 
 class Rows(NamedTuple):
@@ -58,13 +56,19 @@ class Rows(NamedTuple):
     steps: Tensor
     step: Tensor
     seed: Tensor
+    then: Tensor  # (B, T + 2) long: the step after each; those sure to commit nothing are skipped
     done: Tensor  # (B,) bool
     bad_step: Tensor  # (B,) long: the first step whose logits were NaN; -1 while none was
 
     @property
     def last(self) -> Tensor:
-        """(B,) bool: the next step is the last of the budget."""
-        return self.step >= self.steps - 1
+        """(B,) bool: the next step is the last that can commit."""
+        return self.following >= self.steps
+
+    @property
+    def following(self) -> Tensor:
+        """(B,) long: the step after the next one."""
+        return self.then.gather(-1, self.step[:, None] + 1)[:, 0]
 
     @property
     def clock(self) -> Clock:
@@ -72,10 +76,11 @@ class Rows(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a consumer receives: tensors on the device, and two counts."""
+    """What a consumer receives of one forward: tensors on the device, and three counts."""
 
-    number: int  # from 0
-    forwards: int  # so far, surplus ones included
+    number: int  # of the forward, from 0; the row's own step is view.clock.step
+    forwards: int  # launched so far, surplus ones included
+    token_forwards: int  # places computed so far; guidance computes each twice
     view: View
     decision: Decision  # as applied
     canvas: Canvas  # after it
@@ -86,55 +91,71 @@ class Step(NamedTuple):
 def start(canvas: Canvas, config: Config, steps: Sequence[int], seeds: Sequence[int]) -> Rows:
     """The rows before the first step."""
     board = torch.zeros_like(canvas.tokens, dtype=torch.float32)
-    optional = dict.fromkeys(config.needs, board)
     column = torch.zeros_like(canvas.tokens[:, 0])
     length = (canvas.slot >= 0).sum(-1)
+    then = column[:, None] + torch.tensor(
+        timetable(config, length.tolist(), steps), device=column.device
+    )
     return Rows(
         canvas=canvas,
         state=config.schedule.init(canvas),
         proposal=canvas.tokens,
-        stats=Stats(logp=board, **optional),
+        stats=Stats(logp=board, **dict.fromkeys(config.needs, board)),
         score=board,
         final=canvas.known,
         age=torch.full_like(canvas.tokens, -1),
         length=length,
         steps=column + torch.tensor(list(steps), device=column.device),
-        step=column,
+        step=then[:, 0],
         seed=column + torch.tensor(list(seeds), device=column.device),
+        then=then,
         done=length == 0,
         bad_step=column - 1,
     )
 
 
+def timetable(config: Config, lengths: Sequence[int], steps: Sequence[int]) -> list[list[int]]:
+    """[row][s]: the first step from s on that may commit; T (and beyond) when there is none.
+
+    Zero quotas are known in advance, so a row passes over them without a forward, each row for
+    itself, and the clock that its strategy sees is the same as if it had waited.
+    """
+    width = max(steps) + 2
+    table = []
+    for length, budget in zip(lengths, steps, strict=True):
+        follows = [budget] * width
+        for step in reversed(range(budget)):
+            idle = not config.fixed_budget and config.schedule.idle(length, budget, step)
+            follows[step] = follows[step + 1] if idle else step
+        table.append(follows)
+    return table
+
+
 def reach(config: Config, rows: Rows) -> Tensor:
     """(B, L) bool: what the next step may read; everything undecided when it is the last one."""
     wanted = config.schedule.reach(rows.canvas, rows.state, rows.clock)
-    return wanted | (rows.canvas.masked & rows.last[:, None])
+    return (wanted | (rows.canvas.masked & rows.last[:, None])) & ~rows.done[:, None]
 
 
 def settle(
     config: Config, rows: Rows, mask_id: int, *, bad: Tensor, void: Tensor
 ) -> tuple[Rows, View, Decision]:
-    """Decide and write. Rows in `bad` (B,) stand still; `void` (scalar) stops even the clock."""
+    """Decide and write. Rows in `bad` or `void`, (B,) bool, stand still; void ones try again."""
     canvas = rows.canvas
     view = View(
         rows.score, rows.stats, rows.proposal, canvas.masked, canvas.known, canvas.slot, rows.clock
     )
     active = ~(rows.done | bad | void | (rows.step >= rows.steps))
-    decision = config.schedule.step(view, rows.state)
-    decision = _applied(decision, rows, active[:, None])
+    decision = _applied(config.schedule.step(view, rows.state), rows, active[:, None])
     after = _write(config, rows, decision, active, mask_id)
-    step = rows.step + ~void
-    first_bad = bad & ~void & (rows.bad_step < 0)
-    return (
-        after._replace(
-            step=step,
-            done=after.done | (step >= rows.steps),
-            bad_step=torch.where(first_bad, rows.step, rows.bad_step),
-        ),
-        view,
-        decision,
+    step = torch.where(void, rows.step, rows.following)
+    first_bad = bad & ~void & ~rows.done & (rows.bad_step < 0)
+    after = after._replace(
+        step=step,
+        done=after.done | (step >= rows.steps),
+        bad_step=torch.where(first_bad, rows.step, rows.bad_step),
     )
+    return after, view, decision
 
 
 def _applied(decision: Decision, rows: Rows, active: Tensor) -> Decision:

@@ -65,6 +65,7 @@ class Take(Spec):
     """How many places to commit, and which. One file on the shelf `takes/`."""
 
     needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "own"
+    planned: ClassVar[bool] = False  # its counts are fixed by length and steps
 
     def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
         """(B, L) bool: the commit, from `among`; `reserve` serves when `among` is too short."""
@@ -83,6 +84,7 @@ class Schedule(Spec):
     """Where to look. One file on the shelf `schedules/`."""
 
     needs: ClassVar[tuple[str, ...]] = ()
+    revises: ClassVar[bool] = False  # may take back, so no step is sure to be idle
     take: Take
 
     def init(self, canvas: Canvas) -> State:
@@ -102,8 +104,12 @@ class Schedule(Spec):
         return length
 
     def idle(self, length: int, steps: int, step: int) -> bool:
-        """True when this step is sure to commit nothing."""
-        return self.take.idle(length, steps, step)
+        """True when this step is sure to change nothing."""
+        return not self.revises and self.take.idle(length, steps, step)
+
+    def front(self, state: State) -> Tensor | None:
+        """(B, L) bool: the places held ready for the next step, if it keeps any; for viewers."""
+        return None
 
     def validate(self, length: int, steps: int) -> None:
         """Raise OptionError when this strategy cannot run on so many places and steps."""

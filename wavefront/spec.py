@@ -108,7 +108,7 @@ def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
     options: dict[str, Any] = {}
     if call and len(call.args) > len(fields):
         raise SpecError(f"{name} takes at most {len(fields)} options, {text!r} gives more.")
-    parts = {f.name for f in dataclasses.fields(made) if isinstance(f.default, Spec)}
+    kinds = {f.name: _kind(f.default) for f in dataclasses.fields(made)}
     pairs = [*zip(fields, call.args, strict=False)] if call else []
     pairs += [(word.arg or "", word.value) for word in call.keywords] if call else []
     for option, value in pairs:
@@ -119,11 +119,7 @@ def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
             )
         if option in options:
             raise SpecError(f"{name} is given the option {option!r} twice.")
-        options[option] = _value(value, text, outside)
-        if option in parts and not isinstance(options[option], Spec):
-            raise SpecError(
-                f"{name}: {option} must be a take such as quota(), not {options[option]!r}."
-            )
+        options[option] = _value(value, f"{name}: {option}", kinds[option], outside)
     return _make(made, name, options)
 
 
@@ -144,12 +140,25 @@ def _dotted(node: ast.expr, text: str) -> str:
     raise SpecError(f"Cannot read {text[:80]!r}: a name was expected before the options.")
 
 
-def _value(node: ast.expr, text: str, outside: bool) -> Any:
+def _kind(default: Any) -> type[Spec] | None:
+    """The shelf's base class (such as Take) for an option that is itself a strategy."""
+    lineage = type(default).__mro__
+    return lineage[lineage.index(Spec) - 1] if Spec in lineage else None
+
+
+def _value(node: ast.expr, option: str, kind: type[Spec] | None, outside: bool) -> Any:
+    if kind is None:
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            shown = ast.unparse(node)[:40]
+            raise SpecError(
+                f"{option} must be a plain value, and a word goes in quotes, not {shown}."
+            ) from error
+    made = None
     if isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        return _build(node, text, "takes", outside)  # a strategy inside a strategy is a take
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise SpecError(
-            f"Cannot read an option in {text[:80]!r}; only plain values are taken."
-        ) from error
+        made = _build(node, option, f"{kind.__name__.lower()}s", outside)
+    if not isinstance(made, kind):
+        shown = ast.unparse(node)[:40]
+        raise SpecError(f"{option} must be a {kind.__name__.lower()} such as quota(), not {shown}.")
+    return made

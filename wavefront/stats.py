@@ -60,6 +60,7 @@ class Reading(NamedTuple):
 
     proposal: Tensor  # long
     bad: Tensor  # bool: NaN, or no finite logit at all
+    reluctant: Tensor  # bool: the mask token, which cannot be proposed, is the most probable
     logp: Tensor  # float32, as the rest; see Stats
     margin: Tensor | None
     entropy: Tensor | None
@@ -113,6 +114,7 @@ def _read(
     return Reading(
         proposal,
         bad,
+        reluctant=judged[..., mask_id] >= judged.amax(-1),
         logp=log_probability(judged, proposal).float(),
         margin=_margin(judged, mask_id) if "margin" in needs else None,
         entropy=_entropy(judged) if "entropy" in needs else None,
@@ -147,7 +149,8 @@ def _draw(logits: Tensor, keys: Tensor, temperature: float) -> Tensor:
 def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Tempered logits with everything outside top-p and top-k at -inf, in Dream's order."""
     if sampling.temperature > 0:
-        logits = logits / sampling.temperature
+        # From the maximum down, so that a tiny temperature gives -inf and not infinity.
+        logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, where = logits.sort(dim=-1, descending=True, stable=True)
         before = F.pad(ordered.softmax(-1).cumsum(-1)[..., :-1], (1, 0))
@@ -170,7 +173,9 @@ def log_probability(logits: Tensor, token: Tensor) -> Tensor:
     """
     chosen = logits.gather(-1, token[..., None])
     others = logits.scatter(-1, token[..., None], float("-inf")).logsumexp(-1)
-    return -F.softplus(others - chosen[..., 0])
+    # A token that was removed has probability 0, also when nothing else is left.
+    logp = -F.softplus(others - chosen[..., 0])
+    return torch.where(chosen[..., 0].isneginf(), float("-inf"), logp)
 
 
 def priority_score(name: str, stats: Stats, bits: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ token's spelling gets the ids that the checkpoint's own tokenizer gives it, whic
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
@@ -27,6 +26,7 @@ from tokenizers import Tokenizer as Backend
 
 from wavefront import chat
 from wavefront.errors import CheckpointError, PromptError
+from wavefront.files import read_json
 
 Json = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ class Tokenizer:
     def load(cls, directory: Path) -> Tokenizer:
         """From `tokenizer.json`, or from `vocab.json` and `merges.txt` where it is missing."""
         directory = Path(directory)
-        settings = _read_json(directory / "tokenizer_config.json")
+        settings = read_json(directory / "tokenizer_config.json", required=False)
         added = _added_tokens(directory, settings)
         backend = _read_backend(directory, added)
         # Settings may list tokens that tokenizer.json lacks; each must get the id listed.
@@ -107,7 +107,7 @@ class Tokenizer:
         template = chat.find_template(
             directory, settings, knows=lambda token: backend.token_to_id(token) is not None
         )
-        config = _read_json(directory / "config.json")
+        config = read_json(directory / "config.json", required=False)
         return cls(backend, settings, config, template=template)
 
     def token_to_id(self, token: str) -> int | None:
@@ -234,24 +234,13 @@ def _ids(value: object) -> list[int]:
     return [id for id in (value if isinstance(value, list) else [value]) if type(id) is int]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a file that is not there is an empty one."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: get the checkpoint again.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object: get the checkpoint again.")
-    return value
-
-
 def _added_tokens(directory: Path, settings: Json) -> dict[int, AddedToken]:
     """Tokens beside the merged vocabulary, in id order.
 
     `added_tokens.json` has no flags, so it counts only where no `tokenizer.json` knows better.
     """
     whole = (directory / "tokenizer.json").is_file()
-    plain = {} if whole else _read_json(directory / "added_tokens.json")
+    plain = {} if whole else read_json(directory / "added_tokens.json", required=False)
     try:
         added = {int(id): AddedToken(token, normalized=False) for token, id in plain.items()}
         for id, entry in (settings.get("added_tokens_decoder") or {}).items():
@@ -282,7 +271,7 @@ def _read_backend(directory: Path, added: Mapping[int, AddedToken]) -> Backend:
 def _from_vocabulary(directory: Path, added: Mapping[int, AddedToken]) -> Backend:
     """Qwen2's tokenizer from its two older files."""
     # Inside the vocabulary an added token keeps its id; left to itself, the library numbers anew.
-    vocabulary = _read_json(directory / "vocab.json")
+    vocabulary = read_json(directory / "vocab.json", required=False)
     vocabulary |= {token.content: id for id, token in added.items()}
     lines = (directory / "merges.txt").read_text(encoding="utf-8").split("\n")
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]

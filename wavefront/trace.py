@@ -21,7 +21,7 @@ class Trace:
     """S steps of B rows on a board of L places, on the CPU."""
 
     first: Canvas  # before the first step
-    index: tuple[int, ...]  # the number of each recorded step; skipped ones are missing
+    step: Tensor  # (S, B) long: each row's own step; those passed over are missing
     commit: Tensor  # (S, B, L) bool
     remask: Tensor  # (S, B, L) bool
     scope: Tensor  # (S, B, L) bool
@@ -31,7 +31,7 @@ class Trace:
     mask_id: int
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.step)
 
     def replay(self) -> Iterator[Canvas]:
         """The canvas after every step, from the record alone."""
@@ -40,21 +40,13 @@ class Trace:
             canvas = canvas.commit(commit, tokens).take_back(remask, self.mask_id)
             yield canvas
 
-    def order(self) -> list[list[list[int]]]:
-        """[row][step] -> committed positions, counted from the row's first real token."""
-        offset = self.first.real.long().argmax(-1)
-        return [
-            [(step.nonzero()[:, 0] - offset[row]).tolist() for step in self.commit[:, row]]
-            for row in range(self.commit.shape[1])
-        ]
-
 
 class Recorder:
     """Passes steps through and keeps what a trace needs of them."""
 
     def __init__(self, first: Canvas, mask_id: int) -> None:
         self.first, self.mask_id = first, mask_id
-        self._kept: list[tuple[int, tuple[Tensor, ...]]] = []
+        self._kept: list[tuple[Tensor, ...]] = []
         self._forwards = 0
 
     def watch(self, steps: Iterable[Step]) -> Iterator[Step]:
@@ -62,18 +54,25 @@ class Recorder:
             decision, view = step.decision, step.view
             none = torch.zeros_like(decision.commit)
             remask = none if decision.remask is None else decision.remask
-            kept = (decision.commit, remask, decision.scope, view.proposal, view.stats.logp)
-            self._kept.append((step.number, kept))
+            self._kept.append(
+                (
+                    view.clock.step,
+                    decision.commit,
+                    remask,
+                    decision.scope,
+                    view.proposal,
+                    view.stats.logp,
+                )
+            )
             self._forwards = step.forwards
             yield step
 
     def trace(self) -> Trace:
         """What was recorded so far."""
-        if self._kept:
-            parts = [torch.stack(c).cpu() for c in zip(*(k for _, k in self._kept), strict=True)]
-        else:
-            empty = self.first.masked[None][:0].cpu()
-            parts = [empty, empty, empty, empty.long(), empty.float()]
         first = Canvas(*(t.cpu() for t in self.first))
-        index = tuple(number for number, _ in self._kept)
-        return Trace(first, index, *parts, forwards=self._forwards, mask_id=self.mask_id)
+        if self._kept:
+            parts = [torch.stack(column).cpu() for column in zip(*self._kept, strict=True)]
+        else:
+            empty = first.masked[None][:0]
+            parts = [empty[..., 0].long(), empty, empty, empty, empty.long(), empty.float()]
+        return Trace(first, *parts, forwards=self._forwards, mask_id=self.mask_id)

@@ -6,11 +6,21 @@ describe the published models, so a missing key is refused by name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from wavefront.errors import CheckpointError
+
+# The values of a key that the backbone computes, the usual one first; None: it may be absent.
+Supported = Mapping[str, tuple[Any, ...]]
+# What `rope_parameters` may hold beside the base: all else is another rotation than the plain one.
+PLAIN_ROTARY: Supported = {
+    "rope_type": ("default", None),
+    "type": ("default", None),
+    "partial_rotary_factor": (1, None),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +47,59 @@ class Architecture:
     def head_dim(self) -> int:
         return self.width // self.heads
 
+    def shared_json(self, supported: Supported) -> dict[str, Any]:
+        """The keys of `Keys.shared`, and those that have one supported value."""
+        return {key: values[0] for key, values in supported.items()} | {
+            "vocab_size": self.vocab_size,
+            "rope_theta": self.theta,
+            "rms_norm_eps": self.eps,
+            "mask_token_id": self.mask_id,
+            "pad_token_id": self.pad_id,
+            "eos_token_id": self.stop_ids[0] if len(self.stop_ids) == 1 else list(self.stop_ids),
+        }
+
 
 class Keys:
     """The keys of one config.json; every reading names the key and value it refuses."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], supported: Supported | None = None) -> None:
         self.values = values
+        for key, choices in (supported or {}).items():
+            self.only(key, *choices)
+
+    def shared(self, rows: int) -> dict[str, Any]:
+        """The fields whose keys have one name in all families; `rows` is the vocabulary's size."""
+        stops = self.tokens("eos_token_id", below=rows)
+        pad = self.tokens("pad_token_id", below=rows)
+        return {
+            "vocab_size": rows,
+            "theta": self.rotary_base(),
+            "eps": self.number("rms_norm_eps"),
+            "mask_id": self.token("mask_token_id", below=rows),
+            "pad_id": (*pad, *stops, 0)[0],
+            "stop_ids": stops,
+        }
+
+    def rotary_base(self) -> float:
+        """`rope_theta`, which newer files hold inside `rope_parameters`: it may stand in both."""
+        self.only("partial_rotary_factor", *PLAIN_ROTARY["partial_rotary_factor"])
+        nested = self.values.get("rope_parameters")
+        if nested is None:
+            return self.number("rope_theta")
+        if not isinstance(nested, Mapping):
+            self.only("rope_parameters", None)
+        inner = Keys(nested)
+        for key in nested:
+            if key != "rope_theta":
+                inner.only(key, *PLAIN_ROTARY.get(key, (None,)))
+        holders = [keys for keys in (self, inner) if keys.values.get("rope_theta") is not None]
+        bases = [keys.number("rope_theta") for keys in holders or (self,)]
+        if bases[0] != bases[-1]:
+            raise CheckpointError(
+                f"config.json: rope_theta is {bases[0]!r}, but {bases[-1]!r} inside "
+                "rope_parameters; keep the one the model was trained with."
+            )
+        return bases[0]
 
     def size(self, key: str) -> int:
         """A required whole number, at least 1."""
@@ -57,10 +114,12 @@ class Keys:
         return None if self.values.get(key) is None else self.size(key)
 
     def number(self, key: str) -> float:
-        """A required number above 0."""
+        """A required number above 0, and finite."""
         value = self._required(key)
-        if type(value) not in (int, float) or not value > 0:
-            raise CheckpointError(f"config.json: {key} must be a number above 0, not {value!r}.")
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+            raise CheckpointError(
+                f"config.json: {key} must be a finite number above 0, not {value!r}."
+            )
         return float(value)
 
     def flag(self, key: str) -> bool:

@@ -1,6 +1,6 @@
 """Dream, and Qwen2-shaped checkpoints taken as Dream: the output at a place describes the NEXT one.
 
-That displacement is undone here, in `Net.hidden`, and nowhere else.
+That displacement is undone here, in `Net.sources`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from wavefront.errors import CheckpointError
-from wavefront.model import KV
 from wavefront.models.architecture import Architecture, Keys
 from wavefront.models.transformer import Names, Transformer
 
@@ -24,6 +22,8 @@ SUPPORTED = {
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
 }
+# A toy's numbers, as far as families differ in them.
+TOY = {"kv_heads": 2, "theta": 1e6, "eps": 1e-6, "qkv_bias": True, "rotary_float32": False}
 
 
 class Config(Architecture):
@@ -31,9 +31,9 @@ class Config(Architecture):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
-        keys = Keys(values)
-        for key, supported in SUPPORTED.items():
-            keys.only(key, *supported)
+        keys = Keys(values, SUPPORTED)
+        # Queries, keys and values have biases here, whether or not the file has a word for it.
+        keys.only("attention_bias", True, None)
         width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
         kv_heads, rows = keys.size("num_key_value_heads"), keys.size("vocab_size")
         keys.divides(2 * heads, width, names=("twice num_attention_heads", "hidden_size"))
@@ -46,29 +46,21 @@ class Config(Architecture):
                 f"config.json has no 'mask_token_id' and the tokenizer no added {MASK_TOKEN!r}: "
                 "if this is a diffusion model, add its mask token's id to config.json."
             )
-        stops = keys.tokens("eos_token_id", below=rows)
-        pad = keys.tokens("pad_token_id", below=rows)
         return cls(
-            vocab_size=rows,
+            **keys.shared(rows),
             width=width,
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             mlp_width=keys.size("intermediate_size"),
-            theta=_theta(keys),
-            eps=keys.number("rms_norm_eps"),
             qkv_bias=True,
             tied=keys.flag("tie_word_embeddings"),
             rotary_float32=False,
-            mask_id=keys.token("mask_token_id", below=rows),
-            pad_id=(*pad, *stops, 0)[0],
-            stop_ids=stops,
             max_length=keys.size("max_position_embeddings"),
         )
 
     def to_json(self) -> dict[str, Any]:
-        chosen = {key: supported[0] for key, supported in SUPPORTED.items()}
-        return chosen | {
+        return self.shared_json(SUPPORTED) | {
             "architectures": ["DreamModel"],
             "model_type": "Dream",
             "hidden_size": self.width,
@@ -76,24 +68,9 @@ class Config(Architecture):
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
             "intermediate_size": self.mlp_width,
-            "rope_theta": self.theta,
-            "rms_norm_eps": self.eps,
             "tie_word_embeddings": self.tied,
-            "vocab_size": self.vocab_size,
-            "mask_token_id": self.mask_id,
-            "pad_token_id": self.pad_id,
-            "eos_token_id": self.stop_ids[0] if len(self.stop_ids) == 1 else list(self.stop_ids),
             "max_position_embeddings": self.max_length,
         }
-
-
-def _theta(keys: Keys) -> float:
-    """Newer files hold the rotary base inside `rope_parameters`."""
-    nested = keys.values.get("rope_parameters")
-    if keys.values.get("rope_theta") is None and isinstance(nested, Mapping):
-        keys = Keys(nested)
-        keys.only("rope_type", "default", None)
-    return keys.number("rope_theta")
 
 
 class Net(Transformer):
@@ -115,21 +92,7 @@ class Net(Transformer):
         head="lm_head",
     )
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        attend: Tensor | None,
-        at: Tensor,
-        *,
-        window: Tensor | None = None,
-        kv: KV | None = None,
-    ) -> Tensor:
-        """(B, Q, D): what describes place i is the output at i - 1, its own at a row's first place.
-
-        The place before may lie outside the window, so it is computed too.
-        """
+    def sources(self, at: Tensor, attend: Tensor | None) -> Tensor:
+        """The place before; a row's first place has none, so its own output serves."""
         first = 0 if attend is None else attend.long().argmax(1, keepdim=True)
-        source = at - (at > first).long()
-        if window is not None:
-            window = torch.cat((window, source), dim=1)
-        return self.encode(tokens, attend, source, window=window, kv=kv)
+        return at - (at > first).long()

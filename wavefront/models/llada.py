@@ -26,6 +26,8 @@ SUPPORTED = {
     "clip_qkv": (None,),
     "rope_scaling": (None,),
 }
+# A toy's numbers, as far as families differ in them.
+TOY = {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_float32": True}
 
 
 class Config(Architecture):
@@ -33,38 +35,28 @@ class Config(Architecture):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
-        keys = Keys(values)
-        for key, supported in SUPPORTED.items():
-            keys.only(key, *supported)
+        keys = Keys(values, SUPPORTED)
         keys.only("include_qkv_bias", True, False, None)
         keys.only("rope_full_precision", True, False, None)
         width, heads, rows = keys.size("d_model"), keys.size("n_heads"), _rows(keys)
         kv_heads = _kv_heads(keys, heads)
         keys.divides(2 * heads, width, names=("twice n_heads", "d_model"))
         keys.divides(kv_heads, heads, names=("n_kv_heads", "n_heads"))
-        stops = keys.tokens("eos_token_id", below=rows)
-        pad = keys.tokens("pad_token_id", below=rows)
         return cls(
-            vocab_size=rows,
+            **keys.shared(rows),
             width=width,
             layers=keys.size("n_layers"),
             heads=heads,
             kv_heads=kv_heads,
             mlp_width=keys.optional_size("mlp_hidden_size") or keys.size("mlp_ratio") * width,
-            theta=keys.number("rope_theta"),
-            eps=keys.number("rms_norm_eps"),
             qkv_bias=values.get("include_qkv_bias") is True,
             tied=keys.flag("weight_tying"),
             rotary_float32=values.get("rope_full_precision") is not False,
-            mask_id=keys.token("mask_token_id", below=rows),
-            pad_id=(*pad, *stops, 0)[0],
-            stop_ids=stops,
             max_length=keys.size("max_sequence_length"),
         )
 
     def to_json(self) -> dict[str, Any]:
-        chosen = {key: supported[0] for key, supported in SUPPORTED.items()}
-        return chosen | {
+        return self.shared_json(SUPPORTED) | {
             "architectures": ["LLaDAModelLM"],
             "model_type": "llada",
             "d_model": self.width,
@@ -73,16 +65,10 @@ class Config(Architecture):
             "n_kv_heads": self.kv_heads,
             "multi_query_attention": None,
             "mlp_hidden_size": self.mlp_width,
-            "rope_theta": self.theta,
             "rope_full_precision": self.rotary_float32,
-            "rms_norm_eps": self.eps,
             "include_qkv_bias": self.qkv_bias,
             "weight_tying": self.tied,
-            "vocab_size": self.vocab_size,
             "embedding_size": self.vocab_size,
-            "mask_token_id": self.mask_id,
-            "pad_token_id": self.pad_id,
-            "eos_token_id": self.stop_ids[0] if len(self.stop_ids) == 1 else list(self.stop_ids),
             "max_sequence_length": self.max_length,
         }
 

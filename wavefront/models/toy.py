@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from wavefront.errors import OptionError, nearest
-from wavefront.model import family_module, resolve_device, resolve_dtype
+from wavefront.model import families, family_module, resolve_device, resolve_dtype
 from wavefront.models.transformer import Transformer
 
-# In what the families differ, but for their shift and names.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llada": {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_float32": True},
-    "dream": {"kv_heads": 2, "theta": 1e6, "eps": 1e-6, "qkv_bias": True, "rotary_float32": False},
-}
 # Wide enough that some proposals are near certain and others nearly tied, as in a trained model.
 SPREAD = 0.3
 
@@ -32,10 +25,11 @@ def toy(
     dtype: str | torch.dtype | None = "float32",
 ) -> Transformer:
     """A random model of a family's shape; the last id is the mask, the one before ends the text."""
-    if family not in FAMILIES:
+    known = families()
+    if family not in known:
         raise OptionError(
-            f"There is no toy of family {family!r}; known: {', '.join(FAMILIES)}"
-            f"{nearest(family, FAMILIES)}."
+            f"There is no toy of family {family!r}; known: {', '.join(known)}"
+            f"{nearest(str(family), known)}."
         )
     if vocab_size < 3 or layers < 1 or width < 8 or width % 8:
         raise OptionError(
@@ -54,7 +48,7 @@ def toy(
         pad_id=vocab_size - 2,
         stop_ids=(vocab_size - 2,),
         max_length=max_length,
-        **FAMILIES[family],
+        **shelf.TOY,
     )
     model = shelf.Net(config).to(resolve_dtype(dtype) or torch.float32)
     model = model.to_empty(device=resolve_device(device))

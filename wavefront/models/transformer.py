@@ -6,16 +6,18 @@ It computes the whole canvas, or only a window of places against stored keys and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront.errors import OptionError
+from wavefront.errors import OptionError, PromptError
 from wavefront.model import KV
 from wavefront.models.architecture import Architecture
 from wavefront.models.block import Block, RMSNorm, Sight, find, visible_keys
+
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Names(NamedTuple):
@@ -36,7 +38,7 @@ class Names(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """A `Model`. A family adds its names and, where its outputs are displaced, its own `hidden`."""
+    """A `Model`. A family adds its names and, where its outputs are displaced, its `sources`."""
 
     family: str
     names: ClassVar[Names]
@@ -74,7 +76,15 @@ class Transformer(nn.Module):
         kv: KV | None = None,
     ) -> Tensor:
         """(B, Q, D): see `wavefront.model.Model`."""
-        return self.encode(tokens, attend, at, window=window, kv=kv)
+        source = self.sources(at, attend)
+        # A displaced output may lie outside the window, so its place is computed too.
+        if window is not None and source is not at:
+            window = torch.cat((window, source), dim=1)
+        return self.encode(tokens, attend, source, window=window, kv=kv)
+
+    def sources(self, at: Tensor, attend: Tensor | None) -> Tensor:
+        """(B, Q) long: the places whose outputs describe the places `at`; here, their own."""
+        return at
 
     def encode(
         self,
@@ -139,12 +149,9 @@ class Transformer(nn.Module):
         attend: Tensor | Sequence[Sequence[int]] | None = None,
     ) -> Tensor:
         """(B, L, V): the published model's own output, unshifted, the mask token untouched."""
-        if not isinstance(ids, Tensor) and len({len(row) for row in ids}) != 1:
-            raise OptionError("raw_logits takes rows of one length; pad them and pass attend=.")
-        tokens = torch.as_tensor(ids, device=self.device, dtype=torch.long)
-        if attend is not None:
-            attend = torch.as_tensor(attend, device=self.device).bool()
-        return self.forward(tokens, attend)
+        tokens = token_rows(ids, self.vocab_size)
+        visible = None if attend is None else attend_rows(attend, tokens.shape).to(self.device)
+        return self.forward(tokens.to(self.device), visible)
 
     @torch.no_grad()
     def init_weights(self, seed: int, *, std: float = 0.02) -> None:
@@ -189,9 +196,45 @@ class Transformer(nn.Module):
             parts |= {f"{name}.{kind}": part for name, part in slices}
         return parts
 
-    def ignores(self, name: str) -> bool:
-        """Whether a stored tensor may be left unread: rotary tables are computed, and with tied
-        weights a stored head only repeats the embedding.
-        """
-        repeated = self.output is None and name == f"{self.names.head}.weight"
-        return repeated or ".rotary_emb." in name
+    def repeats(self) -> dict[str, str]:
+        """What a file may store besides: with tied weights, a head that repeats the embedding."""
+        if self.output is not None:
+            return {}
+        return {f"{self.names.head}.weight": f"{self.names.embedding}.weight"}
+
+
+def token_rows(ids: Tensor | Sequence[Sequence[int]], vocab_size: int) -> Tensor:
+    """(B, L) long, checked: rows of one length that hold tokens of the vocabulary."""
+    rows = _table(ids)
+    if rows is None or rows.dtype not in WHOLE:
+        raise PromptError(
+            "Token ids are rows of one length, such as [[1, 2], [3, 4]]; pad shorter rows and "
+            "pass attend=."
+        )
+    low, high = int(rows.min()), int(rows.max())
+    if low < 0 or high >= vocab_size:
+        raise PromptError(
+            f"The token id {low if low < 0 else high} is outside the model's vocabulary, 0 to "
+            f"{vocab_size - 1}."
+        )
+    return rows.long()
+
+
+def attend_rows(attend: Tensor | Sequence[Sequence[int]], shape: torch.Size) -> Tensor:
+    """(B, L) bool, checked: a 1 for every real place of the tokens, and a 0 for padding."""
+    rows = _table(attend)
+    if rows is None or rows.shape != shape or not ((rows == 0) | (rows == 1)).all():
+        raise OptionError(
+            f"attend must hold a 0 or a 1 for every token, so rows of shape {list(shape)}, "
+            "as the tokens have."
+        )
+    return rows.bool()
+
+
+def _table(rows: Any) -> Tensor | None:
+    """Rows as a tensor of two dimensions; None when they are none."""
+    try:
+        table = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return table if table.dim() == 2 and table.numel() else None

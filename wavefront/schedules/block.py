@@ -55,7 +55,7 @@ class Block(Schedule):
 
     def validate(self, length: int, steps: int) -> None:
         blocks = _blocks(length, self.size)
-        if steps < blocks and isinstance(self.take, Quota):
+        if steps < blocks and self.take.planned:
             raise OptionError(
                 f"steps={steps} is fewer than the {blocks} blocks of {self.size} in {length} "
                 "places; give at least one step per block, or a larger block size."

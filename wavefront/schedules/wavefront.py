@@ -18,7 +18,15 @@ from wavefront.takes.quota import Quota
 
 @dataclass(frozen=True)
 class Wavefront(Schedule):
-    """The paper's schedule. Its state is the front W_t, (B, L) bool."""
+    """Look at a moving front: the `size` best places within `radius` of what is known.
+
+    The front starts at the left. Each step commits the best of it and moves it on; when it holds
+    too few, any place may serve. A larger radius looks further, a larger size chooses among more.
+    grow='rebuild' draws it anew around all that is known; 'accumulate' keeps what is left of it and
+    adds the surroundings of what is new.
+    """
+
+    # The state is the front W_t, (B, L) bool.
 
     size: int = 8  # F
     radius: int = 2  # R
@@ -54,9 +62,12 @@ class Wavefront(Schedule):
         short = state.sum(-1) < self.take.least(clock)
         return torch.where(short[:, None], canvas.masked, state | near)
 
+    def front(self, state: Tensor) -> Tensor:
+        return state
+
     def validate(self, length: int, steps: int) -> None:
         k = -(-length // steps)
-        if k > self.size and isinstance(self.take, Quota):
+        if k > self.size and self.take.planned:
             warnings.warn(
                 f"{length} places in {steps} steps commit {k} a step, more than the wave's size "
                 f"{self.size}: the rest comes from outside the front at every step.",

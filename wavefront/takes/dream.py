@@ -20,6 +20,7 @@ class Dream(Take):
     given more than it has left and lose tokens it had.
     """
 
+    planned = True
     eps: float = 1e-3
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ from wavefront.schedule import Clock, Take, View
 class Quota(Take):
     """The k_t best of the scope; when it is too short, the missing ones from the reserve."""
 
+    planned = True
+
     def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
         return best(view, among, reserve, self.least(view.clock))
 

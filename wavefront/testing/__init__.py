@@ -16,6 +16,9 @@ __all__ = ["LAWS", "LawBroken", "check"]
 
 LAWS: tuple[Callable[[Schedule], None], ...] = (
     laws.commits_only_masked,
+    laws.looks_where_it_says,
+    laws.keeps_its_front_small,
+    laws.declares_that_it_revises,
     laws.makes_progress,
     laws.fills_everything,
     laws.keeps_its_word,
@@ -26,6 +29,7 @@ LAWS: tuple[Callable[[Schedule], None], ...] = (
     laws.reads_only_its_reach,
     laws.runs_on_meta,
     laws.repr_is_a_spec,
+    model_laws.ends_complete_and_final,
     model_laws.scoring_reach_is_enough,
     model_laws.a_trace_replays,
     model_laws.stop_keeps_the_text,

@@ -46,6 +46,50 @@ def commits_only_masked(schedule: Schedule) -> None:
             )
 
 
+def looks_where_it_says(schedule: Schedule) -> None:
+    """The scope is masked; a commit outside it comes from a reserve, when the scope is used up."""
+    for canvas, scores, steps in each_run(schedule):
+        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
+            said = schedule.step(view, before.state)
+            require(
+                not bool((said.scope & ~view.masked).any()),
+                f"{schedule!r} declares a scope in which a place is already decided.",
+            )
+            outside = (said.commit & ~said.scope).any(-1)
+            unused = (said.scope & ~said.commit).any(-1)
+            require(
+                not bool((outside & unused).any()),
+                f"{schedule!r} commits outside its scope while the scope has places left.",
+            )
+
+
+def keeps_its_front_small(schedule: Schedule) -> None:
+    """The front holds undecided places only, and no more of them than `size` says."""
+    size = getattr(schedule, "size", FAR)
+    for canvas, scores, steps in each_run(schedule):
+        for _, _, decision, rows in simulate(schedule, canvas, scores, steps):
+            front = schedule.front(decision.state)
+            if front is None:
+                return
+            require(
+                # At its end a row is completed by the engine, whatever stood on the front.
+                not bool((front & ~rows.canvas.masked & ~rows.done[:, None]).any()),
+                f"{schedule!r} keeps a decided place on its front.",
+            )
+            require(bool((front.sum(-1) <= size).all()), f"{schedule!r}: the front exceeds {size}.")
+
+
+def declares_that_it_revises(schedule: Schedule) -> None:
+    """A strategy that takes back says `revises = True`, or idle steps would be cut short."""
+    for canvas, scores, steps in each_run(schedule):
+        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
+            said = schedule.step(view, before.state)
+            require(
+                said.remask is None or schedule.revises,
+                f"{schedule!r} takes back and does not declare revises = True.",
+            )
+
+
 def makes_progress(schedule: Schedule) -> None:
     """A step that is not idle settles something for good, unless its take leaves it to chance."""
     for canvas, scores, steps in each_run(schedule):
@@ -165,7 +209,7 @@ def padding_changes_nothing(schedule: Schedule) -> None:
 def reads_only_its_reach(schedule: Schedule) -> None:
     """Values outside `reach` may be anything: poison them, and nothing changes."""
     for canvas, scores, steps in each_run(schedule):
-        config = Config(schedule=schedule)
+        config = Config(schedule=schedule, fixed_budget=True)
         for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
             wanted = reach(config, before)
             noise = torch.rand(before.score.shape) * 2 - 0.5
@@ -178,7 +222,7 @@ def reads_only_its_reach(schedule: Schedule) -> None:
                 proposal=torch.where(wanted, before.proposal, 9),
             )
             no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool)
-            _, _, again = settle(config, rows, MASK, bad=no, void=no[0])
+            _, _, again = settle(config, rows, MASK, bad=no, void=no)
             same_state = _same(decision.state, again.state)
             require(
                 bool((again.commit == decision.commit).all()) and same_state,
@@ -202,7 +246,7 @@ def runs_on_meta(schedule: Schedule) -> None:
     try:
         wanted = reach(config, rows)
         rows = fill(rows, torch.rand(canvas.tokens.shape, device="meta"))
-        settle(config, rows, MASK, bad=column.bool(), void=column.bool()[0])
+        settle(config, rows, MASK, bad=column.bool(), void=column.bool())
     except (RuntimeError, NotImplementedError) as error:
         raise LawBroken(
             f"{schedule!r} waits for the device or has a shape that depends on data: {error}"

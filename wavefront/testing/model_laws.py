@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from wavefront.canvas import Canvas, blank
 from wavefront.engine import advance, decode
+from wavefront.model import families
 from wavefront.models.toy import toy
 from wavefront.rows import Config, Step
 from wavefront.schedule import Schedule
@@ -17,22 +20,29 @@ from wavefront.testing.simulate import PLACES, budgets
 from wavefront.text import visible
 from wavefront.trace import Recorder
 
+GREEDY = Sampling()
 
-def _model_and_canvas() -> tuple[Any, Canvas]:
-    model = toy(seed=3)
+
+def _model_and_canvas(family: str) -> tuple[Any, Canvas]:
+    model = toy(seed=3, family=family)
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
     return model, blank(prompts, PLACES, mask_id=model.mask_id, pad_id=model.pad_id)
 
 
+def _each(schedule: Schedule) -> Iterator[tuple[str, int]]:
+    """Every family with every budget."""
+    yield from itertools.product(families(), budgets(schedule))
+
+
 def _decode(
-    schedule: Schedule, sampling: Sampling, steps: int, *, wide: bool = False
+    schedule: Schedule, family: str, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
 ) -> tuple[list[Step], Recorder]:
     """A decode of two rows, recorded; `wide` scores every place whatever the strategy reaches."""
 
     def everywhere(model: Any, config: Config, rows: Any, width: int, padded: bool) -> Any:
         return advance(model, config, rows, PLACES, padded)
 
-    model, canvas = _model_and_canvas()
+    model, canvas = _model_and_canvas(family)
     config = Config(schedule=schedule, sampling=sampling)
     run = everywhere if wide else advance
     found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], run=run)
@@ -40,22 +50,39 @@ def _decode(
     return list(recorder.watch(found)), recorder
 
 
+def ends_complete_and_final(schedule: Schedule) -> None:
+    """However many steps there are, everything is decided at the end, for good."""
+    for family, steps in _each(schedule):
+        found, _ = _decode(schedule, family, steps)
+        last = found[-1]
+        answer = last.canvas.slot >= 0
+        require(not bool(last.canvas.masked.any()), f"{schedule!r} leaves places undecided.")
+        require(bool(last.final[answer].all()), f"{schedule!r} ends with what is not final.")
+        require(bool(last.done.all()), f"{schedule!r} ends without being done.")
+
+
 def scoring_reach_is_enough(schedule: Schedule) -> None:
     """Scoring only the places in reach commits what scoring every place commits."""
-    for steps in budgets(schedule):
-        narrow, _ = _decode(schedule, Sampling(), steps)
-        whole, _ = _decode(schedule, Sampling(), steps, wide=True)
-        pairs = zip(narrow, whole, strict=True)
+    for family, steps in _each(schedule):
+        narrow, _ = _decode(schedule, family, steps)
+        whole, _ = _decode(schedule, family, steps, wide=True)
+        # A step that had to be repeated committed nothing the first time.
+        tried = [step for step in narrow if step.decision.commit.any()]
+        first = [step for step in whole if step.decision.commit.any()]
         require(
-            all(torch.equal(a.canvas.tokens, b.canvas.tokens) for a, b in pairs),
+            len(tried) == len(first)
+            and all(
+                torch.equal(a.canvas.tokens, b.canvas.tokens)
+                for a, b in zip(tried, first, strict=True)
+            ),
             f"{schedule!r} commits other tokens when only its reach is scored.",
         )
 
 
 def a_trace_replays(schedule: Schedule) -> None:
     """A recorded decode, replayed, gives the same canvas after every step."""
-    for steps in budgets(schedule):
-        found, recorder = _decode(schedule, Sampling(), steps)
+    for family, steps in _each(schedule):
+        found, recorder = _decode(schedule, family, steps)
         for step, canvas in zip(found, recorder.trace().replay(), strict=True):
             require(
                 all(torch.equal(a, b) for a, b in zip(step.canvas, canvas, strict=True)),
@@ -65,13 +92,14 @@ def a_trace_replays(schedule: Schedule) -> None:
 
 def stop_keeps_the_text(schedule: Schedule) -> None:
     """`eos="stop"` gives the visible text of `keep`, sooner."""
-    slot = _model_and_canvas()[1].slot
-    for steps in budgets(schedule):
-        kept, _ = _decode(schedule, Sampling(), steps)
+    for family, steps in _each(schedule):
+        slot = _model_and_canvas(family)[1].slot
+        kept, _ = _decode(schedule, family, steps)
         answer = kept[-1].canvas.tokens
         # A token that this decode does produce, so that stopping has something to act on.
         stop_ids = (int(answer[slot >= 0].mode().values),)
-        stopped, _ = _decode(schedule, Sampling(eos="stop", stop_ids=stop_ids), steps)
+        sampling = Sampling(eos="stop", stop_ids=stop_ids)
+        stopped, _ = _decode(schedule, family, steps, sampling=sampling)
         for row in range(2):
             texts = [
                 visible(run[-1].canvas.tokens[row][slot[row] >= 0].tolist(), stop_ids)

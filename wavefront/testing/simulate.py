@@ -72,12 +72,13 @@ def simulate(
 ) -> Iterator[tuple[Rows, View, Decision, Rows]]:
     """Every step of a decode whose scores are given: rows before, view, decision, rows after."""
     count = canvas.tokens.shape[0]
-    config = Config(schedule=schedule)
+    # Every step runs, also the idle ones, so that what is seen is numbered like the budget.
+    config = Config(schedule=schedule, fixed_budget=True)
     rows = start(canvas, config, [steps] * count, range(first_seed, first_seed + count))
     no = torch.zeros(count, dtype=torch.bool, device=canvas.tokens.device)
     for index in range(steps):
         before = fill(rows, scores(index, rows.canvas))
-        rows, view, decision = settle(config, before, MASK, bad=no, void=no[0])
+        rows, view, decision = settle(config, before, MASK, bad=no, void=no)
         yield before, view, decision, rows
 
 
