@@ -48,9 +48,11 @@ def dream(left: Tensor, steps: Tensor, step: Tensor, eps: float) -> Tensor:
 @lru_cache(maxsize=256)
 def dream_plan(length: int, steps: int, eps: float) -> tuple[int, ...]:
     """Dream's count at every step of a row that starts with `length` masked places."""
+    step = torch.arange(steps)
+    shares = dream_fraction(torch.full_like(step, steps), step, eps).tolist()
     left, counts = length, []
-    for step in range(steps):
-        count = dream(torch.tensor([left]), torch.tensor([steps]), torch.tensor([step]), eps)
-        counts.append(int(count))
+    for share in shares:
+        # The product of two float32 is exact in a double, so this rounds once, as `dream` does.
+        counts.append(int(torch.tensor(left * share, dtype=torch.float32)))
         left -= counts[-1]
     return tuple(counts)

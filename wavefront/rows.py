@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     steps: Tensor
     step: Tensor
     seed: Tensor
-    then: Tensor  # (B, T + 2) long: the step after each; those sure to commit nothing are skipped
+    then: Tensor  # (B, T + 2) long: see timetable; steps sure to commit nothing are passed over
     done: Tensor  # (B,) bool
     bad_step: Tensor  # (B,) long: the first step whose logits were NaN; -1 while none was
 
