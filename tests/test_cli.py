@@ -13,6 +13,8 @@ from commands import records, run, save_talker
 import wavefront
 from wavefront import builtin, spec
 
+SHAPED = "wavefront(size={}, radius=3, grow='rebuild')"
+
 
 @pytest.fixture(autouse=True)
 def _examples_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +97,28 @@ def test_the_sampler_of_dream_goes_by_its_own_names() -> None:
     assert made["settings"]["priority"] == "entropy"
     assert made["settings"]["order_noise"] == 0.2
     assert made["settings"]["sampling"] == "dream"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--strategy", "block", "--block-size", "2"], {"schedule": "block(size=2)"}),
+        (["--max-wave-size", "4", "--radius", "3"], {"schedule": SHAPED.format(4)}),
+        (["--eos-policy", "keep"], {"eos": "keep"}),
+        (["--logits-eos-inf"], {"eos": "suppress-logit"}),
+        (["--confidence-eos-eot-inf"], {"eos": "llada-confidence"}),
+        (["--stop-ids", "3,5"], {"stop_ids": [3, 5], "eos": "stop"}),
+        (["--stop-ids", ""], {"stop_ids": [], "eos": "keep"}),
+        (["--cache", "none", "--mask-id", "MASK"], {"eos": "stop"}),
+    ],
+)
+def test_python_names_are_command_line_names(
+    args: list[str], expected: dict[str, object], lm: wavefront.LM
+) -> None:
+    args = [str(lm.model.mask_id) if one == "MASK" else one for one in args]
+    (made,) = records(run("generate", "Hi", "--max-tokens", "8", "--json", *args))
+    assert {name: made["settings"][name] for name in expected} == expected
+    assert made["settings"]["max_new_tokens"] == 8
 
 
 def test_decoding_stops_early_unless_told_otherwise() -> None:
@@ -182,6 +206,13 @@ def test_commands_change_the_conversation(talker: str) -> None:
     assert "/reset" in result.stderr
 
 
+def test_another_schedule_takes_the_place_of_one_given_by_aliases(talker: str) -> None:
+    args = ["-m", talker, "-n", "4", "--json", "--strategy", "wavefront", "--radius", "3"]
+    first, second = records(run("chat", *args, input="Hello\n/schedule block(size=2)\nAnd?\n"))
+    assert first["schedule"] == SHAPED.format(8)
+    assert second["schedule"] == "block(size=2)"
+
+
 def test_answers_of_a_conversation_are_printed_as_text(talker: str) -> None:
     result = run("chat", "-m", talker, "-n", "4", "--quiet", input="Hello\n/help\n")
     (made,) = records(run("chat", "-m", talker, "-n", "4", "--json", input="Hello\n"))
@@ -236,6 +267,7 @@ def test_into_a_pipe_every_strategy_takes_one_line() -> None:
 def test_one_strategy_is_explained(name: str) -> None:
     text = run("schedules", name).stdout
     assert text.startswith(f"{name}: ")
+    assert "bool" not in text  # how a state is kept is for those who read the code
     example = re.findall(r'--schedule "(.*)"$', text, re.MULTILINE)[0]
     spec.resolve(example, "schedules")
     assert json.loads(run("schedules", name, "--json").stdout)["name"] == name

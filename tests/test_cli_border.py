@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from commands import records, refused, run
+from typer.testing import CliRunner
 
 import wavefront
 from wavefront import options, stats
 from wavefront.cli import options as cli_options
+from wavefront.cli.app import app
 
 # Help.
 
@@ -50,14 +53,43 @@ def test_help_names_the_words_that_the_library_takes() -> None:
     assert str(options.DEFAULT_LENGTH) in length["max_new_tokens"].__metadata__[0].help
 
 
-def test_every_option_of_the_library_is_on_the_command_line() -> None:
-    groups = (cli_options.DecodingOptions, cli_options.LengthOptions)
-    here = {field.name for group in groups for field in dataclasses.fields(group)}
-    here = {{"stop_id": "stop_ids"}.get(name, name) for name in here}
-    # Other spellings, and what has a place of its own in the spec string.
-    elsewhere = {"strategy", "max_tokens", "block_size", "max_wave_size", "radius", "eos_policy"}
-    elsewhere |= {"logits_eos_inf", "confidence_eos_eot_inf", "mask_id", "cache"}
-    assert here | elsewhere == set(options.Options.__annotations__)
+def spellings(*groups: type) -> dict[str, str]:
+    """The options of some groups: under which field, and spelt how."""
+    return {
+        field.name: f"--{field.name.replace('_', '-')}"
+        for group in groups
+        for field in dataclasses.fields(group)
+    }
+
+
+def test_every_option_of_the_library_has_its_spelling_in_every_command() -> None:
+    known = options.Options.__annotations__
+    assert list(cli_options.library_options()) == list(known)
+    groups = {"generate": (cli_options.DecodingOptions, cli_options.LengthOptions)}
+    groups |= {"chat": groups["generate"], "infill": (cli_options.DecodingOptions,)}
+    tree = typer.main.get_command(app)
+    for command, mine in groups.items():
+        here = spellings(*mine)
+        taken = {name for one in tree.commands[command].params for name in one.opts}  # pyright: ignore[reportAttributeAccessIssue]
+        assert taken.issuperset(here.values())
+        length = {"max_new_tokens", "gen_length", "max_tokens"} if command == "infill" else set()
+        assert set(here) - {"stop_id"} == set(known) - length
+
+
+@pytest.mark.parametrize("name", sorted(options.Options.__annotations__))
+def test_no_name_of_the_library_is_unknown_here(name: str) -> None:
+    hint = str(typing.get_type_hints(options.Options)[name])
+    value = [] if hint == str(bool) else ["1" if "int" in hint or "float" in hint else "none"]
+    args = ["generate", "x", "-m", "toy", f"--{name.replace('_', '-')}", *value]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code in (0, 1), result.stderr  # understood; whether it fits is another thing
+
+
+def test_aliases_stay_off_the_help_page() -> None:
+    page = run("generate", "--help").stdout
+    assert "--strategy" not in page
+    assert "--stop-ids" not in page
+    assert "keep in Python" in " ".join(page.replace("│", "").split())
 
 
 # Refusals.
@@ -92,6 +124,13 @@ def test_every_option_of_the_library_is_on_the_command_line() -> None:
         (["x", "--sampling", "lada"], "did you mean 'llada'"),
         (["x", "--eps", "0.1"], "give alg="),
         (["x", "-n", "8", "--gen-length", "8"], "given twice"),
+        (["x", "--strategy", "block", "-s", "block"], "'schedule' is given twice"),
+        (["x", "--stop-id", "1", "--stop-ids", "2"], "'stop_ids' is given twice"),
+        (["x", "--radius", "2", "-s", "block"], "radius belongs to wavefront"),
+        (["x", "--radius", "0"], "radius must be at least 1"),
+        (["x", "--eos", "keep", "--logits-eos-inf"], "Give one EOS policy"),
+        (["x", "--mask-id", "1"], "mask_id=1 is not this model's"),
+        (["x", "--cache", "prefix"], "There is no cache 'prefix'"),
         (["x", "--stop-id", "999999"], "stop_ids must be between 0 and"),
         (["x", "-m", "tooy"], "did you mean 'toy'"),
         (["x", "-m", "./nowhere"], "is not a directory"),
@@ -114,7 +153,12 @@ def test_bad_input_gets_one_sentence(args: list[str], words: str) -> None:
         (["x", "--temperature", "hot"], "'--temperature': 'hot' is not a number."),
         (["x", "--delay", "-1"], "'-1' is not between 0 and 60."),
         (["x", "--max-new-token", "3"], "did you mean '--max-new-tokens'"),
+        (["x", "--stratgy", "block"], "did you mean '--strategy'"),
+        (["x", "--wave-size", "8"], "did you mean '--max-wave-size'"),
+        (["x", "--temp", "1"], "did you mean '--temperature'"),
         (["x", "--tempratur", "3"], "did you mean '--temperature'"),
+        (["x", "--radius", "wide"], "'--radius': 'wide' is not a whole number."),
+        (["x", "--stop-ids", "1,b"], "'--stop-ids': 'b' is not a whole number."),
         (["two", "words"], "in quotes"),
         (["x", "--file", "y"], "Give a prompt or --file, not both."),
     ],

@@ -176,19 +176,3 @@ def test_a_conversation_in_a_terminal_is_drawn_and_goes_on_after_an_error(talker
     seen = on_terminal("chat", "-m", talker, "-n", "8", typed=typed, NO_COLOR="1")
     assert "There is no command '/nope'" in seen
     assert "step 8/8" in seen
-
-
-def test_the_demo_needs_no_terminal() -> None:
-    began = time.monotonic()
-    done = program("demo")
-    assert time.monotonic() - began < 60
-    assert ESCAPE not in done.stdout + done.stderr
-    for name in ("standard", "block", "wavefront"):
-        assert re.search(rf"^{name} +\d+ +\d+\.\d\d ", done.stdout, re.MULTILINE)
-    assert len(re.findall(r"^step \d+/\d+ ", done.stdout, re.MULTILINE)) >= 2
-
-
-@pytest.mark.slow
-def test_the_demo_moves_in_a_terminal_and_not_without_colour() -> None:
-    assert on_terminal("demo").count("step ") > 2
-    assert ESCAPE not in on_terminal("demo", NO_COLOR="1")

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import wavefront
-from wavefront.cli import about, chat, demo, generate, shelves
+from wavefront.cli import about, chat, demo, generate, shelves, train
 from wavefront.cli.groups import expand
 from wavefront.cli.options import UsageError
 from wavefront.cli.output import complain, print_examples
@@ -28,8 +28,8 @@ from wavefront.errors import WavefrontError, WavefrontWarning, nearest
 EXAMPLES = """\
 Start with
 wavefront demo
-wavefront generate "Why is the sky blue?" --watch
-wavefront generate "Why is the sky blue?" -n 64 -t 16 -s block --json
+wavefront generate "I have two figs and a pear. How many fruits?" --watch
+wavefront generate "I have two figs and a pear. How many fruits?" -s block
 wavefront infill "The <mask:4> jumps over the <mask:4> dog." --watch
 """
 
@@ -42,7 +42,8 @@ class Command(TyperCommand):
         examples, self.epilog = self.epilog, None
         super().format_help(ctx, formatter)
         self.epilog = examples
-        print_examples(examples)
+        for part in (examples or "").split("\n\n"):
+            print_examples(part)
 
 
 class Commands(TyperGroup):
@@ -121,11 +122,13 @@ def start(
         raise typer.Exit(2)
 
 
-def _add(command: Callable[..., None], examples: str = "") -> None:
+def _add(
+    command: Callable[..., None], examples: str = "", settings: dict[str, Any] | None = None
+) -> None:
     # typer keeps the line breaks of a docstring, and then breaks the lines again.
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(cls=Command, help=text, epilog=examples)(expand(command))
+    app.command(cls=Command, help=text, epilog=examples, context_settings=settings)(expand(command))
 
 
 _add(generate.generate, generate.GENERATE_EXAMPLES)
@@ -133,7 +136,8 @@ _add(chat.chat, chat.EXAMPLES)
 _add(generate.infill, generate.INFILL_EXAMPLES)
 _add(shelves.schedules)
 _add(about.models)
-_add(demo.demo)
+_add(demo.demo, demo.EXAMPLES)
+_add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 
 
@@ -173,9 +177,11 @@ def _explain_usage(error: Any) -> int:
     sentence: str = error.format_message()
     command: Any = error.ctx.command if error.ctx else None
     if type(error).__name__ == "NoSuchOption":
-        known = [name for one in command.params if not one.hidden for name in one.opts]
-        long = [name for name in known if name.startswith("--")]
-        sentence = f"There is no option {error.option_name}{nearest(error.option_name, long)}."
+        # Aliases too: whoever writes one almost right knows it from somewhere.
+        known = [name for one in command.params for name in one.opts if name.startswith("--")]
+        begun = [name for name in known if name.startswith(error.option_name)]
+        hint = nearest(error.option_name, begun or known)
+        sentence = f"There is no option {error.option_name}{hint}."
     elif unknown := re.match("No such command '(.*?)'", sentence):
         sentence = f"There is no command {unknown[1]!r}{nearest(unknown[1], command.commands)}."
     elif sentence.startswith("Got unexpected extra arg"):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from wavefront.rows import Step
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
+EOS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}  # what chooses an EOS policy
+SHAPE = {"block_length", "max_wave_size", "radius"}  # what a schedule's spec can say as well
 
 
 def prepare(
@@ -39,21 +41,30 @@ def prepare(
     # A hub id may show progress of its own.
     busy = console.is_terminal and not output.quiet and not _is_hub_id(model.model)
     with console.status("loading the model") if busy else contextlib.nullcontext():
-        _check(options)
+        options = _settled(options)
         lm = model.load()
-    if "eos" not in options and (options.get("stop_ids") or lm.stop_ids):
+    if not options.keys() & EOS and options.get("stop_ids", lm.stop_ids):
         options["eos"] = "stop"
     return lm, options
 
 
-def _check(options: dict[str, Any]) -> None:
-    """Refuse what no model could take: loading one can take minutes."""
-    from wavefront.options import Source, plan
+def _settled(options: dict[str, Any]) -> dict[str, Any]:
+    """The options without their aliases, so that nobody after this has to know those.
 
-    anything = Source(mask_id=0, stop_ids=(0,), family="", vocab_size=1 << 62)
+    What no model could take is refused: loading one can take minutes.
+    """
+    from wavefront import options as library
+
+    mask = options.get("mask_id", 0)  # whether it is the model's is seen when there is one
+    anything = library.Source(mask_id=mask, stop_ids=(0,), family="", vocab_size=1 << 62)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WavefrontWarning)  # it will be said when it is meant
-        plan(options, anything)
+        made = library.plan(options, anything)
+    named = {library._SAME.get(name, name): value for name, value in options.items()}
+    if named.keys() & SHAPE:
+        named = {name: value for name, value in named.items() if name not in SHAPE}
+        named["schedule"] = repr(made.config.schedule)
+    return named
 
 
 def _is_hub_id(name: str | None) -> bool:

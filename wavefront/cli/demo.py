@@ -1,61 +1,141 @@
-"""`wavefront demo`: the wave, and what it is compared with."""
+"""`wavefront demo`: the wave on one problem, then three strategies side by side on a dozen."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING
+from random import Random
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.watch import visible
+from wavefront.cli.contest import (
+    STRATEGIES,
+    WIDEST,
+    compare,
+    cut,
+    draw,
+    end_policy,
+    mark,
+    moves,
+)
+from wavefront.cli.options import option
+from wavefront.cli.output import stderr
+from wavefront.errors import whole
+from wavefront.watch import watch
 
 if TYPE_CHECKING:
-    from wavefront.lm import LM, Stream
+    from wavefront.lm import LM, Completion
 
-PROMPT = "Tell me a story about the sea."
-PLACES = 64
-STRATEGIES = ("standard", "block", "wavefront")
-PAUSE = 0.04  # seconds after each step: a small model is too quick to be watched
+EXAMPLES = """\
+Examples
+wavefront demo
+wavefront demo --seed 7
+wavefront demo --problems 36 --places 96 > demo.txt
+"""
+LIVE_SEED = 12  # of the first problem, chosen because the model solves it; the rest are as drawn
+PAUSE = 0.03  # seconds after each step: a small model is too quick to be watched
+TOY_PROMPT = "Tell me a story about the sea."
+NOTE = "A few problems make a picture, not a measurement; docs/results.md has those."
+YOUR_TURN = """\
+  Q="Ada has 3 boxes with 8 coins each. She loses 4 of them. How many are left?"
+  wavefront generate "$Q" -n 64 --watch
+  wavefront generate "$Q" -n 64 --watch --schedule block
+  wavefront schedules          # the strategies and their options
+  wavefront demo --seed 1      # other problems"""
 
 
-def demo() -> None:
-    """Watch a built-in model decode, then see three strategies side by side.
+def demo(
+    *,
+    problems: Annotated[
+        int, option(None, "N", "How many to compare the strategies on; by default 12.")
+    ] = 12,
+    places: Annotated[
+        int, option(None, "N", "Of the canvas that an answer is written on; by default 48.")
+    ] = 48,
+    seed: Annotated[int, option(None, "N", "Of the problems to compare on; by default 0.")] = 0,
+) -> None:
+    """Watch the built-in model solve a problem, then see three strategies side by side.
 
-    Takes some seconds, no file and no network.
+    The problems are of kinds that the model was trained on, but none of these was in its training.
+    Takes less than a minute on two cores, no file and no network.
     """
-    from wavefront import builtin, lm
-    from wavefront.watch import can_animate, watch
+    whole("problems", problems, 1, 1000)
+    whole("places", places, 16, 512)
+    whole("seed", seed, 0)
+    console = _console()
+    with _loading():
+        from wavefront import builtin, lm
 
-    model = lm.load(builtin.DEFAULT)
-    results = Console(highlight=False, markup=False, emoji=False)  # all of it is the result
-    live = can_animate(results) and not results.no_color
-    results.print(f"The model {model.name!r} is asked: {PROMPT}\n")
-    for _ in watch(_ask(model), console=results, live=live, delay=PAUSE if live else 0.0):
+        model = lm.load(builtin.DEFAULT)
+    if builtin.directory(model.name) is None:
+        _show_untrained(model, console, places)
+        return
+    _solve(model, console, places + places // 3)  # its answer is longer than those that follow
+    compare(model, console, draw(model, problems, places, seed), places)
+    console.print(Text(f"\n{NOTE}"))
+    _say(console, "Your turn", YOUR_TURN)
+
+
+def _console() -> Console:
+    """Where results go; where colour is not wanted, without a single escape code."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.no_color:
+        console = Console(highlight=False, markup=False, emoji=False, color_system=None)
+    return console
+
+
+def _loading() -> contextlib.AbstractContextManager[object]:
+    console = stderr()
+    return console.status("loading the model") if moves(console) else contextlib.nullcontext()
+
+
+def _say(console: Console, title: str, text: str) -> None:
+    console.print(Text(f"\n{title}", "bold"))
+    console.print(text, soft_wrap=True)
+
+
+def _solve(model: LM, console: Console, places: int) -> None:
+    """One problem, live."""
+    from wavefront import tasks
+
+    task = tasks.load("gsm")
+    sample = task.sample(Random(LIVE_SEED), split="held-out")
+    console.print(Text(f"\nA problem that {model.name}, the built-in model, never saw\n", "bold"))
+    width = min(console.width, WIDEST)
+    question = fill(sample.prompt, width, initial_indent="  ", subsequent_indent="  ")
+    console.print(Text(f"{question}\n"))
+    completion = _watch(model, console, sample.prompt, places)
+    grade = task.grade(sample, completion.text)
+    says = f"\nIt answers {grade.answer or 'nothing'}"
+    verdict = f"{says}, which is right " if grade.correct else f"{says}; {sample.target} is right "
+    console.print(Text(verdict).append(mark(console, grade.correct)))
+
+
+def _watch(model: LM, console: Console, prompt: str, places: int) -> Completion:
+    moving = moves(console)
+    eos = end_policy(model)
+    stream = model.stream(prompt, schedule="wavefront", max_new_tokens=places, eos=eos)
+    delay = PAUSE if moving else 0.0
+    for _ in watch(stream, console=console, live=moving, delay=delay, prompt=False):
         pass
-    results.print()
-    _compare(model, results)
-    results.print('\nYour turn: wavefront generate "Hello" --watch')
+    return stream.completions[0]
 
 
-def _ask(model: LM, schedule: str = "wavefront") -> Stream:
-    eos = "stop" if model.stop_ids else "keep"
-    return model.stream(PROMPT, schedule=schedule, max_new_tokens=PLACES, eos=eos)
-
-
-def _compare(model: LM, console: Console) -> None:
-    line = f"{{:<{max(map(len, STRATEGIES))}}}  {{:>8}}  {{:>7}}  {{}}"
-    _print(console, line.format("strategy", "forwards", "seconds", "answer"))
-    for schedule in STRATEGIES:
+def _show_untrained(model: LM, console: Console, places: int) -> None:
+    """What there is to see of a model whose answers cannot be right."""
+    _say(console, f"{model.name}, a model that was never trained, is asked", f"  {TOY_PROMPT}\n")
+    _watch(model, console, TOY_PROMPT, places)
+    line = "{:<9}  {:>8}  {:>7}  "
+    titles = line.format("strategy", "forwards", "seconds")
+    console.print(Text(f"\n{titles}answer", "bold"))
+    for name in STRATEGIES:
         began = time.monotonic()
-        stream = _ask(model, schedule)
-        stream.decoding.drain()
+        eos = end_policy(model)
+        made = model.generate(TOY_PROMPT, schedule=name, max_new_tokens=places, eos=eos)
         seconds = f"{time.monotonic() - began:.2f}"
-        answer = visible(stream.completions[0].text).replace("\n", "")
-        _print(console, line.format(schedule, stream.decoding.forwards, seconds, answer))
-
-
-def _print(console: Console, line: str) -> None:
-    text = Text(line)
-    text.truncate(console.width, overflow="ellipsis")
-    console.print(text)
+        answer = cut(made.text, max(1, console.width - len(titles))).rstrip()
+        console.print(Text(line.format(name, made.forwards, seconds) + answer))
+    _say(console, "Your turn", '  wavefront generate "Hello" --watch')

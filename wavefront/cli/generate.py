@@ -27,10 +27,13 @@ LARGEST = 1 << 26  # bytes of input: far beyond any context, and less than any m
 
 GENERATE_EXAMPLES = """\
 Examples
-wavefront generate "Why is the sky blue?" --watch
-echo "Why is the sky blue?" | wavefront generate -n 64 --json
+wavefront generate "I have two figs and a pear. How many fruits?" --watch
+wavefront generate -n 64 --json < question.txt
 wavefront generate -f questions.txt --lines --json > answers.jsonl
-wavefront generate "Hello" -s "wavefront(size=8, radius=2)" -n 256 -t 64
+wavefront generate -f question.txt -s "wavefront(size=8, radius=2)" -t 64
+
+Larger models, from the hub
+wavefront generate "Why is the sky blue?" -m GSAI-ML/LLaDA-8B-Instruct -w
 wavefront generate "Hello" -m GSAI-ML/LLaDA-8B-Instruct -s "block(size=32)"
 wavefront generate "Hello" -m Dream-org/Dream-v0-Instruct-7B --alg entropy
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 from wavefront.cli.options import OutputOptions
-from wavefront.errors import WavefrontError, WavefrontWarning
+from wavefront.errors import OptionError, WavefrontError, WavefrontWarning
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:
@@ -77,5 +77,10 @@ def given(*groups: Any) -> dict[str, Any]:
     for group in groups:
         for name, value in vars(group).items():
             if value is not None and value is not False and value != []:
-                values["stop_ids" if name == "stop_id" else name] = value
+                values[name] = value
+    # The one option that has another shape here: given again instead of listed.
+    if one_by_one := values.pop("stop_id", None):
+        if "stop_ids" in values:
+            raise OptionError("'stop_ids' is given twice, once as 'stop_id'.")
+        values["stop_ids"] = one_by_one
     return values

@@ -6,11 +6,13 @@ An option without a help text is an alias, and stays off the help page.
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 # typer brings click along under a private name in some versions; the class is the same in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+Group = TypeVar("Group")
+
+
+class Ids(tuple[int, ...]):
+    """Token ids in one value: 1,2. (A bare tuple would ask typer for several values.)"""
 
 
 def _whole(text: str) -> int:
@@ -35,6 +43,10 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number.") from None
 
 
+def _ids(text: str) -> Ids:
+    return Ids(_whole(one) for one in text.split(",") if text.strip())
+
+
 def _seconds(text: str) -> float:
     if not 0 <= _number(text) <= 60:
         raise typer.BadParameter(f"{text!r} is not between 0 and 60.")
@@ -42,10 +54,11 @@ def _seconds(text: str) -> float:
 
 
 # What the help page calls a value is how it is read; the others are text.
-READERS: dict[str, Callable[[str], float]] = {
+READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "T", "K", "ID"), _whole),
     **dict.fromkeys(("X", "P"), _number),
     "SECONDS": _seconds,
+    "IDS": _ids,
 }
 
 
@@ -60,6 +73,46 @@ def option(panel: str | None, metavar: str = "", help: str = "", *names: str) ->
         hidden=not help,
         show_default=False,
     )
+
+
+# The types of the library's options: what they are here, and what the value is called.
+_KINDS: dict[str, tuple[type, str]] = {
+    "bool": (bool, ""),
+    "int": (int, "N"),
+    "float": (float, "X"),
+    "Sequence[int]": (Ids, "IDS"),
+}
+
+
+def library_options() -> dict[str, str]:
+    """Every name of `wavefront.options.Options` and its type, as written there.
+
+    The text is read because an import brings torch along, and no help page should wait for that.
+    """
+    tree = ast.parse(pkgutil.get_data("wavefront", "options.py") or b"")
+    (made,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Options")
+    return {
+        ast.unparse(one.target): ast.unparse(one.annotation)
+        for one in made.body
+        if isinstance(one, ast.AnnAssign)
+    }
+
+
+def _with_aliases(group: type[Group]) -> type[Group]:
+    """The group, and hidden in it the options of the library that no group writes out.
+
+    So whatever Python takes by name is taken here by the same name.
+    """
+    written = {one.name for owner in (LengthOptions, group) for one in fields(owner)}  # pyright: ignore[reportArgumentType]
+    added: list[tuple[str, Any, Any]] = []
+    for name, text in library_options().items():
+        if name not in written:
+            kind, metavar = _KINDS.get(text.removesuffix(" | None"), (str, ""))
+            spelling = option(None, metavar, "", f"--{name.replace('_', '-')}")
+            # A flag has no third state.
+            hint, default = (bool, False) if kind is bool else (kind | None, None)
+            added.append((name, Annotated[hint, spelling], field(default=default)))
+    return make_dataclass(group.__name__, added, bases=(group,), frozen=True, kw_only=True)
 
 
 _model = partial(option, "Model")
@@ -150,9 +203,12 @@ class LengthOptions:
     max_new_tokens: Annotated[
         int | None, _decoding("N", "Places to fill; by default 128.", "--max-new-tokens", "-n")
     ] = None
+    # Here, and not among the derived ones: infilling takes no length under any name.
     gen_length: Annotated[int | None, _decoding("N")] = None
+    max_tokens: Annotated[int | None, _decoding("N")] = None
 
 
+@_with_aliases
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions:
     """Which places first, and how many at a time; how tokens are drawn."""
@@ -184,8 +240,9 @@ class DecodingOptions:
         str | None,
         _decoding(
             "WORD",
-            "What an end token does. stop (the default here): decoding ends once all before it is "
-            "decided; the same text as with keep, only sooner. keep: every place is filled. "
+            "What an end token does. stop (the default here; keep in Python): decoding ends once "
+            "all before it is decided; the same text as with keep, only sooner. keep: every place "
+            "is filled. "
             "suppress-logit, suppress-confidence, llada-confidence: it is held back.",
         ),
     ] = None
@@ -200,8 +257,6 @@ class DecodingOptions:
         bool,
         _decoding("", "Run all T passes, also those that commit nothing.", "--fixed-budget"),
     ] = False
-    block_length: Annotated[int | None, _decoding("N")] = None
-    remasking: Annotated[str | None, _decoding()] = None
 
     temperature: Annotated[
         float | None, _sampling("X", "By default 0: the most probable token, every time.")

@@ -139,5 +139,7 @@ def _explanation(entry: dict[str, Any]) -> str:
             + ("no default" if option["default"] is None else f"by default {option['default']}")
             for option in entry["options"]
         ]
-    prompt = 'wavefront generate "Hello"'
-    return "\n".join([*lines, "", "Example", f'  {prompt} --schedule "{entry["example"]}"'])
+    # A question that the default model can answer, whatever the strategy.
+    command = 'wavefront generate "I have two figs and a pear. How many fruits?"'
+    example = [f"  {command} \\", f'    --schedule "{entry["example"]}"']
+    return "\n".join([*lines, "", "Example", *example])

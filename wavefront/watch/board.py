@@ -26,10 +26,12 @@ class Board:
         row: int = 0,
         *,
         glow: float = GLOW,
+        prompt: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._decoding, self._tokenizer = stream.decoding, stream.lm.tokenizer
         self._row, self._glow, self._clock = row, glow, clock
+        self._prompt = prompt
         self._began = clock()
         self._latest: Step | None = None
         self._logp: Tensor | None = None  # of every commit, as it was when it was made
@@ -79,7 +81,7 @@ class Board:
                 seen = scope is not None and scope[at]
                 cells.append(Cell(FRONT, "front") if seen else Cell(MASKED, "masked"))
             elif known[at] and slot[at] < 0:
-                cells.append(Cell(texts[at], "prompt"))
+                cells += [Cell(texts[at], "prompt")] if self._prompt else []
             elif known[at]:  # padding is neither masked nor known, and not shown
                 text, state = (END, "end") if token in self._stops else (texts[at], "known")
                 cells.append(Cell(text, level(chance[at]) if at in fresh else state))

@@ -29,16 +29,17 @@ def watch(
     delay: float = 0.0,
     live: bool | None = None,
     transient: bool = False,
+    prompt: bool = True,
 ) -> Iterator[Step]:
     """Draw one row of the stream while passing its steps on.
 
     `live` asks for the moving picture or for snapshots, by default whichever the console can show;
     `transient` leaves a single line of the picture in the end; `delay` seconds are waited after
-    each step, to slow down what is too quick to see.
+    each step, to slow down what is too quick to see. Without `prompt` only what is filled is shown.
     """
     console = console or Console(stderr=True)
     live = can_animate(console) if live is None else live
-    board = Board(stream, row, glow=GLOW if live else 0.0)
+    board = Board(stream, row, glow=GLOW if live else 0.0, prompt=prompt)
     screen = _Screen(console, transient) if live else _Printer(console, board.steps)
     with screen:
         screen.show(board.frame())

@@ -1,0 +1,127 @@
+"""`wavefront demo`: small enough to run, on the built-in model and on one that knows nothing."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from commands import run
+from rich.console import Console
+from test_cli_process import ESCAPE, on_terminal, program
+
+import wavefront
+from wavefront import builtin
+from wavefront.cli import contest, demo
+
+SMALL = ("demo", "--problems", "2", "--places", "32")
+trained = pytest.mark.skipif(builtin.DEFAULT == "toy", reason="no trained model is built in")
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")
+
+
+def drawn(width: int, encoding: str = "utf-8") -> tuple[Console, io.TextIOWrapper]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    return Console(file=file, width=width, highlight=False), file
+
+
+def text_of(file: io.TextIOWrapper) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def test_the_demo_needs_no_terminal() -> None:
+    done = program(*SMALL)
+    assert done.stderr == ""
+    assert ESCAPE not in done.stdout
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+    assert len([line for line in lines if re.match(r"step \d+/42 ", line)]) >= 3
+    for name in contest.STRATEGIES:
+        (row,) = [line for line in lines if re.match(rf"{name} +[0-2]/2 ", line)]
+        assert re.search(r" \d+ +\d+\.\d +\d+\.\d\d  [✓✗]{2}$", row)
+    assert len([line for line in lines if re.match(r" [12]  [a-z]+ ", line)]) == 2
+    assert "docs/results.md" in done.stdout
+    assert done.stdout.count("A ticket costs") == 1  # above the picture, and not in it again
+
+
+@pytest.mark.slow
+def test_the_demo_moves_in_a_terminal_and_not_without_colour() -> None:
+    seen = on_terminal(*SMALL)
+    assert seen.count("step ") > 5
+    assert "decoding" in seen
+    assert seen.rindex(f"{ESCAPE}[?25h") > seen.rindex(f"{ESCAPE}[?25l")  # the cursor is back
+    assert ESCAPE not in on_terminal(*SMALL, NO_COLOR="1")
+
+
+@pytest.mark.slow
+@trained
+def test_the_problem_that_is_solved_live_is_solved() -> None:
+    assert "which is right ✓" in program("demo", "--problems", "1").stdout
+
+
+def test_a_model_that_was_never_trained_is_not_graded() -> None:
+    shown = run("demo", "--places", "16").stdout
+    assert "never trained" in shown
+    assert len(re.findall(r"^step \d+/16 ", shown, re.MULTILINE)) >= 2
+    for name in contest.STRATEGIES:
+        assert re.search(rf"^{name} +\d+ +\d+\.\d\d ", shown, re.MULTILINE)
+    assert "right" not in shown
+
+
+@pytest.mark.parametrize("option", ["--problems", "--places", "--seed"])
+def test_numbers_are_checked_before_a_model_is_loaded(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
+    assert f"{option[2:]} must be" in run("demo", option, "-1", code=1).stderr
+
+
+def test_problems_are_held_out_fixed_by_the_seed_and_fit_the_canvas(lm: wavefront.LM) -> None:
+    def questions(seed: int) -> list[str]:
+        return [one.sample.prompt for one in contest.draw(lm, 14, 400, seed)]
+
+    assert questions(3) == questions(3) != questions(4)
+    problems = contest.draw(lm, len(contest.KINDS), 400, 0)
+    assert all("/held-out/" in one.sample.id for one in problems)
+    assert all(len(lm.tokenizer.encode(one.sample.answer)) < 400 for one in problems)
+    # Where nothing fits, there is a problem all the same.
+    assert contest.draw(lm, 1, 2, 0)[0].sample.answer
+
+
+def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
+    console, file = drawn(80)
+    contest.compare(lm, console, contest.draw(lm, 3, 400, 0), 16)
+    (row,) = [line for line in text_of(file).splitlines() if line.startswith("block ")]
+    options = {"schedule": "block", "max_new_tokens": 16, "steps": 4, "eos": "stop"}
+    made = [lm.generate(one.sample.prompt, **options) for one in contest.draw(lm, 3, 400, 0)]
+    forwards = sum(one.forwards for one in made)
+    rate = sum(len(one.tokens) for one in made) / forwards
+    assert row.split()[1:3] == ["0/3", str(forwards)]
+    assert row.split()[4:] == [f"{rate:.2f}", "✗✗✗"]
+
+
+@pytest.mark.parametrize("width", [20, 60, 72, 80, 120, 200])
+def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, width: int) -> None:
+    console, file = drawn(width)
+    for number, problem in enumerate(contest.draw(lm, 12, 400, 0), 1):
+        grade = problem.task.grade(problem.sample, "#### 1\x1b[31m 漢字漢字漢字")
+        row = contest._row(console, number, problem, [grade] * 3)
+        assert row.cell_len == (58 if width < 70 else min(width, contest.WIDEST))
+        assert ESCAPE not in row.plain
+        console.print(row, soft_wrap=True)
+    assert len(text_of(file).splitlines()) == 12
+
+
+def test_marks_can_be_told_apart_in_every_encoding() -> None:
+    for encoding in ("utf-8", "ascii", "latin-1"):
+        console, _ = drawn(80, encoding)
+        marks = [contest.mark(console, correct).plain for correct in (True, False)]
+        assert len({mark.encode(encoding) for mark in marks}) == 2
+
+
+def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
+    assert all(len(line) <= 80 for line in [demo.NOTE, *demo.YOUR_TURN.splitlines()])

@@ -1,0 +1,73 @@
+"""`wavefront train`: the page that teaches, and the way to the trainer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run
+
+from wavefront.cli import train
+
+HEAVY = """
+import sys
+from wavefront.cli.app import app
+try:
+    app(sys.argv[1:], prog_name="wavefront")
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+def test_help_teaches_and_fits_a_small_terminal() -> None:
+    page = run("train", "--help").stdout
+    assert all(len(line) <= 80 for line in page.splitlines())
+    assert all(f"   {verb} " in page for verb in train.VERBS)
+    assert run("train", code=2).stdout.strip() == page.strip()
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "--help"]])
+def test_help_needs_no_torch(args: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HEAVY, "train", *args], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("False\n")
+
+
+def test_the_page_lists_what_the_trainer_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    from wavefront.train.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"\{(.*?)\}", capsys.readouterr().out)[0]
+    assert set(listed.split(",")) == set(train.VERBS)
+
+
+def test_options_of_the_page_are_options_of_the_trainer() -> None:
+    page = run("train", "run", "--help").stdout
+    for option in re.findall(r"--[a-z][a-z-]*", train.EXAMPLES.partition("What a run")[2]):
+        assert option in page or option in ("--size",), option
+
+
+def test_a_tokenizer_is_made(tmp_path: Path) -> None:
+    args = ["--size", "300", "--samples", "200", "--mixture", "boolean_expressions"]
+    result = run("train", "tokenizer", "--out", str(tmp_path), *args)
+    assert "300 tokens" in result.stdout
+    assert (tmp_path / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["rum"], 2, "did you mean 'run'"),
+        (["--out", "x"], 2, "no option --out"),
+        (["run", "--out", "x", "--tokenizer", "y", "--steps", "0"], 1, "steps must be"),
+        (["run", "--out", "x", "--tokenizer", "y", "--steps", "two"], 2, "--steps"),
+    ],
+)
+def test_bad_input_gets_a_sentence(args: list[str], code: int, words: str) -> None:
+    assert words in run("train", *args, code=code).stderr
