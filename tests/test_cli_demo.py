@@ -14,7 +14,7 @@ import wavefront
 from wavefront import builtin
 from wavefront.cli import contest, demo
 
-SMALL = ("demo", "--problems", "2", "--places", "32")
+SMALL = ("demo", "--problems", "2", "--places", "16")
 trained = pytest.mark.skipif(builtin.DEFAULT == "toy", reason="no trained model is built in")
 
 
@@ -39,7 +39,7 @@ def test_the_demo_needs_no_terminal() -> None:
     assert ESCAPE not in done.stdout
     lines = done.stdout.splitlines()
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
-    assert len([line for line in lines if re.match(r"step \d+/42 ", line)]) >= 3
+    assert len([line for line in lines if re.match(r"step \d+/21 ", line)]) >= 3
     for name in contest.STRATEGIES:
         (row,) = [line for line in lines if re.match(rf"{name} +[0-2]/2 ", line)]
         assert re.search(r" \d+ +\d+\.\d +\d+\.\d\d  [✓✗]{2}$", row)
