@@ -91,8 +91,10 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     """Rows with the reading written at `at`, and the scores that follow from it."""
     fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.own)
     slot = rows.canvas.slot.gather(-1, at)
-    bits = noise.key(rows.seed, rows.step, slot, noise.PRIORITY)
-    score = priority_score(config.priority, fresh, bits)
+    if config.priority == "random":
+        score = noise.uniform(noise.key(rows.seed, rows.step, slot, noise.PRIORITY))
+    else:
+        score = priority_score(config.priority, fresh)
     if config.priority == "entropy":
         # Sure of the mask token is not sure of anything that could be written.
         score = score.masked_fill(reading.reluctant, float("-inf"))

@@ -54,9 +54,10 @@ def locate(
         )
     hub_id = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
     if directory is None or directory.exists() or not hub_id:
+        known = (*built_in, "toy")
         raise CheckpointError(
-            f"{name!r} is not a directory{nearest(name, built_in)}; give a folder that holds "
-            f"{CONFIG}, a built-in name ({', '.join(built_in)}), or a hub id such as 'org/name'."
+            f"{name!r} is not a directory{nearest(name, known)}; give a folder that holds "
+            f"{CONFIG}, a built-in name ({', '.join(known)}), or a hub id such as 'org/name'."
         )
     found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)
     if not weights:

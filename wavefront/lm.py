@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
 from wavefront import builtin, canvas
 from wavefront.decoding import Decoding, begin, check_length, source
-from wavefront.errors import CheckpointError, OptionError, PromptError, nearest
+from wavefront.errors import OptionError, PromptError
 from wavefront.files import locate
 from wavefront.model import Model, load_model
 from wavefront.options import Options, plan, wants_trace
@@ -172,13 +171,7 @@ def load(
     """
     if path == "toy":
         return LM(*builtin.make_toy(device=device, dtype=dtype), name="toy")
-    known, name = builtin.names(), str(path)
-    if name not in known and Path(name).name == name and not Path(name).exists():
-        raise CheckpointError(
-            f"There is no model {name!r}{nearest(name, known)}; give a built-in one "
-            f"({', '.join(known)}), a directory, or a hub id such as 'org/name'."
-        )
     directory = locate(path, revision=revision, offline=offline)
-    tokenizer = Tokenizer.load(Path(directory))  # first: a missing file is told before the wait
+    tokenizer = Tokenizer.load(directory)  # first: a missing file is told before the wait
     model = load_model(directory, device=device, dtype=dtype)
-    return LM(model, tokenizer, name=name)
+    return LM(model, tokenizer, name=str(path))

@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
     output_history: bool  # Dream's name for `trace`
 
 
-_SAME = {
+ALIASES = {
     "strategy": "schedule",
     "gen_length": "max_new_tokens",
     "max_tokens": "max_new_tokens",
@@ -146,7 +146,7 @@ def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
             raise OptionError(f"There is no option {name!r}{nearest(name, known)}.")
         if value is None:
             continue  # None is the default, whatever the option
-        target = _SAME.get(name, name)
+        target = ALIASES.get(name, name)
         if target in given:
             raise OptionError(f"{target!r} is given twice, once as {name!r}.")
         given[target] = _plain(value)

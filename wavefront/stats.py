@@ -178,10 +178,8 @@ def log_probability(logits: Tensor, token: Tensor) -> Tensor:
     return torch.where(chosen[..., 0].isneginf(), float("-inf"), logp)
 
 
-def priority_score(name: str, stats: Stats, bits: Tensor) -> Tensor:
-    """(B, Q) float32, higher = sooner. `bits` (B, Q) int32 seed the random priority."""
-    if name == "random":
-        return noise.uniform(bits)
+def priority_score(name: str, stats: Stats) -> Tensor:
+    """(B, Q) float32, higher = sooner, of a priority that comes from the statistics."""
     if name == "probability":
         return stats.logp.exp()
     if name == "margin" and stats.margin is not None:

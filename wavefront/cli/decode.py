@@ -60,7 +60,7 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WavefrontWarning)  # it will be said when it is meant
         made = library.plan(options, anything)
-    named = {library._SAME.get(name, name): value for name, value in options.items()}
+    named = {library.ALIASES.get(name, name): value for name, value in options.items()}
     if named.keys() & SHAPE:
         named = {name: value for name, value in named.items() if name not in SHAPE}
         named["schedule"] = repr(made.config.schedule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from wavefront import spec
 from wavefront.canvas import Canvas
 from wavefront.masks import FAR
 from wavefront.rows import Config, reach, settle, start
-from wavefront.schedule import Schedule, Stats
+from wavefront.schedule import Decision, Schedule, Stats, View
 from wavefront.testing.simulate import (
     MASK,
     PAD,
@@ -35,32 +36,35 @@ def require(holds: bool, sentence: str) -> None:
         raise LawBroken(sentence)
 
 
-def commits_only_masked(schedule: Schedule) -> None:
-    """commit ⊆ masked, as the strategy says it and before the engine would correct it."""
+def _sayings(schedule: Schedule) -> Iterator[tuple[View, Decision]]:
+    """Every view of every run, and what the strategy says of it before `settle` corrects it."""
     for canvas, scores, steps in each_run(schedule):
         for before, view, _, _ in simulate(schedule, canvas, scores, steps):
-            said = schedule.step(view, before.state)
-            require(
-                not bool((said.commit & ~view.masked).any()),
-                f"{schedule!r} commits a place that is not masked.",
-            )
+            yield view, schedule.step(view, before.state)
+
+
+def commits_only_masked(schedule: Schedule) -> None:
+    """commit ⊆ masked, as the strategy says it and before the engine would correct it."""
+    for view, said in _sayings(schedule):
+        require(
+            not bool((said.commit & ~view.masked).any()),
+            f"{schedule!r} commits a place that is not masked.",
+        )
 
 
 def looks_where_it_says(schedule: Schedule) -> None:
     """The scope is masked; a commit outside it comes from a reserve, when the scope is used up."""
-    for canvas, scores, steps in each_run(schedule):
-        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
-            said = schedule.step(view, before.state)
-            require(
-                not bool((said.scope & ~view.masked).any()),
-                f"{schedule!r} declares a scope in which a place is already decided.",
-            )
-            outside = (said.commit & ~said.scope).any(-1)
-            unused = (said.scope & ~said.commit).any(-1)
-            require(
-                not bool((outside & unused).any()),
-                f"{schedule!r} commits outside its scope while the scope has places left.",
-            )
+    for view, said in _sayings(schedule):
+        require(
+            not bool((said.scope & ~view.masked).any()),
+            f"{schedule!r} declares a scope in which a place is already decided.",
+        )
+        outside = (said.commit & ~said.scope).any(-1)
+        unused = (said.scope & ~said.commit).any(-1)
+        require(
+            not bool((outside & unused).any()),
+            f"{schedule!r} commits outside its scope while the scope has places left.",
+        )
 
 
 def keeps_its_front_small(schedule: Schedule) -> None:
@@ -81,13 +85,11 @@ def keeps_its_front_small(schedule: Schedule) -> None:
 
 def declares_that_it_revises(schedule: Schedule) -> None:
     """A strategy that takes back says `revises = True`, or idle steps would be cut short."""
-    for canvas, scores, steps in each_run(schedule):
-        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
-            said = schedule.step(view, before.state)
-            require(
-                said.remask is None or schedule.revises,
-                f"{schedule!r} takes back and does not declare revises = True.",
-            )
+    for _, said in _sayings(schedule):
+        require(
+            said.remask is None or schedule.revises,
+            f"{schedule!r} takes back and does not declare revises = True.",
+        )
 
 
 def makes_progress(schedule: Schedule) -> None:
