@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront.corrupt import bound, corrupt, draws, levels, normalised, surprise
+from wavefront.corrupt import bound, corrupt, draws, fronts, levels, normalised, surprise
 
 MASK = 2
 
@@ -118,3 +118,34 @@ def test_weighted_loss_is_the_unbiased_sum() -> None:
     made = corrupt(tokens, maskable, level, draw=draws(0, 0, tokens), mask_id=MASK)
     mean = float(bound(nats, made.masked, level).mean())
     assert mean == pytest.approx(float(nats[0].sum()), rel=0.05)
+
+
+def test_a_front_is_known_before_its_cut_and_masked_beyond_its_window() -> None:
+    maskable = torch.arange(200) >= torch.tensor([[20]] * 4000)
+    level = torch.full((4000,), 0.5)
+    spread = fronts(level, maskable, 1.0, seed=3, step=7)[:, 20:]
+    for row in spread[:500].tolist():
+        kinds = [value for index, value in enumerate(row) if index == 0 or row[index - 1] != value]
+        assert kinds == sorted(kinds)  # 0, then t, then 1, each at most once
+    known, window = (spread == 0).sum(1), (spread == 0.5).sum(1)
+    assert set(window[known < 180 - 32].tolist()) == {4, 8, 16, 32}
+    assert abs(known.double().mean() - 179 / 2) < 4
+    assert int(known.max()) < 180  # something is left to learn in every row
+
+
+def test_the_share_of_fronts_is_kept_and_none_changes_nothing() -> None:
+    maskable = torch.ones(4000, 64, dtype=torch.bool)
+    level = torch.full((4000,), 0.5)
+    assert (fronts(level, maskable, 0.0, seed=0, step=1) == 0.5).all()
+    mixed = fronts(level, maskable, 0.25, seed=0, step=1)
+    assert abs((mixed != 0.5).any(1).double().mean() - 0.25) < 0.03
+
+
+def test_the_loss_of_a_front_by_hand() -> None:
+    nats = torch.tensor([[1.0, 2.0, 4.0]], requires_grad=True)
+    level = torch.tensor([[0.0, 0.5, 1.0]])
+    loss = bound(nats, torch.tensor([[False, True, True]]), level)
+    assert loss.tolist() == [8.0]
+    loss.sum().backward()
+    assert nats.grad is not None
+    assert nats.grad.tolist() == [[0.0, 2.0, 1.0]]

@@ -4,6 +4,11 @@
 probability t, independently of the others; everything else stays. In fine-tuning the answer is
 maskable and the prompt is not; in pre-training on plain text everything is.
 
+**Fronts.** Independent masks almost never show what a decoder meets that works from the left: an
+answer begun, and nothing behind it, not even its end. A share of the rows can be masked that way,
+with a probability that depends on the place: 0 before a random cut, t in a window behind it, 1
+beyond the window.
+
 **Loss.** Cross-entropy at the masked places, weighted 1/t, which makes its expectation a bound on
 the negative log-likelihood of the maskable tokens. The mask token is no class: its logit is left
 out.
@@ -23,7 +28,7 @@ from torch import Tensor
 from wavefront import noise
 
 # Streams of `wavefront.noise` beside those of decoding.
-PLACES, LEVEL, SHUFFLE = 17, 18, 19
+PLACES, LEVEL, SHUFFLE, FRONT = 17, 18, 19, 20
 ROWS = 1 << 20  # more rows than any batch has, so that rows of two seeds never share a hash
 
 
@@ -51,12 +56,33 @@ def levels(seed: int, step: int, rows: int, *, eps: float, device: torch.device 
 def corrupt(
     tokens: Tensor, maskable: Tensor, level: Tensor, *, draw: Tensor, mask_id: int
 ) -> Corrupted:
-    """One sample of q(x_t | x_0): tokens, maskable and draw are (B, L), level is t, (B,).
+    """One sample of q(x_t | x_0): tokens, maskable and draw are (B, L); level is t, (B,) or (B, L).
 
     `draw` is uniform in (0, 1), strictly: t = 1 masks every maskable place and t = 0 none.
     """
-    masked = maskable & (draw < level[:, None])
+    masked = maskable & (draw < by_place(level))
     return Corrupted(tokens.masked_fill(masked, mask_id), masked)
+
+
+def fronts(level: Tensor, maskable: Tensor, share: float, *, seed: int, step: int) -> Tensor:
+    """(B, L) float32: t of every place, from t of every row (B,); a `share` of the rows are fronts.
+
+    The cut is uniform over the row's maskable places; the window has 4, 8, 16 or 32 of them.
+    """
+    like = torch.zeros_like(maskable[:, :3], dtype=torch.long) + torch.arange(
+        3, device=level.device
+    )
+    chance, cut, width = noise.uniform(_hash(seed, step, like, FRONT)).unbind(1)
+    place = maskable.long().cumsum(1) - 1
+    behind = place - (cut * maskable.sum(1)).long()[:, None]
+    window = 4 * 2 ** (4 * width).long()[:, None]
+    local = torch.where(behind < window, level[:, None], 1.0).masked_fill(behind < 0, 0.0)
+    return torch.where(chance[:, None] < share, local, level[:, None])
+
+
+def by_place(level: Tensor) -> Tensor:
+    """(B, 1) or (B, L), whichever was given for the rows or the places."""
+    return level if level.dim() == 2 else level[:, None]
 
 
 def draws(seed: int, step: int, like: Tensor) -> Tensor:
@@ -83,9 +109,11 @@ def surprise(logits: Tensor, tokens: Tensor, mask_id: int) -> Tensor:
 
 def bound(nats: Tensor, masked: Tensor, level: Tensor) -> Tensor:
     """(B,) float32: the sum over masked places of `nats` (B, L) / t; its mean over draws bounds the
-    negative log-likelihood of the row's maskable tokens.
+    negative log-likelihood of the row's maskable tokens. With t by place (`fronts`) every term is
+    as weighted as there, but the sum bounds nothing.
     """
-    return torch.where(masked, nats, 0.0).sum(1) / level
+    # A place with t = 0 is never masked; the floor keeps its gradient from being 0 times infinity.
+    return (torch.where(masked, nats, 0.0) / by_place(level).clamp_min(1e-6)).sum(1)
 
 
 def normalised(bounds: Tensor, lengths: Tensor, *, by: str = "tokens") -> Tensor:

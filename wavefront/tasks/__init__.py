@@ -24,10 +24,10 @@ PAPER_SHARE = 0.35  # of a training stream; the rest is asked bare
 
 # Weights follow difficulty: what needs many examples gets many.
 DEFAULT_MIXTURE: Mapping[str, float] = {
-    "gsm": 18,
+    "gsm": 20,
     "code": 16,
     "boolean_expressions": 3,
-    "multistep_arithmetic_two": 9,
+    "multistep_arithmetic_two": 12,
     "object_counting": 5,
     "navigate": 5,
     "web_of_lies": 3,
@@ -36,12 +36,12 @@ DEFAULT_MIXTURE: Mapping[str, float] = {
     "tracking_shuffled_objects_three_objects": 3,
     "tracking_shuffled_objects_five_objects": 4,
     "tracking_shuffled_objects_seven_objects": 4,
-    "logical_deduction_three_objects": 2,
-    "logical_deduction_five_objects": 3,
-    "logical_deduction_seven_objects": 3,
-    "date_understanding": 4,
+    "logical_deduction_three_objects": 3,
+    "logical_deduction_five_objects": 4,
+    "logical_deduction_seven_objects": 5,
+    "date_understanding": 5,
     "temporal_sequences": 2,
-    "reasoning_about_colored_objects": 3,
+    "reasoning_about_colored_objects": 6,
     "hyperbaton": 2,
 }
 

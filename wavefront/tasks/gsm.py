@@ -1,4 +1,4 @@
-"""Grade-school word problems of two to six steps, each step a sentence with its equation.
+"""Grade-school word problems of one to six steps, each step a sentence with its equation.
 
 Half are stories from `stories.txt`; half are chains: a stock of things, a run of events that change
 it, and a question, so that the number of different problems is not the number of stories.
@@ -13,6 +13,7 @@ from random import Random
 
 from wavefront.task import Draft, Procedural, between, choose, terms, worked
 from wavefront.tasks._stories import Story, play, stories
+from wavefront.tasks._words import vocabulary
 
 WOMEN = "Ava Emma Lily Mia Nora Ruth Sara Zoe Anna Clara Dora Ella Grace Hana Ivy Jane Kate Lena"
 MEN = "Adam Ben Carl Dan Eli Finn Gus Hugo Ivan Jack Kurt Leo Max Noah Otto Paul Rob Sam Tom"
@@ -29,7 +30,8 @@ NOUNS = {
     "pack": "boxes bags packs jars bowls crates",
 }
 POOLS = {slot: tuple(text.split()) for slot, text in NOUNS.items()}
-FEWEST, MOST = 2, 6  # steps
+FEWEST, MOST = 1, 6  # steps
+STRANGE = 0.15  # of the people and things have a name from the whole vocabulary
 ITEMS = terms("book shirt toy lamp hat cup ball game chair plate bag kite pen map clock")
 
 
@@ -51,10 +53,19 @@ def cast(rng: Random) -> dict[str, str]:
     (name, upper, lower, his), (friend, *_), (third, *_) = rng.sample(PEOPLE, 3)
     item, other = rng.sample(ITEMS, 2)
     words = {slot: choose(rng, pool) for slot, pool in POOLS.items()}
+    if rng.random() < STRANGE:  # names must be copied, whatever they are
+        name, friend, third = (strange(rng).capitalize() for _ in range(3))
+    if rng.random() < STRANGE:
+        words["things"] = f"{strange(rng)}s"
     return words | {
         "name": name, "friend": friend, "third": third, "He": upper, "he": lower, "his": his,
         "item": item, "other": other,
     }  # fmt: skip
+
+
+def strange(rng: Random) -> str:
+    """Any word: names and things that no list of ours foresees."""
+    return choose(rng, vocabulary())
 
 
 @cache

@@ -85,9 +85,9 @@ class ObjectCounting(Procedural):
 
 
 def strange(rng: Random, kind: str) -> list[str]:
-    """Things of another kind, in one item of five; `objects` would cover those too."""
+    """Things of another kind, in one item of three; `objects` would cover those too."""
     other = choose(rng, KIND_NAMES)
-    if kind == "objects" or other == kind or rng.random() > 0.28:
+    if kind == "objects" or other == kind or rng.random() > 0.5:
         return []
     return rng.sample(ITEMS[other], between(rng, 1, 3))
 

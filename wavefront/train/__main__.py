@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -44,7 +46,8 @@ READERS |= {"Mapping[str, float]": mixture, "tuple[int, ...]": lengths}
 def add_options(
     parser: argparse.ArgumentParser, kind: type[Any], *, without: Sequence[str] = ()
 ) -> None:
-    """One option for every field of a config, named as the field."""
+    """One option for every field of a config, named as the field; its comment is the help."""
+    comments = dict(re.findall(r"^    (\w+):.*?  # (.+)$", inspect.getsource(kind), re.MULTILINE))
     for field in fields(kind):
         if field.name in ("data", *without):
             continue
@@ -52,11 +55,24 @@ def add_options(
         declared = str(field.type).removesuffix(" | None")
         if declared == "bool":
             action = argparse.BooleanOptionalAction
-            parser.add_argument(option, action=action, default=field.default)
+            text = _help(comments.get(field.name, ""), field.default)
+            parser.add_argument(option, action=action, default=field.default, help=text)
             continue
         required = field.default is MISSING
         default = None if required else field.default
-        parser.add_argument(option, type=READERS[declared], default=default, required=required)
+        parser.add_argument(
+            option,
+            type=READERS[declared],
+            default=default,
+            required=required,
+            help=_help(comments.get(field.name, ""), default),
+            metavar={"int": "N", "float": "X", "Path": "PATH"}.get(declared, "TEXT"),
+        )
+
+
+def _help(comment: str, default: Any) -> str:
+    shown = default if not isinstance(default, tuple) else ",".join(str(part) for part in default)
+    return (comment if default is None else f"{comment} [{shown}]").replace("%", "%%")
 
 
 def pick(kind: type[Any], given: argparse.Namespace) -> dict[str, Any]:

@@ -23,13 +23,13 @@ class DataConfig:
     """What decides which rows come at which step; with the seed it fixes all of them."""
 
     tokenizer: Path  # a directory with tokenizer.json
-    mixture: Mapping[str, float] | None = None  # task name -> weight; None: the tasks' own default
-    seed: int = 0
-    tokens_per_step: int = 131_072
+    mixture: Mapping[str, float] | None = None  # gsm=18,code=16; by default all tasks
+    seed: int = 0  # of the data, the masks and the first weights
+    tokens_per_step: int = 131_072  # prompt, answer and fill together
     buckets: tuple[int, ...] = BUCKETS  # row lengths; a step has rows of one length
     small_bias: float = 1.0  # a row takes a bucket of length L with weight L ** -small_bias
     group: int = 16  # steps that are made together, see `data.make_group`
-    text: Path | None = None  # plain text to pre-train on, see `corpus.lines`
+    text: Path | None = None  # plain text to pre-train on: a file, or "english" (WikiText-2)
     text_share: float = 0.0  # of the rows
 
     def __post_init__(self) -> None:
@@ -59,35 +59,36 @@ class TrainConfig:
 
     out: Path  # the run's directory: state.pt, log.jsonl, model/
     data: DataConfig
-    steps: int | None = None
-    minutes: float | None = None
+    steps: int | None = None  # how many; a resumed run ends at the same one
+    minutes: float | None = None  # how long this command trains, compilation included
     init: Path | None = None  # a checkpoint whose weights to start from
     resume: bool = False  # go on from state.pt when there is one
 
-    width: int = 384
-    layers: int = 10
-    heads: int = 6
-    mlp_width: int = 1024
-    max_length: int = 1024
+    width: int = 384  # of the hidden states
+    layers: int = 10  # transformer blocks
+    heads: int = 6  # of attention
+    mlp_width: int = 1024  # of each block's inner layer
+    max_length: int = 1024  # written into the checkpoint's config
 
-    optimizer: str = "adamw"
-    lr: float = 2e-3
-    matrix_lr: float | None = None  # of Muon's matrices; None: the same
-    weight_decay: float = 0.05
-    clip: float = 1.0
-    ema: float = 0.999  # 0: none
+    optimizer: str = "adamw"  # or muon, for the matrices
+    lr: float = 2e-3  # learning rate between warm-up and decay
+    matrix_lr: float | None = None  # learning rate of Muon's matrices; by default the same
+    weight_decay: float = 0.05  # of the matrices
+    clip: float = 1.0  # greatest norm of the gradient
+    ema: float = 0.999  # decay of the averaged weights; 0: none
     warmup: int = 200  # steps
     decay_fraction: float = 0.3  # of the steps or minutes, at the end; 0: none
     eps: float = 1e-3  # the least masking probability
-    normalise: str = "tokens"
+    front_share: float = 0.0  # of the rows, masked as a decoder from the left leaves them
+    normalise: str = "tokens"  # the loss is a mean over tokens, or over rows
 
-    device: str = "auto"
-    compile: bool | None = None  # None: on CUDA only
-    workers: int | None = None  # processes that make data; None: cores - 2; 0: this process
-    save_every: int = 2000
-    log_every: int = 20
-    export: str = "best"
-    quiet: bool = False
+    device: str = "auto"  # cuda, mps, cpu
+    compile: bool | None = None  # the blocks; by default on CUDA only
+    workers: int | None = None  # processes that make data; by default cores - 2; 0: this one
+    save_every: int = 2000  # steps between saved states
+    log_every: int = 20  # steps between lines of log.jsonl
+    export: str = "best"  # weights to write: ema, raw, or the better of both
+    quiet: bool = False  # no progress line
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
@@ -124,6 +125,7 @@ class TrainConfig:
         whole("warmup", self.warmup, 0)
         real("decay_fraction", self.decay_fraction, 0.0, 1.0)
         real("eps", self.eps, 1e-6, 0.5)
+        real("front_share", self.front_share, 0.0, 1.0)
 
     @property
     def data_workers(self) -> int:
@@ -138,7 +140,8 @@ class TrainConfig:
         fixed = {name: getattr(self, name) for name in shape} | {"average": self.ema > 0}
         if self.steps is not None:
             # Whoever counts steps wants the unbroken run's result; a run by the clock has none.
-            fixed |= {"eps": self.eps, "normalise": self.normalise, "ema": self.ema}
+            fixed |= {"eps": self.eps, "front_share": self.front_share}
+            fixed |= {"normalise": self.normalise, "ema": self.ema}
             fixed |= asdict(self.data)
             mixture = DEFAULT_MIXTURE if self.data.mixture is None else self.data.mixture
             fixed |= {"mixture": dict(mixture), "buckets": list(self.data.buckets)}

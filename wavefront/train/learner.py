@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavefront.corrupt import bound, corrupt, draws, levels, normalised, surprise
+from wavefront.corrupt import bound, corrupt, draws, fronts, levels, normalised, surprise
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
 from wavefront.train.data import Batch
@@ -67,6 +67,7 @@ class Learner:
         config, seed = self.config, self.config.data.seed
         tokens, maskable = rows.tokens, rows.maskable
         level = levels(seed, step, len(tokens), eps=config.eps, device=tokens.device)
+        level = fronts(level, maskable, config.front_share, seed=seed, step=step)
         draw = draws(seed, step, tokens)
         noisy = corrupt(tokens, maskable, level, draw=draw, mask_id=self.model.mask_id)
         with self.precision():
