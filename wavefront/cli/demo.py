@@ -35,7 +35,7 @@ wavefront demo
 wavefront demo --seed 7
 wavefront demo --problems 36 --places 96 > demo.txt
 """
-LIVE_SEED = 12  # of the first problem, chosen because the model solves it; the rest are as drawn
+LIVE_SEED = 8  # of the first problem, chosen because the model solves it; the rest are as drawn
 PAUSE = 0.03  # seconds after each step: a small model is too quick to be watched
 TOY_PROMPT = "Tell me a story about the sea."
 NOTE = "A few problems make a picture, not a measurement; docs/results.md has those."

@@ -1,12 +1,14 @@
 """Small Python functions from a signature and a docstring, judged by running them.
 
-Three sources: chains of operations on a list, a string or a number; loops put together from a
-condition and updates; and functions written whole.
+Four sources: chains of operations on a list, a string or a number; loops put together from a
+condition and updates; functions written whole; and one or two operations told by examples alone,
+which is the hard part: what is described only has to be translated, what is shown has to be found.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
@@ -24,6 +26,9 @@ NAMES = terms(
     "task apply result_of make"
 )
 TESTS = 5
+EXAMPLES = 3  # of a function that is told by them alone
+SHOWN = ("Do what the examples show.", "Return what the examples show.")
+RESERVED_SHOWN = ("Behave as in these calls.", "Infer the rule.")
 
 
 class Domain(NamedTuple):
@@ -59,9 +64,11 @@ class Code(Procedural):
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         source = rng.random()
-        if source < 0.55:
+        if source < 0.25:
+            return shown(rng, reserved)
+        if source < 0.65:
             function, skeleton = chained(rng, reserved)
-        elif source < 0.75:
+        elif source < 0.8:
             function = loop(rng, reserved)
             skeleton = function.body
         else:
@@ -102,11 +109,23 @@ def written(rng: Random, reserved: bool) -> tuple[Whole, str]:
     return filled, f"{function.name} {sorted(values.items())} {function.takes}"
 
 
-def chained(rng: Random, reserved: bool) -> tuple[Whole, str]:
-    """A chain of one to five operations, each a line."""
+def shown(rng: Random, reserved: bool) -> Draft:
+    """A function told by examples: one operation, or one and what is returned of its result."""
+    while True:
+        function, skeleton = chained(rng, reserved, most=1)
+        calls = [case(rng, function) for _ in range(EXAMPLES)]
+        if len({repr(value) for _, value in calls}) == EXAMPLES:
+            break  # examples that all give the same would show nothing
+    says = choose(rng, RESERVED_SHOWN if reserved else SHOWN)
+    return present(rng, function._replace(says=(says,)), f"{skeleton} {calls}", calls)
+
+
+def chained(rng: Random, reserved: bool, most: int | None = None) -> tuple[Whole, str]:
+    """A chain of one to five operations, each a line; `most` steps before its end."""
     domain = choose(rng, DOMAINS)
     ended = rng.random() < 0.7
-    steps = [choose(rng, domain.steps) for _ in range(between(rng, 1 - ended, domain.most))]
+    most = domain.most if most is None else most
+    steps = [choose(rng, domain.steps) for _ in range(between(rng, 1 - ended, most))]
     steps = steps or [choose(rng, domain.steps)]
     last = [choose(rng, domain.ends)] if ended else []
     argument = choose(rng, domain.arguments)
@@ -136,19 +155,30 @@ def chained(rng: Random, reserved: bool) -> tuple[Whole, str]:
     return Whole("chain", (), takes, gives, (text,), (), "\n".join(lines), run), skeleton
 
 
-def present(rng: Random, function: Whole, skeleton: str) -> Draft:
-    """Signature and docstring as the question, the whole function as the answer, and its tests."""
+Case = tuple[tuple[Any, ...], Any]  # arguments, and what the function gives for them
+
+
+def case(rng: Random, function: Whole) -> Case:
+    """One call with its result."""
+    args = tuple(INPUTS[kind](rng) for _, kind in function.takes)
+    return args, function.run(*args)
+
+
+def present(rng: Random, function: Whole, skeleton: str, calls: Sequence[Case] = ()) -> Draft:
+    """Signature and docstring as the question, the whole function as the answer, and its tests.
+
+    The docstring ends with `calls`, if there are any; otherwise sometimes with the first test.
+    """
     name = choose(rng, NAMES)
     takes = ", ".join(f"{argument}: {kind}" for argument, kind in function.takes)
     signature = f"def {name}({takes}) -> {function.gives}:\n"
-    tests = []
-    for _ in range(TESTS):
-        args = tuple(INPUTS[kind](rng) for _, kind in function.takes)
-        tests.append((args, function.run(*args)))
+    tests = [case(rng, function) for _ in range(TESTS)]
     text = function.says[0]
-    if rng.random() < 0.2:
-        shown = ", ".join(map(repr, tests[0][0]))
-        text += f"\n\n    >>> {name}({shown})\n    {tests[0][1]!r}\n    "
+    if not calls and rng.random() < 0.2:
+        calls = tests[:1]
+    if calls:
+        lines = [f"    >>> {name}({', '.join(map(repr, a))})\n    {v!r}\n" for a, v in calls]
+        text += f"\n\n{''.join(lines)}    "
     stub = f'{signature}    """{text}"""\n'
     answer = signature + "    " + function.body.replace("\n", "\n    ")
     extra = {"entry": name, "stub": stub, "tests": tests}

@@ -31,7 +31,7 @@ NOUNS = {
 }
 POOLS = {slot: tuple(text.split()) for slot, text in NOUNS.items()}
 FEWEST, MOST = 1, 6  # steps
-STRANGE = 0.15  # of the people and things have a name from the whole vocabulary
+STRANGE = 0.1  # of the people and things have a name from the whole vocabulary
 ITEMS = terms("book shirt toy lamp hat cup ball game chair plate bag kite pen map clock")
 
 

@@ -65,23 +65,20 @@ class ObjectCounting(Procedural):
         strangers = strange(rng, kind)
         every = names + strangers
         rng.shuffle(every)
-        parts, steps, total, shape = [], [], 0, []
+        parts, steps, total = [], [], 0
         for name in every:
             number = 1 if rng.random() < 0.78 else between(rng, 2, 5)
             shown = counted(name, number)
             parts.append(shown)
             if name in strangers:
                 steps.append(f"{name}: no")
-                shape.append(f"-{number}")
                 continue
             total += number
             steps.append(f"{name} + {number} = {total}")
-            shape.append(str(number))
         text = ", ".join(parts[:-1]) + ", and " + parts[-1]
         question, original = WORDINGS.ask(rng, reserved, text, kind)
-        skeleton = f"{kind} {' '.join(shape)} {names[0]}"
         answer = worked(", ".join(steps), str(total))
-        return Draft(question, answer, str(total), skeleton, original=original)
+        return Draft(question, answer, str(total), f"{kind} {text}", original=original)
 
 
 def strange(rng: Random, kind: str) -> list[str]:
