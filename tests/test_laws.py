@@ -28,12 +28,25 @@ MORE = (
     "wavefront(size=3, radius=5)",
     "wavefront(grow='accumulate')",
     "wavefront(size=2, radius=6, grow='accumulate')",
+    "rcr(size=5)",
+    "rcr(size=5, stat='max', take=threshold(0.6))",
+    "tbd(size=5, drop=2, least=1)",
+    "tbd(size=5, drop=2, least=1, take=threshold(0.6))",
 )
+
+
+def pair(schedule: str, take: str):
+    """A schedule with a take. Quick: each take on the front, each schedule with one that adapts."""
+    text = f"{schedule}(take={take}())"
+    quick = schedule == "wavefront" or take == "threshold"
+    return text if quick else pytest.param(text, marks=pytest.mark.slow)
+
+
 EVERY = [
     *(f"{schedule}()" for schedule in spec.names("schedules")),
     *MORE,
     *(
-        f"{schedule}(take={take}())"
+        pair(schedule, take)
         for schedule, take in itertools.product(spec.names("schedules"), spec.names("takes"))
         if take != "quota"
     ),
@@ -93,6 +106,14 @@ class CommitsKnown(Base):
 class StandsStill(Base):
     def step(self, view, state):
         return Decision(torch.zeros_like(view.masked), view.masked)
+
+
+class GoesRound(Base):
+    revises = True
+
+    def step(self, view, state):
+        commit = self.take(view, view.masked, view.masked)
+        return Decision(commit, view.masked, (), commit, view.slot < 0)
 
 
 class LooksElsewhere(Base):
@@ -198,6 +219,7 @@ class Forgets(Base):
         (Crowds(), laws.keeps_its_front_small),
         (RevisesInSecret(), laws.declares_that_it_revises),
         (StandsStill(), laws.makes_progress),
+        (GoesRound(), laws.makes_progress),
         (TakesBackFinal(), laws.keeps_its_word),
         (Grows(), laws.keeps_the_state_shape),
         (MixesRows(), laws.rows_are_independent),

@@ -13,7 +13,7 @@ ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache",
     "files", "checkpoint", "model", "models",
-    "engine", "trace",
+    "engine", "speculate", "trace",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "cli", "__main__",
@@ -69,7 +69,7 @@ def test_modules_import_only_what_comes_before_them():
 def test_shelves_do_not_import_one_another_s_files_by_name():
     """Only the default take, and what a family is made of, may be named."""
     for path, name in modules():
-        if name in ("engine", "rows", "stats", "decoding", "options", "trace"):
+        if name in ("engine", "speculate", "rows", "stats", "decoding", "options", "trace"):
             named = [t for t in imports(path) if t.startswith(("wavefront.sch", "wavefront.mod"))]
             assert all(t in ("wavefront.schedule", "wavefront.model") for t in named), path
 

@@ -6,18 +6,19 @@ This is the engine for people who have token ids, or a checkpoint without a toke
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from wavefront.canvas import Canvas, blank
-from wavefront.engine import decode
+from wavefront.engine import advance, decode
 from wavefront.errors import PromptError
 from wavefront.model import Model
 from wavefront.options import Options, Plan, Source, plan, wants_trace
 from wavefront.rows import Step
+from wavefront.speculate import speculate
 from wavefront.trace import Recorder, Trace
 
 
@@ -25,7 +26,7 @@ class Ids(NamedTuple):
     """The result of `generate_ids`, a list per row."""
 
     tokens: list[list[int]]  # the answer only, uncut
-    order: list[list[list[int]]]  # per forward, the positions committed, from the first real token
+    order: list[list[list[int]]]  # per step, the positions committed, from the first real token
     forwards: int
     token_forwards: int  # places computed; guidance computes each twice
     trace: Trace | None  # on request
@@ -46,9 +47,11 @@ class Decoding:
             steps=[plan.steps] * rows,
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
             seeds=[plan.seed] * rows,
+            run=speculate(plan.draft, plan.length) if plan.draft > 1 else advance,
         )
         self._steps = steps if self._recorder is None else self._recorder.watch(steps)
         self._last: Step | None = None
+        self._made = torch.zeros_like(canvas.tokens[:, 0])
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -57,6 +60,7 @@ class Decoding:
         step = next(self._steps)
         self.canvas, self._last = step.canvas, step
         self.forwards, self.token_forwards = step.forwards, step.token_forwards
+        self._made = self._made + step.decision.commit.any(-1)
         return step
 
     def drain(self) -> Decoding:
@@ -64,6 +68,10 @@ class Decoding:
         for _ in self:
             pass
         return self
+
+    def steps(self) -> list[int]:
+        """How many steps of every row committed something; a draft makes several a forward."""
+        return self._made.tolist()
 
     def tokens(self) -> list[list[int]]:
         """The board of every row without padding; what `stop` left undecided reads as EOS."""
@@ -96,10 +104,14 @@ class Decoding:
         return None if self._recorder is None else self._recorder.trace()
 
 
-def source(model: Model, stop_ids: Sequence[int] | None = None) -> Source:
-    """What a model contributes to its options."""
+def source(
+    model: Model,
+    stop_ids: Sequence[int] | None = None,
+    id_of: Callable[[str], int] | None = None,
+) -> Source:
+    """What a model, and its tokenizer where there is one, contribute to the options."""
     ids = tuple(model.stop_ids if stop_ids is None else stop_ids)
-    return Source(model.mask_id, ids, model.family, model.vocab_size)
+    return Source(model.mask_id, ids, model.family, model.vocab_size, id_of)
 
 
 def begin(
@@ -108,10 +120,11 @@ def begin(
     options: Mapping[str, Any],
     *,
     stop_ids: Sequence[int] | None = None,
+    id_of: Callable[[str], int] | None = None,
     record: bool = False,
 ) -> Decoding:
     """A decode of prompts, each followed by the same number of masked places."""
-    settled = plan(options, source(model, stop_ids))
+    settled = plan(options, source(model, stop_ids, id_of))
     rows = [check_ids(model, prompt) for prompt in _each(prompts)]
     if not rows:
         raise PromptError("There is no prompt: give at least one.")

@@ -30,31 +30,39 @@ class Flags(NamedTuple):
     done: Tensor  # every row is
     overflow: Tensor  # some row reached for more places than were scored: its step was void
     bad: Tensor  # some row met NaN
+    steps: Tensor  # long: how many of the steps handed back some row did make, at least 1
 
 
-Advance = Callable[[Model, Config, Rows, int, bool], tuple[Rows, Step, Flags]]
+# One forward and the steps that came of it, in order; each says only what its forward computed.
+Advance = Callable[[Model, Config, Rows, int, bool], tuple[Rows, Sequence[Step], Flags]]
 
 
 def advance(
     model: Model, config: Config, rows: Rows, width: int, padded: bool
-) -> tuple[Rows, Step, Flags]:
+) -> tuple[Rows, Sequence[Step], Flags]:
     """One step of every row, reading at most `width` places of each. Pure."""
     wanted = reach(config, rows)
     # The places in reach come first, by position; what follows them only fills a fixed width.
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
     overflow = wanted.sum(-1) > width
-    states = forward(model, config, rows.canvas, at, padded)
+    states = forward(model, config, rows, at, padded)
     reading = read_places(model, config, rows, at, states)
     bad = (reading.bad & wanted.gather(-1, at)).any(-1)
     rows = remember(config, rows, at, reading)
+    cost = computed(config, rows.canvas)
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow)
-    step = Step(0, 0, 0, view, decision, rows.canvas, rows.final, rows.done)
-    return rows, step, Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any())
+    step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done)
+    one = torch.ones_like(rows.step[0])
+    return rows, [step], Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any(), one)
 
 
-def forward(model: Model, config: Config, canvas: Canvas, at: Tensor, padded: bool) -> Tensor:
+def forward(model: Model, config: Config, rows: Rows, at: Tensor, padded: bool) -> Tensor:
     """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
+    canvas = rows.canvas
     attend = canvas.real if padded else None
+    visible = config.schedule.visible(canvas, rows.state)
+    if visible is not None:
+        attend = visible & canvas.real
     if config.cfg_scale == 0:
         return model.hidden(canvas.tokens, attend, at)[None]
     # One forward of two rows each: as it is, and with all that was given hidden.
@@ -62,6 +70,11 @@ def forward(model: Model, config: Config, canvas: Canvas, at: Tensor, padded: bo
     tokens, twice = torch.cat([canvas.tokens, blind]), torch.cat([at, at])
     attend = None if attend is None else torch.cat([attend, attend])
     return model.hidden(tokens, attend, twice).unflatten(0, (2, -1))
+
+
+def computed(config: Config, canvas: Canvas) -> int:
+    """How many places `forward` computes; guidance computes each twice."""
+    return canvas.tokens.numel() * (2 if config.cfg_scale > 0 else 1)
 
 
 def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Tensor) -> Reading:
@@ -91,16 +104,10 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     """Rows with the reading written at `at`, and the scores that follow from it."""
     fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.own)
     slot = rows.canvas.slot.gather(-1, at)
-    if config.priority == "random":
-        score = noise.uniform(noise.key(rows.seed, rows.step, slot, noise.PRIORITY))
-    else:
-        score = priority_score(config.priority, fresh)
+    score = scored(config, rows, slot, fresh)
     if config.priority == "entropy":
         # Sure of the mask token is not sure of anything that could be written.
         score = score.masked_fill(reading.reluctant, float("-inf"))
-    if config.order_noise > 0:
-        order = noise.key(rows.seed, rows.step, slot, noise.ORDER)
-        score = score + config.order_noise * noise.gumbel(order)
     if config.sampling.eos == "suppress-confidence":
         ends = is_any(reading.proposal, config.sampling.stop_ids)
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
@@ -117,6 +124,18 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     )
 
 
+def scored(config: Config, rows: Rows, slot: Tensor, stats: Stats) -> Tensor:
+    """(B, Q) float32: the priority of the places in `slot`, with the noise of the row's step."""
+    if config.priority == "random":
+        score = noise.uniform(noise.key(rows.seed, rows.step, slot, noise.PRIORITY))
+    else:
+        score = priority_score(config.priority, stats)
+    if config.order_noise > 0:
+        order = noise.key(rows.seed, rows.step, slot, noise.ORDER)
+        score = score + config.order_noise * noise.gumbel(order)
+    return score
+
+
 @torch.no_grad()  # torch enters it only while the generator runs, never in the consumer
 def decode(
     model: Model,
@@ -129,32 +148,32 @@ def decode(
 ) -> Iterator[Step]:
     """Fill the canvas, yielding every step. The only loop of the project.
 
-    On CUDA the flags of a step are read while the next one runs, so the loop never waits; the price
-    is at most one surplus forward, which is counted.
+    On CUDA the flags of a forward are read while the next one runs, so the loop never waits; the
+    price is at most one surplus forward, which is counted.
     """
     rows = start(canvas, config, steps, seeds)
     padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows, steps)
     lag = _lag(canvas)
-    remaining = _busy(rows, steps)
-    places = canvas.tokens.numel() * (2 if config.cfg_scale > 0 else 1)
-    waiting: deque[tuple[Step, _Glance]] = deque()
-    forwards = 0
+    remaining = _busy(rows, steps)  # forwards: each settles a step or more of every row
+    waiting: deque[tuple[Sequence[Step], _Glance]] = deque()
+    forwards = places = number = 0
     while remaining > 0:
         launch = len(waiting) < remaining
         if launch:
-            rows, step, flags = run(model, config, rows, width, padded)
-            waiting.append((step, _Glance(flags)))
-            forwards += 1
+            rows, made, flags = run(model, config, rows, width, padded)
+            waiting.append((made, _Glance(flags)))
+            forwards, places = forwards + 1, places + made[0].token_forwards
         if launch and len(waiting) <= lag:
             continue
-        step, glance = waiting.popleft()
-        done, overflow, bad = glance.read()
+        made, glance = waiting.popleft()
+        done, overflow, bad, count = glance.read()
         if bad:
             raise NumericalError(_nan_message(rows))
         # A void step is tried again with every place, and so is one that was already in flight.
         width, remaining = (widest, remaining) if overflow else (width, remaining - 1)
-        number = forwards - len(waiting) - 1
-        yield step._replace(number=number, forwards=forwards, token_forwards=forwards * places)
+        for step in made[:count]:
+            yield step._replace(number=number, forwards=forwards, token_forwards=places)
+            number += 1
         if done and not config.fixed_budget:
             return
 
@@ -193,7 +212,7 @@ class _Glance:
     """Flags on their way to the host: copied behind the step's own work, read when needed."""
 
     def __init__(self, flags: Flags) -> None:
-        packed = torch.stack(flags)
+        packed = torch.stack([flag.long() for flag in flags])
         self._event: torch.cuda.Event | None = None
         if packed.is_cuda:
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
@@ -203,8 +222,8 @@ class _Glance:
         else:
             self._host = packed
 
-    def read(self) -> tuple[bool, bool, bool]:
+    def read(self) -> tuple[bool, bool, bool, int]:
         if self._event is not None:
             self._event.synchronize()
-        done, overflow, bad = self._host.tolist()
-        return done, overflow, bad
+        done, overflow, bad, steps = self._host.tolist()
+        return bool(done), bool(overflow), bool(bad), steps

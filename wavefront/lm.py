@@ -30,7 +30,13 @@ class Completion:
     forwards: int  # passes through the model, of the batch it was in
     token_forwards: int  # places computed in them; guidance computes each twice
     prompt_tokens: int
+    steps: int  # those of its own that committed something, one after another
     trace: Trace | None = None  # of the whole batch, on request
+
+    @property
+    def steps_per_forward(self) -> float:
+        """At most 1, unless a draft was right; then how long it was right on average."""
+        return self.steps / self.forwards if self.forwards else 0.0
 
 
 class Stream:
@@ -50,11 +56,18 @@ class Stream:
         """One per prompt, in order; of an unfinished one, what is settled from the left."""
         decoding = self.decoding
         trace = decoding.trace()
-        rows = zip(decoding.tokens(), decoding.holes(), decoding.undecided(), strict=True)
+        rows = zip(
+            decoding.tokens(), decoding.holes(), decoding.undecided(), decoding.steps(), strict=True
+        )
         return [self._completion(*row, trace) for row in rows]
 
     def _completion(
-        self, tokens: list[int], holes: list[bool], open_: list[bool], trace: Trace | None
+        self,
+        tokens: list[int],
+        holes: list[bool],
+        open_: list[bool],
+        steps: int,
+        trace: Trace | None,
     ) -> Completion:
         stop_ids = self.decoding.plan.config.sampling.stop_ids
         shown = _cut_holes(
@@ -69,6 +82,7 @@ class Stream:
             forwards=self.decoding.forwards,
             token_forwards=self.decoding.token_forwards,
             prompt_tokens=len(holes) - sum(holes),
+            steps=steps,
             trace=trace,
         )
 
@@ -79,6 +93,13 @@ class LM:
     def __init__(self, model: Model, tokenizer: Tokenizer, *, name: str = "") -> None:
         self.model, self.tokenizer, self.name = model, tokenizer, name
         self.stop_ids = tuple(dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids]))
+
+    def _id_of(self, text: str) -> int:
+        """The token that a text is, for options that name one by its text."""
+        ids = self.tokenizer.encode(text)
+        if len(ids) != 1:
+            raise OptionError(f"{text!r} is {len(ids)} tokens of this model: name a single one.")
+        return ids[0]
 
     def generate(
         self, prompt: Any, *, raw: bool = False, trace: bool = False, **options: Unpack[Options]
@@ -98,7 +119,9 @@ class LM:
         """The same, step by step: iterate the result, then read its `completions`."""
         prompts = prompt if _is_batch(prompt) else [prompt]
         rows = [prompt_ids(self.tokenizer, one, raw=raw) for one in prompts]
-        decoding = begin(self.model, rows, options, stop_ids=self.stop_ids, record=trace)
+        decoding = begin(
+            self.model, rows, options, stop_ids=self.stop_ids, id_of=self._id_of, record=trace
+        )
         return Stream(self, decoding)
 
     def infill(self, text: str, *, trace: bool = False, **options: Unpack[Options]) -> Completion:
@@ -120,7 +143,8 @@ class LM:
         if not any(row.holes):
             raise PromptError("There is nothing to fill: write a hole as <mask:8>.")
         check_length(self.model, len(row.ids), 0)
-        settled = plan(options, source(self.model, self.stop_ids), length=sum(row.holes))
+        given = source(self.model, self.stop_ids, self._id_of)
+        settled = plan(options, given, length=sum(row.holes))
         board = canvas.infill(
             [row.ids],
             [row.holes],

@@ -1,4 +1,4 @@
-"""Mask algebra on (B, L) boards: distance, rank, top, first.
+"""Mask algebra on (B, L) boards: distance, density, rank, top, first.
 
 Every choice of places in the project goes through `top`, because its order is exact: higher score
 first, equal scores to the smaller position, NaN and -inf last among the eligible. `topk` and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 FAR = 1 << 30  # further than any place on any board
 
@@ -24,6 +25,20 @@ def distance(mask: Tensor) -> Tensor:
     left = torch.where(mask, here, -FAR).cummax(-1).values
     right = torch.where(mask, here, 2 * FAR).flip(-1).cummin(-1).values.flip(-1)
     return torch.minimum(here - left, right - here)
+
+
+def density(mask: Tensor, sigma: float) -> Tensor:
+    """(B, L) float32 in (0, 1]: the share of True around each place, weighted by a Gaussian.
+
+    What lies left of the board counts as True, and what lies right of it as False.
+    """
+    reach = max(1, int(3 * sigma))
+    offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=torch.float32)
+    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
+    around = F.pad(F.pad(mask.float(), (reach, 0), value=1.0), (0, reach))
+    # A product and a sum in place order: the same number at a place whatever the board's length.
+    share = (around.unfold(-1, 2 * reach + 1, 1) * (weights / weights.sum())).sum(-1)
+    return share.clamp(1e-30, 1.0)
 
 
 def rank(scores: Tensor, among: Tensor) -> Tensor:

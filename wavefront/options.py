@@ -7,7 +7,7 @@ samplers are accepted; an unknown one is refused with the nearest that we have.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     cfg_scale: float  # classifier-free guidance; 0 = off
     order_noise: float  # Gumbel noise on the order, the paper's eta; 0
     fixed_budget: bool  # run all T forwards, also those that commit nothing
+    draft: int  # canvases a forward computes ahead, the answer staying the same; 0 = off
     stop_ids: Sequence[int] | None  # EOS first, then EoT; the checkpoint's
     cache: str | Cache | None
     # Dream's sampler, by its own names
@@ -74,6 +75,7 @@ _ALGORITHMS = {
 DEFAULT_SCHEDULE = "wavefront"
 DEFAULT_LENGTH = 128
 _LONGEST = 1 << 20  # far beyond any model's context; keeps a typing slip from filling memory
+_MOST_DRAFTED = 64  # the same; no draft was ever right for so long
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Plan:
     length: int
     steps: int
     seed: int
+    draft: int = 0
 
     def options(self) -> dict[str, Any]:
         """The same by name, everything said: `plan` makes the same of it for any model."""
@@ -102,6 +105,7 @@ class Plan:
             "cfg_scale": config.cfg_scale,
             "order_noise": config.order_noise,
             "fixed_budget": config.fixed_budget,
+            "draft": self.draft,
             "stop_ids": list(sampling.stop_ids),
         }
 
@@ -113,6 +117,7 @@ class Source(NamedTuple):
     stop_ids: tuple[int, ...]
     family: str
     vocab_size: int
+    id_of: Callable[[str], int] | None = None  # the token that a text is; with a tokenizer only
 
 
 def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None) -> Plan:
@@ -127,7 +132,11 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     whole("seed", seed, 0, (1 << 63) - 1)
     config = _config(given, model)
     config.schedule.validate(places, steps)
-    return Plan(config, places, steps, seed)
+    draft = given.get("draft", 0)
+    whole("draft", draft, 0, _MOST_DRAFTED)
+    if draft > 1 and config.fixed_budget:
+        raise OptionError("A draft saves forwards and fixed_budget runs them all: give one.")
+    return Plan(config, places, steps, seed, draft)
 
 
 def wants_trace(options: Mapping[str, Any], trace: bool) -> bool:
@@ -181,7 +190,7 @@ def _config(given: dict[str, Any], model: Source) -> Config:
     if not isinstance(fixed, bool):
         raise OptionError(f"fixed_budget must be True or False, not {fixed!r}.")
     return Config(
-        schedule=_schedule(given),
+        schedule=_schedule(given).with_ids(model.id_of),
         priority=_priority(given),
         sampling=_sampling(given, model),
         cfg_scale=given.get("cfg_scale", 0.0),

@@ -76,9 +76,9 @@ class Rows(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a consumer receives of one forward: tensors on the device, and three counts."""
+    """What a consumer receives of one step: tensors on the device, and three counts."""
 
-    number: int  # of the forward, from 0; the row's own step is view.clock.step
+    number: int  # of the steps, from 0; the row's own is view.clock.step
     forwards: int  # launched so far, surplus ones included
     token_forwards: int  # places computed so far; guidance computes each twice
     view: View
@@ -191,6 +191,8 @@ def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_
 
 def choose(active: Tensor, new: State, old: State) -> State:
     """The new state for active rows, the old one for the others, whatever its structure."""
+    if new is old:
+        return old
     if isinstance(new, Tensor):
         return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
     if isinstance(new, tuple):

@@ -8,7 +8,8 @@ says *how many and which* of what it offers. Check yours with `wavefront.testing
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
@@ -87,6 +88,10 @@ class Schedule(Spec):
     revises: ClassVar[bool] = False  # may take back, so no step is sure to be idle
     take: Take
 
+    def with_ids(self, id_of: Callable[[str], int] | None) -> Self:
+        """The same, texts among its options turned into token ids; None: there is no tokenizer."""
+        return self
+
     def init(self, canvas: Canvas) -> State:
         """The state before the first step."""
         return ()
@@ -94,6 +99,10 @@ class Schedule(Spec):
     def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
         """(B, L) bool: the places whose score, statistics and proposal this step may read."""
         return canvas.masked
+
+    def visible(self, canvas: Canvas, state: State) -> Tensor | None:
+        """(B, L) bool: the places the model may look at, padding aside; None when it is all."""
+        return None
 
     def step(self, view: View, state: State) -> Decision:
         """One decision per row."""

@@ -56,7 +56,9 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
     from wavefront import options as library
 
     mask = options.get("mask_id", 0)  # whether it is the model's is seen when there is one
-    anything = library.Source(mask_id=mask, stop_ids=(0,), family="", vocab_size=1 << 62)
+    anything = library.Source(
+        mask_id=mask, stop_ids=(0,), family="", vocab_size=1 << 62, id_of=lambda text: 0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WavefrontWarning)  # it will be said when it is meant
         made = library.plan(options, anything)
@@ -110,7 +112,9 @@ def _progress(stream: Stream, console: Console) -> Iterator[Step]:
                 )
                 bar.add_task("", total=stream.decoding.plan.steps)
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=step.number + 1)
+                # Rows of a batch whose drafts differ in luck make their steps at other times.
+                done = min(step.number + 1, stream.decoding.plan.steps)
+                bar.update(bar.task_ids[0], completed=done)
             yield step
 
 
@@ -133,6 +137,7 @@ def record(
         "tokens": answer.tokens,
         "finish_reason": answer.finish_reason,
         "forwards": answer.forwards,
+        "steps_per_forward": round(answer.steps_per_forward, 4),
         "prompt_tokens": answer.prompt_tokens,
         "seconds": round(seconds, 4),
         "model": lm.name,

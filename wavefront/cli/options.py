@@ -257,6 +257,10 @@ class DecodingOptions:
         bool,
         _decoding("", "Run all T passes, also those that commit nothing.", "--fixed-budget"),
     ] = False
+    draft: Annotated[
+        int | None,
+        _decoding("N", "Steps to try in each, larger, pass: same answer, fewer passes. Off: 0."),
+    ] = None
 
     temperature: Annotated[
         float | None, _sampling("X", "By default 0: the most probable token, every time.")

@@ -93,17 +93,19 @@ def declares_that_it_revises(schedule: Schedule) -> None:
 
 
 def makes_progress(schedule: Schedule) -> None:
-    """A step that is not idle settles something for good, unless its take leaves it to chance."""
+    """A step that is not idle leaves more decided, or more final, unless it leaves it to chance."""
     for canvas, scores, steps in each_run(schedule):
         for index, run in enumerate(simulate(schedule, canvas, scores, steps)):
-            before, _, decision, _ = run
+            before, _, decision, after = run
             if schedule.idle(PLACES, steps, index):
                 continue
             gained = decision.commit.sum(-1)
             if decision.remask is not None:
                 gained = gained - decision.remask.sum(-1)
+            # Taking much back is progress too, when something else can then never be taken back.
+            moved = (gained > 0) | (after.final & ~before.final).any(-1)
             owed = (schedule.take.least(before.clock) > 0) & (before.clock.left > 0)
-            require(bool((gained[owed] > 0).all()), f"{schedule!r} stands still at step {index}.")
+            require(bool(moved[owed].all()), f"{schedule!r} stands still at step {index}.")
 
 
 def fills_everything(schedule: Schedule) -> None:

@@ -1,0 +1,121 @@
+"""Fit the temperatures of `tide(temper=...)`: how far to trust a confidence, by distance.
+
+    python runs/calibrate.py                 on held-out items of every task, a minute on two cores
+    python runs/calibrate.py --rows 4096 --device cuda
+
+Items are masked as a decoder from the left leaves them (`wavefront.corrupt.fronts`). At every
+masked place of the answer the model proposes a token; it is right or not. For each distance to the
+nearest known place, the temperature divides the logit of the confidence so that right and wrong
+become most likely. Half of the items fit, the other half judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import wavefront
+from wavefront.builtin import directory
+from wavefront.corrupt import corrupt, draws, fronts, levels
+from wavefront.masks import distance
+from wavefront.models.transformer import Transformer
+from wavefront.stats import log_probability
+from wavefront.train.config import DataConfig
+from wavefront.train.data import Source
+from wavefront.train.learner import upload
+
+GRID = torch.logspace(-1, 1, 401)  # temperatures tried
+
+
+def observe(model: Transformer, data: DataConfig, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(n,) each: the distance of a masked place, its confidence as logit, whether it was right."""
+    source = Source(data, split="held-out")
+    eos, found, seen, group = source.encoder.special.eos, [], 0, 0
+    while seen < rows:
+        for number, batch in enumerate(source.make_group(group)):
+            step = group * data.group + number
+            on = upload(batch, model.device)
+            level = levels(data.seed, step, len(on.tokens), eps=1e-3, device=model.device)
+            by_place = fronts(level, on.maskable, 1.0, seed=data.seed, step=step)
+            draw = draws(data.seed, step, on.tokens)
+            noisy = corrupt(on.tokens, on.maskable, by_place, draw=draw, mask_id=model.mask_id)
+            found.append(_judge(model, on.tokens, noisy.tokens, noisy.masked, eos))
+            seen += len(on.tokens)
+        group += 1
+    far, odds, right = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+    return far, odds, right
+
+
+@torch.no_grad()
+def _judge(model: Transformer, truth: Tensor, tokens: Tensor, masked: Tensor, eos: int):
+    logits = model(tokens).float()
+    allowed = logits.clone()
+    allowed[..., model.mask_id] = float("-inf")
+    proposal = allowed.argmax(-1)
+    logp = log_probability(logits.flatten(0, 1), proposal.flatten()).view(proposal.shape)
+    odds = logp - torch.log(-torch.expm1(logp)).clamp(min=-40)
+    proper = masked & (truth != eos)  # the fill behind the answer would drown all else
+    return distance(~masked)[proper], odds[proper], (proposal == truth)[proper]
+
+
+def nats(odds: Tensor, right: Tensor, temperature: Tensor | float) -> Tensor:
+    return F.binary_cross_entropy_with_logits(odds / temperature, right.float())
+
+
+def error(odds: Tensor, right: Tensor, bins: int = 10) -> float:
+    """Expected calibration error, equal-width bins."""
+    confidence = odds.sigmoid()
+    index = (confidence * bins).long().clamp(max=bins - 1)
+    gap = torch.zeros(bins).scatter_add(0, index, confidence - right.float())
+    return float(gap.abs().sum() / len(odds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Temperatures by distance.")
+    parser.add_argument("--model", default="ripple")
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--most", type=int, default=16, help="distances with one of their own")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--device")
+    asked = parser.parse_args()
+    lm = wavefront.load(asked.model, device=asked.device, dtype="float32")
+    assert isinstance(lm.model, Transformer)
+    folder = directory(asked.model) or Path(asked.model)
+    data = DataConfig(tokenizer=folder, seed=asked.seed, tokens_per_step=16_384, group=4)
+    fit = observe(lm.model, data, asked.rows)
+    test = observe(lm.model, replace(data, seed=asked.seed + 1), asked.rows)
+    chosen: list[float] = []
+    print(
+        "| distance | places | right % | ECE % | temperature | ECE %, tempered | nats | tempered |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for step in range(1, asked.most + 1):
+        here, there = (
+            (far >= step) if step == asked.most else (far == step) for far in (fit[0], test[0])
+        )
+        odds, right = fit[1][here], fit[2][here]
+        losses = torch.stack([nats(odds, right, t) for t in GRID])
+        best = float(GRID[losses.argmin()])
+        chosen.append(round(best, 2))
+        odds, right = test[1][there], test[2][there]
+        cells = (
+            f"{step}{'+' if step == asked.most else ''}",
+            len(odds),
+            f"{100 * right.float().mean():.1f}",
+            f"{100 * error(odds, right):.2f}",
+            f"{best:.2f}",
+            f"{100 * error(odds / best, right):.2f}",
+            f"{nats(odds, right, 1.0):.4f}",
+            f"{nats(odds, right, best):.4f}",
+        )
+        print("| " + " | ".join(str(cell) for cell in cells) + " |")
+    print(f"\ntemper=({', '.join(map(str, chosen))})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""Every strategy on one engine: accuracy in pairs against block and wavefront, and what it costs.
+
+    python runs/strategy_table.py generate --out answers.jsonl.gz --compile --device cuda
+    python runs/strategy_table.py grade answers.jsonl.gz --half report --out table.md
+
+Groups: word problems (gsm), code, and a mix of BBH-like tasks whose answers fit 128 places. Paces:
+T = N, T = N/4, and `adaptive`, where the take decides and T = N is only a cap. Canvases: `--canvas 1`
+fits the answers, `--canvas 4` is four times as long. Items are split in two halves by their id: what
+is tuned is tuned on `--half tune` and reported on `--half report`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from ripple_table import bootstrap, fit, load_grader, samples
+
+import wavefront
+from wavefront import tasks
+from wavefront.decoding import begin
+from wavefront.models.transformer import Transformer
+from wavefront.task import Sample, digest
+from wavefront.text import prompt_ids, visible
+
+MIX = (
+    "boolean_expressions",
+    "navigate",
+    "object_counting",
+    "logical_deduction_seven_objects",
+    "reasoning_about_colored_objects",
+    "hyperbaton",
+    "tracking_shuffled_objects_seven_objects",
+    "web_of_lies",
+)
+GROUPS = {"gsm": ("gsm",), "code": ("code",), "bbh": MIX}
+PLANNED = (
+    "standard",
+    "block(size=8)",
+    "wavefront(size=8, radius=2)",
+    "wavefront(size=8, radius=2, grow='accumulate')",
+    "left_to_right",
+    "adablock(size=16, take=quota())",
+    "dsb(size=32, take=quota())",
+    "dcd(masks=16, take=quota())",
+    "rcr(size=32)",
+    "tbd(size=32)",
+    "tide(horizon=32)",
+    "tide(patience=6)",
+    "tide(soft=4.0)",
+    "tide(band=8)",
+)
+ADAPTIVE = (
+    "standard(take=threshold(tau=0.9))",
+    "block(size=8, take=threshold(tau=0.9))",
+    "block(size=32, take=threshold(tau=0.9))",
+    "block(size=32, take=factor())",
+    "block(size=32, take=entropy_bound(gamma=0.1))",
+    "block(size=32, take=local_leap())",
+    "wavefront(size=8, radius=2, take=threshold(tau=0.9))",
+    "wavefront(size=16, radius=8, take=threshold(tau=0.9))",
+    "adablock(size=16)",
+    "dsb(size=32)",
+    "dcd(masks=16)",
+    "tbd(size=32, take=threshold(tau=0.9))",
+    "tide(rounds=4, take=threshold(tau=0.9))",
+    "tide(rounds=8, take=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=32, take=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, take=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, take=threshold(tau=0.98))",
+    "tide(rounds=8, horizon=64, band=8, take=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, band=8, take=threshold(tau=0.7))",
+    "tide(size=16, radius=4, rounds=8, horizon=64, take=threshold(tau=0.9))",
+)
+BASES = ("block(size=8)", "wavefront(size=8, radius=2)")
+
+
+class Setting(NamedTuple):
+    """One row of the table."""
+
+    schedule: str
+    pace: str  # "N", "N/4" or "adaptive"
+
+
+def settings(asked: argparse.Namespace) -> list[Setting]:
+    planned = [Setting(s, f"N/{r}" if r > 1 else "N") for r in asked.ratios for s in asked.planned]
+    return planned + [Setting(s, "adaptive") for s in asked.adaptive]
+
+
+def items_of(group: str, count: int, seed: int) -> list[tuple[str, Sample]]:
+    names = GROUPS[group]
+    share = -(-count // len(names))
+    return [(name, item) for name in names for item in samples(name, share, "held-out", seed)]
+
+
+def half_of(item: str) -> str:
+    return "tune" if digest(item)[1] % 2 else "report"
+
+
+def generate(asked: argparse.Namespace) -> None:
+    lm = wavefront.load(asked.model, device=asked.device, dtype=asked.dtype)
+    if asked.compile and isinstance(lm.model, Transformer):
+        torch._dynamo.config.recompile_limit = 64
+        for block in lm.model.blocks:
+            block.compile(dynamic=True)
+    header = {
+        "model": lm.name,
+        "version": wavefront.__version__,
+        "torch": torch.__version__,
+        "dtype": str(lm.model.dtype),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "command": " ".join(sys.argv),
+        "seed": asked.seed,
+        "items": asked.items,
+    }
+    with gzip.open(asked.out, "wt") as file:
+        file.write(json.dumps(header) + "\n")
+        for group in asked.groups:
+            items = items_of(group, asked.items, asked.seed)
+            if asked.half:
+                items = [pair for pair in items if half_of(pair[1].id) == asked.half]
+            for times in asked.canvas:
+                for setting in settings(asked):
+                    for line in decode(lm, group, items, times, setting, asked):
+                        file.write(json.dumps(line) + "\n")
+                    file.flush()
+
+
+def decode(lm, group: str, items, times: int, setting: Setting, asked):
+    """One line an item."""
+    longest = max(fit(lm, name, [item], asked) for name, item in items)
+    places = longest * times
+    ratio = 4 if setting.pace == "N/4" else 2 if setting.pace == "N/2" else 1
+    options: dict[str, Any] = {
+        "schedule": setting.schedule,
+        "max_new_tokens": places,
+        "steps": max(places // ratio, 1),
+        "eos": asked.eos,
+    }
+    prompts = [prompt_ids(lm.tokenizer, item.prompt) for _, item in items]
+    began = time.perf_counter()
+    decoding = begin(lm.model, prompts, options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
+    answers = [visible(row, lm.stop_ids) for row in decoding.answers()]
+    seconds = time.perf_counter() - began
+    print(f"{group} x{times} {setting.pace} {setting.schedule}: {seconds:.1f} s", flush=True)
+    for (name, item), answer, steps in zip(items, answers, decoding.steps(), strict=True):
+        yield {
+            "group": group,
+            "task": name,
+            "id": item.id,
+            "canvas": times,
+            **setting._asdict(),
+            "places": places,
+            "text": lm.tokenizer.decode(answer),
+            "visible": len(answer),
+            "steps": steps,
+        }
+
+
+def grade(asked: argparse.Namespace) -> None:
+    with gzip.open(asked.answers, "rt") as file:
+        header = json.loads(next(file))
+        rows = [json.loads(line) for line in file]
+    if asked.half:
+        rows = [row for row in rows if half_of(row["id"]) == asked.half]
+    known = {
+        item.id: (name, item)
+        for group in dict.fromkeys(row["group"] for row in rows)
+        for name, item in items_of(group, header["items"], header["seed"])
+    }
+    graders = {name: load_grader(name) for name in tasks.names()}
+    verdicts: dict[tuple[str, str], bool] = {}  # the same text is run once
+    for row in rows:
+        name, item = known[row["id"]]
+        key = (row["id"], row["text"])
+        if key not in verdicts:
+            verdicts[key] = graders[name].grade(item, row["text"]).correct
+        row["correct"] = verdicts[key]
+    text = render(header, rows, asked.half)
+    print(text)
+    if asked.out:
+        asked.out.write_text(text)
+
+
+def render(header: dict, rows: list[dict], half: str | None) -> str:
+    """A table a group, canvas and pace."""
+    cells = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        cells[row["group"], row["canvas"]][row["schedule"], row["pace"]][row["id"]] = row
+    parts = [
+        f"`{header['command']}`: {header['device']}, torch {header['torch']}, {header['dtype']}, "
+        f"seed {header['seed']}, half: {half or 'both'}"
+    ]
+    for (group, canvas), found in cells.items():
+        count = len(next(iter(found.values())))
+        places = next(iter(next(iter(found.values())).values()))["places"]
+        parts.append(f"\n### {group}, {count} items, N = {places} (canvas x{canvas})\n")
+        parts.append(
+            "| strategy | T | right % | - block [95 %] | - wavefront [95 %] | forwards "
+            "| tokens/forward |\n|---|---|---|---|---|---|---|"
+        )
+        for (schedule, pace), row in found.items():
+            base = [found.get((name, "N" if pace == "adaptive" else pace)) for name in BASES]
+            right = 100 * sum(one["correct"] for one in row.values()) / len(row)
+            steps = sum(one["steps"] for one in row.values()) / len(row)
+            tokens = sum(one["visible"] + 1 for one in row.values()) / len(row)
+            pairs = " | ".join(against(row, other) for other in base)
+            parts.append(
+                f"| {schedule} | {pace} | {right:.1f} | {pairs} | {steps:.1f} "
+                f"| {tokens / steps:.2f} |"
+            )
+    return "\n".join(parts) + "\n"
+
+
+def against(row: dict[str, dict], base: dict[str, dict] | None) -> str:
+    """The difference in pairs, with its interval."""
+    if not base or base is row:
+        return ""
+    gaps = [100.0 * (one["correct"] - base[key]["correct"]) for key, one in row.items()]
+    low, high = bootstrap(gaps)
+    return f"{sum(gaps) / len(gaps):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Every strategy beside the others.")
+    commands = parser.add_subparsers(required=True)
+    make = commands.add_parser("generate", help="decode and write the answers")
+    make.add_argument("--model", default="ripple")
+    make.add_argument("--out", type=Path, required=True)
+    make.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    make.add_argument("--items", type=int, default=512, help="of each group")
+    make.add_argument("--half", choices=["tune", "report"], help="decode only this half")
+    make.add_argument("--canvas", nargs="+", type=int, default=[1])
+    make.add_argument("--ratios", nargs="*", type=int, default=[1, 4])
+    make.add_argument("--planned", nargs="*", default=list(PLANNED))
+    make.add_argument("--adaptive", nargs="*", default=list(ADAPTIVE))
+    make.add_argument("--eos", default="stop")
+    make.add_argument("--seed", type=int, default=0)
+    make.add_argument("--compile", action="store_true")
+    make.add_argument("--device")
+    make.add_argument("--dtype")
+    make.set_defaults(run=generate)
+    judge = commands.add_parser("grade", help="grade answers and print the tables")
+    judge.add_argument("answers", type=Path)
+    judge.add_argument("--half", choices=["tune", "report"])
+    judge.add_argument("--out", type=Path)
+    judge.set_defaults(run=grade)
+    asked = parser.parse_args()
+    asked.run(asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""DSB and DCD against plain loops, commit for commit; by hand; and as what they can turn into."""
+
+from __future__ import annotations
+
+import random
+
+import oracle
+import pytest
+import torch
+from scopes import Choose, by_quota, by_threshold
+from test_against_oracle import KINDS, decode, random_case, random_scores
+
+from wavefront import spec
+from wavefront.canvas import blank
+from wavefront.errors import OptionError
+from wavefront.rows import Config, reach
+from wavefront.schedule import Clock
+from wavefront.schedules.dcd import Dcd
+from wavefront.schedules.dsb import Dsb
+from wavefront.schedules.left_to_right import LeftToRight
+from wavefront.schedules.standard import Standard
+from wavefront.takes.quota import Quota
+from wavefront.takes.threshold import Threshold
+from wavefront.testing import laws
+from wavefront.testing.simulate import MASK, PAD, each_run, simulate
+
+TAU = 0.72  # between the levels of the scores, so that no rounding decides
+
+
+def dsb(case: oracle.Case, scores: oracle.Scores, choose: Choose, size: int, limit: int | None):
+    """(scope, commit) a step: the right edge is `size`, and one more for every commit so far."""
+    open_ = [True] * len(case.masked)
+    for step in range(case.steps):
+        start = open_.index(True) if any(open_) else len(open_)
+        edge = size + open_.count(False)
+        if limit is not None and edge > start + limit:
+            edge = start + limit
+        yield _one_step(case, scores, choose, step, open_, range(start, edge))
+
+
+def dcd(case: oracle.Case, scores: oracle.Scores, choose: Choose, masks: int, span: int):
+    """(scope, commit) a step: a window with two edges that move, as its authors run it."""
+    open_ = [True] * len(case.masked)
+    left, right = 0, min(masks, span)
+    for step in range(case.steps):
+        yield _one_step(case, scores, choose, step, open_, range(left, right))
+        while left < len(open_) and not open_[left]:
+            left += 1
+        missing = masks - sum(open_[left:right])
+        while missing > 0 and right < min(left + span, len(open_)):
+            missing -= open_[right]
+            right += 1
+
+
+def _one_step(case, scores, choose, step, open_, slots):
+    masked = {place for slot, place in enumerate(case.masked) if open_[slot]}
+    scope = [case.masked[slot] for slot in slots if slot < len(open_) and open_[slot]]
+    commit = choose(step, scope, masked, scores(step, frozenset(masked))) if masked else []
+    for place in commit:
+        open_[case.masked.index(place)] = False
+    return frozenset(scope), frozenset(commit)
+
+
+def draw_case(rng: random.Random):
+    """A board, its scores, and a take in both forms."""
+    canvas, case = random_case(rng, rng.choice(KINDS))
+    scores = random_scores(rng, canvas.tokens.shape[1])
+    if rng.random() < 0.5:
+        return canvas, case, scores, Quota(), by_quota(len(case.masked), case.steps)
+    return canvas, case, scores, Threshold(TAU), by_threshold(case.steps, TAU)
+
+
+def same(schedule, reference, canvas, case, scores) -> bool:
+    ours = [(scope, commit) for commit, scope, _ in decode(schedule, canvas, case, scores)]
+    return ours == list(reference)
+
+
+def test_dsb_equals_the_oracle():
+    rng = random.Random("dsb")
+    for _ in range(250):
+        canvas, case, scores, take, choose = draw_case(rng)
+        size, limit = rng.randint(1, 12), rng.choice((None, rng.randint(1, 20)))
+        reference = dsb(case, scores, choose, size, limit)
+        assert same(Dsb(size, limit, take), reference, canvas, case, scores), (size, limit, case)
+
+
+def test_dcd_equals_the_oracle():
+    rng = random.Random("dcd")
+    for _ in range(250):
+        canvas, case, scores, take, choose = draw_case(rng)
+        masks, span = rng.randint(1, 12), rng.randint(1, 20)
+        reference = dcd(case, scores, choose, masks, span)
+        assert same(Dcd(masks, span, take), reference, canvas, case, scores), (masks, span, case)
+
+
+def test_the_comparison_has_teeth():
+    """An edge that is one slot off is noticed."""
+    rng = random.Random("teeth")
+    noticed = {"size": 0, "limit": 0, "masks": 0, "span": 0}
+    for _ in range(50):
+        canvas, case, scores, take, choose = draw_case(rng)
+        at = (canvas, case, scores)
+        noticed["size"] += not same(Dsb(4, None, take), dsb(case, scores, choose, 5, None), *at)
+        noticed["limit"] += not same(Dsb(4, 6, take), dsb(case, scores, choose, 4, 7), *at)
+        noticed["masks"] += not same(Dcd(4, 99, take), dcd(case, scores, choose, 5, 99), *at)
+        noticed["span"] += not same(Dcd(4, 6, take), dcd(case, scores, choose, 4, 7), *at)
+    assert min(noticed.values()) > 10, noticed
+
+
+def commits(schedule, canvas, case, scores) -> list[frozenset[int]]:
+    return [commit for commit, _, _ in decode(schedule, canvas, case, scores)]
+
+
+def test_what_they_can_turn_into():
+    rng = random.Random("turn")
+    for _ in range(20):
+        canvas, case, scores, take, _ = draw_case(rng)
+        at, n = (canvas, case, scores), len(case.masked)
+        everywhere = commits(Standard(take=take), *at)
+        assert commits(Dsb(n, take=take), *at) == everywhere
+        assert commits(Dcd(n, n, take), *at) == everywhere
+        assert commits(Dsb(1, take=take), *at) == commits(LeftToRight(take=take), *at)
+        assert commits(Dcd(1, take=take), *at) == commits(LeftToRight(take=take), *at)
+        # Every commit lets in one more slot, so a block without a limit always holds `size` masks.
+        size = rng.randint(1, 9)
+        assert commits(Dsb(size, take=take), *at) == commits(Dcd(size, n, take), *at)
+        # The published "const" is a window of so many slots from the first masked one.
+        assert commits(Dsb(size, size, take), *at) == commits(Dcd(size, size, take), *at)
+
+
+# By hand. Six slots after a prompt of two; slot 0 is unsure to the end.
+BOARD = blank([[5, 5]], 6, mask_id=MASK, pad_id=PAD)
+CASE = oracle.Case(frozenset((0, 1)), (2, 3, 4, 5, 6, 7), 6)
+SURE = dict(enumerate((0.1, 0.95, 0.2, 0.95, 0.3, 0.95), start=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        # Of slots 0-2 only 1 is sure; with it committed the block ends after slot 3, which is; then
+        # after 4 where nothing is, so the best, 4; then after 5; then 2, then 0.
+        ("dsb(size=3)", [(1,), (3,), (4,), (5,), (2,), (0,)]),
+        # Never more than three slots from slot 0: 1, then the better of what is left, 2, then 0;
+        # now slots 3-5 are in, and 3 and 5 are sure.
+        ("dsb(size=3, limit=3)", [(1,), (2,), (0,), (3, 5), (4,), ()]),
+        # Two masked slots at a time: 0 1, 0 2, 0 3, 0 4, 0 5, 0.
+        ("dcd(masks=2)", [(1,), (2,), (3,), (4,), (5,), (0,)]),
+        # The same, but at most four slots from the first: 0 1, 0 2, 0 3, 0, 4 5, 4.
+        ("dcd(masks=2, span=4)", [(1,), (2,), (3,), (0,), (5,), (4,)]),
+        # Three in six steps of one token, the surest of the window each time.
+        ("dcd(masks=3, take=quota())", [(1,), (3,), (4,), (5,), (2,), (0,)]),
+    ],
+)
+def test_by_hand(text, slots):
+    schedule = spec.resolve(text, "schedules")
+    found = commits(schedule, BOARD, CASE, lambda step, masked: {p: SURE[p] for p in masked})
+    assert [tuple(sorted(place - 2 for place in commit)) for commit in found] == slots
+
+
+def test_a_quota_above_the_window_takes_the_next_places():
+    """Three a step from a window of two: the window, then what follows it, whatever the scores."""
+    case = CASE._replace(steps=2)
+    for text in ("dsb(size=2, take=quota())", "dcd(masks=2, take=quota())"):
+        schedule = spec.resolve(text, "schedules")
+        found = commits(schedule, BOARD, case, lambda step, masked: {p: SURE[p] for p in masked})
+        assert found == [{2, 3, 4}, {5, 6, 7}]
+
+
+@pytest.mark.parametrize("schedule", [Dsb(3, 4, Quota()), Dcd(3, 5, Quota())], ids=repr)
+def test_laws_where_the_window_is_short(schedule):
+    laws.reads_only_its_reach(schedule)
+    laws.looks_where_it_says(schedule)
+    laws.padding_changes_nothing(schedule)
+    config = Config(schedule=schedule, fixed_budget=True)
+    for canvas, scores, steps in each_run(schedule):
+        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+            # The spare places go whatever their scores, but what is written there must be read.
+            assert not bool((decision.commit & ~reach(config, before)).any())
+
+
+def test_reach_is_the_window_and_not_the_answer():
+    canvas = blank([[5]], 400, mask_id=MASK, pad_id=PAD)
+    n = torch.tensor([400])
+    clock = Clock(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
+    for schedule, places in ((Dsb(), 32), (Dcd(), 16), (Dsb(limit=8), 8), (Dcd(span=8), 8)):
+        assert int(schedule.reach(canvas, (), clock).sum()) == places
+        assert places <= schedule.width(400, 400) <= 32
+
+
+def test_the_published_defaults_and_refusals():
+    assert Dsb() == Dsb(32, None, Threshold(0.9))
+    assert Dcd() == Dcd(16, 128, Threshold(0.9))
+    assert repr(Dsb()) == "dsb(size=32, limit=None)"
+    for made in (
+        lambda: Dsb(0),
+        lambda: Dsb(8, 0),
+        lambda: Dsb(8, 2.0),  # pyright: ignore[reportArgumentType]
+        lambda: Dcd(0),
+        lambda: Dcd(4, 0),
+    ):
+        with pytest.raises(OptionError, match="must be a"):
+            made()

@@ -1,0 +1,556 @@
+"""Speculation: the very steps of the stepwise decode, in fewer forwards.
+
+What must agree exactly runs in float64: a batch of another size rounds in another way, and in
+float32 that can turn a choice between places that are all but tied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from commands import records, run
+from torch import Tensor
+from torch.nn import functional as F
+
+import wavefront
+from wavefront import Schedule, spec, speculate, tasks
+from wavefront.canvas import Canvas, blank, infill
+from wavefront.decoding import begin
+from wavefront.engine import decode
+from wavefront.errors import NumericalError, OptionError
+from wavefront.masks import first
+from wavefront.models.toy import toy
+from wavefront.options import Source, plan
+from wavefront.rows import Config, Rows, Step, start
+from wavefront.schedule import Decision
+from wavefront.schedules.left_to_right import LeftToRight
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.speculate import speculate as speculated
+from wavefront.stats import Sampling
+from wavefront.testing.simulate import to_meta
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
+PLACES = 12
+ORDERS = ("standard", "block(size=4)", "wavefront")
+EVERY = [
+    *(f"{schedule}()" for schedule in spec.names("schedules")),
+    *(f"wavefront(take={take}())" for take in spec.names("takes")),
+    "wavefront(grow='accumulate')",
+    "rcr(size=4)",
+]
+
+
+@pytest.fixture(scope="module", params=["llada", "dream"])
+def model(request) -> Any:
+    return toy(seed=3, family=request.param, dtype="float64")
+
+
+def ragged(model: Any, length: int | list[int] = PLACES) -> Canvas:
+    return blank(PROMPTS, length, mask_id=model.mask_id, pad_id=model.pad_id)
+
+
+def holes(model: Any) -> Canvas:
+    texts = [list(range(10, 40)), list(range(5, 27))]
+    marks = [[place in (0, 3, 4, 5, 12, 13, 20, 21, 22, 29) for place in range(30)]]
+    marks.append([place % 3 == 1 for place in range(22)])
+    return infill(texts, marks, mask_id=model.mask_id, pad_id=model.pad_id)
+
+
+def commits(steps: Sequence[Step]) -> list[list[tuple[int, ...]]]:
+    """(step, place, token) of every commit of a row, in order; the token is -1 where taken back."""
+    none = torch.zeros_like(steps[0].decision.commit)
+    at = torch.stack([step.decision.commit for step in steps])
+    back = torch.stack([none if s.decision.remask is None else s.decision.remask for s in steps])
+    number = torch.stack([step.view.clock.step for step in steps])[..., None].expand_as(at)
+    place = torch.arange(at.shape[-1]).expand_as(at)
+    token = torch.stack([step.view.proposal for step in steps])
+    found: list[list[tuple[int, ...]]] = []
+    for row in range(at.shape[1]):
+        made = torch.stack([number, place, token], -1)[:, row][at[:, row]]
+        undone = torch.stack([number, place, token * 0 - 1], -1)[:, row][back[:, row]]
+        found.append([*map(tuple, made.tolist()), *map(tuple, undone.tolist())])
+    return found
+
+
+def both(
+    model: Any,
+    canvas: Canvas,
+    config: Config,
+    *,
+    steps: int | list[int] = PLACES,
+    draft: int = 4,
+    places: int = PLACES,
+) -> tuple[list[Step], list[Step]]:
+    """The stepwise decode and the speculative one."""
+    count = canvas.tokens.shape[0]
+    budgets = [steps] * count if isinstance(steps, int) else steps
+    given: dict[str, Any] = {"steps": budgets, "seeds": range(count)}
+    base = list(decode(model, canvas, config, **given))
+    return base, list(decode(model, canvas, config, run=speculated(draft, places), **given))
+
+
+def same(base: list[Step], ahead: list[Step]) -> bool:
+    """Commit for commit, and the same canvas in the end."""
+    end, other = base[-1], ahead[-1]
+    return commits(base) == commits(ahead) and all(
+        torch.equal(a, b)
+        for a, b in zip((*end.canvas, end.final), (*other.canvas, other.final), strict=True)
+    )
+
+
+def compact(order: list[list[list[int]]]) -> list[list[list[int]]]:
+    return [[step for step in row if step] for row in order]
+
+
+# The same as stepwise, whatever the strategy, the options and the board.
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_every_strategy_decodes_as_it_does_stepwise(text):
+    model = toy(seed=3, dtype="float64")
+    schedule = spec.resolve(text, "schedules")
+    foreseen = 0
+    for steps in (PLACES, PLACES // 3):
+        config = Config(schedule=schedule)
+        base, ahead = both(model, ragged(model), config, steps=steps)
+        assert same(base, ahead)
+        assert ahead[-1].forwards <= base[-1].forwards
+        foreseen += len(ahead) - ahead[-1].forwards
+    assert foreseen > 0
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "hot": {"temperature": 0.3},
+    "hotter": {"temperature": 1.0, "top_p": 0.9, "top_k": 20},
+    "guided": {"cfg_scale": 1.0},
+    "noisy order": {"order_noise": 0.5},
+    "random": {"priority": "random"},
+    "margin": {"priority": "margin", "eos": "suppress-confidence", "stop_ids": [30, 31]},
+    "entropy": {"priority": "entropy", "order_noise": 0.1},
+    "more steps": {"steps": 30},
+    "all of them": {"temperature": 0.5, "cfg_scale": 0.5, "order_noise": 0.2, "steps": 9},
+}
+
+
+@pytest.mark.parametrize("named", OPTIONS)
+def test_every_option_stays_lossless(model, named):
+    # The orders in turn, so that each option meets two of them.
+    number = list(OPTIONS).index(named) + (model.family == "dream")
+    schedule = ORDERS[number % 3]
+    options = {"max_new_tokens": PLACES, "schedule": schedule, "seed": 7, **OPTIONS[named]}
+    base, ahead = (
+        wavefront.generate_ids(model, PROMPTS[:3], draft=draft, **options) for draft in (0, 3)
+    )
+    assert ahead.tokens == base.tokens
+    assert compact(ahead.order) == compact(base.order)
+
+
+def test_the_noise_of_a_step_to_come_is_foreseen():
+    """An order that is chance alone is known in advance, and so are tokens that never change."""
+    steady = Rehearsed()
+    for options in ({"priority": "random"}, {"order_noise": 50.0}):
+        config = Config(schedule=Standard(), **options)
+        base, ahead = both(steady, ragged(steady, 9), config, steps=9)
+        assert same(base, ahead)
+        assert ahead[-1].forwards == 3
+
+
+@pytest.mark.parametrize("schedule", [*ORDERS, "left_to_right", "rcr(size=5)"])
+def test_holes_are_filled_alike(model, schedule):
+    config = Config(schedule=spec.resolve(schedule, "schedules"))
+    assert same(*both(model, holes(model), config, steps=[10, 4], places=10))
+
+
+def test_rows_have_their_own_lengths_budgets_and_ends(model):
+    for schedule in ORDERS:
+        config = Config(schedule=spec.resolve(schedule, "schedules"))
+        canvas = ragged(model, [12, 5, 9, 1])
+        base, ahead = both(model, canvas, config, steps=[12, 2, 15, 3], draft=3)
+        assert same(base, ahead)
+
+
+@pytest.mark.parametrize("schedule", [*ORDERS, "left_to_right", "rcr"])
+def test_an_end_token_ends_it_at_the_same_step(model, schedule):
+    kept = wavefront.generate_ids(
+        model, PROMPTS, schedule=schedule, steps=PLACES, max_new_tokens=PLACES
+    )
+    ends = {"eos": "stop", "stop_ids": [kept.tokens[0][5], kept.tokens[1][2]]}
+    options = {"schedule": schedule, "max_new_tokens": PLACES, **ends}
+    base, ahead = (
+        wavefront.generate_ids(model, PROMPTS, draft=draft, **options) for draft in (0, 4)
+    )
+    assert ahead.tokens == base.tokens
+    assert compact(ahead.order) == compact(base.order)
+    assert ahead.forwards <= base.forwards
+
+
+# What a draft is worth, by hand.
+
+
+class Rehearsed:
+    """A model of one mind: a token and a confidence for each place, whatever stands around it.
+
+    With `fickle`, every token it would write changes with each that is written.
+    """
+
+    family, vocab_size, mask_id, pad_id = "rehearsed", 40, 39, 38
+    stop_ids, max_length = (38,), 1024
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, *, fickle: bool = False) -> None:
+        self.fickle = fickle
+        self.canvases: list[int] = []
+
+    def hidden(self, tokens: Tensor, attend: Tensor | None, at: Tensor, **_: Any) -> Tensor:
+        self.canvases.append(len(tokens))
+        written = (tokens != self.mask_id).sum(-1, keepdim=True) * self.fickle
+        return F.one_hot((at + written) % 38, 40).double() * (5 + at[..., None] / 100)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+@pytest.mark.parametrize(
+    ("schedule", "length", "steps", "draft", "forwards"),
+    [
+        # The first forward has nothing to draft from and makes one step, the others `draft` each.
+        ("standard", 9, 9, 4, 3),
+        ("wavefront", 9, 9, 4, 3),
+        ("block(size=3)", 9, 9, 8, 2),
+        ("left_to_right", 9, 9, 2, 5),
+        ("standard", 10, 10, 4, 4),
+        ("standard", 12, 4, 3, 2),
+        ("standard", 9, 30, 4, 3),  # steps that commit nothing are passed over
+        ("standard(take=dream())", 9, 9, 4, 3),
+        ("standard", 9, 9, 1, 9),
+    ],
+)
+def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
+    schedule, length, steps, draft, forwards
+):
+    steady = Rehearsed()
+    config = Config(schedule=spec.resolve(schedule, "schedules"))
+    canvas = blank([[1, 2]], length, mask_id=39, pad_id=38)
+    base, ahead = both(steady, canvas, config, steps=steps, draft=draft, places=length)
+    assert same(base, ahead)
+    assert ahead[-1].forwards == forwards
+    assert len(ahead) == len(base)
+    assert steady.canvases == [1] * len(base) + [draft] * forwards
+    assert ahead[-1].token_forwards == forwards * draft * (2 + length)
+
+
+def test_a_model_that_is_never_foreseen_makes_a_step_a_forward():
+    fickle = Rehearsed(fickle=True)
+    base, ahead = both(fickle, ragged(fickle, 9), Config(schedule=Wavefront()), steps=9)
+    assert same(base, ahead)
+    assert len(ahead) == ahead[-1].forwards == 9
+
+
+def test_each_row_goes_as_far_as_its_own_draft():
+    """A row that is foreseen does not wait for one that is not, nor the other way round."""
+
+    class Both(Rehearsed):
+        def hidden(self, tokens: Tensor, attend: Tensor | None, at: Tensor, **_: Any) -> Tensor:
+            self.fickle = tokens[:, :1] == 7  # type: ignore[assignment]
+            return super().hidden(tokens, attend, at)
+
+    mixed = Both()
+    canvas = blank([[7, 2], [1, 2]], 9, mask_id=39, pad_id=38)
+    base, ahead = both(mixed, canvas, Config(schedule=Standard()), steps=9)
+    assert same(base, ahead)
+    done = [step.done.tolist() for step in ahead]
+    assert ahead[-1].forwards == 9
+    # Forwards make 1, 4 and 4 steps of the second row, and one each of the first.
+    assert done.index([False, True]) == 8
+    assert ahead[8].forwards == 3
+
+
+def test_the_next_draft_goes_by_the_last_true_reading():
+    """What was read of a canvas that never came to be is forgotten."""
+
+    class Turning(Rehearsed):
+        """Changes its mind once, at the fourth token; and again where it finds the old one."""
+
+        def hidden(self, tokens: Tensor, attend: Tensor | None, at: Tensor, **_: Any) -> Tensor:
+            turned = (tokens[:, 2:] != self.mask_id).sum(-1, keepdim=True) >= 3
+            old = tokens[:, 5:6] == 5
+            return super().hidden(tokens, attend, at + turned.long() + old.long())
+
+    canvas = blank([[1, 2]], 10, mask_id=39, pad_id=38)
+    base, ahead = both(Turning(), canvas, Config(schedule=LeftToRight()), steps=10)
+    assert same(base, ahead)
+    assert [step.forwards for step in ahead] == [1, 2, 2, 2, 3, 3, 3, 3, 4, 4]
+
+
+def test_a_fixed_budget_still_runs_every_forward():
+    steady = Rehearsed()
+    config = Config(schedule=Standard(), fixed_budget=True)
+    canvas = blank([[1, 2]], 3, mask_id=39, pad_id=38)
+    base, ahead = both(steady, canvas, config, steps=6)
+    assert same(base, ahead)
+    assert ahead[-1].forwards == base[-1].forwards == 6
+    # One step and two, then a forward each with nothing left to do.
+    assert [bool(step.decision.commit.any()) for step in ahead] == [True] * 3 + [False] * 4
+
+
+# What a consumer receives.
+
+
+def test_a_trace_is_the_one_of_the_stepwise_decode(model):
+    for schedule, steps in zip(ORDERS, (PLACES, 4, PLACES), strict=True):
+        options = {"max_new_tokens": PLACES, "steps": steps, "schedule": schedule, "trace": True}
+        base, ahead = (
+            wavefront.generate_ids(model, [[5, 6, 7]], draft=draft, **options) for draft in (0, 4)
+        )
+        assert ahead.order == base.order
+        assert ahead.trace.forwards == ahead.forwards <= base.forwards
+        for name in ("step", "commit", "remask", "scope"):
+            assert torch.equal(getattr(ahead.trace, name), getattr(base.trace, name))
+        for trace in (base.trace, ahead.trace):
+            trace.tokens[~trace.commit], trace.logp[~trace.commit] = 0, 0
+        assert torch.equal(ahead.trace.tokens, base.trace.tokens)
+        assert torch.allclose(ahead.trace.logp, base.trace.logp, rtol=1e-5)
+
+
+def test_a_trace_of_a_batch_replays(model):
+    decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES, "draft": 4}, record=True)
+    steps = list(decoding)
+    for step, canvas in zip(steps, decoding.trace().replay(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(step.canvas, canvas, strict=True))
+    assert [step.number for step in steps] == list(range(len(steps)))
+    assert decoding.steps() == [PLACES] * len(PROMPTS)
+    shape = decoding.canvas.tokens.numel()
+    assert decoding.token_forwards == decoding.forwards * 4 * shape
+    assert all(step.decision.commit.any() for step in steps)
+
+
+def test_guidance_counts_every_canvas_twice(model):
+    options = {"max_new_tokens": PLACES, "draft": 3, "cfg_scale": 1.0}
+    found = wavefront.generate_ids(model, [[5, 6, 7]], **options)
+    assert found.token_forwards == found.forwards * 3 * 2 * (3 + PLACES)
+
+
+def test_a_completion_says_how_far_its_drafts_went():
+    lm = wavefront.load("toy", dtype="float64")
+    base = lm.generate("Hi", max_new_tokens=PLACES)
+    ahead = lm.generate("Hi", max_new_tokens=PLACES, draft=4)
+    assert (ahead.text, ahead.steps) == (base.text, base.steps)
+    assert base.steps_per_forward == 1.0
+    assert ahead.steps_per_forward == PLACES / ahead.forwards > 1
+    filled = lm.infill("The <mask:6> dog <mask:3>.", draft=4)
+    assert filled.text == lm.infill("The <mask:6> dog <mask:3>.").text
+    assert filled.steps == 9
+
+
+def test_the_command_line_drafts_too():
+    args = ["generate", "Hi", "-n", "12", "--dtype", "float64", "--json"]
+    (base,), (ahead,) = records(run(*args)), records(run(*args, "--draft", "4"))
+    assert (ahead["text"], ahead["tokens"]) == (base["text"], base["tokens"])
+    assert ahead["forwards"] < base["forwards"]
+    assert ahead["steps_per_forward"] > base["steps_per_forward"] == 1.0
+    assert (base["settings"]["draft"], ahead["settings"]["draft"]) == (0, 4)
+    assert "--draft" in run("generate", "--help").stdout
+
+
+# What can go wrong on the way.
+
+
+def poisoned(seed: int = 0) -> tuple[Any, list[int]]:
+    """A toy, and the tokens it writes for [5, 6] one after another."""
+    model = toy(seed, dtype="float64")
+    clean = wavefront.generate_ids(model, [[5, 6]], max_new_tokens=16)
+    return model, [clean.tokens[0][step[0] - 2] for step in clean.order[0]]
+
+
+def test_nan_is_named_as_in_the_stepwise_decode():
+    model, written = poisoned()
+    number = next(n for n in range(3, 16) if written[n] not in (5, 6, *written[:n]))
+    with torch.no_grad():
+        model.embedding.weight[written[number]] = float("nan")
+    told = []
+    for draft in (0, 2, 4, 8):
+        with pytest.raises(NumericalError) as error:
+            wavefront.generate_ids(model, [[5, 6]], max_new_tokens=16, draft=draft)
+        told.append(str(error.value))
+    assert re.search(f"at step {number + 2} of row 1;", told[0])
+    assert set(told) == {told[0]}
+
+
+@pytest.mark.parametrize("wild", ["mask", "stop", "nan", "any"])
+def test_no_draft_can_change_the_answer(monkeypatch, wild):
+    """Drafts of nonsense, also of tokens that make NaN: what is not accepted was never there."""
+    model, written = poisoned()
+    unused = next(token for token in range(60) if token not in (5, 6, *written))
+    with torch.no_grad():
+        model.embedding.weight[unused] = float("nan")
+    token = {"mask": model.mask_id, "stop": model.pad_id, "nan": unused, "any": 11}[wild]
+    honest = speculate._foreseen
+
+    def nonsense(config: Config, rows: Rows, mask_id: int, count: int) -> list[Rows]:
+        first_node, *nodes = honest(config, rows, mask_id, count)
+        for number, node in enumerate(nodes):
+            some = first(node.canvas.slot >= 0, 16 - number)
+            nodes[number] = node._replace(canvas=node.canvas.commit(some, some * token))
+        return [first_node, *nodes]
+
+    monkeypatch.setattr(speculate, "_foreseen", nonsense)
+    base, ahead = both(
+        model,
+        blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id),
+        Config(schedule=Wavefront()),
+        steps=16,
+        places=16,
+    )
+    assert same(base, ahead)
+    assert ahead[-1].forwards == base[-1].forwards == 16
+
+
+class Narrow(Standard):
+    """Guesses a width that is too small from its fifth step on."""
+
+    def width(self, length: int, steps: int) -> int:
+        return 3
+
+    def reach(self, canvas, state, clock):
+        return torch.where((clock.step > 3)[:, None], canvas.masked, first(canvas.masked, 2))
+
+    def step(self, view, state):
+        among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
+        return Decision(self.take(view, among, among), among)
+
+
+class LooksBack(LeftToRight):
+    """Reads the prompt as well, which nobody could foresee."""
+
+    def reach(self, canvas, state, clock):
+        return super().reach(canvas, state, clock) | (first(canvas.known, 1) & (canvas.slot < 0))
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("places", [0, PLACES])
+@pytest.mark.parametrize("schedule", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
+def test_however_much_is_read_and_however_late_the_flags(monkeypatch, schedule, places, lag):
+    model = toy(dtype="float64")
+    monkeypatch.setattr("wavefront.engine._lag", lambda canvas: lag)
+    base, ahead = both(model, ragged(model), Config(schedule=schedule), places=places)
+    assert same(base, ahead)
+
+
+def test_runs_on_the_meta_device(model):
+    """No host sync and no shape that depends on data, model included."""
+    decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES})
+    config = Config(
+        schedule=Wavefront(),
+        priority="entropy",
+        sampling=Sampling(temperature=0.5, top_p=0.9, top_k=5, eos="stop", stop_ids=(1,)),
+        cfg_scale=0.5,
+        order_noise=0.1,
+    )
+    rows = to_meta(start(decoding.canvas, config, [PLACES] * 4, [0] * 4))
+    clone = toy(family=model.family).to("meta")
+    after, steps, flags = speculated(3, PLACES)(clone, config, rows, 8, True)
+    assert after.canvas.tokens.shape == rows.canvas.tokens.shape
+    assert len(steps) == 3
+    assert flags.steps.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"draft": -1}, "draft must be between 0"),
+        ({"draft": 65}, "draft must be between 0 and 64"),
+        ({"draft": 2.0}, "draft must be a whole number"),
+        ({"draft": True}, "draft must be a whole number"),
+        ({"draft": 2, "fixed_budget": True}, "give one"),
+    ],
+)
+def test_bad_drafts_get_one_sentence(options, sentence):
+    source = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10)
+    with pytest.raises(OptionError, match=sentence):
+        plan(options, source)
+    assert plan({"draft": 1, "fixed_budget": True}, source).draft == 1
+
+
+# Verification that is wrong, each in one way, is noticed.
+
+
+def places_only(node: Rows, rows: Rows) -> Tensor:
+    return (node.canvas.masked == rows.canvas.masked).all(-1) & (node.step == rows.step)
+
+
+def count_only(node: Rows, rows: Rows) -> Tensor:
+    return (node.canvas.masked.sum(-1) == rows.canvas.masked.sum(-1)) & (node.step == rows.step)
+
+
+def tokens_of_the_known(node: Rows, rows: Rows) -> Tensor:
+    """Asks whether what was drafted is right, and not whether all of the step was."""
+    agree = (node.canvas.tokens == rows.canvas.tokens) | node.canvas.masked
+    return agree.all(-1) & (node.step == rows.step)
+
+
+def anything(node: Rows, rows: Rows) -> Tensor:
+    return node.step == rows.step
+
+
+@pytest.mark.parametrize("wrong", [places_only, count_only, tokens_of_the_known, anything])
+def test_a_wrong_check_is_noticed(monkeypatch, wrong):
+    model = toy(seed=3, dtype="float64")
+    schedules: list[Schedule] = [
+        Standard(),
+        Wavefront(),
+        spec.resolve("wavefront(take=threshold(0.5))", "schedules"),
+    ]
+    monkeypatch.setattr(speculate, "_same_forward", wrong)
+    runs = (both(model, ragged(model), Config(schedule=schedule)) for schedule in schedules)
+    assert not all(same(*run) for run in runs)
+
+
+# The embedded model, in its own float32.
+
+TRIO = ("standard", "block(size=8)", "wavefront")
+
+
+def problem(number: int) -> str:
+    """A held-out problem, the kinds in turn."""
+    kinds = ("boolean_expressions", "gsm", "object_counting", "navigate", "web_of_lies")
+    task = tasks.load(kinds[number % len(kinds)])
+    return task.sample(Random(number), split="held-out").prompt
+
+
+def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, float]:
+    """Was every commit the stepwise one? And the steps per forward."""
+    base, ahead = (
+        lm.generate(problem(number), trace=True, max_new_tokens=48, draft=d, **options)
+        for d in (0, draft)
+    )
+    alike = (ahead.text, ahead.tokens, ahead.steps) == (base.text, base.tokens, base.steps)
+    parts = ((getattr(one.trace, name) for one in (base, ahead)) for name in ("step", "commit"))
+    return alike and all(torch.equal(*pair) for pair in parts), ahead.steps_per_forward
+
+
+def test_the_embedded_model_answers_alike():
+    lm = wavefront.load("ripple")
+    found = [compare(lm, 0, 4, schedule=schedule, steps=12) for schedule in TRIO]
+    assert all(alike for alike, _ in found)
+    assert sum(rate for _, rate in found) / 3 > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [48, 12])
+@pytest.mark.parametrize("schedule", TRIO)
+def test_the_embedded_model_answers_alike_on_ten_problems(schedule, steps):
+    lm = wavefront.load("ripple")
+    found = [
+        compare(lm, number, (2, 4, 8)[number % 3], schedule=schedule, steps=steps)
+        for number in range(10)
+    ]
+    assert sum(alike for alike, _ in found) >= 9  # all of them, but for the rounding of a tie
+    assert sum(rate for _, rate in found) / 10 > 1.2

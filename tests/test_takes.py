@@ -1,0 +1,416 @@
+"""The adaptive takes: by hand from their sources, against plain loops, and in real decodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import wavefront
+from wavefront import Clock, Config, OptionError, Stats, View, spec
+from wavefront.canvas import blank
+from wavefront.engine import decode
+from wavefront.models.toy import toy
+from wavefront.schedule import Take
+from wavefront.stats import Sampling
+from wavefront.takes.entropy_bound import EntropyBound
+from wavefront.takes.factor import Factor
+from wavefront.takes.local_leap import LocalLeap
+from wavefront.takes.threshold import Threshold
+
+LAST = (float("-inf"), float("nan"))
+
+
+class Row(NamedTuple):
+    """One row as lists; `among` and `reserve` are places."""
+
+    logp: list[float]
+    score: list[float]
+    entropy: list[float]
+    among: list[int]
+    reserve: list[int]
+
+
+def marks(rows: list[Row], part: str, width: int) -> torch.Tensor:
+    return torch.tensor([[at in getattr(row, part) for at in range(width)] for row in rows])
+
+
+def taken(take: Take, *rows: Row) -> list[list[int]]:
+    """The places that a take commits, per row of the batch."""
+    width = max(len(row.logp) for row in rows)
+
+    def board(part: str) -> torch.Tensor:
+        # Beyond a row there is nothing to read, and whatever stands there must not matter.
+        values = [getattr(row, part) + [float("nan")] * (width - len(row.logp)) for row in rows]
+        return torch.tensor(values, dtype=torch.float32)
+
+    among, reserve = marks(list(rows), "among", width), marks(list(rows), "reserve", width)
+    masked = among | reserve
+    column = torch.zeros(len(rows), dtype=torch.long)
+    view = View(
+        score=board("score"),
+        stats=Stats(board("logp"), entropy=board("entropy")),
+        proposal=torch.full(masked.shape, 7),
+        masked=masked,
+        known=~masked,
+        slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
+        clock=Clock(masked.sum(-1), column + 9, column, masked.sum(-1), column),
+    )
+    return [row.nonzero()[:, 0].tolist() for row in take(view, among, reserve)]
+
+
+def row(
+    confidence: list[float],
+    *,
+    score: list[float] | None = None,
+    entropy: list[float] | None = None,
+    among: list[int] | None = None,
+) -> Row:
+    """A row given by probabilities: all of it masked, all of it the scope unless told."""
+    places = list(range(len(confidence)))
+    logp = [math.log(c) if c else float("-inf") for c in confidence]
+    scope = places if among is None else among
+    return Row(logp, score or logp, entropy or [1.0] * len(places), scope, places)
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+def test_threshold_by_hand():
+    confident = [0.2, 0.95, 0.5, 0.91, 0.89]
+    assert taken(Threshold(), row(confident)) == [[1, 3]]
+    assert taken(Threshold(0.5), row(confident)) == [[1, 2, 3, 4]]  # "at least"
+    assert taken(Threshold(0.99), row(confident)) == [[1]]
+    assert taken(Threshold(0), row(confident)) == [[0, 1, 2, 3, 4]]
+    assert taken(Threshold(1), row([0.5, 1.0, 1.0])) == [[1, 2]]
+    assert taken(Threshold(), row(confident, among=[0, 2, 4])) == [[4]]
+
+
+def test_factor_by_hand():
+    # (n + 1)(1 - c_n): .04, .15, .4, 1.0 (nearly, above), so three at 1, two at .4, one at .1.
+    confident = [0.9, 0.98, 0.799, 0.95]
+    assert taken(Factor(), row(confident)) == [[0, 1, 3]]
+    assert taken(Factor(0.39), row(confident)) == [[1, 3]]
+    assert taken(Factor(0.1), row(confident)) == [[1]]
+    assert taken(Factor(0), row(confident)) == [[1]]
+    assert taken(Factor(1.01), row(confident)) == [[0, 1, 2, 3]]
+    assert taken(Factor(), row(confident, among=[2])) == [[2]]
+
+
+def test_factor_is_strict_and_does_not_take_the_last_that_fails():
+    assert taken(Factor(1.5), row([0.5, 0.5])) == [[0]]  # 3 * .5 is not below 1.5
+    assert taken(Factor(1.51), row([0.5, 0.5])) == [[0, 1]]
+    # The published loop would take all four: only the last one fails.
+    assert taken(Factor(), row([0.99, 0.99, 0.99, 0.3])) == [[0, 1, 2]]
+    # The other known slip would leave out the last one although all pass.
+    assert taken(Factor(), row([0.99, 0.99, 0.99, 0.99])) == [[0, 1, 2, 3]]
+
+
+def test_factor_counts_doubts_that_a_probability_rounds_away():
+    """1 - c = 1e-9 at each of 200 places; in float32 every c is 1, and 1 - c would be 0."""
+    many = [-1e-9] * 200
+    places = list(range(200))
+    found = taken(Factor(1.005e-7), Row(many, many, many, places, places))
+    assert found == [places[:99]]  # (99 + 1) * 1e-9 < 1.005e-7
+
+
+def test_entropy_bound_by_hand():
+    sure = [0.5] * 5
+    entropy = [0.5, 0.0625, 0.25, 0.125, 2.0]
+    # In order .0625, .125, .25, .5, 2: the sum less the maximum is 0, .0625, .1875, .4375, .9375.
+    for gamma, expected in (
+        (0, [1]),
+        (0.0625, [1, 3]),
+        (0.1875, [1, 2, 3]),
+        (0.4, [1, 2, 3]),
+        (0.5, [0, 1, 2, 3]),
+        (1, [0, 1, 2, 3, 4]),
+    ):
+        assert taken(EntropyBound(gamma), row(sure, entropy=entropy)) == [expected]
+    assert taken(EntropyBound(0.5), row(sure, entropy=entropy, among=[0, 4])) == [[0, 4]]
+    assert taken(EntropyBound(0.4), row(sure, entropy=entropy, among=[0, 4])) == [[0]]
+
+
+def test_entropy_bound_takes_all_that_is_certain_and_one_more():
+    """A certain place costs nothing, and neither does the last one taken."""
+    row_ = row([0.5] * 4, entropy=[0.7, 0.0, 0.6, 0.0])
+    assert taken(EntropyBound(0), row_) == [[1, 2, 3]]
+
+
+def test_the_entropy_budget_is_each_row_s_own():
+    frugal = row([0.5] * 3, entropy=[0.01, 0.01, 0.01])
+    dear = row([0.5] * 3, entropy=[3.0, 2.0, 1.0])
+    assert taken(EntropyBound(0.02), frugal, dear) == [[0, 1, 2], [2]]
+    assert taken(EntropyBound(0.02), dear, frugal) == [[2], [0, 1, 2]]
+
+
+def test_local_leap_by_hand():
+    #            0     1    2     3    4     5    6    7    8     9
+    confident = [0.8, 0.8, 0.95, 0.7, 0.76, 0.1, 0.8, 0.8, 0.75, 0.8]
+    assert taken(LocalLeap(), row(confident)) == [[0, 1, 2, 4, 6]]
+    assert taken(LocalLeap(radius=1), row(confident)) == [[1, 2]]
+    assert taken(LocalLeap(radius=0), row(confident)) == [[2]]
+    assert taken(LocalLeap(relaxed=0.7, radius=2), row(confident)) == [[0, 1, 2, 3, 4]]
+    # An anchor outside the scope opens nothing, and without one only the best goes.
+    assert taken(LocalLeap(), row(confident, among=[0, 1, 3, 4])) == [[0]]
+    assert taken(LocalLeap(), row([0.8, 0.89, 0.85])) == [[1]]
+
+
+# --- what they have in common -------------------------------------------------------------------
+
+EVERY = (Threshold(), Factor(), EntropyBound(), LocalLeap())
+inf = float("inf")
+
+
+@pytest.mark.parametrize("take", EVERY, ids=repr)
+def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(take):
+    sure = [0.99, 0.999, 0.99]
+    low = [0.0, 0.0, 0.0]
+    assert taken(take, row(sure, entropy=low, among=[])) == [[1]]
+    assert taken(take, row(sure, entropy=low, among=[2])) == [[2]]
+    assert taken(take, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], among=[0, 2])) == [[0]]
+    assert taken(take, row(sure, among=[])._replace(reserve=[])) == [[]]
+
+
+@pytest.mark.parametrize("take", EVERY, ids=repr)
+def test_a_place_put_off_waits_for_all_others_of_the_scope(take):
+    """Score -inf, as an end token gets it: neither taken, nor an anchor, nor counted by a rule."""
+    sure, low = [0.999, 0.2, 0.999, 0.999], [0.0, 3.0, 0.0, 0.0]
+    put_off = [-inf, -1.0, float("nan"), -inf]
+    assert taken(take, row(sure, score=put_off, entropy=low)) == [[1]]
+    assert taken(take, row(sure, score=put_off, entropy=low, among=[0, 2, 3])) == [[0, 2, 3]]
+    # Nothing else left, and none sure: the leftmost.
+    assert taken(take, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
+
+
+def test_the_best_one_follows_the_score_when_nothing_is_sure():
+    unsure, score = [0.3, 0.5, 0.4, 0.4], [1.0, 2.0, 3.0, 3.0]
+    for take in (Threshold(), Factor(), LocalLeap()):
+        assert taken(take, row(unsure, score=score)) == [[2]]
+        # What is sure needs no score.
+        assert taken(take, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
+
+
+def test_equals_go_by_score_and_then_by_position():
+    assert taken(Factor(1.4), row([0.6] * 4, score=[1.0, 2.0, 3.0, 3.0])) == [[2, 3]]
+    assert taken(Factor(1.4), row([0.6] * 4)) == [[0, 1]]
+    halves = {"entropy": [0.5] * 4}
+    assert taken(EntropyBound(0.5), row([0.6] * 4, score=[1, 2, 3, 3], **halves)) == [[2, 3]]
+    assert taken(EntropyBound(0.5), row([0.6] * 4, **halves)) == [[0, 1]]
+
+
+@pytest.mark.parametrize("take", EVERY, ids=repr)
+def test_one_is_the_least_while_anything_is_left(take):
+    left = torch.tensor([0, 1, 7])
+    assert take.least(Clock(left, left, left, left, left)).tolist() == [0, 1, 1]
+    assert not take.planned
+    assert not take.idle(8, 20, 19)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "threshold(tau=1.01)",
+        "threshold(tau=-0.1)",
+        "threshold(tau=True)",
+        "factor(factor=-1)",
+        "entropy_bound(gamma=-0.5)",
+        "entropy_bound(gamma='0.1')",
+        "local_leap(tau=2)",
+        "local_leap(relaxed=0.95)",
+        "local_leap(radius=1.5)",
+        "local_leap(radius=-1)",
+    ],
+)
+def test_options_out_of_range_are_refused(text):
+    with pytest.raises(OptionError):
+        spec.resolve(text, "takes")
+
+
+# --- against plain loops ------------------------------------------------------------------------
+
+
+def in_order(places: list[int], score: list[float]) -> list[int]:
+    """Best score first, then the smaller position; NaN and -inf last."""
+    return sorted(places, key=lambda at: (-score[at] if score[at] > -inf else inf, at))
+
+
+def sure_enough(row: Row, asked: list[int], tau: float) -> list[int]:
+    return [at for at in asked if math.exp(row.logp[at]) >= tau]
+
+
+def by_factor(row: Row, asked: list[int], factor: float) -> list[int]:
+    line = sorted(in_order(asked, row.score), key=lambda at: -row.logp[at])
+    kept = 0
+    for n in range(1, len(line) + 1):
+        if (n + 1) * -math.expm1(row.logp[line[n - 1]]) < factor:
+            kept = n  # the largest such n
+    return line[:kept]
+
+
+def by_entropy(row: Row, asked: list[int], gamma: float) -> list[int]:
+    line = sorted(in_order(asked, row.score), key=lambda at: row.entropy[at])
+    kept = 1
+    for k in range(1, len(line) + 1):
+        terms = [row.entropy[at] for at in line[:k]]
+        if sum(terms) - max(terms) <= gamma:
+            kept = k
+    return line[:kept]
+
+
+def leaping(row: Row, asked: list[int], options: dict[str, Any]) -> list[int]:
+    anchors = sure_enough(row, asked, options["tau"])
+    near = [at for at in asked if any(abs(at - one) <= options["radius"] for one in anchors)]
+    return anchors + sure_enough(row, near, options["relaxed"])
+
+
+def expected(rule: Callable[[Row, list[int]], list[int]], row: Row) -> list[int]:
+    """The description that all four share, with the rule of one of them."""
+    if not row.among:
+        return in_order(row.reserve, row.score)[:1]
+    willing = [at for at in row.among if row.score[at] > -inf]
+    accepted = rule(row, willing or row.among)
+    return sorted(set(accepted) or in_order(row.among, row.score)[:1])
+
+
+# No level meets a bound used below exactly: there float32 and Python may differ by rounding.
+LEVELS = (0.0, 0.02, 0.3, 0.55, 0.7, 0.78, 0.88, 0.93, 0.97, 0.995, 1 - 1e-6)
+
+
+def random_row(rng: random.Random) -> Row:
+    width = rng.randint(1, 24)
+    levels = rng.sample(LEVELS, rng.randint(1, len(LEVELS)))
+    logp = [math.log(c) if (c := rng.choice(levels)) else -inf for _ in range(width)]
+    if rng.random() < 0.2:  # nearly certain, by different powers of two
+        logp = [-(2.0 ** -rng.randint(18, 60)) for _ in range(width)]
+    logp = torch.tensor(logp).tolist()  # as float32 holds them
+    kind = rng.choice(("confidence", "other", "other"))
+    score = [v if kind == "confidence" else rng.randrange(4) / 4 for v in logp]
+    odd = rng.choice((0.0, 0.3, 0.9, 1.0))
+    score = [rng.choice(LAST) if rng.random() < odd else v for v in score]
+    entropy = [rng.choice((0, 1, 1, 2, 3, 40, 64)) / 64 for _ in range(width)]  # sums are exact
+    reserve = [at for at in range(width) if rng.random() < 0.8]
+    share = rng.choice((0.0, 0.3, 0.7, 1.0))
+    among = [at for at in reserve if rng.random() < share]
+    return Row(logp, score, entropy, among, reserve)
+
+
+def random_case(name: str, rng: random.Random) -> tuple[Take, Callable[..., list[int]]]:
+    if name == "threshold":
+        tau = rng.choice((0.0, 0.5, 0.75, 0.9, 0.99, 0.999))
+        return Threshold(tau), lambda row, asked: sure_enough(row, asked, tau)
+    if name == "factor":
+        factor = rng.choice((0.0, 2.1e-7, 0.113, 0.53, 1.03, 2.17, 9.37))
+        return Factor(factor), lambda row, asked: by_factor(row, asked, factor)
+    if name == "entropy_bound":
+        gamma = rng.choice((0.0, 1 / 64, 2 / 64, 7 / 64, 0.3, 1.0, 9.0))
+        return EntropyBound(gamma), lambda row, asked: by_entropy(row, asked, gamma)
+    options = {
+        "tau": rng.choice((0.9, 0.95, 0.99)),
+        "relaxed": rng.choice((0.5, 0.75, 0.9)),
+        "radius": rng.randint(0, 5),
+    }
+    return LocalLeap(**options), lambda row, asked: leaping(row, asked, options)
+
+
+@pytest.mark.parametrize("name", ["threshold", "factor", "entropy_bound", "local_leap"])
+def test_a_take_equals_its_plain_loop(name):
+    rng = random.Random(name)
+    several = 0
+    for _ in range(400):
+        take, rule = random_case(name, rng)
+        rows = [random_row(rng) for _ in range(rng.randint(1, 4))]
+        found = taken(take, *rows)
+        assert found == [expected(rule, one) for one in rows], f"{take} {rows}"
+        pairs = zip(found, rows, strict=True)
+        several += sum(1 < len(places) < len(one.among) for places, one in pairs)
+    assert several > 100  # neither one nor all: the rule decided
+
+
+# --- in real decodes ----------------------------------------------------------------------------
+
+
+def steps_of(schedule: str, *, length: int = 16, steps: int | None = None, **options):
+    model = toy(seed=1)
+    canvas = blank([[5, 6, 7]], length, mask_id=model.mask_id, pad_id=model.pad_id)
+    config = Config(schedule=spec.resolve(schedule, "schedules"), **options)
+    return list(decode(model, canvas, config, steps=[steps or length], seeds=[0]))
+
+
+def commits(schedule: str, **options) -> list[list[int]]:
+    """The slots committed at each step."""
+    return [
+        step.view.slot[0][step.decision.commit[0]].tolist()
+        for step in steps_of(schedule, **options)
+        if step.decision.commit.any()
+    ]
+
+
+def test_tau_0_takes_the_whole_scope_at_every_step():
+    everything = list(range(16))
+    assert commits("standard(take=threshold(tau=0))") == [everything]
+    assert commits("block(size=6, take=threshold(tau=0))") == [
+        everything[:6],
+        everything[6:12],
+        everything[12:],
+    ]
+    for step in steps_of("wavefront(size=5, radius=3, take=threshold(tau=0))"):
+        assert (
+            torch.equal(step.decision.commit, step.decision.scope) or not step.decision.commit.any()
+        )
+
+
+@pytest.mark.parametrize("schedule", ["standard", "block(size=4)", "wavefront", "left_to_right"])
+@pytest.mark.parametrize("take", ["factor(factor=0)", "threshold(tau=1)"])
+def test_a_take_that_nothing_satisfies_is_one_a_step(schedule, take):
+    """The toy is never certain: what is left of the take is the one best place."""
+    name, _, options = schedule.rstrip(")").partition("(")
+    adaptive = f"{name}({options}{', ' * bool(options)}take={take})"
+    assert commits(adaptive) == commits(schedule)
+
+
+def test_the_last_step_takes_what_is_left():
+    for schedule in ("standard", "block", "wavefront", "left_to_right"):
+        found = commits(f"{schedule}(take=threshold(tau=1))", steps=4)
+        assert [len(one) for one in found] == [1, 1, 1, 13]
+
+
+def test_fewer_steps_than_blocks_is_legal():
+    found = commits("block(size=4, take=threshold(tau=0))", steps=2)
+    assert found == [[0, 1, 2, 3], list(range(4, 16))]
+    found = commits("block(size=2, take=threshold(tau=1))", steps=5)
+    assert [len(one) for one in found] == [1, 1, 1, 1, 12]
+    assert sorted(found[0] + found[1]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "take", ["threshold(tau=0.3)", "factor(factor=1.5)", "local_leap(0.4, 0.2)"]
+)
+@pytest.mark.parametrize("schedule", ["standard", "block", "wavefront"])
+def test_an_adaptive_take_needs_fewer_steps_than_places(schedule, take):
+    found = commits(f"{schedule}(take={take})", length=32)
+    assert len(found) < 32
+    assert sorted(itertools.chain(*found)) == list(range(32))
+
+
+@pytest.mark.parametrize("take", EVERY, ids=repr)
+def test_an_end_token_waits_in_a_real_decode(take):
+    """eos='suppress-confidence': none goes while its scope holds a place that proposes text."""
+    model = toy(seed=1)
+    plain = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24).tokens[0]
+    often = max(set(plain), key=plain.count)
+    sampling = Sampling(eos="suppress-confidence", stop_ids=(often,))
+    waited = 0
+    for schedule in ("standard", "block", "wavefront"):
+        for step in steps_of(f"{schedule}(take={take!r})", length=24, sampling=sampling)[:-1]:
+            scope, commit = step.decision.scope, step.decision.commit
+            ends = scope & step.view.score.isneginf()
+            if bool((scope & ~ends).any()):
+                assert not bool((commit & ends).any())
+                waited += int(ends.any())
+    assert waited > 5

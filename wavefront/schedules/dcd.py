@@ -1,0 +1,51 @@
+"""DCD: the best of the first few masked places (deferred commitment decoding, 2601.02076)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.errors import whole
+from wavefront.masks import FAR, first
+from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
+from wavefront.takes.threshold import Threshold
+
+
+@dataclass(frozen=True)
+class Dcd(Schedule):
+    """Look at the first `masks` masked places, within `span` slots of the first of them.
+
+    A place is put off until it is sure, while those after it go on, up to `span` slots ahead. When
+    the window holds fewer places than the take insists on, the next masked ones serve. The
+    published code also closes the window at a committed end token; here that is eos='stop', which
+    ends the decode of any strategy once all before the token is decided.
+    """
+
+    masks: int = 16
+    span: int = 128
+    take: Take = field(default=Threshold(0.9), repr=False)
+
+    def __post_init__(self) -> None:
+        whole("masks", self.masks, 1)
+        whole("span", self.span, 1)
+
+    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+        return self._window(canvas.masked, canvas.slot) | self._spare(canvas.masked, clock)
+
+    def step(self, view: View, state: State) -> Decision:
+        scope = self._window(view.masked, view.slot)
+        return Decision(self.take(view, scope, self._spare(view.masked, view.clock)), scope=scope)
+
+    def _window(self, masked: Tensor, slot: Tensor) -> Tensor:
+        start = torch.where(masked, slot, FAR).amin(-1, keepdim=True)
+        return first(masked, self.masks) & (slot < start + self.span)
+
+    def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
+        """(B, L) bool: the leftmost masked places, as many as the take insists on."""
+        return first(masked, self.take.least(clock))
+
+    def width(self, length: int, steps: int) -> int:
+        return max(self.masks, -(-length // steps) if self.take.planned else 1)

@@ -1,0 +1,56 @@
+"""DSB: the best of a block that slides on as it is filled (dynamic sliding block, 2602.05992)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.errors import whole
+from wavefront.masks import FAR, first
+from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
+from wavefront.takes.threshold import Threshold
+
+
+@dataclass(frozen=True)
+class Dsb(Schedule):
+    """Look in a block that begins at the first masked slot and grows by a slot with every commit.
+
+    So it always offers `size` masked places, while there are as many, and a hard one holds up
+    nothing. `limit` keeps the block from being longer than so many slots: without it the block is
+    the published "greedy", with limit=size it is "const". When the block holds fewer places than
+    the take insists on, the next masked ones serve.
+    """
+
+    size: int = 32  # B
+    limit: int | None = None  # B_max
+    take: Take = field(default=Threshold(0.9), repr=False)
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1)
+        if self.limit is not None:
+            whole("limit", self.limit, 1)
+
+    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+        return self._scope(canvas.masked, canvas.slot, clock) | self._spare(canvas.masked, clock)
+
+    def step(self, view: View, state: State) -> Decision:
+        scope = self._scope(view.masked, view.slot, view.clock)
+        return Decision(self.take(view, scope, self._spare(view.masked, view.clock)), scope=scope)
+
+    def _scope(self, masked: Tensor, slot: Tensor, clock: Clock) -> Tensor:
+        """(B, L) bool: masked places before the block's right edge."""
+        end = self.size + clock.length - clock.left  # as many slots further as are committed
+        if self.limit is not None:
+            start = torch.where(masked, slot, FAR).amin(-1)
+            end = torch.minimum(end, start + self.limit)
+        return masked & (slot < end[:, None])
+
+    def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
+        """(B, L) bool: the leftmost masked places, as many as the take insists on."""
+        return first(masked, self.take.least(clock))
+
+    def width(self, length: int, steps: int) -> int:
+        return max(self.size, -(-length // steps) if self.take.planned else 1)

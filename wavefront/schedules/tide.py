@@ -1,0 +1,189 @@
+"""Tide: our own wave. Wavefront with six options, each off by default, that compose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wavefront.canvas import Canvas
+from wavefront.errors import OptionError, real, whole
+from wavefront.masks import FAR, density, distance, first, top
+from wavefront.schedule import Clock, Decision, Schedule, Take, View
+from wavefront.takes._adaptive import Adaptive, turn
+from wavefront.takes.quota import Quota
+
+
+class Water(NamedTuple):
+    """What a tide carries from step to step."""
+
+    front: Tensor  # (B, L) bool
+    waited: Tensor  # (B,) long: steps that the leftmost masked slot has been the leftmost one
+    flips: Tensor  # (B, L) long: how often a place was taken back
+    final: Tensor  # (B, L) bool: decided for good
+
+
+@dataclass(frozen=True)
+class Tide(Schedule):
+    """The wavefront, with options of our own; without any of them it is wavefront.
+
+    `rounds` (with an adaptive take): what a step commits moves the front on within the step, and
+    its take is asked again on the same forward, while the expected number of wrong tokens of the
+    step stays within `risk`. With a radius of 2 nothing else lets a wave commit many at once.
+    `horizon`: masks further than so many places ahead of the front are hidden from the model, so
+    that a long canvas looks like a short one.
+    `soft`: no radius; confidence times the density of the known, a Gaussian of so many places.
+    `patience`: a leftmost place passed over for so many steps goes next, whatever its score.
+    `band`: tokens within so many places of a mask stay provisional; one whose probability in place
+    falls below `doubt` is taken back, at most `flips` times, fewer in a step than are committed.
+    `temper`: a confidence may mean less far from the known; its logit is divided by a temperature
+    by distance, the first for distance 1, the last for all beyond (see runs/calibrate.py).
+    """
+
+    size: int = 8  # F
+    radius: int = 2  # R
+    rounds: int = field(default=0, repr=False)
+    risk: float = field(default=0.5, repr=False)
+    horizon: int = field(default=0, repr=False)
+    soft: float = field(default=0.0, repr=False)
+    patience: int = field(default=0, repr=False)
+    band: int = field(default=0, repr=False)
+    doubt: float = field(default=0.1, repr=False)
+    flips: int = field(default=2, repr=False)
+    temper: tuple[float, ...] = field(default=(), repr=False)
+    take: Take = field(default=Quota(), repr=False)
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1)
+        whole("radius", self.radius, 1)
+        for name in ("rounds", "horizon", "patience", "band", "flips"):
+            whole(name, getattr(self, name), 0)
+        real("risk", self.risk, 0)
+        real("soft", self.soft, 0)
+        real("doubt", self.doubt, 0, 1)
+        if not isinstance(self.temper, tuple):
+            raise OptionError(f"temper lists temperatures, as (1.0, 1.2), not {self.temper!r}.")
+        for temperature in self.temper:
+            real("a temperature of temper", temperature, 1e-3)
+        if self.rounds and not isinstance(self.take, Adaptive):
+            raise OptionError(
+                "rounds asks its take again within a step, and the quota is spent by then: "
+                "give an adaptive one, as in tide(rounds=4, take=threshold(tau=0.9))."
+            )
+
+    # Both follow from `band`: only then is anything taken back, and judged by its own probability.
+    @property
+    def revises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.band > 0
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("own",) if self.band else ()
+
+    def init(self, canvas: Canvas) -> Water:
+        zero = torch.zeros_like(canvas.tokens)
+        return Water(first(canvas.masked, self.size), zero[:, 0], zero, canvas.known)
+
+    def step(self, view: View, state: Water) -> Decision:
+        view = self._judged(view)._replace(clock=self._paced(view.clock))
+        front = state.front
+        if self.patience:
+            left = first(view.masked, 1)
+            starved = state.waited >= self.patience
+            front = torch.where(starved[:, None], left, front | left)
+        commit, scope = self.take(view, front, view.masked), front
+        for _ in range(self.rounds):
+            asked, more = self._more(view, commit)
+            commit, scope = commit | more, scope | asked
+        remask = self._doubted(view, state, commit)
+        masked = (view.masked & ~commit) | remask
+        grown = top(view.score, masked & self._near(~masked & (view.known | commit)), self.size)
+        moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
+        flips = state.flips + remask
+        calm = (distance(masked) > self.band) | (flips >= self.flips)
+        final = state.final | (~masked & (view.known | commit) & calm)
+        waited = torch.where((first(view.masked, 1) & masked).any(-1), state.waited + 1, 0)
+        after = Water(torch.where(moved, grown, state.front), waited, flips, final)
+        if not self.band:
+            return Decision(commit, scope, after)
+        return Decision(commit, scope, after, remask, final)
+
+    def _judged(self, view: View) -> View:
+        """Confidences by distance, and scores by density: both change a log-confidence."""
+        score, stats = view.score, view.stats
+        if self.temper:
+            scale = torch.tensor(self.temper, device=score.device)
+            place = distance(view.known).clamp(1, len(self.temper)) - 1
+            odds = stats.logp - torch.log(-torch.expm1(stats.logp))  # infinite at p = 1, and stays
+            judged = F.logsigmoid(odds / scale[place])
+            score = score + torch.where(view.masked, judged - stats.logp, 0.0).nan_to_num(0.0)
+            stats = stats._replace(logp=torch.where(view.masked, judged, stats.logp))
+        if self.soft:
+            real = view.known | view.masked
+            before = real.long().cumsum(-1) == 0  # what lies before the text counts as known
+            score = score + density(view.known | before, self.soft).log()
+        return view._replace(score=score, stats=stats)
+
+    def _paced(self, clock: Clock) -> Clock:
+        """What was taken back is filled again, so the quota is shared over what is left."""
+        if not self.band:
+            return clock
+        steps = (clock.steps - clock.step).clamp(min=1)
+        return clock._replace(length=clock.left, steps=steps, step=clock.step * 0)
+
+    def _near(self, known: Tensor) -> Tensor:
+        return torch.ones_like(known) if self.soft else distance(known) <= self.radius
+
+    def _more(self, view: View, commit: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, L) bool twice: the front moved on over `commit`, and what it lets go too."""
+        assert isinstance(self.take, Adaptive)
+        grown = view.masked & ~commit & self._near(view.known | commit)
+        asked = top(view.score, grown & (view.score > float("-inf")), self.size)
+        sure = asked & self.take.accept(view, asked)
+        doubt = -torch.expm1(view.stats.logp)
+        when = turn(view, sure, doubt)
+        spent = torch.where(commit, doubt, 0.0).sum(-1, keepdim=True)
+        owed = torch.where(sure, doubt, 0.0).gather(-1, when.argsort(-1)).cumsum(-1)
+        return asked, sure & (spent + owed.gather(-1, when) <= self.risk)
+
+    def _doubted(self, view: View, state: Water, commit: Tensor) -> Tensor:
+        """(B, L) bool: what is taken back, the least probable first, and fewer than committed."""
+        own = view.stats.own
+        if not self.band or own is None:
+            return torch.zeros_like(commit)
+        open_ = view.known & (view.slot >= 0) & ~state.final
+        low = open_ & (own < math.log(max(self.doubt, 1e-38)))
+        return top(-own, low, (commit.sum(-1) - 1).clamp(min=0))
+
+    def reach(self, canvas: Canvas, state: Water, clock: Clock) -> Tensor:
+        if self.soft:
+            wanted = canvas.masked
+        else:
+            start = state.front | first(canvas.masked, 1) if self.patience else state.front
+            far = self.radius * (self.rounds + 1)  # each round moves the front by the radius
+            near = canvas.masked & (distance(canvas.known | start) <= far)
+            short = state.front.sum(-1) < self.take.least(self._paced(clock))
+            wanted = torch.where(short[:, None], canvas.masked, start | near)
+        if self.band:
+            wanted = wanted | (canvas.known & (canvas.slot >= 0) & ~state.final)
+        return wanted
+
+    def visible(self, canvas: Canvas, state: Water) -> Tensor | None:
+        """(B, L) bool: what is known, and masks up to the horizon; None without one."""
+        if not self.horizon:
+            return None
+        place = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
+        edge = torch.where(state.front, place, -FAR).amax(-1, keepdim=True)
+        return canvas.known | (canvas.masked & (place <= edge + self.horizon))
+
+    def front(self, state: Water) -> Tensor:
+        return state.front
+
+    def width(self, length: int, steps: int) -> int:
+        if self.soft or (steps < length and self.take.planned):
+            return length
+        return self.size + 10 * self.radius * (self.rounds + 1) + 2 * self.band

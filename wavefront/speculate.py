@@ -1,0 +1,118 @@
+"""Speculate: several steps a forward, and the very ones that a step a forward would have made.
+
+From what the last forward said, the strategy's own steps are run ahead: that is a draft, a chain of
+canvases of which only the first is certain. One forward reads them all. Then the true steps are
+made one after another, each from the reading of its own canvas, for as long as the draft had
+foreseen that canvas (self-speculative decoding, 2510.04147, with the chain as its tree).
+
+Nothing depends on how good the draft is but the number of steps a forward makes, at least one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavefront.engine import (
+    Advance,
+    Flags,
+    computed,
+    forward,
+    read_places,
+    remember,
+    scored,
+)
+from wavefront.errors import whole
+from wavefront.model import Model
+from wavefront.rows import Config, Rows, Step, choose, reach, settle
+from wavefront.stats import Reading
+
+
+def speculate(draft: int, places: int = 0) -> Advance:
+    """An `Advance` that computes `draft` canvases a forward and makes up to so many steps.
+
+    Of each canvas `places` places are read, or as many as the loop asks for if that is more. Give
+    all there are to fill: what was never read is never foreseen.
+    """
+    whole("draft", draft, 1)
+
+    def run(
+        model: Model, config: Config, rows: Rows, width: int, padded: bool
+    ) -> tuple[Rows, list[Step], Flags]:
+        nodes = _foreseen(config, rows, model.mask_id, draft)
+        at = _places(config, rows, max(width, places))
+        joined = _join(nodes)
+        states = forward(model, config, joined, at.repeat(draft, 1), padded)
+        reading = read_places(model, config, joined, at.repeat(draft, 1), states)
+        cost = computed(config, joined.canvas)
+
+        read = torch.zeros_like(rows.canvas.masked).scatter(-1, at, True)
+        right = torch.ones_like(rows.done)  # the rows whose draft is right so far
+        steps, busy, overflow = [], [], ~right
+        for node, one in zip(nodes, _apart(reading, draft), strict=True):
+            right = right & _same_forward(node, rows)
+            busy.append((right & ~rows.done).any())
+            wanted = reach(config, rows)
+            missed = (wanted & ~read).any(-1)
+            bad = (one.bad & wanted.gather(-1, at)).any(-1)
+            overflow = overflow | (missed & right)
+            # A row whose draft was wrong stands still, and keeps its last true reading to draft by.
+            rows = choose(right, remember(config, rows, at, one), rows)
+            rows, view, decision = settle(
+                config, rows, model.mask_id, bad=bad, void=missed | ~right
+            )
+            steps.append(Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done))
+        made = torch.stack(busy).sum().clamp(min=1)
+        bad = (rows.bad_step >= 0).any()
+        return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made)
+
+    return run
+
+
+def _foreseen(config: Config, rows: Rows, mask_id: int, count: int) -> list[Rows]:
+    """The rows as they are, and after each of the steps that their last reading would make."""
+    no = torch.zeros_like(rows.done)
+    nodes = [rows]
+    for _ in range(count - 1):
+        ahead = nodes[-1]
+        if config.order_noise > 0 or config.priority == "random":
+            # The noise of a step to come is known; what was held back stays so.
+            score = scored(config, ahead, ahead.canvas.slot, ahead.stats)
+            ahead = ahead._replace(score=torch.where(ahead.score.isneginf(), ahead.score, score))
+        nodes.append(settle(config, ahead, mask_id, bad=no, void=no)[0])
+    return nodes
+
+
+def _places(config: Config, rows: Rows, width: int) -> Tensor:
+    """(B, width) long: what to read, the same of every node: reach first, then all to be filled."""
+    outside = (rows.canvas.slot < 0).to(torch.uint8) + 1
+    order = outside.masked_fill(reach(config, rows), 0)
+    return order.argsort(dim=-1, stable=True)[:, :width]
+
+
+def _same_forward(node: Rows, rows: Rows) -> Tensor:
+    """(B,) bool: the reading of `node` is that of `rows`.
+
+    A reading comes of the tokens, and of the step by its noise. What else a strategy keeps may be
+    drafted wrong: it is carried on truly, and has no part in a forward.
+    """
+    return (node.canvas.tokens == rows.canvas.tokens).all(-1) & (node.step == rows.step)
+
+
+def _join(parts: Any) -> Any:
+    """Nests of tensors of equal form, rows under rows."""
+    one = parts[0]
+    if isinstance(one, Tensor):
+        return torch.cat(tuple(parts))
+    if not isinstance(one, tuple):
+        return one
+    joined = [_join(column) for column in zip(*parts, strict=True)]
+    return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
+
+
+def _apart(reading: Reading, count: int) -> list[Reading]:
+    """The reading of each of `count` nodes."""
+    columns = [(None,) * count if c is None else c.chunk(count) for c in reading]
+    return [Reading(*column) for column in zip(*columns, strict=True)]  # pyright: ignore[reportArgumentType]

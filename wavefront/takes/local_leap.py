@@ -1,0 +1,36 @@
+"""Local leap: every sure place, and around it the nearly sure ones (LocalLeap, 2510.07081)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wavefront.errors import real, whole
+from wavefront.masks import distance
+from wavefront.schedule import View
+from wavefront.takes._adaptive import Adaptive
+
+
+@dataclass(frozen=True)
+class LocalLeap(Adaptive):
+    """Places of the scope with confidence at least `tau`, or `relaxed` within `radius` of those.
+
+    The best one if there is none. Confidence is the probability of the proposal, whatever the
+    priority; distance is between positions. A place let in by its neighbour lets in no other.
+    """
+
+    tau: float = 0.9
+    relaxed: float = 0.75
+    radius: int = 4
+
+    def __post_init__(self) -> None:
+        real("tau", self.tau, 0, 1)
+        real("relaxed", self.relaxed, 0, self.tau)
+        whole("radius", self.radius, 0)
+
+    def accept(self, view: View, asked: Tensor) -> Tensor:
+        confidence = view.stats.logp.exp()
+        anchor = asked & (confidence >= self.tau)
+        near = distance(anchor) <= self.radius
+        return anchor | (near & (confidence >= self.relaxed))
