@@ -12,7 +12,8 @@
 #
 # PHASE=stable or PHASE=decay does one phase alone, where one command may not run as long as both take.
 # TEXT=english adds WikiText-2 (found through WAVEFRONT_DATA) to tokenizer and training; TEXT=file, a file.
-# Further options of `python -m wavefront.train run` go into OPTIONS, such as OPTIONS="--optimizer muon".
+# Further options of `python -m wavefront.train run` go into OPTIONS, such as OPTIONS="--seed 1"; to go on
+# from a checkpoint with a re-warmed learning rate: OPTIONS="--init DIR --no-resume" PHASE=stable, then PHASE=decay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${1:-9}
@@ -30,7 +31,7 @@ if [ -n "${TEXT:-}" ]; then text+=(--text-share 0.05); fi
 
 train() {
   "$python" -m wavefront.train run --out "$out/run" --tokenizer "$out/tokenizer" --resume \
-    --minutes "$minutes" "$@" "${text[@]}" "${options[@]}"
+    --minutes "$minutes" --optimizer muon --front-share 0.3 "$@" "${text[@]}" "${options[@]}"
 }
 # Without decay first: the weights stay good to go on from. Then the decay, which takes them down.
 if [ "$phase" != decay ]; then train --decay-fraction 0; fi
