@@ -13,7 +13,7 @@ ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache",
     "files", "checkpoint", "model", "models",
-    "engine", "speculate", "trace",
+    "engine", "speculate", "trace", "tracefile",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "cli", "__main__",
@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "rich": {"cli", "watch"},
     "click": {"cli"},
     "huggingface_hub": {"files"},
-    "numpy": {"train"},
+    "numpy": {"train", "tracefile"},
 }
 
 

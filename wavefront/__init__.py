@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wavefront.errors import OptionError as OptionError
     from wavefront.errors import PromptError as PromptError
     from wavefront.errors import SpecError as SpecError
+    from wavefront.errors import TraceError as TraceError
     from wavefront.errors import WavefrontError as WavefrontError
     from wavefront.errors import WavefrontWarning as WavefrontWarning
     from wavefront.lm import LM as LM

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -20,6 +21,8 @@ from wavefront.options import Options, Plan, Source, plan, wants_trace
 from wavefront.rows import Step
 from wavefront.speculate import speculate
 from wavefront.trace import Recorder, Trace
+
+ALTERNATIVES = 5  # tokens of a place that a full trace keeps
 
 
 class Ids(NamedTuple):
@@ -35,15 +38,18 @@ class Ids(NamedTuple):
 class Decoding:
     """An iterator over the steps of one decode; the answers so far can be read at any time."""
 
-    def __init__(self, model: Model, canvas: Canvas, plan: Plan, *, record: bool = False) -> None:
+    def __init__(self, model: Model, canvas: Canvas, plan: Plan, *, record: str = "") -> None:
         self.model, self.canvas, self.plan = model, canvas, plan
         self.forwards = self.token_forwards = 0
         rows = canvas.tokens.shape[0]
-        self._recorder = Recorder(canvas, model.mask_id) if record else None
+        config = plan.config
+        if record == "full":
+            config = replace(config, survey=True, alternatives=ALTERNATIVES)
+        self._recorder = Recorder(canvas, config, model.mask_id) if record else None
         steps = decode(
             model,
             canvas,
-            plan.config,
+            config,
             steps=[plan.steps] * rows,
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
             seeds=[plan.seed] * rows,
@@ -101,7 +107,19 @@ class Decoding:
 
     def trace(self) -> Trace | None:
         """What was recorded, if recording was asked for."""
-        return None if self._recorder is None else self._recorder.trace()
+        if self._recorder is None:
+            return None
+        return self._recorder.trace(describe(self.model, self.plan))
+
+
+def describe(model: Model, plan: Plan) -> dict[str, Any]:
+    """What a trace says of where it comes from."""
+    return {
+        "family": model.family,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": model.device.type,
+        "options": plan.options(),
+    }
 
 
 def source(
@@ -121,7 +139,7 @@ def begin(
     *,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
-    record: bool = False,
+    record: bool | str = False,
 ) -> Decoding:
     """A decode of prompts, each followed by the same number of masked places."""
     settled = plan(options, source(model, stop_ids, id_of))
@@ -177,7 +195,7 @@ def generate_ids(
     model: Model,
     prompts: Sequence[Sequence[int]],
     *,
-    trace: bool = False,
+    trace: bool | str = False,
     **options: Unpack[Options],
 ) -> Ids:
     """Fill the places after each prompt. The options are those of `wavefront.Options`."""

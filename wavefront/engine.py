@@ -19,7 +19,7 @@ from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
 from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step, reach, settle, start
+from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
 from wavefront.stats import Reading, priority_score, read
 
@@ -51,7 +51,8 @@ def advance(
     rows = remember(config, rows, at, reading)
     cost = computed(config, rows.canvas)
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow)
-    step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done)
+    others = alternatives(at, reading, rows.canvas)
+    step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
     one = torch.ones_like(rows.step[0])
     return rows, [step], Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any(), one)
 
@@ -97,6 +98,7 @@ def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Te
         mask_id=model.mask_id,
         sampling=config.sampling,
         needs=config.needs,
+        alternatives=config.alternatives,
     )
 
 
@@ -122,6 +124,16 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
         stats=stats,
         score=rows.score.scatter(-1, at, score),
     )
+
+
+def alternatives(at: Tensor, reading: Reading, canvas: Canvas) -> Others | None:
+    """The likeliest tokens of the places `at`, put on the board; elsewhere zeros."""
+    tokens, logp = reading.others, reading.others_logp
+    if tokens is None or logp is None:
+        return None
+    where = at[..., None].expand_as(tokens)
+    board = tokens.new_zeros((*canvas.tokens.shape, tokens.shape[-1]))
+    return Others(board.scatter(1, where, tokens), board.to(logp.dtype).scatter(1, where, logp))
 
 
 def scored(config: Config, rows: Rows, slot: Tensor, stats: Stats) -> Tensor:

@@ -30,6 +30,10 @@ class CheckpointError(WavefrontError):
     """A checkpoint is missing, damaged, unsafe, or of a shape we do not support."""
 
 
+class TraceError(WavefrontError):
+    """A trace file is damaged, foreign, or lacks what was asked of it."""
+
+
 class NumericalError(WavefrontError):
     """The model produced NaN: decoding stops and says at which step."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
@@ -56,6 +56,8 @@ class Stream:
         """One per prompt, in order; of an unfinished one, what is settled from the left."""
         decoding = self.decoding
         trace = decoding.trace()
+        if trace is not None:
+            trace = replace(trace, about={"model": self.lm.name, **trace.about})
         rows = zip(
             decoding.tokens(), decoding.holes(), decoding.undecided(), decoding.steps(), strict=True
         )
@@ -102,7 +104,12 @@ class LM:
         return ids[0]
 
     def generate(
-        self, prompt: Any, *, raw: bool = False, trace: bool = False, **options: Unpack[Options]
+        self,
+        prompt: Any,
+        *,
+        raw: bool = False,
+        trace: bool | str = False,
+        **options: Unpack[Options],
     ) -> Any:
         """A Completion of a string or a conversation; a list of them for a list of either.
 
@@ -114,7 +121,12 @@ class LM:
         return found if _is_batch(prompt) else found[0]
 
     def stream(
-        self, prompt: Any, *, raw: bool = False, trace: bool = False, **options: Unpack[Options]
+        self,
+        prompt: Any,
+        *,
+        raw: bool = False,
+        trace: bool | str = False,
+        **options: Unpack[Options],
     ) -> Stream:
         """The same, step by step: iterate the result, then read its `completions`."""
         prompts = prompt if _is_batch(prompt) else [prompt]
@@ -124,14 +136,16 @@ class LM:
         )
         return Stream(self, decoding)
 
-    def infill(self, text: str, *, trace: bool = False, **options: Unpack[Options]) -> Completion:
+    def infill(
+        self, text: str, *, trace: bool | str = False, **options: Unpack[Options]
+    ) -> Completion:
         """The text with its holes, written `<mask:8>`, filled; each cut at its first stop token."""
         stream = self.stream_infill(text, trace=trace, **options)
         stream.decoding.drain()
         return stream.completions[0]
 
     def stream_infill(
-        self, text: str, *, trace: bool = False, **options: Unpack[Options]
+        self, text: str, *, trace: bool | str = False, **options: Unpack[Options]
     ) -> Stream:
         """`infill`, step by step."""
         if not isinstance(text, str):

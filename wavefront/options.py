@@ -139,12 +139,14 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     return Plan(config, places, steps, seed, draft)
 
 
-def wants_trace(options: Mapping[str, Any], trace: bool) -> bool:
-    """Is a record asked for, by our name or by Dream's?"""
+def wants_trace(options: Mapping[str, Any], trace: bool | str) -> str:
+    """Which trace to record, if any: "", "basic" or "full"; Dream calls a trace output_history."""
     asked = options.get("output_history") or False
-    if not isinstance(asked, bool) or not isinstance(trace, bool):
-        raise OptionError("trace (or output_history) must be True or False.")
-    return trace or asked
+    if not isinstance(asked, bool) or trace not in (True, False, "basic", "full"):
+        raise OptionError("trace is True, False or 'full'; output_history is True or False.")
+    if isinstance(trace, str):
+        return trace
+    return "basic" if trace or asked else ""
 
 
 def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class Config:
     cfg_scale: float = 0.0
     order_noise: float = 0.0
     fixed_budget: bool = False  # run every one of the T forwards, also those that commit nothing
+    survey: bool = False  # read every masked place, entropy too, also what no strategy asked for
+    alternatives: int = 0  # how many of the likeliest tokens of a place to keep, for traces
 
     def __post_init__(self) -> None:
         one_of("priority", self.priority, PRIORITIES)
@@ -39,7 +41,8 @@ class Config:
     @property
     def needs(self) -> tuple[str, ...]:
         """The optional statistics to compute."""
-        return tuple(sorted({*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())}))
+        wanted = {*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())}
+        return tuple(sorted(wanted | {"entropy"} if self.survey else wanted))
 
 
 class Rows(NamedTuple):
@@ -75,6 +78,13 @@ class Rows(NamedTuple):
         return Clock(self.length, self.steps, self.step, self.canvas.masked.sum(-1), self.seed)
 
 
+class Others(NamedTuple):
+    """The likeliest tokens of every place, best first: (B, L, K)."""
+
+    tokens: Tensor  # long
+    logp: Tensor  # float32
+
+
 class Step(NamedTuple):
     """What a consumer receives of one step: tensors on the device, and three counts."""
 
@@ -86,6 +96,7 @@ class Step(NamedTuple):
     canvas: Canvas  # after it
     final: Tensor
     done: Tensor  # (B,) bool
+    others: Others | None = None  # on request
 
 
 def start(canvas: Canvas, config: Config, steps: Sequence[int], seeds: Sequence[int]) -> Rows:
@@ -134,6 +145,8 @@ def timetable(config: Config, lengths: Sequence[int], steps: Sequence[int]) -> l
 def reach(config: Config, rows: Rows) -> Tensor:
     """(B, L) bool: what the next step may read; everything undecided when it is the last one."""
     wanted = config.schedule.reach(rows.canvas, rows.state, rows.clock)
+    if config.survey:
+        wanted = wanted | rows.canvas.masked
     return (wanted | (rows.canvas.masked & rows.last[:, None])) & ~rows.done[:, None]
 
 

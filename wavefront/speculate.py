@@ -18,6 +18,7 @@ from torch import Tensor
 from wavefront.engine import (
     Advance,
     Flags,
+    alternatives,
     computed,
     forward,
     read_places,
@@ -63,7 +64,10 @@ def speculate(draft: int, places: int = 0) -> Advance:
             rows, view, decision = settle(
                 config, rows, model.mask_id, bad=bad, void=missed | ~right
             )
-            steps.append(Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done))
+            others = alternatives(at, one, rows.canvas)
+            steps.append(
+                Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
+            )
         made = torch.stack(busy).sum().clamp(min=1)
         bad = (rows.bad_step >= 0).any()
         return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made)

@@ -65,6 +65,8 @@ class Reading(NamedTuple):
     margin: Tensor | None
     entropy: Tensor | None
     own: Tensor | None
+    others: Tensor | None = None  # long, (n, K) or (B, Q, K): the likeliest tokens, best first
+    others_logp: Tensor | None = None
 
 
 def read(
@@ -76,6 +78,7 @@ def read(
     mask_id: int,
     sampling: Sampling,
     needs: tuple[str, ...],
+    alternatives: int = 0,
 ) -> Reading:
     """Statistics of (B, Q) places. `logits_of(slice)` gives (n, V) of the places flattened;
     `keys` (B, Q) int32 seed the draws; `own` (B, Q) are the tokens that stand there.
@@ -87,10 +90,11 @@ def read(
     chunks = [slice(at, at + size) for at in range(0, own.numel(), size)]
     flat_keys, flat_own = keys.flatten(), own.flatten()
     parts = [
-        _read(logits_of(c), flat_keys[c], flat_own[c], mask_id, sampling, needs) for c in chunks
+        _read(logits_of(c), flat_keys[c], flat_own[c], mask_id, sampling, needs, alternatives)
+        for c in chunks
     ]
     columns = zip(*parts, strict=True)
-    joined = (None if c[0] is None else torch.cat(c).view(own.shape) for c in columns)
+    joined = (None if c[0] is None else torch.cat(c).unflatten(0, own.shape) for c in columns)
     return Reading(*joined)  # pyright: ignore[reportArgumentType]
 
 
@@ -101,6 +105,7 @@ def _read(
     mask_id: int,
     sampling: Sampling,
     needs: tuple[str, ...],
+    alternatives: int,
 ) -> Reading:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     bad = ~logits.logsumexp(-1).isfinite()
@@ -111,6 +116,7 @@ def _read(
     judged = _filtered(logits, sampling) if sampling.rule == "dream" else logits
     if sampling.eos == "llada-confidence":
         judged = _without(judged, sampling.stop_ids)
+    others = judged.log_softmax(-1).topk(alternatives) if alternatives else (None, None)
     return Reading(
         proposal,
         bad,
@@ -119,6 +125,8 @@ def _read(
         margin=_margin(judged, mask_id) if "margin" in needs else None,
         entropy=_entropy(judged) if "entropy" in needs else None,
         own=log_probability(judged, own).float() if "own" in needs else None,
+        others=others[1],
+        others_logp=others[0],
     )
 
 

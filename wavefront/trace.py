@@ -1,19 +1,22 @@
 """Trace: how a decode unfolded, step by step, and its replay.
 
 A consumer of `decode`. Recording keeps the step's own tensors where they are and moves them to the
-host once, at the end, so it costs the decode nothing but memory.
+host once, at the end, so it costs the decode nothing but memory. A *full* trace comes of a decode
+with `Config.survey`, which reads every masked place at every step; measures need one.
+`wavefront.tracefile` writes traces to disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wavefront.canvas import Canvas
-from wavefront.rows import Step
+from wavefront.rows import Config, Others, Step
 
 
 @dataclass(frozen=True)
@@ -25,54 +28,121 @@ class Trace:
     commit: Tensor  # (S, B, L) bool
     remask: Tensor  # (S, B, L) bool
     scope: Tensor  # (S, B, L) bool
-    tokens: Tensor  # (S, B, L) long: what was proposed, meaningful where committed
+    front: (
+        Tensor  # (S, B, L) bool: held ready for the next step; nowhere if the strategy keeps none
+    )
+    tokens: Tensor  # (S, B, L) int32: what was proposed, meaningful where committed
     logp: Tensor  # (S, B, L) float32: log p of it
-    forwards: int
+    launched: Tensor  # (S,) long: forwards begun when the step was handed over
     mask_id: int
+    score: Tensor | None = None  # (S, B, L) float32, of a full trace: of every masked place
+    entropy: Tensor | None = None  # (S, B, L) float32, of a full trace: the same
+    others: Others | None = None  # (S, B, L, K), on request
+    about: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # model, options, versions: see tracefile
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @property
+    def forwards(self) -> int:
+        """Of the whole batch, surplus ones included."""
+        return int(self.launched[-1]) if len(self) else 0
+
+    @property
+    def full(self) -> bool:
+        """Whether statistics are there for every masked place, not only for those in reach."""
+        return self.entropy is not None
 
     def replay(self) -> Iterator[Canvas]:
         """The canvas after every step, from the record alone."""
         canvas = self.first
         for commit, remask, tokens in zip(self.commit, self.remask, self.tokens, strict=True):
-            canvas = canvas.commit(commit, tokens).take_back(remask, self.mask_id)
+            canvas = canvas.commit(commit, tokens.long()).take_back(remask, self.mask_id)
             yield canvas
+
+    def before(self) -> Iterator[Canvas]:
+        """The canvas that every step saw."""
+        canvas = self.first
+        for after in self.replay():
+            yield canvas
+            canvas = after
+
+    def row(self, index: int) -> Trace:
+        """One row as a trace of its own."""
+        one = slice(index, index + 1)
+
+        def cut(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[:, one]
+
+        others = None if self.others is None else Others(*(part[:, one] for part in self.others))
+        return Trace(
+            Canvas(*(part[one] for part in self.first)),
+            *(getattr(self, name)[:, one] for name in BOARDS),
+            launched=self.launched,
+            mask_id=self.mask_id,
+            score=cut(self.score),
+            entropy=cut(self.entropy),
+            others=others,
+            about=self.about,
+        )
+
+
+BOARDS = ("step", "commit", "remask", "scope", "front", "tokens", "logp")
 
 
 class Recorder:
     """Passes steps through and keeps what a trace needs of them."""
 
-    def __init__(self, first: Canvas, mask_id: int) -> None:
-        self.first, self.mask_id = first, mask_id
-        self._kept: list[tuple[Tensor, ...]] = []
-        self._forwards = 0
+    def __init__(self, first: Canvas, config: Config, mask_id: int) -> None:
+        self.first, self.config, self.mask_id = first, config, mask_id
+        self._kept: list[tuple[Tensor | None, ...]] = []
+        self._launched: list[int] = []
 
     def watch(self, steps: Iterable[Step]) -> Iterator[Step]:
         for step in steps:
-            decision, view = step.decision, step.view
-            none = torch.zeros_like(decision.commit)
-            remask = none if decision.remask is None else decision.remask
-            self._kept.append(
-                (
-                    view.clock.step,
-                    decision.commit,
-                    remask,
-                    decision.scope,
-                    view.proposal,
-                    view.stats.logp,
-                )
-            )
-            self._forwards = step.forwards
+            self._kept.append(self._of(step))
+            self._launched.append(step.forwards)
             yield step
 
-    def trace(self) -> Trace:
+    def _of(self, step: Step) -> tuple[Tensor | None, ...]:
+        decision, view = step.decision, step.view
+        none = torch.zeros_like(decision.commit)
+        front = self.config.schedule.front(decision.state)
+        survey, others = self.config.survey, step.others
+        return (
+            view.clock.step,
+            decision.commit,
+            none if decision.remask is None else decision.remask,
+            decision.scope,
+            none if front is None else front,
+            view.proposal.int(),
+            view.stats.logp,
+            view.score if survey else None,
+            view.stats.entropy if survey else None,
+            None if others is None else others.tokens.int(),
+            None if others is None else others.logp,
+        )
+
+    def trace(self, about: Mapping[str, Any] | None = None) -> Trace:
         """What was recorded so far."""
         first = Canvas(*(t.cpu() for t in self.first))
+        empty = first.masked[None][:0]
+        parts: list[Any] = [empty[..., 0].long(), *[empty] * 4, empty.int(), empty.float()]
+        parts += [None] * 4
         if self._kept:
-            parts = [torch.stack(column).cpu() for column in zip(*self._kept, strict=True)]
-        else:
-            empty = first.masked[None][:0]
-            parts = [empty[..., 0].long(), empty, empty, empty, empty.long(), empty.float()]
-        return Trace(first, *parts, forwards=self._forwards, mask_id=self.mask_id)
+            columns = zip(*self._kept, strict=True)
+            parts = [None if c[0] is None else torch.stack(c).cpu() for c in columns]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        *boards, score, entropy, tokens, logp = parts
+        others = None if tokens is None or logp is None else Others(tokens, logp)
+        return Trace(
+            first,
+            *boards,
+            launched=torch.tensor(self._launched, dtype=torch.long),
+            mask_id=self.mask_id,
+            score=score,
+            entropy=entropy,
+            others=others,
+            about=dict(about or {}),
+        )

@@ -46,7 +46,7 @@ def _decode(
     config = Config(schedule=schedule, sampling=sampling)
     run = everywhere if wide else advance
     found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], run=run)
-    recorder = Recorder(canvas, model.mask_id)
+    recorder = Recorder(canvas, config, model.mask_id)
     return list(recorder.watch(found)), recorder
 
 
