@@ -13,10 +13,10 @@ ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache",
     "files", "checkpoint", "model", "models",
-    "engine", "speculate", "trace", "tracefile",
-    "chat", "text", "options", "builtin", "decoding", "lm",
+    "engine", "speculate", "trace", "tracefile", "measures", "figures",
+    "chat", "text", "options", "builtin", "decoding", "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
-    "watch", "cli", "__main__",
+    "watch", "report", "studies", "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.
@@ -28,7 +28,8 @@ THIRD_PARTY = {
     "rich": {"cli", "watch"},
     "click": {"cli"},
     "huggingface_hub": {"files"},
-    "numpy": {"train", "tracefile"},
+    "numpy": {"train", "tracefile", "figures", "report"},
+    "matplotlib": {"figures"},
 }
 
 

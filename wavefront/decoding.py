@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+import wavefront
 from wavefront.canvas import Canvas, blank
-from wavefront.engine import advance, decode
+from wavefront.engine import Advance, advance, resume
 from wavefront.errors import PromptError
 from wavefront.model import Model
 from wavefront.options import Options, Plan, Source, plan, wants_trace
-from wavefront.rows import Step
+from wavefront.rows import Config, Rows, Step, start
 from wavefront.speculate import speculate
 from wavefront.trace import Recorder, Trace
 
@@ -38,23 +39,27 @@ class Ids(NamedTuple):
 class Decoding:
     """An iterator over the steps of one decode; the answers so far can be read at any time."""
 
-    def __init__(self, model: Model, canvas: Canvas, plan: Plan, *, record: str = "") -> None:
+    def __init__(
+        self,
+        model: Model,
+        canvas: Canvas,
+        plan: Plan,
+        *,
+        record: str = "",
+        rows: Rows | None = None,
+        run: Advance | None = None,
+    ) -> None:
+        """`rows`, of the same canvas, go on from where they are; `run` makes their steps."""
         self.model, self.canvas, self.plan = model, canvas, plan
         self.forwards = self.token_forwards = 0
-        rows = canvas.tokens.shape[0]
-        config = plan.config
-        if record == "full":
-            config = replace(config, survey=True, alternatives=ALTERNATIVES)
+        self.begun = 0  # steps that were made before, of a decode that goes on
+        count = canvas.tokens.shape[0]
+        config = recorded(plan.config, record)
         self._recorder = Recorder(canvas, config, model.mask_id) if record else None
-        steps = decode(
-            model,
-            canvas,
-            config,
-            steps=[plan.steps] * rows,
+        if rows is None:
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
-            seeds=[plan.seed] * rows,
-            run=speculate(plan.draft, plan.length) if plan.draft > 1 else advance,
-        )
+            rows = start(canvas, config, [plan.steps] * count, [plan.seed] * count)
+        steps = resume(model, config, rows, run=run or stepper(plan))
         self._steps = steps if self._recorder is None else self._recorder.watch(steps)
         self._last: Step | None = None
         self._made = torch.zeros_like(canvas.tokens[:, 0])
@@ -112,9 +117,21 @@ class Decoding:
         return self._recorder.trace(describe(self.model, self.plan))
 
 
+def recorded(config: Config, record: str) -> Config:
+    """The config to decode with when a trace of this kind is wanted."""
+    return replace(config, survey=True, alternatives=ALTERNATIVES) if record == "full" else config
+
+
+def stepper(plan: Plan) -> Advance:
+    """What makes the steps of a plan."""
+    return speculate(plan.draft, plan.length) if plan.draft > 1 else advance
+
+
 def describe(model: Model, plan: Plan) -> dict[str, Any]:
     """What a trace says of where it comes from."""
     return {
+        "wavefront": wavefront.__version__,
+        "torch": torch.__version__,
         "family": model.family,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": model.device.type,

@@ -1,4 +1,4 @@
-"""The engine: one pure step, `advance`, and the only loop, `decode`.
+"""The engine: one pure step, `advance`, and the only loop, `decode` (which is `resume`).
 
 One forward, a reading of the places in reach, the strategy's decision, the canvas written: that is
 a step. It never waits for the device and has no shape that depends on data, so the same source
@@ -148,7 +148,6 @@ def scored(config: Config, rows: Rows, slot: Tensor, stats: Stats) -> Tensor:
     return score
 
 
-@torch.no_grad()  # torch enters it only while the generator runs, never in the consumer
 def decode(
     model: Model,
     canvas: Canvas,
@@ -158,15 +157,21 @@ def decode(
     seeds: Sequence[int],
     run: Advance = advance,
 ) -> Iterator[Step]:
-    """Fill the canvas, yielding every step. The only loop of the project.
+    """Fill the canvas, yielding every step."""
+    return resume(model, config, start(canvas, config, steps, seeds), run=run)
+
+
+@torch.no_grad()  # torch enters it only while the generator runs, never in the consumer
+def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) -> Iterator[Step]:
+    """Go on from any rows to their end, yielding every step. The only loop of the project.
 
     On CUDA the flags of a forward are read while the next one runs, so the loop never waits; the
     price is at most one surplus forward, which is counted.
     """
-    rows = start(canvas, config, steps, seeds)
-    padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows, steps)
+    canvas = rows.canvas
+    padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows)
     lag = _lag(canvas)
-    remaining = _busy(rows, steps)  # forwards: each settles a step or more of every row
+    remaining = _busy(rows)  # forwards: each settles a step or more of every row
     waiting: deque[tuple[Sequence[Step], _Glance]] = deque()
     forwards = places = number = 0
     while remaining > 0:
@@ -195,9 +200,9 @@ def _lag(canvas: Canvas) -> int:
     return 1 if canvas.tokens.is_cuda else 0
 
 
-def _widths(config: Config, rows: Rows, steps: Sequence[int]) -> tuple[int, int]:
+def _widths(config: Config, rows: Rows) -> tuple[int, int]:
     """How many places a step may have to read at most, and how many it probably will."""
-    lengths = rows.length.tolist()
+    lengths, steps = rows.length.tolist(), rows.steps.tolist()
     widest = max(1, *lengths)
     if config.fixed_budget:
         return widest, widest  # a void step would exceed the budget
@@ -206,10 +211,10 @@ def _widths(config: Config, rows: Rows, steps: Sequence[int]) -> tuple[int, int]
     return widest, min(widest, max(guess, first))
 
 
-def _busy(rows: Rows, steps: Sequence[int]) -> int:
-    """The most forwards that a row can need: its steps less those passed over."""
-    pairs = zip(rows.then.tolist(), steps, strict=True)
-    return max(sum(then[s] == s for s in range(budget)) for then, budget in pairs)
+def _busy(rows: Rows) -> int:
+    """The most forwards that a row can need: the steps ahead of it less those passed over."""
+    each = zip(rows.then.tolist(), rows.step.tolist(), rows.steps.tolist(), strict=True)
+    return max(sum(then[s] == s for s in range(step, budget)) for then, step, budget in each)
 
 
 def _nan_message(rows: Rows) -> str:

@@ -34,6 +34,10 @@ class TraceError(WavefrontError):
     """A trace file is damaged, foreign, or lacks what was asked of it."""
 
 
+class ReportError(WavefrontError):
+    """A run directory, or something in it, cannot be shown."""
+
+
 class NumericalError(WavefrontError):
     """The model produced NaN: decoding stops and says at which step."""
 

@@ -13,9 +13,12 @@ from wavefront import builtin, canvas
 from wavefront.decoding import Decoding, begin, check_length, source
 from wavefront.errors import OptionError, PromptError
 from wavefront.files import locate
+from wavefront.fork import fork, resolve
 from wavefront.model import Model, load_model
 from wavefront.options import Options, plan, wants_trace
+from wavefront.rerun import Difference, again, difference
 from wavefront.rows import Step
+from wavefront.schedule import Schedule
 from wavefront.text import Tokenizer, infill_ids, prompt_ids
 from wavefront.trace import Trace
 
@@ -57,11 +60,26 @@ class Stream:
         decoding = self.decoding
         trace = decoding.trace()
         if trace is not None:
-            trace = replace(trace, about={"model": self.lm.name, **trace.about})
+            trace = replace(trace, about=self._about(trace))
         rows = zip(
             decoding.tokens(), decoding.holes(), decoding.undecided(), decoding.steps(), strict=True
         )
         return [self._completion(*row, trace) for row in rows]
+
+    def _about(self, trace: Trace) -> dict[str, Any]:
+        """What the trace says of itself, and the texts of its tokens: it can be read without us."""
+        parts = [trace.first.tokens, trace.tokens[trace.commit], trace.by_hand[:, 3]]
+        if trace.others is not None:
+            parts.append(trace.others.tokens)
+        ids = torch.cat([part.flatten().long() for part in parts]).unique().tolist()
+        tokenizer = self.lm.tokenizer
+        return {
+            "model": self.lm.name,
+            "infilling": self._infilling,
+            **trace.about,
+            "special_ids": [id for id in ids if id in tokenizer.special_ids],
+            "texts": dict(zip(map(str, ids), tokenizer.pieces(ids), strict=True)),
+        }
 
     def _completion(
         self,
@@ -171,6 +189,53 @@ class LM:
             Decoding(self.model, board, settled, record=wants_trace(options, trace)),
             infilling=True,
         )
+
+    def fork(
+        self,
+        trace: Trace,
+        at: int,
+        *,
+        schedule: str | Schedule | None = None,
+        put: Mapping[int, int | str] | None = None,
+    ) -> Stream:
+        """Go on from a recorded decode as step `at` of it found the canvas (wavefront.fork).
+
+        `schedule` lets another strategy take over. `put` writes tokens by hand first: places,
+        counted from 0 over those to fill, to token ids or texts; a text of several tokens takes
+        as many places.
+        """
+        written: dict[int, int] = {}
+        for place, what in (put or {}).items():
+            ids = self.tokenizer.encode(what) if isinstance(what, str) else [what]
+            if not ids:
+                raise OptionError(f"There is nothing to write at place {place}: give a text.")
+            for token in ids:
+                if place in written:
+                    raise OptionError(f"Place {place} is written twice: leave one out.")
+                written[place], place = token, place + 1
+        given = {"stop_ids": self.stop_ids, "id_of": self._id_of}
+        forked = fork(self.model, trace, at, schedule=schedule, put=written, **given)
+        return Stream(self, forked, infilling=bool(trace.about.get("infilling")))
+
+    def text_of(self, trace: Trace, row: int = 0) -> str:
+        """What a recorded decode came to, as `generate` or `infill` would have put it."""
+        *_, last = [trace.first, *trace.replay()]
+        parts = (last.tokens, last.masked, last.slot)
+        tokens, masked, slot = (part[row][last.real[row]].tolist() for part in parts)
+        stops = trace.about.get("options", {}).get("stop_ids", self.stop_ids)
+        ends = [open_ or token in stops for token, open_ in zip(tokens, masked, strict=True)]
+        shown = _cut_holes(tokens, [number >= 0 for number in slot], ends)
+        whole = trace.about.get("infilling")
+        return self.tokenizer.decode([token for token, hole in shown if hole or whole])
+
+    def replay(self, trace: Trace, *, schedule: str | Schedule | None = None) -> Difference | None:
+        """Decode again what was recorded: where the two first differ, or None.
+
+        `schedule` names the strategy if it comes from outside, and is not needed otherwise.
+        """
+        trusted = None if schedule is None else resolve(schedule).with_ids(self._id_of)
+        given = {"stop_ids": self.stop_ids, "id_of": self._id_of}
+        return difference(trace, again(self.model, trace, schedule=trusted, **given))
 
 
 def _is_batch(prompt: Any) -> bool:

@@ -8,8 +8,8 @@ with `Config.survey`, which reads every masked place at every step; measures nee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,8 @@ class Trace:
     score: Tensor | None = None  # (S, B, L) float32, of a full trace: of every masked place
     entropy: Tensor | None = None  # (S, B, L) float32, of a full trace: the same
     others: Others | None = None  # (S, B, L, K), on request
+    # (E, 4) long: step, row, place, token. Written from outside, before the step; see fork.
+    by_hand: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.long))
     about: Mapping[str, Any] = field(
         default_factory=dict
     )  # model, options, versions: see tracefile
@@ -57,39 +59,83 @@ class Trace:
 
     def replay(self) -> Iterator[Canvas]:
         """The canvas after every step, from the record alone."""
-        canvas = self.first
-        for commit, remask, tokens in zip(self.commit, self.remask, self.tokens, strict=True):
-            canvas = canvas.commit(commit, tokens.long()).take_back(remask, self.mask_id)
-            yield canvas
+        return (after for _, after in self._walk())
 
     def before(self) -> Iterator[Canvas]:
         """The canvas that every step saw."""
+        return (before for before, _ in self._walk())
+
+    def _walk(self) -> Iterator[tuple[Canvas, Canvas]]:
         canvas = self.first
-        for after in self.replay():
-            yield canvas
-            canvas = after
+        boards = zip(self.commit, self.remask, self.tokens, strict=True)
+        for number, (commit, remask, tokens) in enumerate(boards):
+            before = write(canvas, self.by_hand[self.by_hand[:, 0] == number, 1:])
+            canvas = before.commit(commit, tokens.long()).take_back(remask, self.mask_id)
+            yield before, canvas
+
+    def until(self, step: int) -> Trace:
+        """The first steps alone, so many of them."""
+        return replace(
+            self,
+            **self._each(lambda part: part[:step]),
+            launched=self.launched[:step],
+            by_hand=self.by_hand[self.by_hand[:, 0] < step],
+        )
 
     def row(self, index: int) -> Trace:
         """One row as a trace of its own."""
-        one = slice(index, index + 1)
-
-        def cut(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[:, one]
-
-        others = None if self.others is None else Others(*(part[:, one] for part in self.others))
-        return Trace(
-            Canvas(*(part[one] for part in self.first)),
-            *(getattr(self, name)[:, one] for name in BOARDS),
-            launched=self.launched,
-            mask_id=self.mask_id,
-            score=cut(self.score),
-            entropy=cut(self.entropy),
-            others=others,
-            about=self.about,
+        one = [range(self.step.shape[1])[index]]
+        mine = self.by_hand[self.by_hand[:, 1] == one[0]]
+        return replace(
+            self,
+            first=Canvas(*(part[one] for part in self.first)),
+            **self._each(lambda part: part[:, one]),
+            by_hand=mine * torch.tensor([1, 0, 1, 1]),
         )
+
+    def followed_by(self, rest: Trace) -> Trace:
+        """These steps and then those, which go on from the canvas that these lead to."""
+        later = torch.tensor([len(self), 0, 0, 0])
+        return replace(
+            self,
+            **{name: _joined(getattr(self, name), getattr(rest, name)) for name in EVERY},
+            launched=torch.cat([self.launched, rest.launched + self.forwards]),
+            by_hand=torch.cat([self.by_hand, rest.by_hand + later]),
+            about=rest.about,
+        )
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """The tensors of all steps, (S, B, ...), changed alike."""
+        return {name: _changed(getattr(self, name), change) for name in EVERY}
+
+
+def _changed(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, Others):
+        return Others(*map(change, part))
+    return None if part is None else change(part)
+
+
+def _joined(one: Any, two: Any) -> Any:
+    """One after the other; None when either is missing or of another width."""
+    if one is None or two is None:
+        return None
+    if not isinstance(one, Others):
+        return torch.cat([one, two])
+    same = one.tokens.shape[-1] == two.tokens.shape[-1]
+    return Others(*map(torch.cat, zip(one, two, strict=True))) if same else None
+
+
+def write(canvas: Canvas, entries: Tensor) -> Canvas:
+    """The canvas with (E, 3) long entries of row, place, token written on it."""
+    if not len(entries):
+        return canvas
+    row, place, token = entries.T
+    where = torch.zeros_like(canvas.masked).index_put((row, place), torch.tensor(True))
+    return canvas.commit(where, canvas.tokens.index_put((row, place), token))
 
 
 BOARDS = ("step", "commit", "remask", "scope", "front", "tokens", "logp")
+EVERY = (*BOARDS, "score", "entropy", "others")
 
 
 class Recorder:

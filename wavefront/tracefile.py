@@ -2,18 +2,24 @@
 
 Steps commit few places, so a file holds events (step, row, place, token) and boards packed to bits,
 not boards of numbers: a thousand steps of one row are some hundred kilobytes. A full trace adds its
-statistics as arrays. Files come from anywhere, so everything read is checked before it is used.
+statistics as arrays. Files come from anywhere: what a file says of its sizes is compared with what
+it holds before anything of that size is made, and every value is checked before it is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import read_array_header_1_0, read_magic
 from torch import Tensor
 
 import wavefront
@@ -23,18 +29,53 @@ from wavefront.rows import Others
 from wavefront.trace import Trace
 
 FORMAT, VERSION = "wavefront-trace", 1
-LARGEST = 1 << 31  # places over all steps: beyond it a file is damaged or means harm
-BITS = ("scope", "front")
+LARGEST = 1 << 27  # places over all steps: a file that claims more is damaged or means harm
+LONGEST = 1 << 26  # bytes of the header
+NUMBERS = ("steps", "rows", "length", "alternatives", "mask_id")  # of the header
 FULL = ("logp", "score", "entropy")
+INT, BYTE, REAL, HALF = (np.dtype(name) for name in ("<i4", "u1", "<f4", "<f2"))
+MAKE_ONE = "make one with `wavefront trace record`"
 
 
 def save(trace: Trace, path: str | Path) -> Path:
-    """Write a trace; the suffix `.npz` is added when there is none."""
+    """Write a trace, whole or not at all; the suffix `.npz` is added when there is none."""
+    file = writable(path)
+    arrays = {"header": np.frombuffer(json.dumps(_header_of(trace), default=repr).encode(), BYTE)}
+    arrays |= _arrays_of(trace)
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as out:
+            np.savez_compressed(out, **arrays)  # pyright: ignore[reportArgumentType]
+        part.replace(file)
+    except OSError as error:
+        raise TraceError(f"The trace cannot be written to {file}: {_reason(error)}.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return file
+
+
+def writable(path: str | Path) -> Path:
+    """Where `save` will write; refused now rather than after a long decode."""
     file = Path(path)
-    if not file.suffix:
+    if not file.suffix and not file.is_dir():
         file = file.with_suffix(".npz")
+    there = next((folder for folder in file.parents if folder.exists()), Path())
+    if file.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+        raise TraceError(f"The trace cannot be written to {file}: choose another place.")
+    return file
+
+
+def _header_of(trace: Trace) -> dict[str, Any]:
     steps, (rows, length) = len(trace), trace.first.tokens.shape
-    header = {
+    wide = 0 if trace.others is None else trace.others.tokens.shape[-1]
+    if steps * rows * length * max(wide, 1) > LARGEST:
+        raise TraceError(
+            f"{steps} steps of {rows} x {length} places are too many for one file: save the rows "
+            "one by one, with trace.row(0) and so on."
+        )
+    return {
         "format": FORMAT,
         "version": VERSION,
         "steps": steps,
@@ -42,150 +83,196 @@ def save(trace: Trace, path: str | Path) -> Path:
         "length": length,
         "mask_id": trace.mask_id,
         "full": trace.full,
+        "alternatives": wide,
         "about": {"wavefront": wavefront.__version__, "torch": torch.__version__, **trace.about},
     }
+
+
+def _arrays_of(trace: Trace) -> dict[str, np.ndarray]:
+    first, others = trace.first, trace.others
+    bits = {"masked": first.masked, "known": first.known}
+    bits |= {"scope": trace.scope, "front": trace.front}
     arrays = {
-        "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
-        "tokens": trace.first.tokens.numpy().astype(np.int32),
-        "masked": _pack(trace.first.masked),
-        "known": _pack(trace.first.known),
-        "slot": trace.first.slot.numpy().astype(np.int32),
-        "step": trace.step.numpy().astype(np.int32),
-        "launched": trace.launched.numpy().astype(np.int32),
+        "tokens": _as(first.tokens, INT),
+        "slot": _as(first.slot, INT),
+        "step": _as(trace.step, INT),
+        "launched": _as(trace.launched, INT),
         "commits": _events(trace.commit, trace.tokens),
-        "commit_logp": trace.logp[trace.commit].numpy(),
-        "remasks": trace.remask.nonzero().numpy().astype(np.int32),
-        **{name: _pack(getattr(trace, name)) for name in BITS},
+        "commit_logp": _as(trace.logp[trace.commit], REAL),
+        "remasks": _as(trace.remask.nonzero(), INT),
+        "by_hand": _as(trace.by_hand, INT),
+        **{name: np.packbits(board.numpy(), axis=-1) for name, board in bits.items()},
     }
     if trace.full:
-        arrays |= {
-            f"full_{n}": part.numpy() for n in FULL if (part := getattr(trace, n)) is not None
-        }
-    if trace.others is not None:
-        arrays["others"] = trace.others.tokens.numpy().astype(np.int32)
-        arrays["others_logp"] = trace.others.logp.numpy().astype(np.float16)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("wb") as out:
-        np.savez_compressed(out, **arrays)  # pyright: ignore[reportArgumentType]
-    return file
+        arrays |= {f"full_{name}": _as(getattr(trace, name), REAL) for name in FULL}
+    if others is not None:
+        arrays |= {"others": _as(others.tokens, INT), "others_logp": _as(others.logp, HALF)}
+    return arrays
+
+
+def _as(values: Tensor, dtype: np.dtype[Any]) -> np.ndarray:
+    return np.ascontiguousarray(values.numpy(), dtype)  # torch counts nonzero places by column
+
+
+def _events(commit: Tensor, tokens: Tensor) -> np.ndarray:
+    """(E, 4) int32: step, row, place, token."""
+    return _as(torch.cat([commit.nonzero(), tokens[commit].long()[:, None]], 1), INT)
 
 
 def load(path: str | Path) -> Trace:
     """Read a trace, or say in a sentence why it cannot be read."""
     file = Path(path)
     try:
-        with np.load(file, allow_pickle=False) as found:
-            header = _header(found, file)
-            return _build(header, found)
+        with file.open("rb") as handle:
+            begins = handle.read(4)
+        if begins != b"PK\x03\x04":
+            raise TraceError(f"{file} is {'not a' if begins else 'empty: no'} trace; {MAKE_ONE}.")
+        with zipfile.ZipFile(file) as archive:
+            return _Reader(archive, file).trace()
     except FileNotFoundError:
         raise TraceError(f"{file} is not there.") from None
     except TraceError:
         raise
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError, EOFError) as error:
-        raise TraceError(f"{file} is not a whole trace file: {_reason(error)}.") from None
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError) as error:
-        raise TraceError(f"{file} is damaged or cut short: {_reason(error)}.") from None
+    except zipfile.BadZipFile:
+        raise TraceError(f"{file} is damaged or cut short; {MAKE_ONE}.") from None
+    except MemoryError:
+        raise TraceError(f"{file} is larger than this machine's memory.") from None
+    except OSError as error:
+        raise TraceError(f"{file} cannot be read: {_reason(error)}.") from None
+    # Whatever else the libraries make of bytes that were written to confuse them.
+    except (ValueError, LookupError, RuntimeError, EOFError, OverflowError, zlib.error) as error:
+        raise TraceError(f"{file} is damaged: {_reason(error)}.") from None
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    told = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return told.strip().splitlines()[0].rstrip(".").lower()
 
 
-def _header(found: Any, file: Path) -> dict[str, Any]:
-    if not hasattr(found, "files") or "header" not in found.files:
-        raise TraceError(f"{file} is not a trace: make one with `wavefront trace record`.")
-    header = json.loads(bytes(found["header"].astype(np.uint8)))
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise TraceError(f"{file} is not a trace: make one with `wavefront trace record`.")
-    if header.get("version") != VERSION:
-        raise TraceError(
-            f"{file} is a trace of version {header.get('version')}, and this is wavefront "
-            f"{wavefront.__version__}, which reads version {VERSION}."
+class _Reader:
+    """An open file. Its sizes are checked first, so that no array is larger than they allow."""
+
+    def __init__(self, archive: zipfile.ZipFile, file: Path) -> None:
+        self._archive, self._file = archive, file
+        self._header = self._read_header()
+        self._shape: tuple[int, ...] = tuple(self._header[n] for n in ("steps", "rows", "length"))
+
+    def trace(self) -> Trace:
+        shape, header = self._shape, self._header
+        # Everything is read, and so proves to be there, before boards of its size are made.
+        first, scope, front = self._canvas(), *(self._bits(n, shape) for n in ("scope", "front"))
+        full = {n: self._read(f"full_{n}", shape, REAL) for n in FULL} if header["full"] else {}
+        others, by_hand = self._others(), self._events("by_hand", 4)[0]
+        (commits, commit), (_, remask) = self._events("commits", 4), self._events("remasks", 3)
+        logp = self._read("commit_logp", (len(commits),), REAL)
+        step = self._read("step", shape[:2], INT).long()
+        launched = self._read("launched", shape[:1], INT).long()
+        if bool((step < 0).any()) or bool((launched.diff() < 0).any()):
+            raise ValueError("its steps are not in order")
+        return Trace(
+            first,
+            step=step,
+            commit=_board(shape, torch.bool, commit, True),
+            remask=_board(shape, torch.bool, remask, True),
+            scope=scope,
+            front=front,
+            tokens=_board(shape, torch.int32, commit, commits[:, 3].int()),
+            logp=full["logp"] if full else _board(shape, torch.float32, commit, logp),
+            launched=launched,
+            mask_id=header["mask_id"],
+            score=full.get("score"),
+            entropy=full.get("entropy"),
+            others=others,
+            by_hand=by_hand,
+            about=header["about"],
         )
-    sizes: list[Any] = [header.get(name) for name in ("steps", "rows", "length")]
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise TraceError(f"{file} has no sizes in its header: it is damaged.")
-    steps, rows, length = sizes
-    if max(steps, 1) * max(rows, 1) * max(length, 1) > LARGEST:
-        raise TraceError(f"{file} claims {steps} steps of {rows} x {length} places: too many.")
-    return header
+
+    def _read_header(self) -> dict[str, Any]:
+        file, foreign = self._file, TraceError(f"{self._file} is not a trace; {MAKE_ONE}.")
+        if "header.npy" not in self._archive.namelist():
+            raise foreign
+        try:
+            header = json.loads(bytes(self._array("header", BYTE, 1, LONGEST)))
+        except (ValueError, RecursionError):
+            raise foreign from None
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise foreign
+        if header.get("version") != VERSION:
+            raise TraceError(
+                f"{file} is a trace of version {header.get('version')!r}, and wavefront "
+                f"{wavefront.__version__} reads version {VERSION}."
+            )
+        numbers: list[Any] = [header.get(name) for name in NUMBERS]
+        if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
+            raise ValueError("its header lacks a size")
+        if type(header.get("full")) is not bool or not isinstance(header.get("about"), dict):
+            raise ValueError("its header lacks a field")
+        steps, rows, length, wide, _ = numbers
+        if max(steps, 1) * max(rows, 1) * max(length, 1) * max(wide, 1) > LARGEST:
+            raise TraceError(f"{file} claims {steps} steps of {rows} x {length} places: too many.")
+        return header
+
+    def _canvas(self) -> Canvas:
+        shape = self._shape[1:]
+        tokens, slot = (self._read(name, shape, INT).long() for name in ("tokens", "slot"))
+        canvas = Canvas(tokens, self._bits("masked", shape), self._bits("known", shape), slot)
+        filled = canvas.slot >= 0
+        counted = torch.where(filled, filled.long().cumsum(-1) - 1, -1)
+        if bool((tokens < 0).any() | (canvas.masked & (canvas.known | ~filled)).any()):
+            raise ValueError("its first canvas contradicts itself")
+        if not torch.equal(counted, slot):
+            raise ValueError("its places are not counted from the left")
+        return canvas
+
+    def _others(self) -> Others | None:
+        wide = self._header["alternatives"]
+        if not wide:
+            return None
+        shape = (*self._shape, wide)
+        tokens = self._read("others", shape, INT)
+        return Others(tokens, self._read("others_logp", shape, HALF).float())
+
+    def _events(self, name: str, columns: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(E, columns) long, and the (step, row, place) of them as an index."""
+        array = self._array(name, INT, 2, LARGEST)
+        events = torch.from_numpy(array.astype(np.int64))
+        if events.shape[1] != columns or bool((events < 0).any()):
+            raise ValueError(f"{name} is not a list of events")
+        if bool((events[:, :3] >= torch.tensor(self._shape)).any()):
+            raise ValueError(f"an event of {name} lies outside the board")
+        return events, tuple(events[:, :3].T)
+
+    def _bits(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        packed = self._read(name, (*shape[:-1], -(-shape[-1] // 8)), BYTE)
+        return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, count=shape[-1])).bool()
+
+    def _read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        array = self._array(name, dtype, len(shape), math.prod(shape))
+        if array.shape != shape:
+            raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
+        return torch.from_numpy(array)
+
+    def _array(self, name: str, dtype: np.dtype[Any], ndim: int, most: int) -> np.ndarray:
+        """An array of the file, of at most so many numbers."""
+        if f"{name}.npy" not in self._archive.namelist():
+            raise ValueError(f"{name} is missing")
+        with self._archive.open(f"{name}.npy") as member:
+            if read_magic(member) != (1, 0):
+                raise ValueError(f"{name} is no array that we know")
+            shape, fortran, found = read_array_header_1_0(member)
+            if found != dtype or fortran or len(shape) != ndim:
+                raise ValueError(f"{name} is an array of another kind")
+            if min(shape, default=0) < 0 or math.prod(shape) > most:
+                raise ValueError(f"{name} has the shape {shape}")
+            size = math.prod(shape) * dtype.itemsize
+            data = member.read(size)
+            if len(data) != size:
+                raise ValueError(f"{name} is cut short")
+        # A copy, because torch wants to be able to write.
+        return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
-def _build(header: dict[str, Any], found: Any) -> Trace:
-    board = (header["rows"], header["length"])
-    shape = (header["steps"], *board)
-    first = Canvas(
-        tokens=_array(found, "tokens", board, torch.long),
-        masked=_unpack(found, "masked", board),
-        known=_unpack(found, "known", board),
-        slot=_array(found, "slot", board, torch.long),
-    )
-    events = _events_in(found["commits"], shape, 4)
-    where = tuple(events[:, :3].T)
-    commit, remask = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
-    commit[where] = True
-    remask[tuple(_events_in(found["remasks"], shape, 3).T)] = True
-    tokens = torch.zeros(shape, dtype=torch.int32)
-    tokens[where] = events[:, 3].int()
-    logp = torch.zeros(shape)
-    logp[where] = _array(found, "commit_logp", (len(events),), torch.float32)
-    full = bool(header["full"])
-    if full:
-        logp = _array(found, "full_logp", shape, torch.float32)
-    others = None
-    if "others" in found.files:
-        wide = (*shape, found["others"].shape[-1])
-        others = Others(
-            _array(found, "others", wide, torch.int32),
-            _array(found, "others_logp", wide, torch.float32),
-        )
-    return Trace(
-        first,
-        step=_array(found, "step", shape[:2], torch.long),
-        commit=commit,
-        remask=remask,
-        scope=_unpack(found, "scope", shape),
-        front=_unpack(found, "front", shape),
-        tokens=tokens,
-        logp=logp,
-        launched=_array(found, "launched", shape[:1], torch.long),
-        mask_id=int(header["mask_id"]),
-        score=_array(found, "full_score", shape, torch.float32) if full else None,
-        entropy=_array(found, "full_entropy", shape, torch.float32) if full else None,
-        others=others,
-        about=dict(header["about"]),
-    )
-
-
-def _pack(board: Tensor) -> np.ndarray:
-    return np.packbits(board.numpy(), axis=-1)
-
-
-def _unpack(found: Any, name: str, shape: tuple[int, ...]) -> Tensor:
-    packed = found[name]
-    if packed.dtype != np.uint8 or packed.shape != (*shape[:-1], -(-shape[-1] // 8)):
-        raise ValueError(f"{name} has the shape {packed.shape}")
-    return torch.from_numpy(np.unpackbits(packed, axis=-1, count=shape[-1]).astype(bool))
-
-
-def _array(found: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    array = found[name]
-    if array.shape != shape or array.dtype.kind not in "if":
-        raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
-    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-
-
-def _events(commit: Tensor, tokens: Tensor) -> np.ndarray:
-    """(E, 4) int32: step, row, place, token."""
-    return torch.cat([commit.nonzero(), tokens[commit].long()[:, None]], 1).numpy().astype(np.int32)
-
-
-def _events_in(array: np.ndarray, shape: tuple[int, ...], columns: int) -> Tensor:
-    if array.ndim != 2 or array.shape[1] != columns or array.dtype.kind != "i":
-        raise ValueError(f"a list of events has the shape {array.shape}")
-    events = torch.from_numpy(array.astype(np.int64))
-    if len(events) and not (
-        (events[:, :3] >= 0).all() and (events[:, :3] < torch.tensor(shape)).all()
-    ):
-        raise ValueError("an event lies outside the board")
-    return events
+def _board(shape: tuple[int, ...], dtype: torch.dtype, where: Any, what: Any) -> Tensor:
+    board = torch.zeros(shape, dtype=dtype)
+    board[where] = what
+    return board

@@ -19,7 +19,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import wavefront
-from wavefront.cli import about, chat, demo, generate, shelves, train
+from wavefront.cli import (
+    about,
+    chat,
+    compare,
+    demo,
+    forks,
+    generate,
+    measure,
+    report,
+    shelves,
+    trace,
+    train,
+)
 from wavefront.cli.groups import expand
 from wavefront.cli.options import UsageError
 from wavefront.cli.output import complain, print_examples
@@ -92,6 +104,16 @@ class Commands(TyperGroup):
             ) from error
 
 
+class Family(TyperGroup):
+    """A group within the group, whose help page ends with examples too."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        examples, self.epilog = self.epilog, None
+        super().format_help(ctx, formatter)
+        self.epilog = examples
+        print_examples(examples)
+
+
 app = typer.Typer(
     cls=Commands,
     name="wavefront",
@@ -117,18 +139,39 @@ def start(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print it, leave."),
     ] = False,
 ) -> None:
+    help_without_command(context)
+
+
+def help_without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help(), end="")
         raise typer.Exit(2)
 
 
+traces = typer.Typer(
+    cls=Family,
+    help="Decodes in files: recorded, shown, repeated, exported, forked.",
+    epilog=trace.EXAMPLES,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    rich_markup_mode="rich",
+)
+traces.callback()(help_without_command)
+
+
 def _add(
-    command: Callable[..., None], examples: str = "", settings: dict[str, Any] | None = None
+    command: Callable[..., None],
+    examples: str = "",
+    settings: dict[str, Any] | None = None,
+    *,
+    to: typer.Typer = app,
+    name: str | None = None,
 ) -> None:
     # typer keeps the line breaks of a docstring, and then breaks the lines again.
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(cls=Command, help=text, epilog=examples, context_settings=settings)(expand(command))
+    given = {"help": text, "epilog": examples, "context_settings": settings}
+    to.command(name, cls=Command, **given)(expand(command))
 
 
 _add(generate.generate, generate.GENERATE_EXAMPLES)
@@ -137,8 +180,17 @@ _add(generate.infill, generate.INFILL_EXAMPLES)
 _add(shelves.schedules)
 _add(about.models)
 _add(demo.demo, demo.EXAMPLES)
+_add(compare.compare, compare.EXAMPLES)
+_add(measure.measure, measure.EXAMPLES)
+_add(report.report, report.EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
+_add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")
+_add(trace.show, trace.SHOW_EXAMPLES, to=traces)
+_add(forks.replay, forks.REPLAY_EXAMPLES, to=traces)
+_add(trace.export, trace.EXPORT_EXAMPLES, to=traces)
+_add(forks.fork, forks.FORK_EXAMPLES, to=traces)
+app.add_typer(traces, name="trace")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import wavefront
 from wavefront.cli.groups import given
-from wavefront.cli.options import DecodingOptions, ModelOptions, OutputOptions
+from wavefront.cli.options import DecodingOptions, ModelOptions, OutputOptions, PlainOptions
 from wavefront.cli.output import stderr
 from wavefront.errors import WavefrontWarning
 from wavefront.watch import watch
@@ -31,7 +31,7 @@ SHAPE = {"block_length", "max_wave_size", "radius"}  # what a schedule's spec ca
 def prepare(
     model: ModelOptions,
     decoding: DecodingOptions,
-    output: OutputOptions,
+    output: PlainOptions,
     *,
     length: dict[str, Any],
 ) -> tuple[LM, dict[str, Any]]:
@@ -41,14 +41,14 @@ def prepare(
     # A hub id may show progress of its own.
     busy = console.is_terminal and not output.quiet and not _is_hub_id(model.model)
     with console.status("loading the model") if busy else contextlib.nullcontext():
-        options = _settled(options)
+        options = settled(options)
         lm = model.load()
     if not options.keys() & EOS and options.get("stop_ids", lm.stop_ids):
         options["eos"] = "stop"
     return lm, options
 
 
-def _settled(options: dict[str, Any]) -> dict[str, Any]:
+def settled(options: dict[str, Any]) -> dict[str, Any]:
     """The options without their aliases, so that nobody after this has to know those.
 
     What no model could take is refused: loading one can take minutes.

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from wavefront.cli.options import OutputOptions
+from wavefront.cli.options import PlainOptions
 from wavefront.errors import OptionError, WavefrontError, WavefrontWarning
 
 
@@ -60,7 +60,7 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 
 def _run(command: Callable[..., None], values: dict[str, Any]) -> None:
     """Call the command, and honour those of its options that are about calling it."""
-    output = next((one for one in values.values() if isinstance(one, OutputOptions)), None)
+    output = next((one for one in values.values() if isinstance(one, PlainOptions)), None)
     if output and output.quiet:
         warnings.simplefilter("ignore", WavefrontWarning)  # undone when the program returns
     try:

@@ -197,6 +197,21 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakerOptions(ModelOptions):
+    """The same for a trace, which has a model already."""
+
+    model: Annotated[
+        str | None,
+        _model(
+            "NAME",
+            "By default the one that made the trace, if it is on this machine.",
+            "--model",
+            "-m",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LengthOptions:
     """How much to write."""
 
@@ -284,16 +299,22 @@ class DecodingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """What is shown, and where."""
+class PlainOptions:
+    """What is said, where there is nothing to watch."""
 
     json: Annotated[
         bool, _output("", "A JSON object per answer, with all it takes to repeat it.", "--json")
     ] = False
+    quiet: Annotated[bool, _output("", "No progress, no warnings.", "--quiet", "-q")] = False
+    debug: Annotated[bool, _output("", "Show the traceback of an error.", "--debug")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(PlainOptions):
+    """What is shown, and where."""
+
     watch: Annotated[
         bool | None,
         _output("", "Show the canvas while it is filled, on stderr.", "--watch/--no-watch", "-w"),
     ] = None
     delay: Annotated[float, _output("SECONDS", "Wait after each step, to see it better.")] = 0.0
-    quiet: Annotated[bool, _output("", "No progress, no warnings.", "--quiet", "-q")] = False
-    debug: Annotated[bool, _output("", "Show the traceback of an error.", "--debug")] = False

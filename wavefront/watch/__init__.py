@@ -4,12 +4,25 @@ A consumer of steps: `for step in watch(stream): ...` draws, and passes every st
 the picture is redrawn in place; anywhere else a few snapshots are printed as plain text. All of it
 goes to standard error, because standard output is for the answer.
 
-`board` turns steps into frames, `picture` frames into text, `screen` puts that where it is seen.
+`board` turns steps into frames, `picture` frames into text, `screen` puts that where it is seen,
+`side` several at once; `film` makes steps of a trace, so that it can be watched again.
 Nothing here imports torch, so that the command line starts at once.
 """
 
 from wavefront.watch.board import Board
-from wavefront.watch.picture import printable, visible
+from wavefront.watch.film import Film, Texts
+from wavefront.watch.picture import plain, printable, visible
 from wavefront.watch.screen import can_animate, watch
+from wavefront.watch.side import side_by_side
 
-__all__ = ["Board", "can_animate", "printable", "visible", "watch"]
+__all__ = [
+    "Board",
+    "Film",
+    "Texts",
+    "can_animate",
+    "plain",
+    "printable",
+    "side_by_side",
+    "visible",
+    "watch",
+]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from wavefront.lm import Stream
     from wavefront.rows import Step
+    from wavefront.watch.film import Film
 
 GLOW = 0.4  # seconds for which a commit stays coloured
 
@@ -22,20 +23,22 @@ class Board:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: Stream | Film,
         row: int = 0,
         *,
         glow: float = GLOW,
         prompt: bool = True,
+        timed: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._decoding, self._tokenizer = stream.decoding, stream.lm.tokenizer
         self._row, self._glow, self._clock = row, glow, clock
-        self._prompt = prompt
+        self._prompt, self._timed = prompt, timed
         self._began = clock()
         self._latest: Step | None = None
         self._logp: Tensor | None = None  # of every commit, as it was when it was made
-        self._seen: dict[int, float] = {}  # place -> when it was first drawn as known
+        # Place -> when it was first drawn as known; what a fork begins with was known for ever.
+        self._seen = dict.fromkeys(self._answered(), float("-inf"))
         self._pieces: dict[tuple[int, ...], str] = {}
         self._stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
         self.steps = stream.decoding.plan.steps
@@ -43,7 +46,12 @@ class Board:
     @property
     def step(self) -> int:
         """Steps done."""
-        return 0 if self._latest is None else self._latest.number + 1
+        return self._decoding.begun if self._latest is None else self._latest.number + 1
+
+    def _answered(self) -> list[int]:
+        """The places to fill that are filled."""
+        canvas = self._decoding.canvas
+        return (canvas.known & (canvas.slot >= 0))[self._row].nonzero()[:, 0].tolist()
 
     def take(self, step: Step) -> None:
         """Note a step. Nothing is fetched from the device before something is drawn."""
@@ -62,10 +70,10 @@ class Board:
             schedule=repr(self._decoding.plan.config.schedule),
             step=self.step,
             steps=self.steps,
-            forwards=0 if self._latest is None else self._latest.forwards,
+            forwards=self._decoding.forwards,
             committed=sum(inside),
             places=len(inside),
-            seconds=self._clock() - self._began,
+            seconds=self._clock() - self._began if self._timed else None,
         )
 
     def _cells(self, slot: Sequence[int], known: Sequence[bool]) -> list[Cell]:
@@ -74,7 +82,7 @@ class Board:
         scope = None if self._latest is None else self._latest.decision.scope[row].tolist()
         chance = [] if self._logp is None else self._logp.exp().tolist()
         texts = self._texts(tokens, known)
-        fresh = self._fresh(at for at, number in enumerate(slot) if number >= 0 and known[at])
+        fresh = self._fresh(self._answered())
         cells: list[Cell] = []
         for at, token in enumerate(tokens):
             if masked[at]:

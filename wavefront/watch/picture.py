@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     forwards: int
     committed: int
     places: int
-    seconds: float
+    seconds: float | None  # None where it would mean nothing
 
 
 def printable(text: str) -> str:
@@ -118,13 +118,16 @@ def headline(frame: Frame, width: int) -> str:
     """The counts, as fully as `width` columns allow."""
     step, tokens = f"step {frame.step}/{frame.steps}", f"{frame.committed}/{frame.places}"
     rate = frame.committed / frame.forwards if frame.forwards else 0.0
-    seconds = frame.seconds
+    exact, whole = (
+        ("", "")
+        if frame.seconds is None
+        else (f" · {frame.seconds:.1f} s", f" · {frame.seconds:.0f}s")
+    )
     forms = (
-        f"{step} · {frame.forwards} forwards · {tokens} tokens · {rate:.2f} per forward · "
-        f"{seconds:.1f} s",
-        f"{step} · {frame.forwards} fwd · {tokens} tok · {rate:.1f}/fwd · {seconds:.0f}s",
-        f"{step} · {frame.forwards} fwd · {tokens} · {seconds:.0f}s",
-        f"{step} · {tokens} · {seconds:.0f}s",
+        f"{step} · {frame.forwards} forwards · {tokens} tokens · {rate:.2f} per forward{exact}",
+        f"{step} · {frame.forwards} fwd · {tokens} tok · {rate:.1f}/fwd{whole}",
+        f"{step} · {frame.forwards} fwd · {tokens}{whole}",
+        f"{step} · {tokens}{whole}",
         tokens,
     )
     return next((form for form in forms if len(form) <= width), tokens)
@@ -153,8 +156,14 @@ def legend(width: int, note: str = "") -> Text:
 
 def draw(frame: Frame, width: int, height: int, top: int = 0) -> tuple[Group, int]:
     """The picture, and its first line of text: hand that in again, so that the text stays put."""
+    rows, top, hidden = panel(frame, width, height - 1, top)
+    return Group(*rows, one_line(legend(width, hidden))), top
+
+
+def panel(frame: Frame, width: int, height: int, top: int = 0) -> tuple[list[Text], int, str]:
+    """The same without its legend: the lines, the first line of text, and which are hidden."""
     lines = wrap(frame.cells, width)
-    room = max(1, height - FIXED_LINES)
+    room = max(1, height - FIXED_LINES + 1)
     top = window(lines, room, top)
     body = [
         Text.assemble(*((text, STYLES[state]) for text, state in line))
@@ -162,10 +171,13 @@ def draw(frame: Frame, width: int, height: int, top: int = 0) -> tuple[Group, in
     ]
     hidden = f"lines {top + 1}-{top + room} of {len(lines)}" if len(lines) > room else ""
     rows = [Text(frame.schedule, "bold"), Text(headline(frame, width)), bar(frame, width)]
-    rows += [*body, legend(width, hidden)]
-    for row in rows:
-        row.no_wrap, row.overflow = True, "ellipsis"
-    return Group(*rows), top
+    return [one_line(row) for row in (*rows, *body)], top, hidden
+
+
+def one_line(row: Text) -> Text:
+    """The text, cut where the line ends."""
+    row.no_wrap, row.overflow = True, "ellipsis"
+    return row
 
 
 def window(lines: Sequence[Sequence[Cell]], height: int, top: int) -> int:

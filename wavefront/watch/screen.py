@@ -16,13 +16,14 @@ from wavefront.watch.picture import Frame, draw, headline, plain
 if TYPE_CHECKING:
     from wavefront.lm import Stream
     from wavefront.rows import Step
+    from wavefront.watch.film import Film
 
 PAUSE = 1 / 15  # seconds between two drawings, at least
 SNAPSHOTS = 4  # printed on the way, where nothing can be drawn over
 
 
 def watch(
-    stream: Stream,
+    stream: Stream | Film,
     *,
     console: Console | None = None,
     row: int = 0,
@@ -30,16 +31,18 @@ def watch(
     live: bool | None = None,
     transient: bool = False,
     prompt: bool = True,
+    timed: bool = True,
 ) -> Iterator[Step]:
     """Draw one row of the stream while passing its steps on.
 
     `live` asks for the moving picture or for snapshots, by default whichever the console can show;
     `transient` leaves a single line of the picture in the end; `delay` seconds are waited after
-    each step, to slow down what is too quick to see. Without `prompt` only what is filled is shown.
+    each step, to slow down what is too quick to see. Without `prompt` only what is filled is shown,
+    and no seconds unless `timed`.
     """
     console = console or Console(stderr=True)
     live = can_animate(console) if live is None else live
-    board = Board(stream, row, glow=GLOW if live else 0.0, prompt=prompt)
+    board = Board(stream, row, glow=GLOW if live else 0.0, prompt=prompt, timed=timed)
     screen = _Screen(console, transient) if live else _Printer(console, board.steps)
     with screen:
         screen.show(board.frame())

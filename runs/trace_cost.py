@@ -1,0 +1,77 @@
+"""What recording a trace costs: the same decode with and without it, in turns.
+
+    python runs/trace_cost.py                       on ripple, a minute or two on two cores
+    python runs/trace_cost.py --repeats 60 --schedule "block(size=16)" --device cuda
+
+A busy machine slows whatever it happens to run, so the kinds take turns, one decode each, and are
+compared by their quickest and their median decode. Recording includes what it takes to have the
+trace in hand (boards stacked and moved to the host, texts of its tokens); writing it is timed
+apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import wavefront
+from wavefront import tracefile
+
+PROMPT = (
+    "Ivy reads a book of 304 pages. After 9 days of 24 pages each, how many pages does she still "
+    "have to read?"
+)
+KINDS: dict[str, bool | str] = {"none": False, "basic": True, "full": "full"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default="ripple")
+    parser.add_argument("--device")
+    parser.add_argument("--schedule", default="wavefront")
+    parser.add_argument("--places", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=40)
+    given = parser.parse_args()
+    lm = wavefront.load(given.model, device=given.device)
+    prompts = [PROMPT] * given.rows
+    options = {"schedule": given.schedule, "max_new_tokens": given.places}
+    spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    made = {
+        kind: lm.generate(prompts, trace=trace, **options)[0].trace for kind, trace in KINDS.items()
+    }
+    for _ in range(given.repeats):
+        for kind, trace in KINDS.items():
+            began = time.perf_counter()
+            lm.generate(prompts, trace=trace, **options)
+            spent[kind].append(time.perf_counter() - began)
+    print(
+        f"{lm.name} on {lm.model.device}, {torch.get_num_threads()} threads, {given.rows} rows of "
+        f"{given.places} places, {given.schedule}, {given.repeats} decodes of each"
+    )
+    print(
+        f"{'trace':<6}  {'min s':>7}  {'median s':>8}  {'min':>7}  {'median':>7}  {'file':>9}  {'writing':>8}"
+    )
+    for kind, seconds in spent.items():
+        least, middle = min(seconds), statistics.median(seconds)
+        shares = (least / min(spent["none"]) - 1, middle / statistics.median(spent["none"]) - 1)
+        file, writing = "", ""
+        if made[kind] is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                began = time.perf_counter()
+                path = tracefile.save(made[kind], Path(folder) / "trace")
+                writing = f"{1000 * (time.perf_counter() - began):.0f} ms"
+                file = f"{path.stat().st_size / 1000:.0f} kB"
+        more = "  ".join(f"{share:>+7.1%}" for share in shares)
+        print(f"{kind:<6}  {least:>7.4f}  {middle:>8.4f}  {more}  {file:>9}  {writing:>8}")
+
+
+if __name__ == "__main__":
+    main()

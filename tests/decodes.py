@@ -1,0 +1,268 @@
+"""Random traces for the tests of measures, and the same traces as sets and dictionaries."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+
+from wavefront import spec
+from wavefront.canvas import Canvas, infill
+from wavefront.rows import Config, Step, settle, start
+from wavefront.schedule import Stats
+from wavefront.stats import Sampling
+from wavefront.testing.simulate import MASK, PAD, board
+from wavefront.trace import Recorder, Trace
+
+STOP = 9
+# One of every kind: whole canvas, blocks, fronts, windows, adaptive takes, and those taking back.
+STRATEGIES = (
+    "standard()",
+    "block(size=3)",
+    "block(size=4, take=threshold(0.6))",
+    "left_to_right()",
+    "wavefront(size=3, radius=1)",
+    "wavefront(size=4, radius=2, grow='accumulate')",
+    "dsb(size=4)",
+    "dcd(masks=4, span=6)",
+    "adablock(size=4, delimiters=(3,))",
+    "rcr(size=4)",
+    "tbd(size=5, drop=2, least=1)",
+    "tide(size=4, band=3, doubt=0.6)",
+    "tide(size=3, rounds=2, take=threshold(0.6))",
+)
+
+
+def random_trace(
+    schedule: str,
+    canvas: Canvas,
+    *,
+    steps: int,
+    seed: int = 0,
+    eos: str = "keep",
+    fixed: bool = False,
+    levels: int = 4,
+) -> Trace:
+    """A full trace of a decode whose readings are drawn from a few levels: ties dominate.
+
+    Score, probability and entropy are drawn apart. Now and then a row's step is void, as it is when
+    it reached too far, and rows that are done go on being read.
+    """
+    source = torch.Generator().manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = spec.resolve(schedule, "schedules")
+        made.validate(int((canvas.slot >= 0).sum(-1).max()), steps)
+    config = Config(
+        schedule=made,
+        survey=True,
+        fixed_budget=fixed,
+        sampling=Sampling(eos=eos, stop_ids=(STOP,)),
+    )
+    count = canvas.tokens.shape[0]
+    rows = start(canvas, config, [steps] * count, range(count))
+
+    def level() -> torch.Tensor:
+        drawn = torch.rand(canvas.tokens.shape, generator=source)
+        return (drawn * levels).ceil() / levels
+
+    def forwards():
+        nonlocal rows
+        no = torch.zeros(count, dtype=torch.bool)
+        for number in range(3 * steps + 3):
+            stats = Stats(level().log(), level(), level(), level().log())
+            kept = (
+                None if old is None else new for new, old in zip(stats, rows.stats, strict=True)
+            )
+            proposal = torch.randint(2, STOP + 1, canvas.tokens.shape, generator=source)
+            before = rows._replace(stats=Stats(*kept), score=level(), proposal=proposal)
+            void = torch.rand(count, generator=source) < 0.1
+            rows, view, decision = settle(config, before, MASK, bad=no, void=void)
+            yield Step(
+                number, number + 1, 0, view, decision, rows.canvas, rows.final, rows.done, None
+            )
+            if rows.done.all() and not (fixed and (rows.step < steps).any()):
+                return
+
+    recorder = Recorder(canvas, config, MASK)
+    for _ in recorder.watch(forwards()):
+        pass
+    options = {"schedule": schedule, "steps": steps, "stop_ids": [STOP]}
+    return recorder.trace({"options": options})
+
+
+@functools.cache
+def sample() -> tuple[Trace, ...]:
+    """Every strategy on several boards: prompts, holes, nothing known, one or two places."""
+    found = []
+    for number, schedule in enumerate(STRATEGIES):
+        settings = [
+            (board(number, rows=3), 12, {}),
+            (board(number + 50, rows=3), 5, {"eos": "stop"}),
+            (board(number, rows=3, holes=True), 9, {"eos": "stop"}),
+            (board(number, rows=2, holes=True), 17, {"fixed": True}),
+            (board(number, rows=2, places=2), 2, {}),
+            (infill([[2] * 7], [[True] * 7], mask_id=MASK, pad_id=PAD), 4, {}),
+        ]
+        for index, (canvas, steps, more) in enumerate(settings):
+            found.append(
+                random_trace(schedule, canvas, steps=steps, seed=10 * number + index, **more)
+            )
+    return tuple(found)
+
+
+def basic(trace: Trace) -> Trace:
+    """The same trace as it is recorded without a survey."""
+    return replace(trace, score=None, entropy=None)
+
+
+def bare(trace: Trace) -> Trace:
+    """The same trace without a header."""
+    return replace(trace, about={})
+
+
+@dataclass
+class Moment:
+    """One step of one row, as the step saw it."""
+
+    index: int
+    t: int
+    masked: set[int]
+    known: set[int]
+    scope: set[int]
+    commit: set[int]
+    remask: set[int]
+    token: dict[int, int]
+    confidence: dict[int, float]
+    score: dict[int, float]
+    entropy: dict[int, float]
+
+    @property
+    def counts(self) -> bool:
+        return bool(self.commit or self.remask)
+
+
+@dataclass
+class Row:
+    """One row of a trace, in plain Python."""
+
+    slots: dict[int, int]  # place -> slot
+    moments: list[Moment]
+    tokens: dict[int, int]  # place -> token, of what is decided in the end
+
+    def visible(self) -> set[int]:
+        """Each hole up to its first stop token or undecided place."""
+        seen = set()
+        for place in self.slots:
+            here = place
+            while here in self.slots:
+                if self.tokens.get(here, STOP) == STOP:
+                    break
+                here -= 1
+            else:
+                seen.add(place)
+        return seen
+
+    def lasts(self, moment: Moment, place: int) -> bool:
+        return not any(
+            place in later.remask for later in self.moments if later.index >= moment.index
+        )
+
+
+def plain(trace: Trace) -> list[Row]:
+    """Every row as sets and dictionaries, replayed by hand."""
+    return [_row(trace, row) for row in range(trace.first.tokens.shape[0])]
+
+
+def _row(trace: Trace, row: int) -> Row:
+    def places(board: torch.Tensor) -> set[int]:
+        return {i for i, true in enumerate(board.tolist()) if true}
+
+    def numbers(board: torch.Tensor | None, index: int) -> dict[int, float]:
+        return {} if board is None else dict(enumerate(board[index, row].tolist()))
+
+    probability = trace.logp.exp()
+    masked, known = places(trace.first.masked[row]), places(trace.first.known[row])
+    slots = {i: s for i, s in enumerate(trace.first.slot[row].tolist()) if s >= 0}
+    tokens: dict[int, int] = {}
+    moments = []
+    for index in range(len(trace)):
+        for step, which, place, token in trace.by_hand.tolist():
+            if (step, which) == (index, row):
+                masked, known = masked - {place}, known | {place}
+                tokens[place] = token
+        moment = Moment(
+            index,
+            int(trace.step[index, row]) + 1,
+            set(masked),
+            set(known),
+            places(trace.scope[index, row]),
+            places(trace.commit[index, row]),
+            places(trace.remask[index, row]),
+            dict(enumerate(trace.tokens[index, row].tolist())),
+            numbers(probability, index),
+            numbers(trace.score, index),
+            numbers(trace.entropy, index),
+        )
+        moments.append(moment)
+        tokens |= {place: moment.token[place] for place in moment.commit}
+        masked, known = masked - moment.commit, known | moment.commit
+        masked, known = masked | moment.remask, known - moment.remask
+    return Row(slots, moments, {i: t for i, t in tokens.items() if i in known})
+
+
+def hand_trace(
+    commits: list[list[int]],
+    *,
+    places: int,
+    given: int = 1,
+    scope: list[list[int]] | None = None,
+    probability: list[dict[int, float]] | None = None,
+    entropy: list[dict[int, float]] | None = None,
+    tokens: dict[int, int] | None = None,
+    remask: list[list[int]] | None = None,
+    schedule: str = "standard()",
+) -> Trace:
+    """A full trace of one row written out: a prompt of `given` places, then `places` to fill.
+
+    Places are positions on the board, so the first to fill is `given`.
+    """
+    holes = [False] * given + [True] * places
+    first = infill([[5] * len(holes)], [holes], mask_id=MASK, pad_id=PAD)
+    shape = (len(commits), 1, given + places)
+
+    def marks(where: list[list[int]] | None) -> torch.Tensor:
+        out = torch.zeros(shape, dtype=torch.bool)
+        for index, some in enumerate(where or []):
+            out[index, 0, some] = True
+        return out
+
+    def values(where: list[dict[int, float]] | None, default: float) -> torch.Tensor:
+        out = torch.full(shape, default)
+        for index, some in enumerate(where or []):
+            for place, value in some.items():
+                out[index, 0, place] = value
+        return out
+
+    written = torch.full(shape, 7, dtype=torch.int32)
+    for place, token in (tokens or {}).items():
+        written[:, 0, place] = token
+    return Trace(
+        first,
+        step=torch.arange(len(commits))[:, None],
+        commit=marks(commits),
+        remask=marks(remask),
+        scope=marks(scope),
+        front=torch.zeros(shape, dtype=torch.bool),
+        tokens=written,
+        logp=values(probability, 0.5).log(),
+        launched=torch.arange(1, len(commits) + 1),
+        mask_id=MASK,
+        score=values(probability, 0.5),
+        entropy=values(entropy, 1.0),
+        about={
+            "options": {"schedule": schedule, "steps": len(commits), "stop_ids": [STOP]},
+        },
+    )

@@ -1,0 +1,296 @@
+"""Teacher forcing against a loop that knows the published model only, and bins by hand."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from wavefront.canvas import Canvas
+from wavefront.engine import decode
+from wavefront.errors import OptionError
+from wavefront.measures import calibration
+from wavefront.measures.calibration import forced, reliability, taught, teach
+from wavefront.models.toy import toy
+from wavefront.rows import Config
+from wavefront.spec import resolve
+from wavefront.stats import Sampling
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+ANSWERS = [[11, 12, 13, 14, 15, 16], [21, 22, 23], [31, 32, 33, 34, 35, 36, 37, 38, 39]]
+EOS = 62
+
+
+def model_of(family="llada"):
+    return toy(seed=7, family=family, dtype="float64", layers=1)
+
+
+def lesson_of(model, length=None, rows=slice(None)):
+    return forced(
+        PROMPTS[rows], ANSWERS[rows], eos=EOS, mask_id=model.mask_id, pad_id=model.pad_id,
+        length=length,
+    )  # fmt: skip
+
+
+def config_of(schedule, **more):
+    return Config(schedule=resolve(schedule, "schedules"), **more)
+
+
+# --- the reference: lists and sets, one row, the model's own logits -----------------------------
+
+
+def opinion(model, tokens):
+    """{place: (proposal, probability)} of a whole canvas; the mask token is never proposed."""
+    logits = model.raw_logits([tokens])[0]
+    said = {}
+    for place in range(len(tokens)):
+        odds = logits[max(place - 1, 0) if model.family == "dream" else place].softmax(-1)
+        best = max(range(len(odds)), key=lambda v, o=odds: (v != model.mask_id, float(o[v]), -v))
+        said[place] = (best, float(odds[best]))
+    return said
+
+
+def scope_of(schedule, masked, known, front, start):
+    if schedule.startswith("block"):
+        size = 3
+        return {p for p in masked if (p - start) // size == (min(masked) - start) // size}
+    if schedule.startswith("wavefront"):
+        return front
+    return {min(masked)} if schedule == "left_to_right" else masked
+
+
+def counts(schedule, places):
+    """How many places each of T = N steps commits; blocks of 3 share the steps among them."""
+    if not schedule.startswith("block"):
+        return [1] * places
+    blocks = -(-places // 3)
+    found = []
+    for block in range(blocks):
+        size, steps = min(3, places - 3 * block), places // blocks + (block < places % blocks)
+        found += [size // steps + (step < size % steps) for step in range(steps)]
+    return found
+
+
+def expected(model, schedule, prompt, truth, prefix):
+    """[(t, place, probability, right?)], steps in order; size 4 and radius 2 for the wave."""
+    tokens = [*prompt, *[model.mask_id] * len(truth)]
+    start = len(prompt)
+    masked, known = set(range(start, len(tokens))), set(range(start))
+    front = set(sorted(masked)[:4])
+    found = []
+    for t, k in enumerate(counts(schedule, len(truth)), 1):
+        said = opinion(model, tokens)
+        scope = scope_of(schedule, masked, known, front, start) if k else set()
+        chosen = sorted(scope, key=lambda p: (-said[p][1], p))[:k]
+        for place in sorted(chosen):
+            found.append((t, place, said[place][1], said[place][0] == truth[place - start]))
+        written = sorted(masked)[:k] if prefix else chosen
+        for place in written:
+            tokens[place] = truth[place - start]
+        masked, known = masked - {*written}, known | {*written}
+        near = {p for p in masked if any(abs(p - one) <= 2 for one in known)}
+        # In the strict reading the leftmost count as the best, also when the front is pruned.
+        order = sorted(near, key=lambda p: p if prefix else (-said[p][1], p))
+        front = set(order[:4])
+    return found
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("length", [None, 12])
+@pytest.mark.parametrize(
+    ("family", "schedule"),
+    [
+        ("llada", "wavefront(size=4, radius=2)"),
+        ("llada", "block(size=3)"),
+        ("dream", "standard"),
+        ("llada", "left_to_right"),
+    ],
+)
+def test_equals_brute_force(family, schedule, length, prefix):
+    model = model_of(family)
+    found = taught(model, lesson_of(model, length), config_of(schedule), prefix=prefix)
+    width = max(len(prompt) for prompt in PROMPTS)
+    for row, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
+        size = len(answer) + 1 if length is None else length
+        truth = [*answer, *[EOS] * (size - len(answer))]
+        want = expected(model, schedule, prompt, truth, prefix)
+        mine = found.row == row
+        ours = sorted(
+            zip(
+                found.t[mine].tolist(),
+                (found.place[mine] - width + len(prompt)).tolist(),
+                found.confidence[mine].tolist(),
+                found.correct[mine].tolist(),
+                strict=True,
+            )
+        )
+        assert [line[:2] for line in ours] == [line[:2] for line in want]
+        assert [line[2] for line in ours] == pytest.approx([line[2] for line in want], abs=1e-5)
+        assert [line[3] for line in ours] == [line[3] for line in want]
+
+
+# --- what holds of every strategy ----------------------------------------------------------------
+
+EVERY = [
+    "standard", "block(size=3)", "left_to_right", "wavefront(size=3, radius=1)",
+    "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, least=1)",
+    "tide(size=4, band=2, doubt=0.5)", "dsb(size=4)", "dcd(masks=4)",
+    "adablock(delimiters=(3,))", "wavefront(take=threshold(0.5))", "standard(take=origin())",
+]  # fmt: skip
+
+
+def steps_of(model, lesson, config, **how):
+    return list(
+        decode(
+            model, lesson.canvas, config, steps=lesson.steps, seeds=[0] * len(lesson.steps),
+            run=teach(lesson.truth, **how),
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", EVERY)
+def test_the_truth_is_written_and_nothing_else(schedule):
+    model = model_of()
+    lesson = lesson_of(model)
+    inside = lesson.canvas.slot >= 0
+    steps = steps_of(model, lesson, config_of(schedule))
+    for step in steps:
+        known = step.canvas.known & inside
+        assert torch.equal(step.canvas.tokens[known], lesson.truth[known])
+        assert torch.equal(step.canvas.tokens[~inside], lesson.canvas.tokens[~inside])
+        assert (step.canvas.tokens[step.canvas.masked] == model.mask_id).all()
+    assert not steps[-1].canvas.masked.any()
+    found = taught(model, lesson, config_of(schedule))
+    commits = torch.stack([step.decision.commit for step in steps])
+    assert len(found.confidence) == int(commits.sum()) >= int(inside.sum())
+
+
+@pytest.mark.parametrize("schedule", [one for one in EVERY if not one.startswith(("rcr", "tbd"))])
+def test_the_strict_reading_writes_a_prefix(schedule):
+    model = model_of()
+    if schedule.startswith("tide"):
+        with pytest.raises(OptionError, match="takes back"):
+            taught(model, lesson_of(model), config_of(schedule), prefix=True)
+        return
+    steps = steps_of(model, lesson_of(model), config_of(schedule), prefix=True)
+    for step in steps:
+        masked = step.canvas.masked
+        slots = step.canvas.slot
+        left = torch.where(masked, slots, 99).amin(-1, keepdim=True)
+        assert not ((slots >= left) & step.canvas.known).any()
+    assert not steps[-1].canvas.masked.any()
+
+
+def test_a_batch_is_its_rows():
+    model = model_of()
+    for prefix in (False, True):
+        config = config_of("wavefront(size=4, radius=2)")
+        together = taught(model, lesson_of(model), config, prefix=prefix)
+        parts = [
+            taught(model, lesson_of(model, rows=slice(i, i + 1)), config, prefix=prefix)
+            for i in range(3)
+        ]
+        joined = calibration.Outcomes.join(parts)
+        key = together.row * 100 + together.t
+        order = key.argsort(stable=True)
+        assert torch.equal(together.row[order], joined.row)
+        assert torch.equal(together.correct[order], joined.correct)
+        assert torch.allclose(together.confidence[order], joined.confidence, atol=1e-5)
+
+
+def test_a_narrow_reach_changes_nothing():
+    """A wave whose reach outgrows its guess repeats the step, with a teacher too."""
+    model = model_of()
+    narrow = config_of("wavefront(size=2, radius=1, take=threshold(0.3))")
+    wide = config_of("wavefront(size=2, radius=1, take=threshold(0.3))", survey=True)
+    for prefix in (False, True):
+        a, b = (taught(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide))
+        assert torch.equal(a.place, b.place)
+        assert torch.allclose(a.confidence, b.confidence)
+
+
+def test_the_lesson():
+    one = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6)
+    assert one.steps == [3, 2]
+    assert one.truth.tolist() == [[6, 1, 7, 8, 5], [2, 3, 9, 5, 6]]
+    assert one.canvas.tokens.tolist() == [[6, 1, 0, 0, 0], [2, 3, 0, 0, 6]]
+    padded = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6, length=4)
+    assert padded.steps == [4, 4]
+    assert padded.truth.tolist() == [[6, 1, 7, 8, 5, 5], [2, 3, 9, 5, 5, 5]]
+    assert isinstance(padded.canvas, Canvas)
+
+
+def test_what_is_refused():
+    model = model_of()
+    with pytest.raises(OptionError, match="needs 3 places"):
+        forced([[1]], [[7, 8]], eos=5, mask_id=0, pad_id=6, length=2)
+    with pytest.raises(OptionError, match="references"):
+        forced([[1]], [], eos=5, mask_id=0, pad_id=6)
+    stops = config_of("standard", sampling=Sampling(eos="stop", stop_ids=(EOS,)))
+    with pytest.raises(OptionError, match="eos='keep'"):
+        taught(model, lesson_of(model), stops)
+
+
+# --- bins -----------------------------------------------------------------------------------------
+
+
+def bins_by_hand(confidence, correct, bins):
+    groups = [[] for _ in range(bins)]
+    for p, right in zip(confidence, correct, strict=True):
+        exact = Fraction(p)
+        index = next(i for i in range(bins) if exact < Fraction(i + 1, bins) or i == bins - 1)
+        groups[index].append((p, right))
+    gaps = [
+        abs(sum(r for _, r in group) / len(group) - sum(p for p, _ in group) / len(group))
+        for group in groups
+        if group
+    ]
+    sizes = [len(group) for group in groups]
+    share = [size / len(confidence) for size in sizes if size]
+    return sizes, sum(s * g for s, g in zip(share, gaps, strict=True)), max(gaps)
+
+
+@pytest.mark.parametrize("bins", [1, 3, 10, 15])
+def test_bins_equal_brute_force(bins):
+    source = torch.Generator().manual_seed(bins)
+    drawn = torch.rand(300, generator=source)
+    # Edges as float32 has them, and both ends.
+    confidence = torch.cat([drawn, torch.arange(bins + 1) / bins, torch.tensor([0.3, 0.7])])
+    correct = torch.rand(len(confidence), generator=source) < confidence**2
+    found = reliability(confidence, correct, bins)
+    sizes, ece, mce = bins_by_hand(confidence.tolist(), correct.tolist(), bins)
+    assert found.count.tolist() == sizes
+    assert found.total == len(confidence)
+    assert (found.ece, found.mce) == (pytest.approx(ece), pytest.approx(mce))
+
+
+def test_bins_by_hand():
+    """Four sure ones of which three are right, one unsure one that is right."""
+    found = reliability([0.9, 0.9, 0.9, 0.9, 0.25], [1, 1, 1, 0, 1])
+    assert found.count.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 4]
+    assert found.edges.tolist() == pytest.approx([i / 10 for i in range(11)])
+    assert found.gap[9] == pytest.approx(-0.15)
+    assert found.mce == pytest.approx(0.75)
+    assert found.ece == pytest.approx(0.8 * 0.15 + 0.2 * 0.75)
+    assert math.isnan(found.accuracy[0])
+
+
+def test_a_calibrated_model_has_no_error():
+    found = reliability([0.75] * 4, [1, 1, 1, 0])
+    assert (found.ece, found.mce) == (0.0, 0.0)
+    assert math.isnan(reliability([], []).ece)
+    assert math.isnan(reliability([], []).mce)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct"), [([0.5], [1, 0]), ([1.5], [1]), ([math.nan], [1]), ([[0.5]], [[1]])]
+)
+def test_bins_refuse_what_is_no_probability(confidence, correct):
+    with pytest.raises(OptionError):
+        reliability(confidence, correct)
+    with pytest.raises(OptionError, match="bins"):
+        reliability([0.5], [1], 0)

@@ -1,0 +1,109 @@
+"""Paired comparisons: the exact test by hand and by enumeration, and the interval's coverage."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from wavefront.errors import OptionError
+from wavefront.measures.compare import bootstrap, compare, mcnemar
+
+
+def pairs(both, first, second, neither):
+    a = [1] * both + [1] * first + [0] * second + [0] * neither
+    b = [1] * both + [0] * first + [1] * second + [0] * neither
+    return a, b
+
+
+def test_mcnemar_by_hand():
+    """Six differ, one against five: 2 (1 + 6) / 64."""
+    found = mcnemar(*pairs(3, 1, 5, 2))
+    assert found[:4] == (3, 1, 5, 2)
+    assert found.p == 2 * 7 / 64
+    assert mcnemar(*pairs(3, 0, 0, 2)).p == 1.0
+    assert mcnemar(*pairs(0, 4, 4, 0)).p == 1.0
+    assert mcnemar(*pairs(0, 0, 1, 0)).p == 1.0
+
+
+@pytest.mark.parametrize("coins", range(1, 11))
+def test_mcnemar_equals_the_count_of_coin_throws(coins):
+    """p: the share of all throws at least as uneven as the one seen."""
+    throws = [sum(throw) for throw in itertools.product((0, 1), repeat=coins)]
+    for heads in range(coins + 1):
+        far = abs(2 * heads - coins)
+        share = sum(abs(2 * other - coins) >= far for other in throws) / len(throws)
+        assert mcnemar(*pairs(1, heads, coins - heads, 1)).p == pytest.approx(share)
+
+
+def test_mcnemar_of_many_does_not_overflow():
+    found = mcnemar(*pairs(0, 4000, 4200, 0))
+    normal = math.erfc((200 - 1) / math.sqrt(8200) / math.sqrt(2))
+    assert found.p == pytest.approx(normal, rel=0.01)
+
+
+def test_an_interval_holds_its_mean_and_shrinks_with_more_items():
+    few = bootstrap([0.0, 1.0] * 10)
+    many = bootstrap([0.0, 1.0] * 1000)
+    assert few.mean == many.mean == 0.5
+    assert few.low < many.low < 0.5 < many.high < few.high
+    # The standard error of 2,000 coins is 0.0112; 95 % is 1.96 of them.
+    assert many.high - 0.5 == pytest.approx(1.96 * 0.5 / math.sqrt(2000), rel=0.05)
+    assert bootstrap([2.5] * 4) == (2.5, 2.5, 2.5, 0.95, 10_000)
+    assert bootstrap([0.0, 1.0] * 10) == few
+    assert bootstrap([0.0, 1.0] * 1000, seed=1) != many
+    assert bootstrap([0.0, 1.0] * 10, level=0.5).high < few.high
+
+
+def test_an_interval_covers_about_as_often_as_it_says():
+    source = torch.Generator().manual_seed(0)
+    hits = 0
+    for number in range(200):
+        values = torch.randn(60, generator=source)
+        found = bootstrap(values, draws=400, seed=number)
+        hits += found.low <= 0 <= found.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_compare_pairs_by_item():
+    found = compare({"a": True, "b": False, "c": True}, {"c": True, "b": True, "a": False})
+    assert (found.count, found.first, found.second) == (3, 2 / 3, 2 / 3)
+    assert found.gap.mean == 0.0
+    assert found.gap.low < 0 < found.gap.high
+    assert found.mcnemar is not None
+    assert found.mcnemar[:4] == (1, 1, 1, 0)
+    assert [(one.id, one.gap) for one in found.differences] == [("a", -1.0), ("b", 1.0)]
+
+
+def test_pairing_is_what_makes_it_narrow():
+    """The same gap of 0.1 on items that differ among themselves by far more."""
+    first = {i: float(i) for i in range(100)}
+    second = {i: i + 0.1 for i in range(100)}
+    found = compare(first, second)
+    assert (found.gap.low, found.gap.high) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert found.mcnemar is None
+    assert len(found.differences) == 100
+
+
+def test_the_largest_difference_comes_first():
+    found = compare({1: 0.5, 2: 0.5, 3: 0.5}, {1: 0.6, 2: 0.0, 3: 0.5})
+    assert [one.id for one in found.differences] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mcnemar([1], [1, 0]),
+        lambda: bootstrap([]),
+        lambda: bootstrap([1.0, math.nan]),
+        lambda: bootstrap([1.0], level=1.5),
+        lambda: compare({"a": 1}, {"b": 1}),
+        lambda: compare({"a": 1, "b": 1}, {"a": 1}),
+        lambda: compare({}, {}),
+    ],
+)
+def test_what_has_no_pair_is_refused(call):
+    with pytest.raises(OptionError):
+        call()

@@ -1,0 +1,87 @@
+"""All measures on traces of real decodes, recorded, saved and loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from decodes import STRATEGIES, sample
+
+from wavefront import generate_ids, tracefile
+from wavefront.measures import cost, dynamics, eos, gradient, mhco, order, regret
+from wavefront.models.toy import toy
+
+
+def same(one, other):
+    """Two results of one measure, field by field."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one.nan_to_num(-7), other.nan_to_num(-7))
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, tuple):
+        return all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def measured(trace, model):
+    return (
+        mhco.measure(trace),
+        eos.measure(trace, reference=[4, 5]),
+        dynamics.frontier(trace),
+        dynamics.heat(trace, 1),
+        gradient.measure(trace),
+        order.measure(trace, visible=True),
+        cost.measure(trace, model),
+        regret.measure(trace, model, every=4),
+    )
+
+
+@pytest.mark.parametrize("schedule", STRATEGIES)
+@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+def test_a_file_measures_as_the_decode_did(schedule, tmp_path):
+    model = toy(seed=3)
+    done = generate_ids(
+        model,
+        [[1, 2, 3], [4, 5]],
+        schedule=schedule,
+        max_new_tokens=9,
+        steps=9,
+        trace="full",
+    )
+    found = measured(done.trace, model)
+    loaded = tracefile.load(tracefile.save(done.trace, tmp_path / "one"))
+    assert same(found, measured(loaded, model))
+    readings, ends, *_ = found
+    assert int(ends.commits.sum()) == int(readings.candidates.commits.sum()) >= 18
+    assert readings.candidates.rows().isfinite().all()
+
+
+def test_the_random_sample_holds_what_measures_stumble_on():
+    found = dict.fromkeys(("back", "at once", "open", "still", "idle", "reserve", "holes"), 0)
+    for trace in sample():
+        counts = trace.commit.any(-1) | trace.remask.any(-1)
+        end = list(trace.replay())[-1]
+        found["back"] += bool(trace.remask.any())
+        found["at once"] += bool((trace.commit & trace.remask).any())
+        found["open"] += bool(end.masked.any())
+        found["still"] += bool((~counts[:-1] & counts[1:]).any())
+        found["idle"] += bool((~counts[-1]).any())
+        found["reserve"] += bool((trace.commit & ~trace.scope).any())
+        found["holes"] += bool((trace.first.slot.diff() < 0).any())
+    assert found.pop("at once") == 0  # no strategy does; the rules would let it
+    assert all(count >= 8 for count in found.values()), found
+
+
+def test_a_row_alone_measures_as_it_did_in_the_batch():
+    model = toy(seed=3)
+    done = generate_ids(
+        model, [[1, 2, 3], [4, 5]], schedule="wavefront(size=3)", max_new_tokens=9, trace="full"
+    )
+    assert done.trace is not None
+    for row in range(2):
+        alone = done.trace.row(row)
+        one, both = mhco.measure(alone), mhco.measure(done.trace)
+        assert torch.equal(one.extent.violations[:, 0], both.extent.violations[:, row])
+        assert torch.equal(order.measure(alone).tau[0], order.measure(done.trace).tau[row])

@@ -1,0 +1,39 @@
+"""Recorded decodes for tests of the report."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import wavefront
+from wavefront.trace import Trace
+
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "<!-- <script>",
+    "]]></style><svg onload=alert(1)>",
+    '" onmouseover="alert(1)',
+    "' onmouseover='alert(1)",
+    "&lt;b&gt; &amp;",
+    "\u2028\u2029\u202e\x00\x1b[2J\x85",
+    "\ud800 half",
+    "$title ${data} {0} %s",
+    "x" * 5000,
+)
+
+
+@functools.cache
+def record(schedule: str, *, full: bool = False, places: int = 12) -> Trace:
+    """A decode of the toy."""
+    kind = "full" if full else True
+    lm = wavefront.load("toy")
+    return lm.generate("Hi", schedule=schedule, max_new_tokens=places, trace=kind).trace
+
+
+def hostile(trace: Trace, words: str) -> Trace:
+    """The trace, with every text in its header turned against whoever shows it."""
+    options = {**trace.about["options"], "schedule": words, words: words}
+    texts = dict.fromkeys(trace.about["texts"], words)
+    about = {**trace.about, "model": words, "options": options, "texts": texts, words: words}
+    return replace(trace, about=about)

@@ -1,0 +1,562 @@
+"""`wavefront trace` and `wavefront compare`: files made, shown, repeated, exported and forked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import records, run
+from rich.cells import cell_len
+from rich.console import Console
+from test_cli_process import on_terminal
+
+import wavefront
+from wavefront import tracefile
+from wavefront.rerun import difference
+from wavefront.watch import Board, Film, side
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+ESCAPE = "\x1b"
+COMMANDS = ["trace", *(f"trace {n}" for n in ("record", "show", "replay", "export", "fork"))]
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")
+
+
+@pytest.fixture(scope="module")
+def file(lm: wavefront.LM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded decode of twelve places."""
+    made = lm.generate("Hi", max_new_tokens=12, schedule="wavefront(size=4)", trace=True)
+    return tracefile.save(made.trace, tmp_path_factory.mktemp("traces") / "hi.npz")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal of 80 columns would receive on standard output."""
+    seen = io.StringIO()
+
+    def console(**settings: Any) -> Console:
+        size = {"width": 80, "height": 24, "color_system": "truecolor"}
+        return Console(file=seen, force_terminal=True, **size, **settings)
+
+    for module in ("trace", "compare"):
+        monkeypatch.setattr(f"wavefront.cli.{module}.Console", console)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    return seen
+
+
+def refused(*args: str, code: int = 1) -> str:
+    """The one sentence of a refusal."""
+    result = run(*args, code=code)
+    assert result.stdout == ""
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert len(rest) == (1 if code == 2 else 0)
+    return first
+
+
+# Help.
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "compare"])
+def test_help_is_there_and_ends_with_examples(command):
+    page = run(*command.split(), "--help").stdout
+    assert f"Usage: wavefront {command}" in page
+    assert all(len(line) <= 80 for line in page.splitlines())
+    assert f"   wavefront {command} " in page.partition("Examples")[2]
+
+
+def test_without_a_command_there_is_help():
+    assert "Commands" in run("trace", code=2).stdout
+    assert "did you mean 'replay'" in run("trace", "repaly", code=2).stderr
+
+
+# Recording.
+
+
+def test_recording_answers_as_generating_does(lm, tmp_path):
+    target = tmp_path / "new" / "hi"
+    args = ["-n", "9", "-t", "5", "-s", "rcr(size=4)", "--seed", "3", "--temperature", "0.5"]
+    result = run("trace", "record", "Hi", *args, "-o", str(target))
+    assert result.stdout == run("generate", "Hi", *args).stdout
+    assert re.fullmatch(rf"{target}\.npz: a trace of \d+ steps, \d+ kB\n", result.stderr)
+    trace = tracefile.load(f"{target}.npz")
+    assert lm.text_of(trace) + "\n" == result.stdout
+    assert trace.about["prompt"] == "Hi"
+    assert trace.about["options"]["schedule"] == "rcr(size=4, stat='last')"
+    assert trace.about["seconds"] > 0
+    assert not trace.full
+
+
+def test_a_full_trace_and_its_record(tmp_path):
+    target = tmp_path / "hi.npz"
+    result = run("trace", "record", "Hi", "-n", "6", "--full", "--json", "-q", "-o", str(target))
+    (made,) = records(result)
+    assert result.stderr == ""
+    assert made["trace"] == str(target)
+    assert made["prompt"] == "Hi"
+    trace = tracefile.load(target)
+    assert trace.full
+    assert trace.others is not None
+
+
+def test_an_infilling_is_recorded(lm, tmp_path):
+    text = "The <mask:4> and <mask:2>."
+    target = str(tmp_path / "fox.npz")
+    result = run("trace", "record", text, "--infill", "-s", "standard", "-o", target)
+    assert result.stdout == run("infill", text, "-s", "standard").stdout
+    trace = tracefile.load(target)
+    assert trace.about["infilling"] is True
+    assert lm.text_of(trace) + "\n" == result.stdout
+    assert lm.replay(trace) is None
+    args = ["trace", "record", text, "--infill", "-o", target]
+    assert "leave out" in refused(*args, "-n", "3", code=2)
+    assert "no hole" in refused("trace", "record", "none", "--infill", "-o", target)
+
+
+def test_where_nothing_can_be_written_nothing_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
+    assert "cannot be written" in refused("trace", "record", "Hi", "-o", str(tmp_path))
+    assert "'-o'" in refused("trace", "record", "Hi", code=2)
+    assert "did you mean 'wavefront'" in refused(
+        "trace", "record", "Hi", "-o", str(tmp_path / "x"), "-s", "wavefrnt"
+    )
+
+
+# Showing.
+
+
+def test_elsewhere_moments_are_printed(file):
+    result = run("trace", "show", str(file))
+    assert result.stderr == ""
+    assert ESCAPE not in result.stdout
+    assert result.stdout.startswith("wavefront(size=4, radius=2, grow='rebuild')\n")
+    assert re.findall(r"^step (\d+)/12 ", result.stdout, re.MULTILINE) == ["0", "3", "6", "9", "12"]
+    assert all(line == line.rstrip() for line in result.stdout.splitlines() if "step" in line)
+    assert (
+        " s\n" not in result.stdout
+    )  # no seconds: the decode's are not known, the show's mean nothing
+
+
+def test_the_moments_are_those_of_the_decode(lm, file):
+    """What is drawn of a file is what was drawn of the decode itself."""
+    trace = tracefile.load(file)
+    stream = lm.stream("Hi", max_new_tokens=12, schedule="wavefront(size=4)")
+    film = Film(trace)
+    live, again = Board(stream, glow=0.0, timed=False), Board(film, glow=0.0, timed=False)
+    assert live.frame() == again.frame()
+    for step, shown in zip(stream, film, strict=True):
+        live.take(step)
+        again.take(shown)
+        assert live.frame() == again.frame()
+        assert torch.equal(step.canvas.tokens, shown.canvas.tokens)
+
+
+def test_one_moment_can_be_asked_for(file):
+    result = run("trace", "show", str(file), "--step", "4", "--step", "0")
+    assert re.findall(r"^step (\d+)/12 ", result.stdout, re.MULTILINE) == ["4", "0"]
+    first = result.stdout.partition("step 0/12")[0]
+    assert first.count("[") == 1  # only what the fourth step committed is marked
+    assert (
+        "step must be between 0 and 12"
+        in run("trace", "show", str(file), "--step", "13", code=1).stderr
+    )
+
+
+def test_a_terminal_shows_the_picture_moving(file, terminal, monkeypatch):
+    monkeypatch.setattr("wavefront.watch.screen.PAUSE", 0)
+    run("trace", "show", str(file))
+    seen = terminal.getvalue()
+    assert [f"step {n}/12" in seen for n in range(13)] == [True] * 13
+    assert f"{ESCAPE}[?25h" in seen  # the cursor is back
+    assert "38;2;" in seen
+
+
+def test_the_speed_is_the_time_between_steps(file, terminal, monkeypatch):
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    run("trace", "show", str(file), "--speed", "4")
+    assert waited == [0.25] * 12
+    assert "above 0" in run("trace", "show", str(file), "--speed", "0", code=2).stderr
+    assert "is not a number" in run("trace", "show", str(file), "--speed", "fast", code=2).stderr
+
+
+def test_rows_of_a_batch_are_shown_one_at_a_time(lm, tmp_path):
+    made = lm.generate(["Hi", "Hello"], max_new_tokens=4, trace=True)
+    target = str(tracefile.save(made[0].trace, tmp_path / "two"))
+    shown = [run("trace", "show", target, "--row", row).stdout for row in ("0", "1")]
+    assert "\nHi·" in shown[0]
+    assert "\nHello·" in shown[1]
+    assert "row must be between 0 and 1" in refused("trace", "show", target, "--row", "2")
+
+
+def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
+    trace = tracefile.load(file)
+    attack = "\x1b]0;owned\x07\x9b31m\n"
+    texts = dict.fromkeys(trace.about["texts"], attack)
+    options = {**trace.about["options"], "schedule": f"wavefront{attack}", "steps": attack}
+    about = {**trace.about, "texts": texts, "special_ids": attack, "options": options}
+    target = tracefile.save(replace(trace, about=about), tmp_path / "evil.npz")
+    run("trace", "show", str(target))
+    run("trace", "show", str(target), str(target))
+    seen = terminal.getvalue()
+    assert "owned" in seen
+    assert not re.search(r"\x1b\]|\x07|\x9b", seen)
+    assert "\x1b" not in run("trace", "replay", str(target), code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"options": 3, "texts": [1], "fork": "x"}, {"options": {"stop_ids": "a"}}]
+)
+def test_a_trace_that_says_little_of_itself_is_shown(file, tmp_path, about):
+    target = str(tracefile.save(replace(tracefile.load(file), about=about), tmp_path / "bare"))
+    shown = run("trace", "show", target, "--step", "2").stdout
+    assert shown.startswith("unknown strategy\nstep 2/12")
+    assert len(run("trace", "export", target).stdout.splitlines()) == 13
+
+
+# Repeating.
+
+
+def test_a_decode_that_is_repeated_says_so(file):
+    assert run("trace", "replay", str(file)).stdout == "The same: 12 commits in 12 steps.\n"
+    (said,) = records(run("trace", "replay", str(file), "--json"))
+    assert said == {"same": True, "commits": 12, "differs": None}
+
+
+def test_a_decode_that_differs_has_its_exit_status(file, tmp_path):
+    trace = tracefile.load(file)
+    tokens = trace.tokens.clone()
+    tokens[7][trace.commit[7]] += 1
+    target = str(tracefile.save(replace(trace, tokens=tokens), tmp_path / "other"))
+    result = run("trace", "replay", target, code=1)
+    assert result.stdout == "Other commits from step 7 on.\n"
+    assert result.stderr == ""
+    (said,) = records(run("trace", "replay", target, "--json", code=1))
+    assert said["differs"] == {"row": 0, "step": 7}
+
+
+def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
+    asked: list[dict[str, Any]] = []
+    load = wavefront.lm.load  # pyright: ignore[reportAttributeAccessIssue]
+
+    def note(path: Any, **how: Any) -> Any:
+        asked.append({"path": path, **how})
+        return load("toy")
+
+    monkeypatch.setattr("wavefront.lm.load", note)
+    trace = tracefile.load(file)
+    about = {**trace.about, "model": "org/name", "dtype": "float32", "revision": "v1"}
+    target = str(tracefile.save(replace(trace, about=about), tmp_path / "hub"))
+    run("trace", "replay", target)
+    assert asked[-1]["offline"] is True
+    assert (asked[-1]["path"], asked[-1]["revision"]) == ("org/name", "v1")
+    assert (asked[-1]["device"], asked[-1]["dtype"]) == ("cpu", "float32")
+    run("trace", "replay", target, "--dtype", "bfloat16")
+    assert asked[-1]["dtype"] == "bfloat16"
+    run("trace", "replay", target, "-m", "org/other")
+    assert (asked[-1]["path"], asked[-1]["offline"]) == ("org/other", False)
+    nameless = str(tracefile.save(replace(trace, about={}), tmp_path / "nameless"))
+    assert "name one with -m" in refused("trace", "replay", nameless)
+
+
+def test_a_strategy_of_ones_own_has_to_be_named(lm, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    name = "examples.new_schedule.OutsideIn(size=2)"
+    target = str(tmp_path / "mine.npz")
+    run("trace", "record", "Hi", "-n", "8", "-s", name, "-o", target)
+    assert "--schedule" in refused("trace", "replay", target)
+    assert "The same" in run("trace", "replay", target, "--schedule", name).stdout
+
+
+# Exporting.
+
+
+def test_events_are_lines_of_a_table(lm, tmp_path):
+    made = lm.generate(["Hi", "Hello"], max_new_tokens=8, schedule="rcr(size=4)", trace=True)
+    trace = made[0].trace
+    target = str(tracefile.save(trace, tmp_path / "rcr"))
+    lines = list(csv.DictReader(io.StringIO(run("trace", "export", target).stdout)))
+    assert sum(line["event"] == "commit" for line in lines) == int(trace.commit.sum())
+    assert sum(line["event"] == "take back" for line in lines) == int(trace.remask.sum()) > 0
+    assert [int(line["step"]) for line in lines] == sorted(int(line["step"]) for line in lines)
+    boards = [trace.first.tokens[row].tolist() for row in range(2)]
+    for line in lines:
+        row, position = int(line["row"]), int(line["position"])
+        assert int(line["place"]) == trace.first.slot[row, position]
+        boards[row][position] = int(line["token"]) if line["event"] == "commit" else trace.mask_id
+        if line["event"] == "commit":
+            chance = trace.logp[int(line["step"]), row, position].exp()
+            assert float(line["probability"]) == pytest.approx(float(chance), abs=1e-5)
+            assert line["text"] == lm.tokenizer.pieces([int(line["token"])])[0]
+    *_, last = trace.replay()
+    assert boards == last.tokens.tolist()
+    only = list(csv.DictReader(io.StringIO(run("trace", "export", target, "--row", "1").stdout)))
+    assert len(only) == sum(line["row"] == "1" for line in lines)
+
+
+def test_json_has_the_same_events(file, tmp_path):
+    target = tmp_path / "hi.json"
+    assert run("trace", "export", str(file), "--format", "json", "-o", str(target)).stdout == ""
+    made = json.loads(target.read_text())
+    assert (made["steps"], made["rows"], made["forwards"]) == (12, 1, 12)
+    assert made["about"]["model"] == "toy"
+    table = csv.DictReader(io.StringIO(run("trace", "export", str(file)).stdout))
+    assert [(e["step"], e["token"]) for e in made["events"]] == [
+        (int(line["step"]), int(line["token"])) for line in table
+    ]
+    assert json.loads(run("trace", "export", str(file), "-F", "json").stdout) == made
+    assert "did you mean 'json'" in refused("trace", "export", str(file), "-F", "jsn")
+    assert "cannot be written" in refused("trace", "export", str(file), "-o", str(tmp_path))
+
+
+# Forking.
+
+
+def test_a_fork_without_a_change_changes_nothing(file, tmp_path):
+    target = tmp_path / "fork.npz"
+    result = run("trace", "fork", str(file), "--at", "5", "-o", str(target))
+    assert result.stdout.endswith("\nNo place differs.\n")
+    assert result.stdout.count("12 forwards") == 2
+    assert f"{target}: a trace of 12 steps" in result.stderr
+    assert difference(tracefile.load(file), tracefile.load(target)) is None
+
+
+def test_another_strategy_takes_over(lm, file, tmp_path):
+    target = tmp_path / "fork.npz"
+    run("trace", "fork", str(file), "--at", "4", "-s", "left_to_right", "-o", str(target), "-q")
+    made = tracefile.load(target)
+    assert [int(place) for place in made.commit[4:].nonzero()[:, 2]] == sorted(
+        int(place) for place in made.commit[4:].nonzero()[:, 2]
+    )
+    assert run("trace", "replay", str(target)).stdout.startswith("The same")
+    shown = run("trace", "show", str(target), "--step", "3", "--step", "8").stdout
+    assert shown.startswith("wavefront(size=4")
+    page = run("trace", "show", str(target)).stdout
+    assert "step 12/12" in page
+
+
+def test_a_token_can_be_set_by_hand(lm, file, tmp_path):
+    target = tmp_path / "fork.npz"
+    args = ["--at", "5", "--set", "10=ok", "-o", str(target)]
+    result = run("trace", "fork", str(file), *args)
+    made = tracefile.load(target)
+    *_, last = made.replay()
+    assert lm.tokenizer.decode(last.tokens[0, -2:].tolist()) == "ok"
+    before = lm.text_of(tracefile.load(file))
+    assert result.stdout.startswith(
+        f"recorded, 12 forwards of wavefront(size=4, radius=2, grow='rebuild')\n{before}\n"
+    )
+    assert re.search(r"^    10  .* -> 'o'$", result.stdout, re.MULTILINE)
+    table = list(csv.DictReader(io.StringIO(run("trace", "export", str(target)).stdout)))
+    by_hand = [(e["step"], e["place"], e["text"]) for e in table if e["event"] == "by hand"]
+    assert by_hand == [("5", "10", "o"), ("5", "11", "k")]
+    (said,) = records(run("trace", "fork", str(file), *args, "--json", "-q"))
+    assert said["fork"] == {"at": 5, "put": {"10": "ok"}}
+    assert {"place": 11, "before": said["differences"][-1]["before"], "after": "k"} in said[
+        "differences"
+    ]
+
+
+def test_a_fork_can_be_watched(file):
+    result = run("trace", "fork", str(file), "--at", "6", "-s", "standard", "--watch")
+    steps = re.findall(r"^step (\d+)/12 ", result.stderr, re.MULTILINE)
+    assert steps[0] == "6"
+    assert steps[-1] == "12"
+    first = result.stderr.partition("step 7")[0]
+    assert "[" not in first  # what was decided before is not new
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "code"),
+    [
+        (["--at", "12"], "at must be between 0 and 11", 1),
+        (["--at", "-1"], "at must be between 0 and 11", 1),
+        (["--at", "x"], "'x' is not a whole number", 2),
+        ([], "'--at'", 2),
+        (["--at", "3", "-s", "blok"], "did you mean 'block'", 1),
+        (["--at", "3", "--set", "four"], "PLACE=TEXT", 2),
+        (["--at", "3", "--set", "-1=x"], "PLACE=TEXT", 2),
+        (["--at", "3", "--set", "99=x"], "between 0 and 11", 1),
+        (["--at", "3", "--set", "3="], "nothing to write", 1),
+        (["--at", "3", "--set", "3=x", "--set", "3=y"], "twice", 2),
+        (["--at", "3", "--set", "3=xy", "--set", "4=y"], "twice", 1),
+        (["--at", "3", "--row", "1"], "row must be between 0 and 0", 1),
+        (["--at", "3", "-m", "nowhere"], "is not a directory", 1),
+    ],
+)
+def test_a_fork_that_makes_no_sense_is_refused(file, args, words, code):
+    assert words in refused("trace", "fork", str(file), *args, code=code)
+
+
+@pytest.mark.parametrize("command", ["show", "replay", "export", "fork --at 1"])
+def test_what_is_no_trace_is_refused_by_every_command(command, tmp_path, file):
+    name, *args = command.split()
+    assert "is not there" in refused("trace", name, str(tmp_path / "no.npz"), *args)
+    assert "is a directory" in refused("trace", name, str(tmp_path), *args)
+    (tmp_path / "text.npz").write_text("hello")
+    assert "is not a trace" in refused("trace", name, str(tmp_path / "text.npz"), *args)
+    (tmp_path / "cut.npz").write_bytes(file.read_bytes()[:900])
+    assert "cut short" in refused("trace", name, str(tmp_path / "cut.npz"), *args)
+
+
+# In a real terminal.
+
+
+@pytest.mark.slow
+def test_pictures_move_in_a_terminal_in_colour_and_without(file, monkeypatch):
+    monkeypatch.setattr("test_cli_process.SCRIPT", sys.executable)
+    compared = ["compare", "Hi", "-m", "toy", "-n", "24", "-s", "standard", "-s", "block"]
+    for args in (compared, ["trace", "show", str(file)], ["trace", "show", *[str(file)] * 2]):
+        seen = on_terminal("-m", "wavefront", *args)
+        assert seen.count("step ") > 5
+        assert re.search(r"\x1b\[[0-9;]*38;5;", seen)
+        assert seen.rindex(f"{ESCAPE}[?25h") > seen.rindex(f"{ESCAPE}[?25l")  # the cursor is back
+        styles = re.findall(
+            r"\x1b\[([0-9;]*)m", on_terminal("-m", "wavefront", *args, NO_COLOR="1")
+        )
+        assert {"0", "1", "2"} & set(styles)
+        assert not any(re.search(r"(^|;)[34][0-8](;|$)", style) for style in styles)
+
+
+# Comparing.
+
+
+def test_strategies_are_compared(lm):
+    args = ["-n", "12", "-t", "6", "-s", "standard", "-s", "block(size=4)", "-s", "wavefront"]
+    result = run("compare", "Hi", *args)
+    assert result.stderr == ""
+    assert ESCAPE not in result.stdout
+    lines = result.stdout.splitlines()
+    table = lines[next(n for n, line in enumerate(lines) if line.startswith("strategy")) + 1 :]
+    for name, line in zip(("standard", "block(size=4)", "wavefront"), table, strict=True):
+        options = {"max_new_tokens": 12, "steps": 6, "schedule": name, "eos": "stop"}
+        made = lm.generate("Hi", **options)
+        rate = len(made.tokens) / made.forwards
+        cells = line.split()
+        assert cells[:3] == [name, str(made.forwards), f"{rate:.2f}"]
+        assert re.fullmatch(r"\d+\.\d\d", cells[3])
+    assert len(re.findall(r"^step \d/6 ", result.stdout, re.MULTILINE)) == 3
+
+
+def test_without_strategies_the_three_of_the_paper_are_compared():
+    lines = run("compare", "Hi", "-n", "4", "--no-watch").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["strategy", "standard", "block", "wavefront"]
+
+
+def test_records_of_a_comparison_repeat_it(lm):
+    made = records(run("compare", "Hi", "-n", "6", "--json", "-s", "standard", "-s", "rcr"))
+    assert [one["schedule"] for one in made] == ["standard()", "rcr(size=128, stat='last')"]
+    for one in made:
+        assert lm.generate(one["prompt"], **one["settings"]).text == one["text"]
+        assert one["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "code"),
+    [
+        (["-s", "block"], "2 to 4 strategies", 2),
+        (["-s", "block"] * 1 + ["-s", "standard"] * 4, "2 to 4 strategies", 2),
+        (["-s", "block", "-s", "blok"], "did you mean 'block'", 1),
+        (["-s", "block", "-s", "standard", "--alg", "entropy"], "leave out the schedule", 1),
+        (["--file", "nowhere.txt"], "not both", 2),
+        (["-n", "0"], "max_new_tokens", 1),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
+    args, words, code, monkeypatch
+):
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
+    assert words in refused("compare", "Hi", *args, code=code)
+
+
+def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
+    monkeypatch.setattr("wavefront.watch.side.PAUSE", 0)
+    run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    together = [line for line in seen.splitlines() if line.count("step ") == 2]
+    assert [re.findall(r"step (\d)/8", line) for line in together][:9] == [
+        [str(n)] * 2 for n in range(9)
+    ]
+    assert any(re.match(r"standard\(\) +left_to_right\(\)", line) for line in seen.splitlines())
+    assert f"{ESCAPE}[?25h" in terminal.getvalue()
+
+
+def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
+    target = tmp_path / "fork.npz"
+    run("trace", "fork", str(file), "--at", "6", "-s", "standard", "-o", str(target), "-q")
+    run("trace", "show", str(file), str(target))
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert any(line.count("step 12/12") == 2 for line in seen.splitlines())
+    assert "standard()" in seen
+    assert "at most 4" in run("trace", "show", *[str(file)] * 5, code=2).stderr
+    assert "name one" in run("trace", "show", *[str(file)] * 2, "--step", "1", code=2).stderr
+    assert "is not there" in run("trace", "show", str(file), "no.npz", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "expected"),
+    [
+        (2, 80, 2),
+        (3, 80, 2),
+        (4, 80, 2),
+        (3, 120, 3),
+        (4, 120, 2),
+        (4, 150, 4),
+        (3, 60, 1),
+        (4, 20, 1),
+    ],
+)
+def test_pictures_stand_in_even_lines(count, width, expected):
+    across, column = side.layout(count, width)
+    assert across == expected
+    assert across * column + side.GAP * (across - 1) <= width
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (36, 12), (200, 60)])
+def test_pictures_fit_the_screen(lm, size):
+    width, height = size
+    boards = [
+        Board(lm.stream("Hi", max_new_tokens=300, schedule=s), prompt=False)
+        for s in ("standard", "block", "rcr")
+    ]
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(side.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3))
+    lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+    assert all(cell_len(line) <= width for line in lines)
+    assert len(lines) <= max(height, 3 * (side.LEAST + 1))
+    assert "masked" in lines[-1] or "front" in lines[-1]
+
+
+@pytest.mark.parametrize("width", [30, 44, 80, 120])
+def test_the_table_fits_and_shows_how_an_answer_ends(width, monkeypatch):
+    from wavefront.cli import compare
+
+    answer = wavefront.Completion(
+        "x " * 90 + "#### 漢字 88\x1b[31m", [1] * 30, "stop", 12, 0, 3, 12
+    )
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    compare._print_table(
+        console,
+        ["standard", "wavefront(size=8, radius=2, grow='rebuild')"],
+        [answer] * 2,
+        [1.5, 2.0],
+    )
+    lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+    assert ESCAPE not in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    ends = [line for line in lines if "88" in line]
+    assert len(ends) == 2
+    assert all(cell_len(line) <= max(width, 71) for line in lines)
+    assert all("…" in line for line in ends)
+    assert [line.startswith("  …") for line in ends] == [width < 120] * 2

@@ -1,0 +1,190 @@
+"""Figures: each is drawn in both styles and kinds, and is the same file for the same input."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import zlib
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import wavefront
+from wavefront import figures
+from wavefront.figures.case import lay, plain
+from wavefront.figures.marks import by_item
+from wavefront.figures.style import label, looks
+from wavefront.measures import calibration, dynamics, gradient, regret
+
+SPECS = ("standard", "block(size=4)", "wavefront(size=4, radius=2)")
+NAMES = (
+    "accuracy",
+    "case",
+    "dynamics",
+    "frontier",
+    "gradient",
+    "heatmap",
+    "mhco",
+    "regret",
+    "reliability",
+    "schedules",
+)
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the dots: these are tests of files, not of beauty."""
+    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")
+
+
+@pytest.fixture(scope="module")
+def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
+    """Every figure there is, of two small decodes."""
+    traces = {
+        spec: lm.generate(["Hello", "Price: $5"], schedule=spec, max_new_tokens=12, trace="full")[
+            0
+        ].trace
+        for spec in SPECS
+    }
+    fronts = {spec: dynamics.frontier(trace) for spec, trace in traces.items()}
+    heat = dynamics.heat(traces[SPECS[2]], of="probability")
+    regrets = {spec: regret.measure(trace, lm.model, every=4) for spec, trace in traces.items()}
+    found = {spec: gradient.measure(trace) for spec, trace in traces.items()}
+    sure = torch.linspace(0.05, 1, 60)
+    bins = {spec: calibration.reliability(sure, sure > 0.4) for spec in SPECS}
+    bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
+    curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
+    points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
+    return {
+        "accuracy": figures.accuracy(points),
+        "case": figures.case(traces, lm.tokenizer.pieces, row=1),
+        "dynamics": figures.dynamics(fronts, heat, regrets, width=4),
+        "frontier": figures.frontier(fronts),
+        "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
+        "heatmap": figures.heatmap(dynamics.heat(traces[SPECS[0]], of="entropy")),
+        "mhco": figures.mhco({"candidates": bars, "extent": bars}),
+        "regret": figures.regret(regrets, "t"),
+        "reliability": figures.reliability(bins),
+        "schedules": figures.schedules(traces),
+    }
+
+
+def size_of_png(data: bytes) -> tuple[int, int]:
+    """Width and height of a whole, undamaged PNG."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    at, kinds = 8, []
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length :][:4])[0] == zlib.crc32(kind + body)
+        kinds.append(kind)
+        at += 12 + length
+    assert kinds[-1] == b"IEND"
+    assert b"tIME" not in kinds
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_path) -> None:
+    files = figures.save(pictures[name], tmp_path, name)
+    ends = [file.name.removeprefix(name) for file in files]
+    assert ends == [".png", ".svg", "-dark.png", "-dark.svg"]
+    light, page, dark, dark_page = (file.read_bytes() for file in files)
+    assert size_of_png(light) == size_of_png(dark)
+    assert 300 < size_of_png(light)[0] <= 700  # one or two columns at 100 dots an inch
+    assert light != dark
+    for text in (page, dark_page):
+        root = ElementTree.fromstring(text)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert not list(root.iter("{http://www.w3.org/2000/svg}text"))  # letters are outlines
+        assert b"<dc:date>" not in text
+    assert figures.DARK.paper.encode() in dark_page
+    assert figures.DARK.paper.encode() not in page
+    assert pictures[name].bytes("svg") == page
+    if name == "schedules":
+        assert pictures[name].bytes("png") == light
+
+
+def test_every_figure_of_the_package_is_tried() -> None:
+    made = {name for name in figures.__all__ if name in NAMES}
+    drawn = {n for n, one in vars(figures).items() if hasattr(one, "__wrapped__")}
+    assert made == drawn == set(NAMES)
+
+
+def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    pictures["schedules"].bytes("png")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
+    alone = looks(["wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
+    beside = looks(["block(size=8)", "wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
+    assert alone == beside
+    both = looks(["wavefront(size=4)", "wavefront(size=8)"], figures.LIGHT)
+    first, second = both.values()
+    assert first.colour == second.colour
+    assert (first.dash, first.hollow) != (second.dash, second.hollow)
+    assert len({look.colour for look in looks(SPECS, figures.DARK).values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "beside", "expected"),
+    [
+        ("wavefront(size=8)", ["block(size=8)"], "wavefront"),
+        ("my.own.Thing(a=1)", [], "Thing"),
+        ("left_to_right", [], "left to right"),
+        ("block(size=8)", ["block(size=4)"], "block size=8"),
+        ("wavefront(size=8, grow='accumulate')", ["wavefront(size=8)"], "wavefront accumulate"),
+        ("block(take=factor(a=1, b=2))", ["block()"], "block take=factor(a=1, b=2)"),
+    ],
+)
+def test_labels_are_short_and_tell_apart(spec, beside, expected) -> None:
+    assert label(spec, [spec, *beside]) == expected
+
+
+def test_an_item_counts_once_whatever_it_has_to_say() -> None:
+    line = by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
+    assert list(line.x) == [5]
+    assert list(line.y) == [0.5]
+    assert np.asarray(line.low)[0] == pytest.approx(0.5 - 1.96 * np.std([0, 1], ddof=1) / 2**0.5)
+
+
+def test_tokens_are_laid_out_in_lines() -> None:
+    cells = lay(["ab", "cd", "e\n", "f", "ghi"], 5)
+    assert [(cell.line, cell.column) for cell in cells] == [(0, 0), (0, 2), (1, 0), (2, 0), (2, 1)]
+    assert plain("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
+
+
+def test_what_a_model_writes_is_no_formula(lm, pictures) -> None:
+    """Dollar signs would be read as mathematics, and an odd one refused."""
+    trace = lm.generate("x", max_new_tokens=4, trace=True).trace
+    shown = figures.case({"block": trace}, lambda ids: [r"$\frac{$" for _ in ids])
+    assert shown.bytes("svg").startswith(b"<?xml")
+
+
+def test_without_matplotlib_a_sentence_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+import importlib.util as util
+real = util.find_spec
+util.find_spec = lambda name, *more: None if name == "matplotlib" else real(name, *more)
+try:
+    import wavefront.figures
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("MissingExtraError ")
+    assert "pip install 'wavefront[figures]'" in done.stdout

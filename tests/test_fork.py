@@ -1,0 +1,515 @@
+"""Forks: a recorded decode continued, exactly where nothing is changed; and traces run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wavefront
+from wavefront import Trace, spec, tracefile
+from wavefront.canvas import Canvas, infill
+from wavefront.decoding import Decoding, begin
+from wavefront.engine import decode
+from wavefront.errors import OptionError, TraceError
+from wavefront.fork import fork
+from wavefront.models.toy import toy
+from wavefront.rerun import Difference, again, difference
+from wavefront.rows import Config
+from wavefront.stats import Sampling
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
+PLACES = 12
+EVERY = [
+    *(f"{name}()" for name in spec.names("schedules") if name != "adablock"),
+    "adablock(delimiters=(7, 30))",
+    *(f"wavefront(take={take}())" for take in spec.names("takes")),
+    "wavefront(grow='accumulate')",
+    "rcr(size=4)",
+    "tbd(size=5, drop=2, least=1, gamma=0.5)",
+    "tide(size=4, band=3, doubt=0.9)",
+]
+# All that is remembered: a front, a record of scores, counts and a board, a block's end.
+FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, least=1, gamma=0.5)"]
+FEW += ["tide(size=4, band=3, doubt=0.9)", "adablock(delimiters=(7, 30))"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return toy(seed=3)
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")
+
+
+def recorded(model: Any, *, rows: int = 3, kind: str = "basic", **options: Any) -> Trace:
+    given = {"max_new_tokens": PLACES, **options}
+    trace = begin(model, PROMPTS[:rows], given, record=kind).drain().trace()
+    assert trace is not None
+    return trace
+
+
+def ended(decoding: Decoding) -> Trace:
+    trace = decoding.drain().trace()
+    assert trace is not None
+    return trace
+
+
+def last(trace: Trace) -> Canvas:
+    *_, canvas = [trace.first, *trace.replay()]
+    return canvas
+
+
+def assert_same(one: Trace, two: Trace) -> None:
+    """The same commits at the same steps, the same canvases, the same count of forwards."""
+    assert difference(one, two) is None
+    assert torch.equal(last(one).tokens, last(two).tokens)
+    assert torch.equal(last(one).masked, last(two).masked)
+    assert one.forwards == two.forwards
+    assert torch.equal(one.step, two.step)
+
+
+# The same strategy.
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_fork_at_step_0_is_the_original(model, text):
+    for steps, eos in ((PLACES, "keep"), (5, "stop")):
+        trace = recorded(model, schedule=text, steps=steps, eos=eos, stop_ids=[22])
+        assert_same(trace, ended(fork(model, trace, 0)))
+        assert_same(trace, again(model, trace))
+
+
+@pytest.mark.parametrize("text", FEW)
+def test_a_fork_at_any_step_is_the_original(model, text):
+    trace = recorded(model, schedule=text, steps=9)
+    for at in range(len(trace)):
+        forked = fork(model, trace, at)
+        assert forked.forwards == trace.forwards - (len(trace) - at)
+        found = ended(forked)
+        assert_same(trace, found)
+        for name in ("scope", "front"):
+            assert torch.equal(getattr(found, name), getattr(trace, name))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.8, "seed": 5, "top_k": 20},
+        {"order_noise": 0.5, "priority": "margin"},
+        {"priority": "random", "seed": 2},
+        {"cfg_scale": 1.0, "steps": 4},
+        {"steps": 30},
+        {"steps": 30, "fixed_budget": True},
+        {"eos": "stop", "stop_ids": [22], "steps": 7},
+        {"kind": "full"},
+    ],
+    ids=str,
+)
+def test_every_option_is_kept(model, options):
+    trace = recorded(model, schedule="wavefront(size=3)", **options)
+    for at in range(0, len(trace), 4):
+        found = ended(fork(model, trace, at))
+        assert difference(trace, found) is None
+        assert torch.equal(last(trace).tokens, last(found).tokens)
+        assert found.full == trace.full
+        assert found.about["options"] == trace.about["options"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
+    model = toy(seed=3, dtype="float64")
+    options = {"schedule": "wavefront(size=4)", "max_new_tokens": PLACES}
+    trace = recorded(model, rows=rows, draft=3, **options)
+    assert trace.forwards < len(trace)
+    for at in range(len(trace)):
+        found = ended(fork(model, trace, at))
+        assert difference(trace, found) is None
+        assert torch.equal(last(trace).tokens, last(found).tokens)
+
+
+def test_a_row_of_a_batch_forks_alone():
+    model = toy(seed=3, dtype="float64")
+    trace = recorded(model, schedule="rcr(size=4)", draft=3)
+    for row in range(3):
+        one = trace.row(row)
+        assert difference(one, ended(fork(model, one, 5))) is None
+
+
+def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
+    options = {"max_new_tokens": 12, "schedule": "block(size=4)", "cfg_scale": 0.5, "trace": True}
+    for draft in (0, 3):
+        made = lm.generate("Hello", draft=draft, **options)
+        stream = lm.fork(made.trace, 4)
+        assert [step.number for step in stream][:2] == [4, 5]
+        (found,) = stream.completions
+        assert found.text == made.text
+        assert (found.steps, found.finish_reason) == (made.steps, made.finish_reason)
+        assert (found.prompt_tokens, found.tokens) == (made.prompt_tokens, made.tokens)
+        if not draft:
+            assert found.forwards == made.forwards
+            assert found.token_forwards == made.token_forwards
+
+
+def test_a_model_that_decodes_otherwise_is_noticed(model):
+    trace = recorded(model, schedule="standard")
+    other = toy(seed=4)
+    found = difference(trace, again(other, trace))
+    assert found is not None
+    assert f"row {found.row + 1} it decodes otherwise at step {found.step + 1}" in refusal(
+        other, trace, 11
+    )
+    # The canvas is all that another strategy needs.
+    assert not bool(last(ended(fork(other, trace, 6, schedule="block"))).masked.any())
+
+
+# Another strategy.
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_at_step_0_another_strategy_makes_its_own_decode(model, text):
+    options = {"steps": 6, "eos": "stop", "stop_ids": [22]}
+    trace = recorded(model, schedule="standard", **options)
+    if text == "standard()":
+        return
+    assert_same(
+        recorded(model, schedule=text, **options), ended(fork(model, trace, 0, schedule=text))
+    )
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_another_strategy_sees_a_text_with_holes(model, text):
+    """Its steps are those of an infilling of the canvas as it stood, by the engine itself."""
+    schedule = spec.resolve(text, "schedules")
+    trace = recorded(model, schedule="wavefront(size=5)", rows=1, steps=8, temperature=0.3, seed=4)
+    for at in (1, 4, 7):
+        forked = fork(model, trace, at, schedule=text)
+        if text == "wavefront(size=5)":
+            continue
+        before = list(trace.before())[at]
+        sampling = Sampling(temperature=0.3, stop_ids=model.stop_ids)
+        config = Config(schedule=schedule, sampling=sampling)
+        board = infill(
+            before.tokens.tolist(), before.masked.tolist(), mask_id=model.mask_id, pad_id=0
+        )
+        steps = list(decode(model, board, config, steps=[8 - at], seeds=[4]))
+        found = list(forked)
+        assert [step.number for step in found] == list(range(at, at + len(steps)))
+        for mine, other in zip(found, steps, strict=True):
+            assert torch.equal(mine.canvas.tokens, other.canvas.tokens)
+            assert torch.equal(mine.view.clock.step, other.view.clock.step + at)
+            assert torch.equal(mine.canvas.slot, trace.first.slot)
+        given = before.known
+        assert torch.equal(last(forked.trace()).tokens[given], before.tokens[given])
+        assert not bool(last(forked.trace()).masked.any())
+        assert int(forked.trace().step.max()) < 8
+
+
+def test_an_end_that_was_given_ends_the_answer(model):
+    """Under eos='stop' nothing is decoded behind an end token that stood there at the fork."""
+    free = recorded(model, schedule="standard", rows=1)
+    order = [int(board.nonzero()[0, 1]) for board in free.commit]
+    written = last(free).tokens[0, order].tolist()
+    at = (
+        next(
+            n for n, place in enumerate(order) if 9 < place < 13 and written.index(written[n]) == n
+        )
+        + 1
+    )
+    end = written[at - 1]
+    trace = recorded(model, schedule="standard", rows=1, eos="stop", stop_ids=[end])
+    found = ended(fork(model, trace, at, schedule="left_to_right"))
+    left = last(found)
+    behind = torch.arange(left.tokens.shape[1]) > order[at - 1]
+    assert bool(left.masked[0, behind].any())
+    assert not bool(left.masked[0, ~behind].any())
+    assert difference(found, again(model, found)) is None
+
+
+def test_a_row_that_was_done_stays_as_it_was(model):
+    free = recorded(model, schedule="left_to_right")
+    end = int(last(free).tokens[0, -PLACES + 1])  # the first row's second token
+    trace = recorded(model, schedule="left_to_right", eos="stop", stop_ids=[end])
+    done = last(trace).masked[0]
+    assert bool(done.any())
+    for schedule in (None, "standard"):
+        found = last(ended(fork(model, trace, 5, schedule=schedule)))
+        assert torch.equal(found.masked[0], done)
+        assert torch.equal(found.tokens[0], last(trace).tokens[0])
+
+
+def test_too_few_steps_for_the_other_strategy_are_refused(model):
+    trace = recorded(model, schedule="wavefront(size=5)", steps=6)
+    assert "fewer than the" in refusal(model, trace, 5, schedule="block(size=1)")
+
+
+# By hand.
+
+
+def greedy(model: Any, tokens: list[int], masked: set[int]) -> list[int]:
+    """The standard strategy with a token a step, in plain loops."""
+    tokens, masked = list(tokens), set(masked)
+    while masked:
+        logits = model(torch.tensor([tokens]))[0].float().detach()
+        best = []
+        for place in sorted(masked):
+            chance = logits[place].log_softmax(-1)
+            allowed = chance.clone()
+            allowed[model.mask_id] = float("-inf")
+            token = int(allowed.argmax())
+            best.append((-float(chance[token]), place, token))
+        _, place, token = min(best)
+        tokens[place] = token
+        masked.remove(place)
+    return tokens
+
+
+@pytest.mark.parametrize("at", [0, 1, 6, 11])
+def test_what_follows_a_change_follows_from_it(model, at):
+    trace = recorded(model, schedule="standard", rows=1)
+    before = list(trace.before())[at]
+    places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
+    for slot in range(PLACES):
+        found = ended(fork(model, trace, at, put={slot: 41}))
+        seen = list(found.before())[at] if len(found) > at else last(found)
+        assert seen.tokens[0, places[slot]] == 41
+        tokens = [t if p != places[slot] else 41 for p, t in enumerate(before.tokens[0].tolist())]
+        masked = {p for p in before.masked[0].nonzero()[:, 0].tolist() if p != places[slot]}
+        assert last(found).tokens[0].tolist() == greedy(model, tokens, masked)
+        assert difference(trace.until(at), found.until(at)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["wavefront(size=4)", "tide(size=4)", "wavefront(size=1, radius=1)"]
+)
+def test_a_place_that_was_filled_leaves_the_front(model, text):
+    trace = recorded(model, schedule=text, rows=1)
+    at = 5
+    for place in trace.front[at - 1, 0].nonzero()[:, 0].tolist():
+        slot = int(trace.first.slot[0, place])
+        steps = list(forked := fork(model, trace, at, put={slot: 41}))
+        assert not any(bool(step.decision.scope[0, place]) for step in steps)
+        assert [int(step.decision.commit.sum()) for step in steps] == [1] * (PLACES - at - 1)
+        assert last(forked.trace()).tokens[0, place] == 41
+
+
+def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
+    for text in EVERY:
+        trace = recorded(model, schedule=text, rows=1)
+        at = min(5, len(trace) - 1)
+        known = list(trace.before())[at].known & (trace.first.slot >= 0)
+        if not bool(known.any()):
+            continue
+        place = int(known[0].nonzero()[0, 0])
+        found = ended(fork(model, trace, at, put={int(trace.first.slot[0, place]): 41}))
+        taken = bool(found.remask[at:, 0, place].any())
+        assert taken or last(found).tokens[0, place] == 41
+        assert not taken or spec.resolve(text, "schedules").revises
+        assert not bool(last(found).masked.any())
+
+
+def test_a_change_and_another_strategy_go_together(model):
+    trace = recorded(model, schedule="standard", rows=1)
+    found = ended(fork(model, trace, 6, schedule="rcr(size=4)", put={0: 41, 11: 42}))
+    assert last(found).tokens[0, -PLACES] == 41
+    assert last(found).tokens[0, -1] == 42
+    assert found.about["options"]["schedule"] == "rcr(size=4, stat='last')"
+    assert difference(found, again(model, found)) is None
+
+
+def test_texts_are_written_token_by_token(lm):
+    made = lm.generate("Hello", max_new_tokens=12, schedule="standard", trace=True)
+    stream = lm.fork(made.trace, 6, put={2: "cat", 9: lm.tokenizer.encode("!")[0]})
+    stream.decoding.drain()
+    tokens = stream.decoding.answers()[0]
+    assert lm.tokenizer.decode(tokens[2:5]) == "cat"
+    assert lm.tokenizer.decode(tokens[9:10]) == "!"
+    about = stream.completions[0].trace.about
+    assert about["texts"][str(lm.tokenizer.encode("c")[0])] == "c"
+    assert "texts" not in about["fork"]["of"]
+
+
+def test_an_infilling_forks_as_an_infilling(lm):
+    text = "The <mask:4> and the <mask:3>!"
+    made = lm.infill(text, trace=True, schedule="standard")
+    for schedule in (None, "left_to_right"):
+        stream = lm.fork(made.trace, 3, schedule=schedule)
+        stream.decoding.drain()
+        (found,) = stream.completions
+        assert found.text.startswith("The ")
+        assert (found.text == made.text) or schedule
+        assert " and the " in found.text
+
+
+# Forks of forks, and their files.
+
+
+def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
+    trace = recorded(model, rows=1, schedule="wavefront(size=4)")
+    one = ended(fork(model, trace, 3, put={8: 41}))
+    two = ended(fork(model, one, 5, schedule="rcr(size=4)"))
+    three = ended(fork(model, two, 8, put={0: 42, 8: 43}))
+    for number, made in enumerate((one, two, three)):
+        kept = tracefile.load(tracefile.save(made, tmp_path / f"{number}.npz"))
+        assert difference(made, kept) is None
+        assert torch.equal(last(made).tokens, last(kept).tokens)
+        assert difference(kept, again(model, kept)) is None
+        for at in range((3, 5, 8)[number], len(kept)):
+            assert_same(kept, ended(fork(model, kept, at)))
+    assert last(three).tokens[0, -PLACES + 8] in (43, 41) or three.remask.any()
+    assert (
+        three.about["fork"]["of"]["fork"]["of"]["fork"]["of"]["options"] == trace.about["options"]
+    )
+
+
+def test_before_its_fork_a_fork_is_the_original(model):
+    trace = recorded(model, rows=1, schedule="wavefront(size=4)")
+    one = ended(fork(model, trace, 6, schedule="standard", put={8: 41}))
+    back = ended(fork(model, one, 2))
+    assert_same(trace, back)
+    assert back.about["fork"]["of"]["options"] == trace.about["options"]
+    assert len(back.by_hand) == 0
+    assert difference(back, again(model, back)) is None
+
+
+def test_what_is_written_again_at_the_same_step_counts(model):
+    trace = recorded(model, rows=1, schedule="standard")
+    one = ended(fork(model, trace, 4, put={8: 41, 9: 42}))
+    two = ended(fork(model, one, 4, put={9: 43}))
+    assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
+    assert sorted(two.by_hand[:, 3].tolist()) == [41, 43]
+    assert difference(two, again(model, two)) is None
+
+
+def test_the_lm_says_whether_a_trace_is_repeated(lm):
+    made = lm.generate("Hello", max_new_tokens=8, trace=True)
+    assert lm.replay(made.trace) is None
+    tokens = made.trace.tokens.clone()
+    tokens[5][made.trace.commit[5]] += 1
+    assert lm.replay(replace(made.trace, tokens=tokens)) == Difference(row=0, step=5)
+    remask = made.trace.remask.clone()
+    remask[3, 0, -1] = True
+    assert lm.replay(replace(made.trace, remask=remask)) == Difference(row=0, step=3)
+    assert lm.replay(made.trace.until(6)) == Difference(row=0, step=6)
+
+
+# Refusals.
+
+
+def refusal(model: Any, trace: Trace, at: Any, **how: Any) -> str:
+    with pytest.raises((TraceError, OptionError)) as caught:
+        fork(model, trace, at, **how).drain()
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def test_what_cannot_be_forked_is_refused(model):
+    trace = recorded(model, rows=1)
+    assert "at must be between 0 and 11" in refusal(model, trace, 12)
+    assert "at must be between 0 and 11" in refusal(model, trace, -1)
+    assert "whole number" in refusal(model, trace, 1.5)
+    assert "no step" in refusal(model, trace.until(0), 0)
+    assert "between 0 and 11, not 12" in refusal(model, trace, 3, put={12: 5})
+    assert "between 0 and 63, not 64" in refusal(model, trace, 3, put={0: 64})
+    assert "The mask cannot" in refusal(model, trace, 3, put={0: 63})
+    assert "trace.row(0)" in refusal(model, recorded(model), 3, put={0: 5})
+    assert "did you mean 'block'" in refusal(model, trace, 3, schedule="blok")
+    assert "not 7" in refusal(model, trace, 3, schedule=7)
+
+
+def test_another_model_is_refused(model):
+    trace = recorded(model, rows=1)
+    assert "another model" in refusal(toy(vocab_size=80), trace, 3, schedule="standard")
+    assert "another model" in refusal(toy(vocab_size=40), trace, 3)
+    small = toy(seed=3, max_length=8)
+    assert "the model takes 8" in refusal(small, trace, 3)
+    assert "the model takes 8" in refusal(small, trace, 3, schedule="standard")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"options": None},
+        {"options": {"schedule": 3}},
+        {"options": {"schedule": "wavefront", "steps": "many"}},
+        {"options": {"schedule": "wavefront", "unheard": 1}},
+        {"options": {"schedule": "wavefront"}, "fork": 3},
+        {"options": {"schedule": "wavefront"}, "fork": {"at": 1}},
+        {
+            "options": {"schedule": "wavefront"},
+            "fork": {
+                "at": 99,
+                "steps": [1],
+                "put": [],
+                "of": {"options": {"schedule": "wavefront"}},
+            },
+        },
+        {
+            "options": {"schedule": "wavefront"},
+            "fork": {"at": 1, "steps": [1, 2], "put": [], "of": {"options": {"schedule": "block"}}},
+        },
+        {
+            "options": {"schedule": "wavefront"},
+            "fork": {
+                "at": 1,
+                "steps": [1],
+                "put": [[0, 99, 5]],
+                "of": {"options": {"schedule": "block"}},
+            },
+        },
+        {"options": {"schedule": "wavefront"}, "fork": {"at": 1, "steps": [1], "put": [], "of": 5}},
+    ],
+    ids=range(11),
+)
+def test_a_description_that_makes_no_sense_is_refused(model, about):
+    trace = replace(recorded(model, rows=1), about=about)
+    refusal(model, trace, 3)
+    with pytest.raises((TraceError, OptionError)):
+        again(model, trace)
+
+
+def test_a_fork_of_a_fork_without_end_is_refused(model):
+    trace = recorded(model, rows=1)
+    about: dict[str, Any] = dict(trace.about)
+    for _ in range(80):
+        about = {**trace.about, "fork": {"at": 1, "steps": [1], "put": [], "of": about}}
+    assert "more than 64 times" in refusal(model, replace(trace, about=about), 3)
+
+
+def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "examples.new_schedule.OutsideIn(size=2)"
+    made = lm.generate("Hello", max_new_tokens=8, trace=True, schedule=name)
+    with pytest.raises(TraceError, match=r"name it with schedule="):
+        lm.replay(made.trace)
+    with pytest.raises(TraceError, match=r"name it with schedule="):
+        lm.fork(made.trace, 3)
+    assert lm.replay(made.trace, schedule=name) is None
+    stream = lm.fork(made.trace, 3, schedule=name)
+    stream.decoding.drain()
+    assert difference(made.trace, stream.completions[0].trace) is None
+    about = {**made.trace.about, "options": {"schedule": "evil.Schedule()"}}
+    for trusted in (None, "block", name):
+        with pytest.raises(TraceError, match=r"evil\.Schedule"):
+            lm.fork(replace(made.trace, about=about), 3, schedule=trusted)
+
+
+def test_the_words_of_a_change_are_checked(lm):
+    made = lm.generate("Hello", max_new_tokens=8, trace=True)
+    with pytest.raises(OptionError, match="nothing to write at place 3"):
+        lm.fork(made.trace, 2, put={3: ""})
+    with pytest.raises(OptionError, match="Place 4 is written twice"):
+        lm.fork(made.trace, 2, put={3: "ab", 4: "c"})
+    with pytest.raises(OptionError, match="between 0 and 7, not 8"):
+        lm.fork(made.trace, 2, put={7: "ab"})

@@ -1,0 +1,606 @@
+"""Traces and their files: nothing is lost, the replay is the decode, and no file does harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wavefront
+from wavefront import Trace, spec, tracefile
+from wavefront.canvas import Canvas, blank
+from wavefront.decoding import ALTERNATIVES, begin
+from wavefront.errors import TraceError
+from wavefront.models.toy import toy
+from wavefront.rows import Config, Step
+from wavefront.testing.simulate import MASK, PAD, simulate, tied_scores
+from wavefront.trace import BOARDS, Recorder
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
+PLACES = 12
+EVERY = [
+    *(f"{name}()" for name in spec.names("schedules") if name != "adablock"),
+    "adablock(delimiters=(7, 30))",
+    "wavefront(grow='accumulate')",
+    "rcr(size=4, stat='max')",
+    "tbd(size=5, drop=2, least=1, gamma=0.5)",
+    "tide(size=4, band=3, doubt=0.9)",
+    "tide(rounds=2, take=threshold(tau=0.3))",
+]
+DOCUMENT = Path(__file__).parent.parent / "docs" / "traces.md"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return toy(seed=3)
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")
+
+
+def decoded(model: Any, kind: str, **options: Any) -> tuple[Trace, list[Canvas]]:
+    """A trace of three rows, and the canvas after every step of the decode itself."""
+    given = {"max_new_tokens": PLACES, **options}
+    decoding = begin(model, PROMPTS, given, record=kind)
+    canvases = [step.canvas for step in decoding]
+    trace = decoding.trace()
+    assert trace is not None
+    return trace, canvases
+
+
+def saved(trace: Trace, folder: Path) -> Trace:
+    return tracefile.load(tracefile.save(trace, folder / "trace.npz"))
+
+
+def same_canvas(one: Canvas, two: Canvas) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def assert_equal(one: Trace, two: Trace) -> None:
+    """Two is one, read back: equal but for what a basic trace does not keep."""
+    assert same_canvas(one.first, two.first)
+    for name in (*BOARDS, "launched", "by_hand"):
+        mine, other = getattr(one, name), getattr(two, name)
+        assert mine.dtype == other.dtype
+        if name in ("tokens", "logp"):
+            assert torch.equal(mine[one.commit], other[one.commit])
+        else:
+            assert torch.equal(mine, other), name
+    assert (one.mask_id, one.full, len(one)) == (two.mask_id, two.full, len(two))
+    assert one.forwards == two.forwards
+    if one.full:
+        for name in ("logp", "score", "entropy"):
+            assert torch.equal(getattr(one, name), getattr(two, name)), name
+    assert (one.others is None) == (two.others is None)
+    if one.others is not None and two.others is not None:
+        assert torch.equal(one.others.tokens, two.others.tokens)
+        assert torch.allclose(one.others.logp, two.others.logp, rtol=1e-3, atol=1e-4)
+    assert dict(one.about).items() <= dict(two.about).items()
+
+
+# Nothing is lost.
+
+
+@pytest.mark.parametrize("kind", ["basic", "full"])
+@pytest.mark.parametrize("text", EVERY)
+def test_a_trace_comes_back_and_replays_every_canvas(model, tmp_path, text, kind):
+    taken = 0
+    for steps in (PLACES, 5):
+        trace, canvases = decoded(model, kind, schedule=text, steps=steps)
+        again = saved(trace, tmp_path)
+        assert_equal(trace, again)
+        assert len(canvases) == len(again)
+        assert all(map(same_canvas, again.replay(), canvases))
+        seen = [again.first, *canvases[:-1]]
+        assert all(map(same_canvas, again.before(), seen))
+        taken += int(again.remask.sum())
+    if text.startswith(("rcr(size", "tbd(size", "tide(size")):
+        assert taken > 0  # or nothing is shown of taking back
+
+
+def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
+    trace, _ = decoded(model, "full", schedule="block(size=4)")
+    again = saved(trace, tmp_path)
+    assert again.entropy is not None
+    assert again.others is not None
+    masked = torch.stack([canvas.masked for canvas in again.before()])
+    assert bool((again.entropy[masked] > 0).all())
+    # The mask may be among the likeliest, and it is never proposed; otherwise the first is.
+    proposed = (again.others.tokens == trace.tokens[..., None])[masked]
+    assert bool((proposed[:, :2].sum(-1) == 1).all())
+    assert torch.allclose(again.others.logp[masked][proposed], again.logp[masked], rtol=1e-3)
+    assert again.others.tokens.shape[-1] == ALTERNATIVES
+    basic, _ = decoded(model, "basic", schedule="block(size=4)")
+    assert torch.equal(basic.commit, again.commit)
+    assert not basic.full
+
+
+@pytest.mark.parametrize("draft", [0, 3])
+@pytest.mark.parametrize("eos", ["keep", "stop"])
+def test_batches_with_drafts_and_early_ends_come_back(model, tmp_path, draft, eos):
+    options = {"schedule": "wavefront(size=4)", "draft": draft, "eos": eos, "steps": 20}
+    trace, canvases = decoded(model, "basic", stop_ids=[22], **options)
+    again = saved(trace, tmp_path)
+    assert_equal(trace, again)
+    assert all(map(same_canvas, again.replay(), canvases))
+    assert again.forwards < len(again) if draft else again.forwards >= len(again)
+
+
+@pytest.mark.parametrize("kind", ["basic", "full"])
+def test_an_infilling_comes_back(lm, tmp_path, kind):
+    answer = lm.infill("The <mask:4> and the <mask:3>!", schedule="rcr(size=3)", trace=kind)
+    assert answer.trace is not None
+    again = saved(answer.trace, tmp_path)
+    assert_equal(answer.trace, again)
+    *_, last = again.replay()
+    assert lm.tokenizer.decode(last.tokens[0].tolist()) == answer.text
+    assert again.about["infilling"] is True
+
+
+def test_the_header_says_where_it_comes_from(lm, tmp_path):
+    made = lm.generate("Hi", max_new_tokens=4, seed=7, temperature=0.5, trace=True)
+    about = saved(made.trace, tmp_path).about
+    assert about["model"] == "toy"
+    assert about["family"] == lm.model.family
+    assert (about["dtype"], about["device"]) == ("float32", "cpu")
+    assert about["wavefront"] == wavefront.__version__
+    assert about["torch"] == torch.__version__
+    assert about["options"]["seed"] == 7
+    assert about["options"]["schedule"] == "wavefront(size=8, radius=2, grow='rebuild')"
+    assert lm.generate("Hi", **about["options"]).text == made.text
+
+
+def test_a_file_has_the_texts_of_its_tokens(lm, tmp_path):
+    made = lm.generate("Hi", max_new_tokens=8, trace="full")
+    again = saved(made.trace, tmp_path)
+    *_, last = again.replay()
+    for token in last.tokens.flatten().tolist():
+        assert again.about["texts"][str(token)] == lm.tokenizer.pieces([token])[0]
+    assert {str(t) for t in again.others.tokens.flatten().tolist()} <= again.about["texts"].keys()
+    assert again.about["special_ids"] == [
+        t for t in lm.tokenizer.special_ids if str(t) in again.about["texts"]
+    ]
+
+
+def test_nothing_and_one_step_are_traces_too(model, tmp_path):
+    recorder = Recorder(
+        blank(PROMPTS, 3, mask_id=63, pad_id=62),
+        Config(schedule=spec.resolve("standard", "schedules")),
+        63,
+    )
+    empty = saved(recorder.trace(), tmp_path)
+    assert len(empty) == empty.forwards == 0
+    assert list(empty.replay()) == []
+    trace, canvases = decoded(model, "full", steps=1)
+    assert_equal(trace, saved(trace, tmp_path))
+    assert len(canvases) == 1
+
+
+# Parts of a trace.
+
+
+@pytest.mark.parametrize("kind", ["basic", "full"])
+def test_rows_are_traces_of_their_own(model, kind):
+    trace, canvases = decoded(model, kind, schedule="rcr(size=4)")
+    for row in (0, 1, -1):
+        one = trace.row(row)
+        for found, canvas in zip(one.replay(), canvases, strict=True):
+            assert torch.equal(found.tokens[0], canvas.tokens[row])
+        assert one.full == trace.full
+        assert one.step.shape == (len(trace), 1)
+    with pytest.raises(IndexError):
+        trace.row(3)
+
+
+@pytest.mark.parametrize("kind", ["basic", "full"])
+def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
+    trace, canvases = decoded(model, kind, schedule="tide(size=4, band=3, doubt=0.9)")
+    for at in (0, 1, 5, len(trace)):
+        begun = trace.until(at)
+        assert len(begun) == at
+        rest, _ = decoded(model, kind, schedule="standard")
+        joined = begun.followed_by(rest)
+        assert len(joined) == at + len(rest)
+        assert joined.forwards == begun.forwards + rest.forwards
+        assert bool((joined.launched.diff() >= 0).all())
+        assert list(map(same_canvas, begun.replay(), canvases)) == [True] * at
+        assert joined.full == (kind == "full")
+    assert decoded(model, "full")[0].followed_by(decoded(model, "basic")[0]).full is False
+
+
+def test_what_was_written_by_hand_is_replayed(model, tmp_path):
+    trace, canvases = decoded(model, "basic", schedule="standard")
+    filled, decided = 7, int(trace.commit[0, 1].nonzero()[0])
+    assert bool(canvases[2].masked[0, filled])
+    notes = torch.tensor([[3, 0, filled, 41], [3, 1, decided, 42]])
+    changed = saved(Trace(**{**vars(trace), "by_hand": notes}), tmp_path)
+    before, after = list(changed.before()), list(changed.replay())
+    assert same_canvas(before[2], canvases[1])
+    assert same_canvas(after[2], canvases[2])
+    assert before[3].tokens[0, filled] == 41
+    assert bool(before[3].known[0, filled])
+    assert not bool(before[3].masked[0, filled])
+    assert after[-1].tokens[1, decided] == 42
+    assert changed.row(1).by_hand.tolist() == [[3, 0, decided, 42]]
+    assert changed.until(3).by_hand.tolist() == []
+    assert changed.until(4).followed_by(changed).by_hand[:, 0].tolist() == [3, 3, 7, 7]
+
+
+# Small, and simple to read.
+
+
+def long_trace(schedule: str) -> Trace:
+    """1024 steps of one row of 1152 places."""
+    canvas = blank([[5] * 128], 1024, mask_id=MASK, pad_id=PAD)
+    made = spec.resolve(schedule, "schedules")
+    recorder = Recorder(canvas, Config(schedule=made), MASK)
+    steps = []
+    for number, (_, view, decision, rows) in enumerate(
+        simulate(made, canvas, tied_scores(0, 1 << 20), 1024)
+    ):
+        steps.append(
+            Step(number, number + 1, 0, view, decision, rows.canvas, rows.final, rows.done)
+        )
+    list(recorder.watch(steps))
+    return recorder.trace()
+
+
+@pytest.mark.parametrize("schedule", ["wavefront", "standard"])
+def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, schedule):
+    trace = long_trace(schedule)
+    assert trace.commit.shape == (1024, 1, 1152)
+    file = tracefile.save(trace, tmp_path / "long")
+    assert file.name == "long.npz"
+    assert file.stat().st_size < 4_000_000
+    again = tracefile.load(file)
+    assert_equal(trace, again)
+    *_, last = again.replay()
+    assert not bool(last.masked.any())
+
+
+def test_ten_lines_of_python_read_it(lm, tmp_path):
+    """The reader printed in the documentation, run as it stands, by a Python without us."""
+    (code,) = re.findall(r"```python\n(import json.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    made = lm.generate("Hi there", schedule="rcr(size=4)", max_new_tokens=12, trace=True)
+    file = tracefile.save(made.trace, tmp_path / "trace.npz")
+    code += "\nimport sys; assert 'torch' not in sys.modules and 'wavefront' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code.replace("trace.npz", str(file))],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(made.trace)
+    special = {str(one) for one in made.trace.about["special_ids"]}
+    texts = made.trace.about["texts"]
+    *_, last = made.trace.replay()
+    assert eval(lines[-1]) == "".join(texts[str(t)] for t in last.tokens[0].tolist())
+    assert special
+
+
+# What is not a trace.
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    trace, _ = decoded(toy(seed=3), "full", schedule="rcr(size=4)")
+    return tracefile.save(trace, tmp_path_factory.mktemp("good") / "good.npz")
+
+
+@pytest.fixture(scope="module")
+def basic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    trace, _ = decoded(toy(seed=3), "basic")
+    return tracefile.save(trace, tmp_path_factory.mktemp("good") / "basic.npz")
+
+
+def refusal(file: Path) -> str:
+    """The one sentence with which a file is refused."""
+    with pytest.raises(TraceError) as caught:
+        tracefile.load(file)
+    said = str(caught.value)
+    assert said.startswith(str(file))
+    assert said.endswith(".")
+    assert "\n" not in said
+    assert caught.value.__cause__ is None
+    return said
+
+
+def changed(good: Path, folder: Path, **arrays: Any) -> Path:
+    """The file with some arrays put in the place of its own, None leaving one out."""
+    with np.load(good) as found:
+        kept = dict(found) | arrays
+    file = folder / "changed.npz"
+    np.savez(file, **{name: array for name, array in kept.items() if array is not None})
+    return file
+
+
+def with_header(good: Path, folder: Path, **changes: Any) -> Path:
+    with np.load(good) as found:
+        header = json.loads(bytes(found["header"])) | changes
+    return changed(good, folder, header=np.frombuffer(json.dumps(header).encode(), np.uint8))
+
+
+def test_a_file_cut_anywhere_is_refused(good, tmp_path):
+    data = good.read_bytes()
+    file = tmp_path / "cut.npz"
+    cuts = {*range(0, len(data), max(1, len(data) // 80)), *range(1, 40), *range(-40, 0)}
+    for cut in sorted(cuts):
+        file.write_bytes(data[:cut])
+        said = refusal(file)
+        assert "damaged" in said or "trace" in said
+
+
+def test_a_file_with_any_byte_changed_is_read_or_refused(basic, tmp_path):
+    data = bytearray(basic.read_bytes())
+    file = tmp_path / "spoilt.npz"
+    refused = 0
+    for place in range(0, len(data), max(1, len(data) // 300)):
+        spoilt = bytearray(data)
+        spoilt[place] ^= 0xFF
+        file.write_bytes(spoilt)
+        try:
+            tracefile.load(file)
+        except TraceError as error:
+            refused += "\n" not in str(error)
+    assert refused > 200
+
+
+def test_what_is_not_there_or_no_file_is_refused(tmp_path):
+    assert "is not there" in refusal(tmp_path / "nowhere.npz")
+    assert "is a directory" in refusal(tmp_path)
+
+
+def foreign(kind: str) -> bytes:
+    out = io.BytesIO()
+    if kind == "npz":
+        np.savez(out, a=np.zeros(3))
+    elif kind == "npz with a header":
+        np.savez(out, header=np.zeros(3, np.uint8))
+    elif kind == "npz with json":
+        np.savez(out, header=np.frombuffer(b'{"format": "another"}', np.uint8))
+    elif kind == "npz with a list":
+        np.savez(out, header=np.frombuffer(b"[1]", np.uint8))
+    elif kind == "npz with a nest":
+        np.savez(out, header=np.frombuffer(b"[" * 200_000, np.uint8))
+    elif kind == "npy":
+        np.save(out, np.zeros(3))
+    elif kind == "huge npy":
+        out.write(b"\x93NUMPY\x01\x00v\x00")
+        out.write(
+            b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117)
+            + b"\n"
+        )
+    elif kind == "zip":
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("readme.txt", "hello")
+    elif kind == "empty zip":
+        with zipfile.ZipFile(out, "w"):
+            pass
+    else:
+        return {
+            "empty": b"",
+            "text": b"hello\n",
+            "noise": bytes(range(256)) * 9,
+            "PK": b"PK\x03\x04",
+        }[kind]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("npz", "npz with a header", "npz with json", "npz with a list", "npz with a nest"),
+        *("npy", "huge npy", "zip", "empty zip", "empty", "text", "noise", "PK"),
+    ],
+)
+def test_a_foreign_file_is_refused(kind, tmp_path):
+    file = tmp_path / "foreign.npz"
+    file.write_bytes(foreign(kind))
+    said = refusal(file)
+    assert "wavefront trace record" in said
+    assert ("damaged" in said) == (kind == "PK")
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, "1", None])
+def test_another_version_is_refused_by_its_number(good, tmp_path, version):
+    said = refusal(with_header(good, tmp_path, version=version))
+    assert f"version {version!r}" in said
+    assert "reads version 1" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": -1},
+        {"steps": None},
+        {"steps": True},
+        {"rows": 2.5},
+        {"length": "12"},
+        {"mask_id": None},
+        {"mask_id": -1},
+        {"full": 1},
+        {"full": None},
+        {"about": None},
+        {"about": "me"},
+        {"alternatives": -1},
+        {"alternatives": 4},
+        {"steps": 3},
+        {"rows": 2},
+        {"length": 16},
+        {"steps": 1 << 40, "rows": 0},
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_is_refused(good, tmp_path, changes):
+    assert "damaged" in refusal(with_header(good, tmp_path, **changes))
+
+
+def test_every_array_is_needed(good, tmp_path):
+    with np.load(good) as found:
+        names = [name for name in found.files if name != "header"]
+    assert len(names) == 17
+    for name in names:
+        assert f"{name} is missing" in refusal(changed(good, tmp_path, **{name: None}))
+
+
+def test_every_array_has_one_shape_and_one_kind(good, tmp_path):
+    with np.load(good) as found:
+        arrays = dict(found)
+    for name, array in arrays.items():
+        wrong = [array.astype(np.float64), array.astype(">i2"), array[None], array.astype("U3")]
+        if name != "header":
+            wrong += [array[:-1], np.concatenate([array, array])] if "commits" not in name else []
+        if array.ndim > 1:
+            wrong += [array[..., :-1], np.asfortranarray(np.stack([array] * 2))]
+        for other in wrong:
+            if (
+                name in ("remasks", "by_hand")
+                and other.dtype == array.dtype
+                and other.ndim == 2
+                and other.shape[1] == array.shape[1]
+            ):
+                continue  # a shorter list is a list
+            said = refusal(changed(good, tmp_path, **{name: other}))
+            assert "damaged" in said or "not a trace" in said, name
+
+
+@pytest.mark.parametrize(
+    "event", [(99, 0, 0, 5), (0, 3, 0, 5), (0, 0, 17, 5), (-1, 0, 0, 5), (0, 0, 0, -5)]
+)
+@pytest.mark.parametrize("name", ["commits", "remasks", "by_hand"])
+def test_an_event_outside_the_board_is_refused(good, tmp_path, name, event):
+    columns = 3 if name == "remasks" else 4
+    with np.load(good) as found:
+        array, logp = found[name].copy(), found["commit_logp"]
+    events = np.concatenate([array, np.array([event[:columns]], np.int32)])
+    more = {"commit_logp": np.append(logp, logp[:1])} if name == "commits" else {}
+    said = (
+        refusal(changed(good, tmp_path, **{name: events}, **more))
+        if event[3] > 0 or columns == 4
+        else "damaged"
+    )
+    assert "damaged" in said
+
+
+def test_a_canvas_that_contradicts_itself_is_refused(good, tmp_path):
+    with np.load(good) as found:
+        arrays = dict(found)
+    masked = arrays["masked"]
+    assert "contradicts" in refusal(changed(good, tmp_path, known=masked))
+    assert "contradicts" in refusal(changed(good, tmp_path, masked=masked | 255))
+    assert "contradicts" in refusal(changed(good, tmp_path, tokens=arrays["tokens"] - 99))
+    assert "counted" in refusal(
+        changed(good, tmp_path, slot=arrays["slot"] + (arrays["slot"] >= 0).astype(np.int32))
+    )
+    assert "in order" in refusal(changed(good, tmp_path, step=arrays["step"] - 50))
+    assert "in order" in refusal(changed(good, tmp_path, launched=arrays["launched"][::-1].copy()))
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("unpickled",))
+
+
+@pytest.mark.parametrize("name", ["header", "tokens", "commits", "scope", "others"])
+def test_nothing_is_ever_unpickled(good, tmp_path, name):
+    refusal(changed(good, tmp_path, **{name: np.array([Trap()], dtype=object)}))
+
+
+def claim(good: Path, file: Path, name: str, shape: tuple[int, ...], descr: str) -> Path:
+    """The file with one array that says it has a shape, and holds next to nothing."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    with zipfile.ZipFile(good) as found, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+        for member in found.namelist():
+            mine = member == f"{name}.npy"
+            out.writestr(member, head + bytes(1000) if mine else found.read(member))
+    return file
+
+
+def peak(file: Path) -> int:
+    """Bytes that refusing a file takes at most."""
+    refusal(file)  # whatever is imported on the way
+    tracemalloc.start()
+    refusal(file)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize(
+    "shape", [(1 << 40, 4), (1 << 26, 4), (-1, 4), (0, 1 << 60), (1 << 62, 1 << 62)]
+)
+def test_an_array_that_claims_to_be_huge_costs_nothing(good, tmp_path, shape):
+    file = claim(good, tmp_path / "claims.npz", "commits", shape, "<i4")
+    assert peak(file) < 2_000_000
+    file = claim(good, tmp_path / "claims.npz", "header", (1 << 40,), "|u1")
+    assert peak(file) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(1 << 20, 1 << 10, 1 << 10), (1 << 27, 1, 1), (1 << 15, 1, 1 << 12), (1 << 30, 1 << 30, 0)],
+)
+def test_a_header_that_claims_to_be_huge_costs_nothing(basic, tmp_path, sizes):
+    claims = dict(zip(("steps", "rows", "length"), sizes, strict=True))
+    assert peak(with_header(basic, tmp_path, **claims)) < 2_000_000
+
+
+# Writing.
+
+
+def test_a_trace_that_cannot_be_written_is_refused_and_leaves_nothing(good, tmp_path, monkeypatch):
+    trace = tracefile.load(good)
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "trace.npz", ""):
+        with pytest.raises(TraceError, match="cannot be written"):
+            tracefile.save(trace, path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    (tmp_path / "old.npz").write_text("old")
+    with pytest.raises(TraceError, match="no space left"):
+        tracefile.save(trace, tmp_path / "old.npz")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "old.npz"]
+    assert (tmp_path / "old.npz").read_text() == "old"  # whole or not at all
+
+
+def test_folders_are_made_and_a_suffix_is_kept(good, tmp_path):
+    trace = tracefile.load(good)
+    assert tracefile.save(trace, tmp_path / "a" / "b" / "c").name == "c.npz"
+    assert tracefile.save(trace, tmp_path / "c.trace").name == "c.trace"
+    assert_equal(trace, tracefile.load(tmp_path / "c.trace"))
+
+
+def test_what_is_too_large_to_read_is_not_written(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(tracefile, "LARGEST", 100)
+    with pytest.raises(TraceError, match=r"trace\.row"):
+        tracefile.save(decoded(toy(seed=3), "basic")[0], tmp_path / "trace.npz")
+
+
+def test_equal_traces_make_equal_files(model, tmp_path):
+    one, two = (decoded(model, "full", seed=1)[0] for _ in range(2))
+    files = [
+        tracefile.save(trace, tmp_path / name).read_bytes()
+        for trace, name in ((one, "1"), (two, "2"))
+    ]
+    assert files[0] == files[1]

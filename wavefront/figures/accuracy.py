@@ -1,0 +1,50 @@
+"""Accuracy against what it costs: steps asked for, and forwards made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from wavefront.figures.marks import Line, beside, curve
+from wavefront.figures.picture import picture
+from wavefront.figures.style import TWO_COLUMNS, Style, looks
+
+
+class Point(NamedTuple):
+    """A share of right answers in [0, 1] with its 95 % interval, and its cost."""
+
+    steps: float
+    forwards: float
+    mean: float
+    low: float
+    high: float
+
+
+@picture
+def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> Figure:
+    """Two panels with one scale: against the step budget, and against the forwards made."""
+    figure = Figure(figsize=(TWO_COLUMNS, 2.3))
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    worn = looks(list(points), style)
+    for panel, name in zip(panels, ("steps", "forwards"), strict=True):
+        for number, (spec, found) in enumerate(points.items()):
+            ordered = sorted(found, key=lambda one: getattr(one, name))
+            columns = [[100 * getattr(one, n) for one in ordered] for n in ("mean", "low", "high")]
+            at = beside(number, len(points), [getattr(one, name) for one in ordered])
+            line = Line(at, *columns)
+            curve(panel, line, worn[spec], style, marks=True)
+            panel.lines[-1].set_label(worn[spec].label)
+        panel.set_xscale("log", base=2)
+        ticks = sorted({one.steps for found in points.values() for one in found})
+        panel.xaxis.set_major_locator(FixedLocator(ticks))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        panel.grid(axis="y")
+    panels[0].set(xlabel="steps asked for, T", ylabel="right answers (%)")
+    panels[1].set_xlabel("forwards made (mean over items)")
+    panels[0].legend(loc="lower right")
+    return figure

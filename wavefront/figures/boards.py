@@ -1,0 +1,50 @@
+"""A row of a trace as plain arrays over answer places, left to right: what figures draw."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from wavefront.trace import Trace
+
+
+class Board(NamedTuple):
+    """S steps of N answer places; `before` is what a step saw, (S, N) all of them."""
+
+    known: np.ndarray  # bool: decided before the step
+    scope: np.ndarray  # bool: where the strategy chose
+    commit: np.ndarray  # bool: decided by the step
+    chance: np.ndarray  # float: probability of the proposal; NaN where none was read
+    tokens: np.ndarray  # int: of the canvas before the step
+    last: np.ndarray  # (N,) int: of the canvas after the last step
+
+
+def board(trace: Trace, row: int) -> Board:
+    """The answer of one row."""
+    at = (trace.first.slot[row] >= 0).nonzero()[:, 0]
+    seen = list(trace.before())
+    last = [*trace.replay()][-1].tokens if len(trace) else trace.first.tokens
+
+    def steps(boards: Tensor) -> np.ndarray:
+        return boards[:, row][:, at].numpy()
+
+    known = np.array([canvas.known[row, at].numpy() for canvas in seen], dtype=bool)
+    chance = np.exp(steps(trace.logp).astype(float))
+    read = ~known if trace.full else steps(trace.commit)
+    return Board(
+        known=known,
+        scope=steps(trace.scope),
+        commit=steps(trace.commit),
+        chance=np.where(read, chance, np.nan),
+        tokens=np.array([canvas.tokens[row, at].numpy() for canvas in seen]),
+        last=last[row, at].numpy(),
+    )
+
+
+def end_of(trace: Trace, seen: Board) -> int:
+    """How many places the answer has before its first stop token; all, when none is known."""
+    stops = trace.about.get("options", {}).get("stop_ids", [])
+    ends = np.isin(seen.last, stops).nonzero()[0]
+    return int(ends[0]) if len(ends) else len(seen.last)

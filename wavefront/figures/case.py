@@ -1,0 +1,187 @@
+"""The case study as a film strip: one prompt under two strategies, moment by moment."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Patch
+
+from wavefront.figures.boards import Board, board, end_of
+from wavefront.figures.marks import key
+from wavefront.figures.picture import picture
+from wavefront.figures.schedules import tint
+from wavefront.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.trace import Trace
+
+MOMENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the steps
+SIZE = 7.2  # points, of the letters
+ADVANCE, LEADING = 0.602 * SIZE, 1.72 * SIZE  # of the monospaced font, in points
+GUTTER, MARGIN, HEAD, FOOT, GAP = 26.0, 4.0, 16.0, 20.0, 7.0  # points
+END, BREAK = "∎", "↵"
+
+
+class Cell(NamedTuple):
+    """Where a token stands: the same in every frame, by its final text."""
+
+    text: str
+    line: int
+    column: int
+
+
+@picture
+def case(
+    style: Style,
+    traces: Mapping[str, Trace],
+    pieces: Callable[[Sequence[int]], Sequence[str]],
+    row: int = 0,
+    at: Sequence[int] = (),
+) -> Figure:
+    """A column a strategy, a frame a moment; `pieces` turns token ids into texts.
+
+    `at` says after which steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every place
+    keeps the room of its final token, so that frames can be laid on one another.
+    """
+    strip = (TWO_COLUMNS * 72 - GUTTER - 2 * MARGIN) / len(traces)
+    letters = int((strip - 10) / ADVANCE)
+    boards = {spec: board(trace, row) for spec, trace in traces.items()}
+    films = {
+        spec: lay(_texts(boards[spec], end_of(trace, boards[spec]), pieces), letters)
+        for spec, trace in traces.items()
+    }
+    longest = max(len(seen.known) for seen in boards.values())
+    steps = list(at) or moments(longest)
+    lines = max((cell.line for film in films.values() for cell in film), default=0) + 1
+    frame = lines * LEADING + GAP
+    height = HEAD + FOOT + frame * len(steps)
+    figure = Figure(figsize=(TWO_COLUMNS, height / 72))
+    panel = figure.add_axes((0, 0, 1, 1))
+    panel.set(xlim=(0, TWO_COLUMNS * 72), ylim=(height, 0))
+    panel.axis("off")
+    worn = looks(list(traces), style)
+    for number, step in enumerate(steps):
+        top = HEAD + number * frame
+        panel.plot(
+            (MARGIN, TWO_COLUMNS * 72 - MARGIN), (top, top), color=style.faint, linewidth=0.5
+        )
+        panel.text(
+            MARGIN,
+            top + GAP / 2 + LEADING / 2,
+            f"{step}",
+            fontsize=7,
+            va="center",
+            color=style.soft,
+        )
+        before = steps[number - 1] if number else 0
+        for index, spec in enumerate(traces):
+            corner = (GUTTER + MARGIN + index * strip, top + GAP / 2)
+            _draw_frame(panel, style, boards[spec], films[spec], (before, step), corner, worn[spec])
+    panel.text(MARGIN, HEAD / 2, "step", fontsize=7, va="center", color=style.soft)
+    for index, spec in enumerate(traces):
+        panel.text(
+            GUTTER + MARGIN + index * strip,
+            HEAD / 2,
+            worn[spec].label,
+            fontsize=8,
+            va="center",
+            color=worn[spec].colour,
+            fontweight="bold",
+        )
+    _explain(figure, style, [worn[spec] for spec in traces])
+    return figure
+
+
+def moments(steps: int) -> list[int]:
+    """The steps after which a decode is looked at."""
+    return sorted({max(1, round(share * steps)) for share in MOMENTS})
+
+
+def lay(texts: Sequence[str], letters: int) -> list[Cell]:
+    """Tokens one after another in lines of so many letters; a line break breaks the line."""
+    cells: list[Cell] = []
+    line = column = 0
+    for text in texts:
+        shown = plain(text)
+        if column and column + len(shown) > letters:
+            line, column = line + 1, 0
+        cells.append(Cell(shown[:letters], line, column))
+        column += len(shown)
+        if "\n" in text:
+            line, column = line + 1, 0
+    return cells
+
+
+def plain(text: str) -> str:
+    """A token as it is shown: one line, no control characters, never nothing."""
+    shown = text.replace("\n", BREAK)
+    shown = "".join("\ufffd" if unicodedata.category(c)[0] == "C" else c for c in shown)
+    return shown or " "
+
+
+def _texts(seen: Board, end: int, pieces: Callable[[Sequence[int]], Sequence[str]]) -> list[str]:
+    """The final text of every place, up to the first end token and that one included."""
+    shown = list(pieces([int(token) for token in seen.last[:end]]))
+    return shown + ([END] if end < len(seen.last) else [])
+
+
+def _draw_frame(
+    panel: Axes,
+    style: Style,
+    seen: Board,
+    film: Sequence[Cell],
+    moment: tuple[int, int],
+    corner: tuple[float, float],
+    look: Look,
+) -> None:
+    """What stands after a step; coloured what came since the frame before."""
+    before, after = (min(step, len(seen.known)) for step in moment)
+    whole = np.concatenate([seen.known, (seen.known[-1:] | seen.commit[-1:])])
+    scope = np.concatenate([seen.scope, np.zeros_like(seen.scope[:1])])
+    for place, cell in enumerate(film):
+        x, y = corner[0] + cell.column * ADVANCE, corner[1] + cell.line * LEADING
+        width, known = len(cell.text) * ADVANCE, bool(whole[after, place])
+        fresh = known and not whole[before, place]
+        edge, fill = "none", "none"
+        if fresh:
+            fill = tuple(tint(look.colour, style))
+        elif not known:
+            edge = look.colour if scope[after, place] else style.faint
+        if fresh or not known:
+            panel.add_patch(
+                FancyBboxPatch(
+                    (x + 0.5, y + 0.9),
+                    width - 1.0,
+                    LEADING - 1.8,
+                    facecolor=fill,
+                    edgecolor=edge,
+                    boxstyle="round,pad=0,rounding_size=1.2",
+                    linewidth=0.7,
+                )
+            )
+        if known and cell.text.strip():
+            panel.text(
+                x,
+                y + LEADING / 2,
+                cell.text,
+                fontsize=SIZE,
+                family="DejaVu Sans Mono",
+                va="center_baseline",
+                color=style.ink,
+                parse_math=False,
+            )
+
+
+def _explain(figure: Figure, style: Style, worn: Sequence[Look]) -> None:
+    thin = {"facecolor": "none", "linewidth": 0.7}
+    entries = {
+        "decided since the frame above": tuple(
+            Patch(facecolor=tuple(tint(look.colour, style))) for look in worn
+        ),
+        "masked, in scope next": tuple(Patch(edgecolor=look.colour, **thin) for look in worn),
+        "masked, out of scope": Patch(edgecolor=style.faint, **thin),
+    }
+    key(figure, entries, columns=3, loc="lower center")

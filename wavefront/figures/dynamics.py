@@ -1,0 +1,181 @@
+"""Figure 4: how a decode moves: frontier, heat map, regret; alone and as three panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from wavefront.figures.marks import by_item, count_axis, curve, framed
+from wavefront.figures.picture import picture
+from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+from wavefront.measures.dynamics import Frontier, Heat
+from wavefront.measures.regret import Regret
+
+HEAT = {
+    "score": "score (log probability)",
+    "probability": "doubt of the proposal, 1 − p",
+    "entropy": "entropy (nats)",
+}
+SUREST = 1e-5
+AGAINST = {"lag": "steps since the commit", "t": "step"}
+
+
+@picture
+def frontier(style: Style, frontiers: Mapping[str, Frontier]) -> Figure:
+    """The leftmost masked and the furthest decided place, mean over items."""
+    figure, panel = _single(2.5)
+    _draw_frontier(panel, style, frontiers)
+    return figure
+
+
+@picture
+def heatmap(style: Style, heat: Heat) -> Figure:
+    """What the model made of every masked place at every step of one item."""
+    figure, panel = _single(2.8)
+    _draw_heat(figure, panel, style, heat)
+    return figure
+
+
+@picture
+def regret(
+    style: Style, regrets: Mapping[str, Regret], against: str = "lag", width: int = 1
+) -> Figure:
+    """The probability that decided tokens keep, mean over items with a 95 % interval.
+
+    Where only every so-many-th step was asked at, give that as `width`: a point then stands for as
+    many steps, so that every token counts the same in it.
+    """
+    figure, panel = _single(2.4)
+    _draw_regret(panel, style, regrets, against, width)
+    return figure
+
+
+@picture
+def dynamics(
+    style: Style,
+    frontiers: Mapping[str, Frontier],
+    heat: Heat,
+    regrets: Mapping[str, Regret],
+    width: int = 1,
+) -> Figure:
+    """The three panels of the paper's figure 4; `width` as for `regret`."""
+    figure = Figure(figsize=(TWO_COLUMNS, 2.35))
+    figure.set_layout_engine("constrained", w_pad=0.06)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1.18, 1))
+    _draw_frontier(left, style, frontiers)
+    _draw_heat(figure, middle, style, heat)
+    _draw_regret(right, style, regrets, "lag", width)
+    for panel, title in zip((left, middle, right), ("frontier", "heat map", "regret"), strict=True):
+        panel.set_title(title)
+    return figure
+
+
+def _single(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(ONE_COLUMN, height))
+    figure.set_layout_engine("constrained")
+    return figure, figure.subplots()
+
+
+def _draw_frontier(panel: Axes, style: Style, frontiers: Mapping[str, Frontier]) -> None:
+    worn = looks(list(frontiers), style)
+    last, places = 1, 1
+    for spec, found in frontiers.items():
+        steps = np.arange(len(found.t))
+        length = np.asarray(found.length, float)
+        for values, dash, width in (
+            (np.asarray(found.leftmost, float), "-", 1.4),
+            (np.asarray(found.furthest, float) + 1, (0, (1, 1.2)), 1.0),
+        ):
+            y = np.minimum(values, length).mean(1)
+            panel.plot(
+                steps,
+                y,
+                color=worn[spec].colour,
+                linestyle=dash,
+                linewidth=width,
+                zorder=3,
+                drawstyle="steps-post",
+            )
+        last, places = max(last, len(steps) - 1), max(places, int(length.max()))
+    panel.set(xlabel="step", ylabel="place in the answer", xlim=(0, last), ylim=(0, places))
+    count_axis(panel.xaxis, last, first=0)
+    count_axis(panel.yaxis, places, first=0)
+    key = [Line2D([], [], color=look.colour, label=look.label) for look in worn.values()]
+    key += [
+        Line2D([], [], color=style.ink, linewidth=1.4, label="first masked"),
+        Line2D([], [], color=style.ink, linewidth=1, linestyle=(0, (1, 1.2)), label="last decided"),
+    ]
+    # Above the diagonal, and below the line of a strategy that begins at the far end.
+    panel.legend(
+        handles=key,
+        loc="upper left",
+        bbox_to_anchor=(0.0, 0.95),
+        fontsize=6,
+        labelspacing=0.25,
+        handlelength=1.3,
+    )
+
+
+def _draw_heat(figure: Figure, panel: Axes, style: Style, heat: Heat) -> None:
+    values = np.asarray(heat.values, float)
+    steps, places = values.shape
+    norm = None
+    if heat.of == "probability":
+        # Most places are nearly sure, so doubt is what can be told apart; on a log scale.
+        values, norm = np.clip(1 - values, SUREST, 1), LogNorm(SUREST, 1)
+    bright = "viridis" if heat.of == "score" else "viridis_r"  # bright is sure
+    image = panel.imshow(
+        values,
+        cmap=colormaps[bright].with_extremes(bad=style.known),
+        norm=norm,
+        aspect="auto",
+        extent=(0.5, places + 0.5, steps + 0.5, 0.5),
+    )
+    step, place = np.asarray(heat.commit).nonzero()
+    panel.plot(
+        place + 1,
+        step + 1,
+        linestyle="",
+        marker="o",
+        markersize=1.5,
+        color="#000000",
+        markeredgewidth=0.3,
+        markeredgecolor="#ffffff",
+    )
+    panel.set(xlabel="place in the answer", ylabel="step")
+    count_axis(panel.xaxis, places)
+    count_axis(panel.yaxis, steps)
+    framed(panel, style)
+    bar = figure.colorbar(image, ax=panel, fraction=0.06, pad=0.03, aspect=30)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    bar.set_label(HEAT[heat.of], fontsize=7)
+    bar.ax.tick_params(labelsize=6, width=0.5, length=2)
+    bar.ax.tick_params(which="minor", length=0)
+    if norm is not None:
+        bar.ax.invert_yaxis()  # sure at the top, as bright is
+
+
+def _draw_regret(
+    panel: Axes, style: Style, regrets: Mapping[str, Regret], against: str, width: int
+) -> None:
+    worn = looks(list(regrets), style)
+    lowest, last = 1.0, 1.0
+    for spec, found in regrets.items():
+        x = np.asarray(found.lag if against == "lag" else found.t)
+        x = (x - 1) // width * width + (width + 1) / 2  # the middle of its bin
+        line = by_item(found.row, x, found.probability)
+        curve(panel, line._replace(high=np.minimum(np.asarray(line.high), 1)), worn[spec], style)
+        panel.lines[-1].set_label(worn[spec].label)
+        lowest = min(lowest, float(np.min(np.asarray(line.low))))
+        last = max(last, float(line.x[-1]) + (width - 1) / 2)
+    panel.set(xlabel=AGAINST[against], ylabel="probability of the token in place")
+    room = max(1 - lowest, 0.002)
+    panel.set(xlim=(0, last), ylim=(max(0.0, 1 - 1.5 * room), 1 + 0.04 * room))
+    panel.grid(axis="y")
+    panel.legend(loc="lower left", fontsize=6, labelspacing=0.25)

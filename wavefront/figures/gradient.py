@@ -1,0 +1,93 @@
+"""Entropy by distance to the known, and how often the surest places lie in a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from wavefront.figures.marks import Line, beside, curve, hatch, key
+from wavefront.figures.picture import picture
+from wavefront.figures.style import TWO_COLUMNS, Style, looks
+from wavefront.measures.gradient import Containment
+
+SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
+
+
+@picture
+def gradient(
+    style: Style,
+    entropy: Mapping[str, Line],
+    containment: Mapping[str, Mapping[str, Containment]],
+) -> Figure:
+    """Left: mean entropy by distance, x the upper ends of octaves 1, 2, 3-4, 5-8, ...
+
+    Right: the share of the surest places inside each scope.
+
+    Both by the strategy that was decoding; a mark shows what chance would give.
+    """
+    figure = Figure(figsize=(TWO_COLUMNS, 2.45))
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    left, right = figure.subplots(1, 2)
+    _draw_entropy(left, style, entropy)
+    _draw_containment(right, style, containment)
+    handles, labels = left.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    entries["as many places drawn at random"] = Line2D([], [], color=style.ink, linewidth=1.2)
+    key(figure, entries, columns=4)
+    return figure
+
+
+def _draw_entropy(panel: Axes, style: Style, entropy: Mapping[str, Line]) -> None:
+    worn = looks(list(entropy), style)
+    for number, (spec, line) in enumerate(entropy.items()):
+        moved = line._replace(x=beside(number, len(entropy), line.x))
+        curve(panel, moved, worn[spec], style, marks=True)
+        panel.lines[-1].set_label(worn[spec].label)
+    last = max(float(max(line.x)) for line in entropy.values())
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_locator(FixedLocator([2.0**n for n in range(12) if 2**n <= last]))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x <= 2 else f"{x / 2 + 1:g}–{x:g}")
+    panel.tick_params(axis="x", labelsize=6.5)
+    panel.set(xlabel="distance to the nearest known place", ylabel="mean entropy (nats)")
+    panel.set_ylim(bottom=0)
+    panel.set_title("entropy of masked places")
+    panel.grid(axis="y")
+
+
+def _draw_containment(
+    panel: Axes, style: Style, containment: Mapping[str, Mapping[str, Containment]]
+) -> None:
+    worn = looks(list(containment), style)
+    names = [name for name in SCOPES if all(name in found for found in containment.values())]
+    width = 0.8 / len(containment)
+    half = 0.43 * width
+    for index, (spec, found) in enumerate(containment.items()):
+        for place, name in enumerate(names):
+            at = place + (index - (len(containment) - 1) / 2) * width
+            panel.bar(
+                at,
+                100 * found[name].part,
+                2 * half,
+                color=worn[spec].colour,
+                zorder=2,
+                hatch=hatch(worn[spec]),
+            )
+            panel.hlines(
+                100 * found[name].chance,
+                at - half,
+                at + half,
+                color=style.ink,
+                linewidth=1.2,
+                zorder=3,
+            )
+    panel.set_xticks(range(len(names)), [SCOPES[name] for name in names])
+    panel.tick_params(axis="x", length=0)
+    panel.set_ylabel("surest places inside (%)")
+    panel.set_ylim(0, 101)
+    panel.set_title("where the surest places lie")
+    panel.grid(axis="y")

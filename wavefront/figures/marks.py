@@ -1,0 +1,99 @@
+"""Parts that several figures share: lines with intervals, whole-number axes, frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from wavefront.figures.style import Look, Style
+
+
+class Line(NamedTuple):
+    """Points to join, with an interval around each where there is one."""
+
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+    low: Sequence[float] | np.ndarray | None = None
+    high: Sequence[float] | np.ndarray | None = None
+
+
+def by_item(row: Any, x: Any, value: Any) -> Line:
+    """The mean of `value` at every x over items, with a 95 % interval over items.
+
+    Events of one item are no independent witnesses, so an item counts once, by its own mean.
+    """
+    rows, places, values = (np.asarray(one) for one in (row, x, value))
+    pairs, group = np.unique(np.stack([places, rows], 1), axis=0, return_inverse=True)
+    count = np.bincount(group.ravel(), minlength=len(pairs))
+    means = np.bincount(group.ravel(), values.astype(float), len(pairs)) / np.maximum(count, 1)
+    at = np.unique(pairs[:, 0])
+    of = [means[pairs[:, 0] == one] for one in at]
+    middle = np.array([one.mean() for one in of])
+    # One item has no spread to tell of.
+    reach = [1.96 * one.std(ddof=1) / len(one) ** 0.5 if len(one) > 1 else 0.0 for one in of]
+    return Line(at, middle, middle - np.array(reach), middle + np.array(reach))
+
+
+def curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
+    """A line with its band or, where there are few points, with marks and bars."""
+    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    panel.plot(
+        x,
+        y,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.mark if marks else "",
+        markerfacecolor=style.paper if look.hollow else look.colour,
+        markeredgecolor=look.colour,
+        zorder=3,
+    )
+    if line.low is None or line.high is None:
+        return
+    low, high = np.asarray(line.low, float), np.asarray(line.high, float)
+    if marks:
+        panel.vlines(x, low, high, color=look.colour, linewidth=0.8, zorder=2)
+    else:
+        panel.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0, zorder=1)
+
+
+def count_axis(axis: Any, last: int, *, first: int = 1, parts: int = 4) -> None:
+    """Ticks at the ends and at equal parts between, where that gives whole numbers."""
+    if last >= parts and last % parts == 0:
+        inner = [last * part // parts for part in range(1, parts + 1)]
+        axis.set_major_locator(FixedLocator([first, *inner]))
+    else:
+        axis.set_major_locator(MaxNLocator(parts, integer=True, min_n_ticks=3))
+
+
+def framed(panel: Axes, style: Style) -> None:
+    """A faint frame all round, for panels that are pictures."""
+    panel.spines[["top", "right"]].set_visible(True)
+    for spine in panel.spines.values():
+        spine.set_color(style.faint)
+
+
+def beside(number: int, count: int, x: Any) -> np.ndarray:
+    """x on a log axis, moved a little, so that the bars of several lines stand side by side."""
+    return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
+
+
+def key(figure: Figure, entries: Mapping[str, Any], *, columns: int, **more: Any) -> None:
+    """One legend for all panels, below them; a tuple of handles is shown as one swatch."""
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.1)},
+        ncols=columns,
+        **{"loc": "outside lower center", "columnspacing": 1.8, "handlelength": 2.2, **more},
+    )
+
+
+def hatch(look: Look) -> str | None:
+    """What tells two bars of one colour apart."""
+    return "//////" if look.hollow else None

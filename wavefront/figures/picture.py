@@ -1,0 +1,68 @@
+"""Picture: a figure that can be drawn in either style, and written as files."""
+
+from __future__ import annotations
+
+import functools
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from wavefront.figures.style import LIGHT, STYLES, Style
+
+Given = ParamSpec("Given")
+
+# Neither dates nor versions: equal input makes equal files.
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "wavefront"},
+    "png": {"Software": "wavefront"},
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure not yet drawn; a notebook shows it as it is."""
+
+    draw: Callable[[Style], Figure]
+
+    def bytes(self, kind: str = "svg", style: Style = LIGHT) -> bytes:
+        """The figure as a file of `kind`, svg or png."""
+        file = io.BytesIO()
+        with warnings.catch_warnings(), matplotlib.rc_context(style.settings):
+            # What a model wrote may hold letters that the font lacks; it shows a box for them.
+            warnings.filterwarnings("ignore", message=".*[Gg]lyph", category=UserWarning)
+            self.draw(style).savefig(file, format=kind, metadata=_METADATA[kind])
+        return file.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.bytes("png")
+
+
+def picture(
+    draw: Callable[Concatenate[Style, Given], Figure],
+) -> Callable[Given, Picture]:
+    """A function that draws in a style it is given becomes one that returns a Picture."""
+
+    @functools.wraps(draw)
+    def make(*args: Given.args, **kwargs: Given.kwargs) -> Picture:
+        return Picture(lambda style: draw(style, *args, **kwargs))
+
+    return make
+
+
+def save(figure: Picture, folder: str | Path, name: str) -> list[Path]:
+    """Write `name.png`, `name.svg`, `name-dark.png` and `name-dark.svg` into the folder."""
+    home = Path(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    written = []
+    for style in STYLES:
+        for kind in ("png", "svg"):
+            file = home / f"{name}{'' if style is LIGHT else '-dark'}.{kind}"
+            file.write_bytes(figure.bytes(kind, style))
+            written.append(file)
+    return written

@@ -1,0 +1,80 @@
+"""Figure 1: what each strategy decides when, drawn from real decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from wavefront.figures.boards import board, end_of
+from wavefront.figures.marks import count_axis, framed, key
+from wavefront.figures.picture import picture
+from wavefront.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.trace import Trace
+
+
+@picture
+def schedules(style: Style, traces: Mapping[str, Trace], row: int = 0) -> Figure:
+    """A panel a strategy: answer places across, steps downwards; `traces` by spec string."""
+    columns = len(traces)
+    figure = Figure(figsize=(TWO_COLUMNS, 0.62 + TWO_COLUMNS / max(3, columns)))
+    figure.set_layout_engine("constrained", w_pad=0.05, wspace=0.03)
+    across = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
+    worn = looks(list(traces), style)
+    for panel, (spec, trace) in zip(across, traces.items(), strict=True):
+        draw_schedule(panel, style, trace, row, worn[spec])
+    across[0].set_ylabel("step")
+    _explain(figure, style, worn.values())
+    return figure
+
+
+def draw_schedule(panel: Axes, style: Style, trace: Trace, row: int, look: Look) -> None:
+    """One panel of it."""
+    seen = board(trace, row)
+    steps, places = seen.known.shape
+    image = np.broadcast_to(to_rgb(style.paper), (steps, places, 3)).copy()
+    image[seen.known] = to_rgb(style.known)
+    image[seen.scope & ~seen.known] = tint(look.colour, style)
+    image[seen.commit] = to_rgb(look.colour)
+    panel.imshow(image, aspect="auto", extent=(0.5, places + 0.5, steps + 0.5, 0.5))
+    panel.set_title(look.label, color=look.colour)
+    panel.set_xlabel("place in the answer")
+    count_axis(panel.xaxis, places)
+    count_axis(panel.yaxis, steps)
+    framed(panel, style)
+    end = end_of(trace, seen)
+    if end < places:
+        panel.axvline(end + 0.5, color=style.ink, linewidth=0.6, linestyle=(0, (1, 2)))
+        panel.text(
+            1.0,
+            1.01,
+            "end tokens",
+            fontsize=6,
+            color=style.soft,
+            ha="right",
+            va="bottom",
+            transform=panel.transAxes,
+        )
+
+
+def tint(colour: str, style: Style) -> np.ndarray:
+    """The colour thinned with the paper's."""
+    share = 0.30 if style.name == "light" else 0.45
+    return share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(style.paper))
+
+
+def _explain(figure: Figure, style: Style, worn: Iterable[Look]) -> None:
+    """One key for all panels."""
+    colours = [look.colour for look in worn]
+    masked = Patch(facecolor=style.paper, edgecolor=style.soft, linewidth=0.5)
+    entries = {
+        "decided at this step": tuple(Patch(color=colour) for colour in colours),
+        "in scope": tuple(Patch(color=tuple(tint(colour, style))) for colour in colours),
+        "decided before": Patch(color=style.known),
+        "masked, out of scope": masked,
+    }
+    key(figure, entries, columns=4)

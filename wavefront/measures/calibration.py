@@ -1,0 +1,209 @@
+"""Calibration under teacher forcing: how often a proposal of probability p is right.
+
+The strategy chooses places as ever, and what is written there is the truth, so that a wrong token
+never spoils what comes after it. Of each choice the proposal's probability and whether it was right
+are kept. (A trace of such a decode holds proposals, so it does not replay.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import Canvas, blank
+from wavefront.engine import Advance, Flags, advance, decode
+from wavefront.errors import OptionError, whole
+from wavefront.masks import first, positions
+from wavefront.measures._shared import offsets
+from wavefront.model import Model
+from wavefront.rows import Config, Rows, Step, settle
+
+
+class Lesson(NamedTuple):
+    """Canvases whose answers are known."""
+
+    canvas: Canvas
+    truth: Tensor  # (B, L) long: what belongs at every place to fill
+    steps: list[int]  # T = N, row by row
+
+
+def forced(
+    prompts: Sequence[Sequence[int]],
+    references: Sequence[Sequence[int]],
+    *,
+    eos: int,
+    mask_id: int,
+    pad_id: int,
+    length: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Lesson:
+    """Each prompt with places for its reference and one EOS; or for EOS up to `length` places."""
+    if len(prompts) != len(references) or not prompts:
+        raise OptionError(f"There are {len(prompts)} prompts for {len(references)} references.")
+    longest = max(len(one) for one in references) + 1
+    if length is not None and length < longest:
+        raise OptionError(f"The longest reference needs {longest} places: length is {length}.")
+    sizes = [len(one) + 1 if length is None else length for one in references]
+    canvas = blank(prompts, sizes, mask_id=mask_id, pad_id=pad_id)
+    truth = canvas.tokens.clone()
+    for row, (one, size) in enumerate(zip(references, sizes, strict=True)):
+        truth[row, canvas.slot[row] >= 0] = torch.tensor([*one, *[eos] * (size - len(one))])
+    canvas = Canvas(*(part.to(device) for part in canvas))
+    return Lesson(canvas, truth.to(device), sizes)
+
+
+def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
+    """An `Advance` that writes `truth` (B, L) wherever the strategy commits.
+
+    `prefix` is the other reading of a "ground-truth prefix": the strategy still says which places
+    it would commit, but the truth is written from the left, as many places as it asked for. It is
+    then made to see its front move as if it had chosen them.
+    """
+
+    def run(
+        model: Model, config: Config, rows: Rows, width: int, padded: bool
+    ) -> tuple[Rows, Sequence[Step], Flags]:
+        if config.sampling.eos == "stop":
+            raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
+        if prefix and config.schedule.revises:
+            raise OptionError(
+                f"{config.schedule!r} takes back what it commits, which a prefix does not allow."
+            )
+        after, (step,), flags = advance(model, config, rows, width, padded)
+        if prefix:
+            after = _from_the_left(config, rows, after, step, model.mask_id)
+        filled = after.canvas.known & (after.canvas.slot >= 0)
+        canvas = after.canvas._replace(tokens=torch.where(filled, truth, after.canvas.tokens))
+        after = after._replace(canvas=canvas)
+        step = step._replace(canvas=canvas, final=after.final, done=after.done)
+        return after, [step], flags._replace(done=after.done.all())
+
+    return run
+
+
+def _from_the_left(config: Config, rows: Rows, after: Rows, step: Step, mask_id: int) -> Rows:
+    """The rows if the strategy had found the leftmost places the best."""
+    place = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
+    told = rows._replace(proposal=step.view.proposal, stats=step.view.stats, score=-place.float())
+    void = after.step == rows.step  # reached for more than was read, and stood still
+    no = torch.zeros_like(void)
+    led, _, decision = settle(config, told, mask_id, bad=no, void=void)
+    # What it commits now are the leftmost, unless it does not go by the score at all.
+    leftmost = first(rows.canvas.masked, decision.commit.sum(-1))
+    canvas = rows.canvas.commit(leftmost, step.view.proposal)
+    return led._replace(canvas=canvas, final=canvas.known, bad_step=after.bad_step)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Every place that was chosen: how sure its proposal was, and whether it was right."""
+
+    confidence: Tensor  # (n,) float32: the probability of the proposal
+    correct: Tensor  # (n,) bool
+    row: Tensor  # (n,) long, as the rest
+    place: Tensor
+    t: Tensor
+    rows: int = 0  # in the batch
+
+    def reliability(self, bins: int = 10) -> Reliability:
+        return reliability(self.confidence, self.correct, bins)
+
+    @staticmethod
+    def join(parts: Sequence[Outcomes]) -> Outcomes:
+        """The outcomes of several batches as one."""
+        confidence, correct, place, t = (
+            torch.cat([getattr(part, name) for part in parts])
+            for name in ("confidence", "correct", "place", "t")
+        )
+        counts = [part.rows for part in parts]
+        row = offsets([part.row for part in parts], counts)
+        return Outcomes(confidence, correct, row, place, t, sum(counts))
+
+
+def taught(
+    model: Model,
+    lesson: Lesson,
+    config: Config,
+    *,
+    prefix: bool = False,
+    seeds: Sequence[int] | None = None,
+) -> Outcomes:
+    """Decode a lesson and keep what came of every choice, also of those taken back later."""
+    count = lesson.truth.shape[0]
+    steps = decode(
+        model,
+        lesson.canvas,
+        config,
+        steps=lesson.steps,
+        seeds=[0] * count if seeds is None else seeds,
+        run=teach(lesson.truth, prefix=prefix),
+    )
+    kept: list[tuple[Tensor, ...]] = []
+    for step in steps:  # on the device until the end
+        view = step.view
+        right = view.proposal == lesson.truth
+        kept.append((step.decision.commit, view.stats.logp, right, view.clock.step))
+    if not kept:
+        raise OptionError("The lesson is empty: there is no place to fill.")
+    commit, logp, right, clock = (torch.stack(column).cpu() for column in zip(*kept, strict=True))
+    index, row, place = commit.nonzero().T
+    return Outcomes(
+        confidence=logp[commit].exp(),
+        correct=right[commit],
+        row=row,
+        place=place,
+        t=clock[index, row] + 1,
+        rows=count,
+    )
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Equal-width bins of confidence: [0, 1/n), … the last one with its upper edge."""
+
+    edges: Tensor  # (bins + 1,) float64
+    count: Tensor  # (bins,) long
+    confidence: Tensor  # (bins,) float64: the mean; NaN in an empty bin
+    accuracy: Tensor  # (bins,) float64: the share that was right; NaN in an empty bin
+
+    @property
+    def total(self) -> int:
+        return int(self.count.sum())
+
+    @property
+    def gap(self) -> Tensor:
+        """(bins,) float64: accuracy less confidence; below 0 is overconfident."""
+        return self.accuracy - self.confidence
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error: the mean gap, a bin weighing as much as it holds."""
+        return float((self.gap.abs().nan_to_num() * self.count).sum() / self.count.sum())
+
+    @property
+    def mce(self) -> float:
+        """Maximum calibration error: the largest gap of a bin that holds anything."""
+        return float(self.gap.abs().nan_to_num().max()) if self.total else float("nan")
+
+
+def reliability(confidence: Any, correct: Any, bins: int = 10) -> Reliability:
+    """Bins of (probability of a proposal, was it right)."""
+    whole("bins", bins, 1)
+    sure = torch.as_tensor(confidence, dtype=torch.float64)
+    right = torch.as_tensor(correct, dtype=torch.float64)
+    if sure.shape != right.shape or sure.dim() != 1:
+        raise OptionError(f"{[*sure.shape]} confidences do not pair with {[*right.shape]} results.")
+    if not bool(((sure >= 0) & (sure <= 1)).all()):
+        raise OptionError("A confidence is a probability, between 0 and 1.")
+    index = (sure * bins).long().clamp(max=bins - 1)  # exact: float32 leaves the double room
+    count = torch.bincount(index, minlength=bins)
+    return Reliability(
+        edges=torch.arange(bins + 1).double() / bins,
+        count=count,
+        confidence=torch.bincount(index, sure, bins) / count,
+        accuracy=torch.bincount(index, right, bins) / count,
+    )

@@ -1,0 +1,159 @@
+"""Cost: forwards, places computed, FLOPs, and tokens for them.
+
+FLOPs are counted from the architecture: two for every multiply and add of a matrix product and of
+attention. Norms, rotation, softmax and the sampler are left out, as profilers leave them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront import spec
+from wavefront.errors import OptionError, SpecError, real, whole
+from wavefront.measures._shared import (
+    budget,
+    counted,
+    final_canvas,
+    option,
+    stop_ids_of,
+    visible_places,
+)
+from wavefront.models.architecture import Architecture
+from wavefront.rows import Config, reach, start
+from wavefront.trace import Trace
+
+
+class Flops(NamedTuple):
+    """Floating-point operations, by where they are spent."""
+
+    layers: int  # the matrices of all blocks
+    attention: int  # scores and mixing
+    head: int  # logits
+
+    @property
+    def total(self) -> int:
+        return self.layers + self.attention + self.head
+
+    def times(self, count: int) -> Flops:
+        return Flops(*(count * part for part in self))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a batch. Tokens are those a reader sees; places are all that were decided."""
+
+    rows: int
+    forwards: int  # of the batch, surplus ones included
+    token_forwards: int  # places computed in them, padding too; guidance computes each twice
+    visible: int
+    places: int
+    candidates: Tensor  # (B,) long: the sizes of the scope added up, what the strategy weighed
+    bound: Tensor  # (B,) long: F x T, the paper's bound on it
+    flops: Flops | None = None
+    seconds: float | None = None
+
+    @property
+    def visible_per_forward(self) -> float:
+        """Visible tokens for each forward of a row: a forward of B rows is B of them."""
+        return _ratio(self.visible, self.forwards * self.rows)
+
+    @property
+    def places_per_forward(self) -> float:
+        """Decided places for each forward of a row."""
+        return _ratio(self.places, self.forwards * self.rows)
+
+    @property
+    def visible_per_second(self) -> float | None:
+        return None if self.seconds is None else _ratio(self.visible, self.seconds)
+
+    @property
+    def places_per_second(self) -> float | None:
+        return None if self.seconds is None else _ratio(self.places, self.seconds)
+
+
+def _ratio(count: float, of: float) -> float:
+    return count / of if of else float("nan")
+
+
+def measure(
+    trace: Trace,
+    model: Any = None,
+    *,
+    stop_ids: Sequence[int] | None = None,
+    size: int = 8,
+    seconds: float | None = None,
+    read: int | None = None,
+) -> Cost:
+    """What a decode cost; FLOPs when its model is given, rates when its wall time is.
+
+    `size` is the F of the bound F x T, the same for every strategy. `read` is how many places of a
+    row each forward read; by default what the header's strategy asks for, or else all to be filled.
+    """
+    whole("size", size, 1)
+    if seconds is not None:
+        real("seconds", seconds, 0)
+    rows, length = trace.first.tokens.shape
+    canvas = final_canvas(trace)
+    boards = rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "draft") or 1)
+    flops = None
+    if model is not None:
+        width = places_read(trace) if read is None else read
+        flops = forward_flops(model, length, read=width, rows=boards).times(trace.forwards)
+    weighed = torch.where(counted(trace), trace.scope.sum(-1), 0)
+    return Cost(
+        rows=rows,
+        forwards=trace.forwards,
+        token_forwards=trace.forwards * boards * length,
+        visible=int(visible_places(trace, stop_ids_of(trace, stop_ids)).sum()),
+        places=int((canvas.known & (canvas.slot >= 0)).sum()),
+        candidates=weighed.sum(0),
+        bound=size * budget(trace),
+        flops=flops,
+        seconds=seconds,
+    )
+
+
+def places_read(trace: Trace) -> int:
+    """How many places of a row each forward of this decode read, as its header lets tell."""
+    places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
+    text, steps = option(trace, "schedule"), option(trace, "steps")
+    if trace.full or option(trace, "fixed_budget") or (option(trace, "draft") or 0) > 1:
+        return places
+    try:
+        schedule = spec.resolve(text, "schedules", outside=False) if text and steps else None
+    except SpecError:
+        schedule = None
+    if schedule is None:
+        return places
+    # As the loop plans it: the strategy's guess, or the first reach where that is more.
+    count = trace.first.tokens.shape[0]
+    config = Config(schedule=schedule)
+    rows = start(trace.first, config, [int(steps)] * count, [0] * count)
+    guess = max(schedule.width(n, int(steps)) for n in rows.length.tolist())
+    return min(places, max(guess, int(reach(config, rows).sum(-1).max())))
+
+
+def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int = 1) -> Flops:
+    """Of one forward over `rows` boards of `length` places, of which `read` are read (None: all).
+
+    The last block computes keys and values everywhere, and all the rest only where it is read.
+    """
+    arch = getattr(model, "config", model)
+    if not isinstance(arch, Architecture):
+        raise OptionError(f"{type(model).__name__} has no architecture to count operations of.")
+    wanted = length if read is None else read
+    whole("read", wanted, 0)
+    width, full = arch.width, arch.layers - 1
+    project = 2 * width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim  # of one place
+    mix = 2 * width * width + 6 * width * arch.mlp_width
+    look = 4 * length * width  # of one place: scores, and the values weighed by them
+    return Flops(
+        layers=arch.layers * length * project + (full * length + wanted) * mix,
+        attention=(full * length + wanted) * look,
+        head=2 * wanted * width * arch.vocab_size,
+    ).times(rows)

@@ -1,0 +1,107 @@
+"""Dynamics: where the frontier stands after every step, and what is thought of every place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wavefront.errors import OptionError, one_of
+from wavefront.masks import FAR
+from wavefront.measures._shared import counted, need_full
+from wavefront.trace import Trace
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """By slot. Index 0 is the canvas as given, index s the canvas after s recorded steps."""
+
+    t: Tensor  # (S + 1, B) long: the row's own clock
+    leftmost: Tensor  # (S + 1, B) long: the first masked slot; N when none is
+    furthest: Tensor  # (S + 1, B) long: the last decided slot; -1 when none is
+    length: Tensor  # (B,) long: N
+    live: Tensor  # (S + 1, B) bool: the step counts for the row; else the values are held
+
+    @property
+    def plateau(self) -> Tensor:
+        """(B,) long: the most steps in a row that left the first masked slot where it was."""
+        most = run = torch.zeros_like(self.length)
+        for step in range(1, len(self.t)):
+            still = self.live[step] & (self.leftmost[step] == self.leftmost[step - 1])
+            run = torch.where(still, run + 1, torch.where(self.live[step], 0, run))
+            most = torch.maximum(most, run)
+        return most
+
+    @staticmethod
+    def join(parts: Sequence[Frontier]) -> Frontier:
+        """The rows of several batches as one; shorter ones are held at their end."""
+        longest = max(len(part.t) for part in parts)
+
+        def held(part: Tensor, dead: bool = False) -> Tensor:
+            tail = part[-1:].expand(longest - len(part), -1)
+            return torch.cat([part, torch.zeros_like(tail) if dead else tail])
+
+        return Frontier(
+            t=torch.cat([held(p.t) for p in parts], 1),
+            leftmost=torch.cat([held(p.leftmost) for p in parts], 1),
+            furthest=torch.cat([held(p.furthest) for p in parts], 1),
+            length=torch.cat([p.length for p in parts]),
+            live=torch.cat([held(p.live, dead=True) for p in parts], 1),
+        )
+
+
+def frontier(trace: Trace) -> Frontier:
+    """The leftmost masked and the furthest committed slot against t; any trace will do."""
+    slot = trace.first.slot
+    length = (slot >= 0).sum(-1)
+    t, leftmost, furthest = [torch.zeros_like(length)], [], []
+    live = torch.cat([torch.ones_like(length, dtype=torch.bool)[None], counted(trace)])
+    for canvas in (trace.first, *trace.replay()):
+        # Where nothing is masked, the first masked slot is the one after the last.
+        masked = torch.where(canvas.masked, slot, FAR).amin(-1)
+        leftmost.append(torch.minimum(masked, length))
+        furthest.append(torch.where(canvas.known, slot, -1).amax(-1))
+    for own, moves in zip(trace.step, live[1:], strict=True):
+        t.append(torch.where(moves, own + 1, t[-1]))
+    return Frontier(torch.stack(t), torch.stack(leftmost), torch.stack(furthest), length, live)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One row as a picture: its counted steps S' by its N slots."""
+
+    of: str
+    row: int
+    t: Tensor  # (S',) long
+    values: Tensor  # (S', N) float32; NaN where the slot was decided
+    scope: Tensor  # (S', N) bool
+    commit: Tensor  # (S', N) bool
+
+
+def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
+    """Scores, probabilities or entropies of one row of a full trace, by step and slot."""
+    need_full(trace, "A heat map")
+    one_of("of", of, ("score", "probability", "entropy"))
+    rows = trace.first.tokens.shape[0]
+    if not 0 <= row < rows:
+        raise OptionError(f"row must be between 0 and {rows - 1}, not {row}.")
+    board = {"score": trace.score, "probability": trace.logp.exp(), "entropy": trace.entropy}[of]
+    assert board is not None  # a full trace has them
+    inside = trace.first.slot[row] >= 0
+    steps = counted(trace)[:, row]
+
+    def cut(part: Tensor) -> Tensor:
+        return part[steps][:, row][:, inside]
+
+    masked = [canvas.masked for canvas in trace.before()]
+    undecided = cut(torch.stack(masked) if masked else trace.commit)
+    return Heat(
+        of,
+        row,
+        t=trace.step[steps, row] + 1,
+        values=torch.where(undecided, cut(board), float("nan")),
+        scope=cut(trace.scope),
+        commit=cut(trace.commit),
+    )

@@ -1,0 +1,82 @@
+"""Premature EOS: when a decode first commits an end, how many ends, and how long the text is.
+
+The paper's first motivation: a strategy that looks everywhere settles the end before the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import is_any
+from wavefront.errors import OptionError
+from wavefront.measures._shared import budget, stop_ids_of, visible_places
+from wavefront.trace import Trace
+
+
+@dataclass(frozen=True)
+class Endings:
+    """All (B,) long, an entry per row."""
+
+    first: Tensor  # t of the first commit of a stop token, from 1; 0: there was none
+    steps: Tensor  # T
+    ends: Tensor  # commits of stop tokens
+    commits: Tensor  # all commits, also those that were taken back
+    visible: Tensor  # tokens of the text as it is read
+    reference: Tensor | None = None  # tokens of the reference, where given
+
+    @property
+    def when(self) -> Tensor:
+        """(B,) float64: the first end as a share of the budget; NaN where there is none."""
+        return torch.where(self.first > 0, self.first.double() / self.steps, float("nan"))
+
+    @property
+    def share(self) -> Tensor:
+        """(B,) float64: of the commits, those that are stop tokens."""
+        return self.ends.double() / self.commits
+
+    @property
+    def ratio(self) -> Tensor:
+        """(B,) float64: visible length over the reference's; NaN without a reference."""
+        if self.reference is None:
+            return torch.full_like(self.visible, float("nan"), dtype=torch.float64)
+        return torch.where(self.reference > 0, self.visible.double() / self.reference, float("nan"))
+
+    @staticmethod
+    def join(parts: Sequence[Endings]) -> Endings:
+        """The rows of several batches as one."""
+        names = ("first", "steps", "ends", "commits", "visible")
+        told = [part.reference for part in parts if part.reference is not None]
+        return Endings(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in names),
+            reference=torch.cat(told) if len(told) == len(parts) else None,
+        )
+
+
+def measure(
+    trace: Trace,
+    *,
+    stop_ids: Sequence[int] | None = None,
+    reference: Sequence[int] | None = None,
+) -> Endings:
+    """Any trace will do. `reference` counts the tokens of each row's reference answer."""
+    ids = stop_ids_of(trace, stop_ids)
+    rows = trace.first.tokens.shape[0]
+    if reference is not None and len(reference) != rows:
+        raise OptionError(f"There are {rows} rows and {len(reference)} reference lengths.")
+    ends = (trace.commit & is_any(trace.tokens, ids)).sum(-1)
+    t = torch.where(ends > 0, trace.step + 1, torch.iinfo(torch.long).max)
+    first = torch.zeros(rows, dtype=torch.long)
+    if len(trace):
+        first = torch.where(ends.any(0), t.amin(0), 0)
+    return Endings(
+        first=first,
+        steps=budget(trace),
+        ends=ends.sum(0),
+        commits=trace.commit.sum((0, 2)),
+        visible=visible_places(trace, ids).sum(-1),
+        reference=None if reference is None else torch.tensor(list(reference), dtype=torch.long),
+    )

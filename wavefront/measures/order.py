@@ -1,0 +1,72 @@
+"""Order: how far a decode is from left to right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wavefront.masks import distance
+from wavefront.measures._shared import lasting, stop_ids_of, visible_places
+from wavefront.trace import Trace
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Order:
+    """All (B,), float64 unless said; NaN where a row has too few commits to say."""
+
+    tau: Tensor  # Kendall's tau-b of place and step of commit: 1 left to right, -1 right to left
+    inversions: Tensor  # of the pairs committed at different steps, those right before left
+    jump: Tensor  # places between one commit and the next, left to right within a step
+    adjacent: Tensor  # of the commits, those next to a place known before the step
+    commits: Tensor  # long
+
+    @staticmethod
+    def join(parts: Sequence[Order]) -> Order:
+        """The rows of several batches as one."""
+        names = ("tau", "inversions", "jump", "adjacent", "commits")
+        return Order(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+def measure(trace: Trace, *, visible: bool = False, stop_ids: Sequence[int] | None = None) -> Order:
+    """The order of a trace's commits. Distances are by position, as they are everywhere.
+
+    Pairs are those of the commits that lasted; jumps and neighbours are of every commit, also of
+    those that were taken back. `visible` keeps to the lasting commits of the text that is read.
+    """
+    last = lasting(trace)
+    every = trace.commit
+    if visible:
+        every = last = last & visible_places(trace, stop_ids_of(trace, stop_ids))
+    beside = [(distance(canvas.known) == 1) for canvas in trace.before()]
+    next_to = every & torch.stack(beside) if beside else every
+    rows = range(every.shape[1])
+    pairs = [_pairs(last[:, row]) for row in rows]
+    commits = every.sum((0, 2))
+    return Order(
+        tau=torch.tensor([tau for tau, _ in pairs], dtype=torch.float64),
+        inversions=torch.tensor([share for _, share in pairs], dtype=torch.float64),
+        jump=torch.tensor([_jump(every[:, row]) for row in rows], dtype=torch.float64),
+        adjacent=next_to.sum((0, 2)).double() / commits,
+        commits=commits,
+    )
+
+
+def _pairs(commit: Tensor) -> tuple[float, float]:
+    """(tau-b, share of inversions) of one row's commits (S, L), each place at most once."""
+    step = commit.T.nonzero()[:, 1]  # by place, the step of its commit
+    later = (step[None, :] - step[:, None]).triu(1).sign()  # 1: the right place comes later
+    agree, differ = int((later > 0).sum()), int((later < 0).sum())
+    apart, every = agree + differ, len(step) * (len(step) - 1) // 2
+    if not apart:
+        return NAN, NAN
+    return (agree - differ) / (apart * every) ** 0.5, differ / apart
+
+
+def _jump(commit: Tensor) -> float:
+    place = commit.nonzero()[:, 1]  # by step, and within a step from the left
+    return float(place.diff().abs().double().mean()) if len(place) > 1 else NAN

@@ -1,0 +1,222 @@
+"""Run: what a run directory holds for a report, read and checked, or written (docs/report.md).
+
+`run.json` has the title, the configuration and the tables; figures and traces lie beside it. A
+directory may come from anywhere, so everything is checked here, once, and nothing after this asks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from wavefront.errors import ReportError, nearest
+
+FILE, FORMAT, VERSION = "run.json", "wavefront-run", 1
+LARGEST = 16 << 20  # bytes of run.json, and of each figure
+DARK = "-dark"  # NAME-dark.svg is NAME.svg for dark pages
+KINDS = (".svg", ".png")  # the first is taken where both are there
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and how sure it is."""
+
+    value: float
+    low: float
+    high: float
+
+
+Cell = str | int | float | bool | None | Interval
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under named columns."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file of the directory that is shown: a figure or a trace."""
+
+    file: str
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One section of a report. Files that are not listed are found, and come after those listed."""
+
+    title: str
+    text: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[Table] = ()
+    figures: Sequence[Item] = ()
+    traces: Sequence[Item] = ()
+    folder: Path = Path()
+
+
+def save(run: Run, folder: str | Path) -> Path:
+    """Write `run.json`; figures and traces are written beside it by whoever makes them."""
+    made = asdict(run)
+    del made["folder"]
+    _checked(made, "The run")
+    file = Path(folder) / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    head = {"format": FORMAT, "version": VERSION}
+    file.write_text(json.dumps(head | made, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return file
+
+
+def read(folder: str | Path) -> Run:
+    """A run directory, or a sentence that says what is wrong with it."""
+    home = Path(folder)
+    where = str(home / FILE)
+    found = _json(home / FILE, where)
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        raise ReportError(f'{where} is not of a run: it needs "format": "{FORMAT}".')
+    if (version := found.pop("version", None)) != VERSION:
+        raise ReportError(f"{where} is of version {version!r}, and this reads version {VERSION}.")
+    run = _checked(found, where)
+    figures = [*run.figures, *_unlisted(home, run.figures, KINDS)]
+    traces = [*run.traces, *_unlisted(home, run.traces, (".npz",))]
+    for item in (*figures, *traces):
+        if not (home / item.file).is_file():
+            raise ReportError(f"{where} lists {item.file!r}, which is not in the directory.")
+    return Run(run.title, run.text, run.configuration, run.tables, figures, traces, home)
+
+
+def image(file: Path) -> tuple[str, bytes]:
+    """A figure's media type and contents; refused when it is not what its name says."""
+    if file.stat().st_size > LARGEST:
+        raise ReportError(f"{file} is larger than {LARGEST >> 20} MiB: make the figure smaller.")
+    data = file.read_bytes()
+    if file.suffix == ".png" and data.startswith(PNG):
+        return "image/png", data
+    if file.suffix == ".svg" and re.search(rb"<svg[\s>]", data[:4096]):
+        return "image/svg+xml", data
+    raise ReportError(f"{file} is not a figure of the kind {file.suffix}: make it again.")
+
+
+def dark_twin(file: Path) -> Path | None:
+    """The same figure for dark pages, where there is one."""
+    twin = file.with_name(f"{file.stem}{DARK}{file.suffix}")
+    return twin if twin.is_file() else None
+
+
+def _json(file: Path, where: str) -> Any:
+    if not file.is_file():
+        raise ReportError(f"{file.parent} is not a run: it holds no {FILE} (docs/report.md).")
+    if file.stat().st_size > LARGEST:
+        raise ReportError(f"{where} is larger than {LARGEST >> 20} MiB: leave rows out.")
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is not a number of JSON")
+
+    try:
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReportError(f"{where} is not valid JSON: {error}.") from None
+
+
+def _unlisted(home: Path, listed: Sequence[Item], kinds: tuple[str, ...]) -> list[Item]:
+    """Files of these kinds, by name; one figure in several forms is one figure."""
+    shown = {item.file.rpartition(".")[0] for item in listed}
+    files: dict[str, str] = {}
+    for kind in kinds:
+        for file in sorted(home.glob(f"*{kind}")):
+            if not file.stem.endswith(DARK) and file.stem not in shown:
+                files.setdefault(file.stem, file.name)
+    return [Item(files[stem]) for stem in sorted(files)]
+
+
+def _checked(found: Mapping[str, Any], where: str) -> Run:
+    known = ("title", "text", "configuration", "tables", "figures", "traces")
+    _only(found, known, where)
+    title = _text(found, "title", where)
+    if not title.strip():
+        raise ReportError(f'{where} has no title: give it a "title".')
+    configuration = found.get("configuration", {})
+    if not isinstance(configuration, dict):
+        raise ReportError(f'{where}: "configuration" must be an object of names and values.')
+    return Run(
+        title,
+        _text(found, "text", where),
+        configuration,
+        [_table(one, f"{where}, table {n}") for n, one in _each(found, "tables", where)],
+        [_item(one, f"{where}, figure {n}", KINDS) for n, one in _each(found, "figures", where)],
+        [_item(one, f"{where}, trace {n}", (".npz",)) for n, one in _each(found, "traces", where)],
+    )
+
+
+def _each(found: Mapping[str, Any], name: str, where: str) -> list[tuple[int, dict[str, Any]]]:
+    listed = found.get(name, [])
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, dict) for one in listed):
+        raise ReportError(f'{where}: "{name}" must be a list of objects.')
+    return list(enumerate(listed, 1))
+
+
+def _only(found: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in found:
+        if name not in known:
+            raise ReportError(f"{where} has an unknown field {name!r}{nearest(name, known)}.")
+
+
+def _text(found: Mapping[str, Any], name: str, where: str) -> str:
+    text = found.get(name, "")
+    if not isinstance(text, str):
+        raise ReportError(f'{where}: "{name}" must be a text, not {text!r}.')
+    return text
+
+
+def _table(found: dict[str, Any], where: str) -> Table:
+    _only(found, ("title", "columns", "rows", "note"), where)
+    columns, rows = found.get("columns"), found.get("rows")
+    if not isinstance(columns, list | tuple) or not all(isinstance(one, str) for one in columns):
+        raise ReportError(f'{where}: "columns" must be a list of texts.')
+    if not columns or not isinstance(rows, list | tuple):
+        raise ReportError(f'{where} needs at least one column, and "rows", a list of lists.')
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list | tuple) or len(row) != len(columns):
+            raise ReportError(f"{where}, row {number} must have {len(columns)} cells.")
+    cells = [[_cell(one, f"{where}, row {n}") for one in row] for n, row in enumerate(rows, 1)]
+    return Table(_text(found, "title", where), columns, cells, _text(found, "note", where))
+
+
+def _cell(found: Any, where: str) -> Cell:
+    if isinstance(found, dict):
+        ends = [found.get(name) for name in ("low", "value", "high")]
+        if set(found) != {"value", "low", "high"} or not all(map(_is_number, ends)):
+            raise ReportError(f'{where}: an interval has the numbers "value", "low" and "high".')
+        low, value, high = ends
+        if not low <= value <= high:  # pyright: ignore[reportOptionalOperand]
+            raise ReportError(f"{where}: {value} is not between {low} and {high}.")
+        return Interval(value, low, high)  # pyright: ignore[reportArgumentType]
+    if found is None or isinstance(found, str | bool) or _is_number(found):
+        return found
+    raise ReportError(f"{where}: a cell is a text, a number, an interval or null, not {found!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -1e300 < value < 1e300  # not NaN either
+
+
+def _item(found: dict[str, Any], where: str, kinds: tuple[str, ...]) -> Item:
+    _only(found, ("file", "title", "note"), where)
+    file = _text(found, "file", where)
+    # A plain name: a run directory can be handed on as it is, and shows no file outside it.
+    if not re.fullmatch(r"\w[^/\\:\0]*", file) or not file.endswith(kinds):
+        listed = " or ".join(kinds)
+        raise ReportError(f"{where}: {file!r} must be the name of a {listed} file beside it.")
+    return Item(file, _text(found, "title", where), _text(found, "note", where))

@@ -1,0 +1,149 @@
+"""Side: several decodes drawn next to one another, a step of each in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from wavefront.watch.board import GLOW, Board
+from wavefront.watch.picture import FIXED_LINES, Frame, legend, one_line, panel, plain
+from wavefront.watch.screen import PAUSE, can_animate
+
+if TYPE_CHECKING:
+    from wavefront.lm import Stream
+    from wavefront.watch.film import Film
+
+NARROWEST = 34  # columns of a picture: below that the counts lose what they count
+GAP = 2
+LEAST = FIXED_LINES + 2  # lines of a picture on a low screen
+
+
+def side_by_side(
+    streams: Sequence[Stream | Film],
+    *,
+    console: Console | None,
+    delay: float = 0.0,
+    timed: bool = True,
+) -> list[float]:
+    """Go through all streams, a step of each in turn, and draw them; the seconds each has taken.
+
+    Where nothing can be drawn over, only the end is printed; without a console, nothing. Drawing is
+    not counted, nor `delay`, which is waited after each round of a moving picture.
+    """
+    live = console is not None and can_animate(console)
+    glow = GLOW if live else 0.0
+    boards = [Board(stream, glow=glow, prompt=False, timed=timed) for stream in streams]
+    steps = dict(enumerate(map(iter, streams)))
+    seconds = [0.0] * len(streams)
+    with _Screen(console) if console and live else _Printer(console) as screen:
+        screen.show(_frames(boards, seconds))
+        while steps:
+            for number in [*steps]:
+                began = time.monotonic()
+                step = next(steps[number], None)
+                seconds[number] += time.monotonic() - began
+                if step is None:
+                    del steps[number]
+                else:
+                    boards[number].take(step)
+            if screen.is_due():
+                screen.show(_frames(boards, seconds))
+            if live and delay > 0 and steps:
+                time.sleep(delay)
+        frames = _frames(boards, seconds)
+        screen.end(frames if live else _frames(boards, seconds))  # the second time nothing is new
+    return seconds
+
+
+def _frames(boards: Sequence[Board], seconds: Sequence[float]) -> list[Frame]:
+    frames = zip((board.frame() for board in boards), seconds, strict=True)
+    return [one if one.seconds is None else one._replace(seconds=spent) for one, spent in frames]
+
+
+def layout(count: int, width: int) -> tuple[int, int]:
+    """Pictures in a line, and the columns of each; as even as possible: four make two by two."""
+    most = max(1, min(count, (width + GAP) // (NARROWEST + GAP)))
+    across = -(-count // -(-count // most))
+    return across, (width - GAP * (across - 1)) // across
+
+
+def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
+    """The pictures in as few lines as fit; `tops` keeps what `draw` hands back."""
+    across, column = layout(len(frames), width)
+    down = -(-len(frames) // across)
+    # A line for the legend, and one between the lines of pictures.
+    room = max(LEAST, (height - down) // down)
+    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    for _ in range(across):
+        table.add_column(width=column, no_wrap=True)
+    for start in range(0, len(frames), across):
+        cells = []
+        for number in range(start, min(start + across, len(frames))):
+            rows, tops[number], _ = panel(frames[number], column, room, tops[number])
+            cells.append(Group(*rows))
+        table.add_row(*cells, *[""] * (across - len(cells)), end_section=False)
+        if start + across < len(frames):
+            table.add_row("")
+    return Group(table, one_line(legend(width)))
+
+
+class _Screen:
+    """The moving pictures."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._drawn = console, 0.0
+        self._tops: list[int] = []
+        self._live = Live(
+            console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
+        )
+
+    def __enter__(self) -> _Screen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self._drawn >= PAUSE
+
+    def show(self, frames: Sequence[Frame]) -> None:
+        self._tops = self._tops or [0] * len(frames)
+        width, height = self._console.size
+        self._live.update(draw_side_by_side(frames, width, height - 1, self._tops), refresh=True)
+        self._drawn = time.monotonic()
+
+    end = show
+
+
+class _Printer:
+    """The end of each, for a console that is a file or a pipe."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+
+    def __enter__(self) -> _Printer:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+    def is_due(self) -> bool:
+        return False
+
+    def show(self, frames: Sequence[Frame]) -> None:
+        pass
+
+    def end(self, frames: Sequence[Frame]) -> None:
+        if self._console is None:
+            return
+        for frame in frames:
+            # Not by way of the console, which would style and wrap once more.
+            text = f"{frame.schedule}\n{plain(frame, self._console.width)}\n\n"
+            self._console.file.write(text)
+            self._console.file.flush()
