@@ -1,6 +1,6 @@
 """What recording a trace costs: the same decode with and without it, in turns.
 
-    python runs/trace_cost.py                       on ripple, a minute or two on two cores
+    python runs/trace_cost.py                       on ripple, a minute or two of one core
     python runs/trace_cost.py --repeats 60 --schedule "block(size=16)" --device cuda
 
 A busy machine slows whatever it happens to run, so the kinds take turns, one decode each, and are
@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     lm = wavefront.load(given.model, device=given.device)
     prompts = [PROMPT] * given.rows
     options = {"schedule": given.schedule, "max_new_tokens": given.places}
@@ -56,9 +58,8 @@ def main() -> None:
         f"{lm.name} on {lm.model.device}, {torch.get_num_threads()} threads, {given.rows} rows of "
         f"{given.places} places, {given.schedule}, {given.repeats} decodes of each"
     )
-    print(
-        f"{'trace':<6}  {'min s':>7}  {'median s':>8}  {'min':>7}  {'median':>7}  {'file':>9}  {'writing':>8}"
-    )
+    form = "{:<6}  {:>7}  {:>8}  {:>7}  {:>7}  {:>7}  {:>8}"
+    print(form.format("trace", "min s", "median s", "min", "median", "file", "writing"))
     for kind, seconds in spent.items():
         least, middle = min(seconds), statistics.median(seconds)
         shares = (least / min(spent["none"]) - 1, middle / statistics.median(spent["none"]) - 1)
@@ -69,8 +70,8 @@ def main() -> None:
                 path = tracefile.save(made[kind], Path(folder) / "trace")
                 writing = f"{1000 * (time.perf_counter() - began):.0f} ms"
                 file = f"{path.stat().st_size / 1000:.0f} kB"
-        more = "  ".join(f"{share:>+7.1%}" for share in shares)
-        print(f"{kind:<6}  {least:>7.4f}  {middle:>8.4f}  {more}  {file:>9}  {writing:>8}")
+        more = [f"{share:+.1%}" for share in shares]
+        print(form.format(kind, f"{least:.4f}", f"{middle:.4f}", *more, file, writing))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,7 @@ def test_the_list_is_the_shelf() -> None:
         assert (module.__doc__ or "").startswith(f"{name.capitalize()}: ")
         assert callable(module.run)
     help_page = run("measure", "--help").stdout
+    assert all(len(line) <= 80 for line in help_page.splitlines())
     assert all(re.search(rf"^ +{name} ", help_page, re.MULTILINE) for name in measure.STUDIES)
 
 

@@ -19,7 +19,7 @@ import wavefront
 from wavefront import report, tracefile
 from wavefront.errors import CheckpointError, ReportError, TraceError
 from wavefront.report import Interval, Item, Run, Table
-from wavefront.report.page import FILES, SCRIPTS
+from wavefront.report.assembly import FILES, SCRIPTS
 from wavefront.report.reel import reel
 from wavefront.report.words import Words
 from wavefront.trace import Trace

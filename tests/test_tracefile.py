@@ -295,6 +295,16 @@ def test_ten_lines_of_python_read_it(lm, tmp_path):
     assert special
 
 
+@pytest.mark.slow
+def test_the_example_in_the_documentation_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = re.findall(r"```python\n(from wavefront.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+    exec(code, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "#### 3"
+    assert "None" in lines
+
+
 # What is not a trace.
 
 

@@ -130,7 +130,7 @@ def write(canvas: Canvas, entries: Tensor) -> Canvas:
     if not len(entries):
         return canvas
     row, place, token = entries.T
-    where = torch.zeros_like(canvas.masked).index_put((row, place), torch.tensor(True))
+    where = torch.zeros_like(canvas.masked).index_put((row, place), token >= 0)
     return canvas.commit(where, canvas.tokens.index_put((row, place), token))
 
 

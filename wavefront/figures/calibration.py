@@ -39,7 +39,7 @@ def reliability(style: Style, measured: Mapping[str, Reliability]) -> Figure:
         "mean confidence": Line2D([], [], color=style.ink, linewidth=1.2),
         "perfectly calibrated": Line2D([], [], **dashes),
     }
-    key(figure, entries, columns=3)
+    key(figure, entries)
     return figure
 
 

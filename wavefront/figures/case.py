@@ -184,4 +184,4 @@ def _explain(figure: Figure, style: Style, worn: Sequence[Look]) -> None:
         "masked, in scope next": tuple(Patch(edgecolor=look.colour, **thin) for look in worn),
         "masked, out of scope": Patch(edgecolor=style.faint, **thin),
     }
-    key(figure, entries, columns=3, loc="lower center")
+    key(figure, entries, loc="lower center")

@@ -37,7 +37,7 @@ def gradient(
     handles, labels = left.get_legend_handles_labels()
     entries = dict(zip(labels, handles, strict=True))
     entries["as many places drawn at random"] = Line2D([], [], color=style.ink, linewidth=1.2)
-    key(figure, entries, columns=4)
+    key(figure, entries)
     return figure
 
 

@@ -83,15 +83,27 @@ def beside(number: int, count: int, x: Any) -> np.ndarray:
     return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
 
 
-def key(figure: Figure, entries: Mapping[str, Any], *, columns: int, **more: Any) -> None:
+def key(figure: Figure, entries: Mapping[str, Any], **more: Any) -> None:
     """One legend for all panels, below them; a tuple of handles is shown as one swatch."""
     figure.legend(
         list(entries.values()),
         list(entries),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.1)},
-        ncols=columns,
-        **{"loc": "outside lower center", "columnspacing": 1.8, "handlelength": 2.2, **more},
+        ncols=_columns(list(entries), 72 * figure.get_size_inches()[0]),
+        **{"loc": "outside lower center", "columnspacing": 1.8, "handlelength": 2.0, **more},
     )
+
+
+def _columns(labels: Sequence[str], room: float) -> int:
+    """How many columns of a legend fit into so many points; it is filled column by column."""
+    for columns in range(len(labels), 1, -1):
+        deep, extra = divmod(len(labels), columns)
+        sizes = [deep + (number < extra) for number in range(columns)]
+        starts = [sum(sizes[:number]) for number in range(columns)]
+        parts = [labels[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+        if sum(4.1 * max(map(len, part)) + 34 for part in parts) <= room:
+            return columns
+    return 1
 
 
 def hatch(look: Look) -> str | None:

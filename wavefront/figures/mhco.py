@@ -36,7 +36,7 @@ def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> Figure:
     """Bars by task and strategy, a panel a reading: "candidates" and "extent"."""
     tasks = list(dict.fromkeys(bar.task for bars in readings.values() for bar in bars))
     wide = len(tasks) > 2
-    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.3))
+    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.06)
     panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
     specs = list(dict.fromkeys(bar.schedule for bars in readings.values() for bar in bars))
@@ -50,7 +50,7 @@ def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> Figure:
     }
     visible = Line2D([], [], linestyle="", marker="_", markersize=7, markeredgewidth=1.2)
     visible.set_color(style.ink)
-    key(figure, entries | {"visible steps only": visible}, columns=4, handlelength=1.6)
+    key(figure, entries | {"visible steps only": visible})
     return figure
 
 

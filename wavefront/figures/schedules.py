@@ -77,4 +77,4 @@ def _explain(figure: Figure, style: Style, worn: Iterable[Look]) -> None:
         "decided before": Patch(color=style.known),
         "masked, out of scope": masked,
     }
-    key(figure, entries, columns=4)
+    key(figure, entries)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wavefront.errors import ReportError
 from wavefront.report import run as runs
-from wavefront.report.page import assemble
+from wavefront.report.assembly import assemble
 from wavefront.report.reel import reel, schedule
 from wavefront.report.run import Item, Run
 from wavefront.report.words import Words

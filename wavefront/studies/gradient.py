@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,64 +13,55 @@ from wavefront import figures
 from wavefront.measures import gradient
 from wavefront.measures.gradient import Gradient
 from wavefront.report.run import Table
-from wavefront.studies._bench import EVALUATED, Bench
+from wavefront.studies._bench import Bench
 from wavefront.studies._findings import Findings, number
 from wavefront.studies._intervals import ends, mean, ratio, verdict
+from wavefront.task import Sample
 
-DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
+DEFAULTS: dict[str, Any] = {}
 SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
+CANVASES = {
+    "padded": "N places, whatever the answer's length",
+    "answer": "as many places as the reference and one end token need",
+}
 TEXT = (
     "The paper's theorem assumes that entropy grows with the distance to what is known, and "
     "concludes that the surest places lie in the wave's scope. Both are measured on the canvases "
     "that each strategy made. Near the known: masked places within the radius of any known place. "
-    "Places after the end of an answer are masked places like any other here, and the model is "
-    "sure of them from far away. Intervals are 95 %, bootstrapped over items."
+    "A model is sure from far away of what follows the end of an answer, so there are two "
+    "canvases: " + "; ".join(f"{name}, {what}" for name, what in CANVASES.items()) + ". Intervals "
+    "are 95 %, bootstrapped over items."
 )
-COLUMNS = ["task", "made by", "rank correlation", "of the means", "paper: above 0"]
-INSIDE = ["task", "made by", "scope", "surest inside, %", "at random, %", "gap, %", "places in it"]
+COLUMNS = ["task", "canvas", "made by", "rank correlation", "of the means", "paper: above 0"]
+SHARES = ["scope", "surest inside, %", "at random, %", "gap, %", "places in it"]
+INSIDE = [*COLUMNS[:3], *SHARES]
 
 
 def run(bench: Bench) -> Findings:
     """Decode, and look at every masked place of every step."""
-    bench.expect(len(bench.tasks) * len(bench.schedules) * bench.batches())
-    rows, inside, numbers = [], [], []
-    pictures = {}
-    for name in bench.tasks:
-        samples = bench.draw(name)
-        entropy: dict[str, figures.Line] = {}
-        contained: dict[str, Mapping[str, Any]] = {}
-        for spec in bench.schedules:
-            made = bench.decode(name, samples, spec)
-            parts = [
-                gradient.measure(trace.row(row), radius=bench.radius)
-                for trace in made.traces
-                for row in range(len(trace.first.tokens))
-            ]
-            whole = Gradient.join(parts)
-            entropy[spec], contained[spec] = by_distance(parts), whole.containment
-            rho = mean(torch.tensor([part.correlation for part in parts], dtype=torch.float64))
-            rows.append(
-                [
-                    name,
-                    spec,
-                    rho,
-                    number(whole.of_means),
-                    verdict(rho, len(parts), claimed="higher"),
-                ]
-            )
-            inside += [[name, spec, *_contained(parts, scope)] for scope in SCOPES]
-            numbers.append(
-                {
-                    "task": name,
-                    "made by": spec,
-                    "rank correlation": rho,
-                    "of the means": number(whole.of_means),
-                    "entropy by distance": entropy[spec]._asdict(),
-                    "containment": {k: one._asdict() for k, one in contained[spec].items()},
-                }
-            )
-        which = f"gradient-{name}" if len(bench.tasks) > 1 else "gradient"
-        pictures[which] = (figures.gradient(entropy, contained), f"Information gradient, {name}")
+    rows, inside, numbers, pictures = [], [], [], {}
+    lots = {name: _lots(bench, bench.draw(name)) for name in bench.tasks}
+    groups = [lot for both in lots.values() for lot in both.values()]
+    batches = sum(bench.batches(len(some)) for lot in groups for _, some in lot)
+    bench.expect(len(bench.schedules) * batches)
+    for name, both in lots.items():
+        for canvas, lot in both.items():
+            entropy: dict[str, figures.Line] = {}
+            contained: dict[str, Mapping[str, Any]] = {}
+            for spec in bench.schedules:
+                parts = [one for at in lot for one in _measured(bench, name, spec, *at)]
+                whole = Gradient.join(parts)
+                entropy[spec], contained[spec] = by_distance(parts), whole.containment
+                rho = mean(torch.tensor([part.correlation for part in parts]).double())
+                claim = verdict(rho, len(parts), claimed="higher")
+                rows.append([name, canvas, spec, rho, number(whole.of_means), claim])
+                inside += [[name, canvas, spec, *_contained(parts, scope)] for scope in SCOPES]
+                numbers.append(dict(zip(COLUMNS, rows[-1], strict=True)))
+                numbers[-1]["entropy by distance"] = entropy[spec]._asdict()
+                numbers[-1]["containment"] = {k: v._asdict() for k, v in contained[spec].items()}
+            which = "-".join([canvas, name] if len(bench.tasks) > 1 else [canvas])
+            drawn = figures.gradient(entropy, contained)
+            pictures[f"gradient-{which}"] = (drawn, f"Gradient, {name}: {CANVASES[canvas]}")
     return Findings(
         title="Information gradient: entropy by distance to the known",
         text=TEXT,
@@ -81,6 +73,30 @@ def run(bench: Bench) -> Findings:
         numbers={"n": bench.items, "measured": numbers},
         figures=pictures,
     )
+
+
+Lot = list[tuple[int, list[Sample]]]  # items by the places of their canvas
+
+
+def _lots(bench: Bench, samples: list[Sample]) -> dict[str, Lot]:
+    """The items for each canvas; those of one length are decoded together."""
+    own: dict[int, list[Sample]] = {}
+    for sample in samples:
+        own.setdefault(len(bench.lm.tokenizer.encode(sample.answer)) + 1, []).append(sample)
+    return {"padded": [(bench.length, samples)], "answer": sorted(own.items(), key=itemgetter(0))}
+
+
+def _measured(
+    bench: Bench, name: str, spec: str, length: int, samples: list[Sample]
+) -> list[Gradient]:
+    """One an item."""
+    steps = bench.budget if length == bench.length else length
+    made = bench.decode(name, samples, spec, max_new_tokens=length, steps=steps)
+    return [
+        gradient.measure(trace.row(row), radius=bench.radius)
+        for trace in made.traces
+        for row in range(len(trace.first.tokens))
+    ]
 
 
 NOTE = (

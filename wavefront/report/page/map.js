@@ -16,7 +16,7 @@ class Chart {
     const go = (event) => {
       const box = this.canvas.getBoundingClientRect();
       const share = (event.clientX - box.left) / box.width;
-      player.go(Math.min(Math.max(Math.floor(share * this.length), 0), this.length));
+      player.go(Math.min(Math.max(Math.ceil(share * this.length), 0), this.length));
     };
     this.frame.addEventListener('pointerdown', (event) => {
       if (event.button) return;
