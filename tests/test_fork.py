@@ -271,12 +271,12 @@ def greedy(model: Any, tokens: list[int], masked: set[int]) -> list[int]:
     return tokens
 
 
-@pytest.mark.parametrize("at", [0, 1, 6, 11])
+@pytest.mark.parametrize("at", [0, 6, 11])
 def test_what_follows_a_change_follows_from_it(model, at):
     trace = recorded(model, schedule="standard", rows=1)
     before = list(trace.before())[at]
     places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
-    for slot in range(PLACES):
+    for slot in range(0, PLACES, 2):
         found = ended(fork(model, trace, at, put={slot: 41}))
         seen = list(found.before())[at] if len(found) > at else last(found)
         assert seen.tokens[0, places[slot]] == 41

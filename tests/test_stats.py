@@ -23,6 +23,7 @@ def reading(logits, needs=("margin", "entropy", "own"), own=None, keys=None, **s
         mask_id=MASK,
         sampling=Sampling(**sampling),
         needs=needs,
+        alternatives=2,
     )
 
 

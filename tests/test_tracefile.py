@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +223,18 @@ def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
     assert decoded(model, "full")[0].followed_by(decoded(model, "basic")[0]).full is False
 
 
+def test_what_is_committed_and_taken_back_at_once_is_open(model):
+    trace, _ = decoded(model, "basic", schedule="standard")
+    again = replace(trace, remask=trace.commit)
+    assert all(same_canvas(canvas, trace.first) for canvas in again.replay())
+
+
 def test_what_was_written_by_hand_is_replayed(model, tmp_path):
     trace, canvases = decoded(model, "basic", schedule="standard")
     filled, decided = 7, int(trace.commit[0, 1].nonzero()[0])
     assert bool(canvases[2].masked[0, filled])
     notes = torch.tensor([[3, 0, filled, 41], [3, 1, decided, 42]])
-    changed = saved(Trace(**{**vars(trace), "by_hand": notes}), tmp_path)
+    changed = saved(replace(trace, by_hand=notes), tmp_path)
     before, after = list(changed.before()), list(changed.replay())
     assert same_canvas(before[2], canvases[1])
     assert same_canvas(after[2], canvases[2])
@@ -571,6 +578,29 @@ def test_an_array_that_claims_to_be_huge_costs_nothing(good, tmp_path, shape):
 def test_a_header_that_claims_to_be_huge_costs_nothing(basic, tmp_path, sizes):
     claims = dict(zip(("steps", "rows", "length"), sizes, strict=True))
     assert peak(with_header(basic, tmp_path, **claims)) < 2_000_000
+
+
+def test_what_is_huge_indeed_is_not_read(good, basic, tmp_path, monkeypatch):
+    """Zeros pack a thousand to one, so that even what is there may be too much."""
+    trace = tracefile.load(basic)
+    places = trace.commit.numel()
+    with np.load(basic) as found:
+        many = np.repeat(found["commits"], 1 + places // 4, axis=0)
+        more = {"commits": many, "commit_logp": np.repeat(found["commit_logp"], 1 + places // 4)}
+    assert len(tracefile.load(changed(basic, tmp_path, **more))) == len(trace)
+    monkeypatch.setattr(tracefile, "LARGEST", places)
+    assert_equal(trace, tracefile.load(basic))
+    assert "commits has the shape" in refusal(changed(basic, tmp_path, **more))
+    assert "too many" in refusal(good)
+    monkeypatch.setattr(tracefile, "LARGEST", places - 1)
+    assert "too many" in refusal(basic)
+    monkeypatch.setattr(tracefile, "LONGEST", 100)
+    assert "is not a trace" in refusal(basic)
+
+
+def test_an_array_that_ends_too_soon_is_cut_short(good, tmp_path):
+    file = claim(good, tmp_path / "claims.npz", "commits", (1000, 4), "<i4")
+    assert "commits is cut short" in refusal(file)
 
 
 # Writing.

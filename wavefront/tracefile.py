@@ -208,7 +208,7 @@ class _Reader:
         if type(header.get("full")) is not bool or not isinstance(header.get("about"), dict):
             raise ValueError("its header lacks a field")
         steps, rows, length, wide, _ = numbers
-        if False:
+        if max(steps, 1) * max(rows, 1) * max(length, 1) * max(wide, 1) > LARGEST:
             raise TraceError(f"{file} claims {steps} steps of {rows} x {length} places: too many.")
         return header
 

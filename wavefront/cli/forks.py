@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from wavefront.cli.decode import record, run
 from wavefront.cli.events import Change, differences
-from wavefront.cli.options import MakerOptions, OutputOptions, PlainOptions, UsageError, option
+from wavefront.cli.options import ModelOptions, OutputOptions, PlainOptions, UsageError, option
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.trace import File, Row, load_row, save
 from wavefront.errors import TraceError
@@ -32,6 +32,22 @@ wavefront trace fork f.npz --at 8 --schedule block --watch
 wavefront trace fork f.npz --at 8 --set "3= four" -o g.npz
 """
 SHOWN = 12  # places that differ, written out
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakerOptions(ModelOptions):
+    """Which model, for a trace that names one already."""
+
+    model: Annotated[
+        str | None,
+        option(
+            "Model",
+            "NAME",
+            "By default the one that made the trace, if it is on this machine.",
+            "--model",
+            "-m",
+        ),
+    ] = None
 
 
 def replay(

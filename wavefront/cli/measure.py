@@ -59,7 +59,7 @@ def measure(
     ] = None,
     items: Annotated[
         int | None,
-        option(None, "N", "Held-out items of each task; by default 16.", "--items", "-i"),
+        option(None, "N", "Held-out items of each task; by default 16, or less.", "--items", "-i"),
     ] = None,
     places: Annotated[
         int | None,

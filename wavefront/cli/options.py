@@ -197,21 +197,6 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakerOptions(ModelOptions):
-    """The same for a trace, which has a model already."""
-
-    model: Annotated[
-        str | None,
-        _model(
-            "NAME",
-            "By default the one that made the trace, if it is on this machine.",
-            "--model",
-            "-m",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class LengthOptions:
     """How much to write."""
 

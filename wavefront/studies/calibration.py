@@ -23,7 +23,7 @@ from wavefront.studies._intervals import resampled, verdict
 from wavefront.task import Sample
 from wavefront.text import prompt_ids
 
-DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
+DEFAULTS: dict[str, Any] = {"schedules": EVALUATED, "items": 8}  # three readings cost thrice
 BINS = 10
 READINGS = {
     "reference": "the canvas holds the reference and one end token",

@@ -19,7 +19,7 @@ from wavefront.studies._intervals import item_means, mean, mean_gap, verdict
 
 DEFAULTS: dict[str, Any] = {}
 EVERY = 4  # each so-many-th step is asked at for regret
-SHARE = 4  # one item in so many, and eight moments, for the reading that costs most
+SHARE = 4  # one item in so many, and as many moments, for the reading that costs most
 TEXT = (
     "The frontier is the first masked and the last decided place. A plateau is how long the first "
     "masked place stayed where it was. The heat map is one item: how much doubt the model has at "
@@ -88,14 +88,14 @@ def run(bench: Bench) -> Findings:
 
 
 def _regrets(bench: Bench, made: Decoded) -> tuple[Regret, Regret]:
-    """Direct over all items; leave-one-out over the first of them, at eight moments."""
+    """Direct over all items; leave-one-out over the first of them, at a few moments."""
     model, direct, alone = bench.lm.model, [], []
     left, at_once = max(1, bench.items // SHARE), 4 * bench.batch
     for trace in made.traces:
         direct.append(regret.measure(trace, model, every=EVERY, rows_at_once=at_once))
         bench.part("regret, direct")
         for row in range(min(left, len(trace.first.tokens))):
-            one, every = trace.row(row), max(1, bench.budget // 8)
+            one, every = trace.row(row), max(1, bench.budget // SHARE)
             alone.append(
                 regret.measure(
                     one, model, reading="leave-one-out", every=every, rows_at_once=at_once
