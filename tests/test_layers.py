@@ -11,9 +11,9 @@ ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
-    "schedule", "takes", "schedules", "stats", "rows", "cache",
+    "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
-    "engine", "speculate", "trace", "tracefile",
+    "engine", "speculate", "cached", "trace", "tracefile",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "cli", "__main__",

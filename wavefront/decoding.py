@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from wavefront.cached import Cached
 from wavefront.canvas import Canvas, blank
-from wavefront.engine import advance, decode
+from wavefront.engine import Advance, advance, decode
 from wavefront.errors import PromptError
 from wavefront.model import Model
 from wavefront.options import Options, Plan, Source, plan, wants_trace
@@ -53,11 +54,20 @@ class Decoding:
             steps=[plan.steps] * rows,
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
             seeds=[plan.seed] * rows,
-            run=speculate(plan.draft, plan.length) if plan.draft > 1 else advance,
+            run=self._run(),
         )
         self._steps = steps if self._recorder is None else self._recorder.watch(steps)
         self._last: Step | None = None
         self._made = torch.zeros_like(canvas.tokens[:, 0])
+
+    def _run(self) -> Advance:
+        plan, (rows, length) = self.plan, self.canvas.tokens.shape
+        if plan.draft > 1:
+            return speculate(plan.draft, plan.length)
+        if plan.cache is not None:
+            copies = 2 if plan.config.cfg_scale > 0 else 1
+            return Cached(plan.cache, self.model, copies * rows, length, plan.length)
+        return advance
 
     def __iter__(self) -> Iterator[Step]:
         return self
