@@ -13,7 +13,7 @@ ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
-    "engine", "speculate", "cached", "trace", "tracefile",
+    "engine", "speculate", "graph", "cached", "trace", "tracefile",
     "chat", "text", "options", "builtin", "decoding", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "cli", "__main__",

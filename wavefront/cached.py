@@ -7,12 +7,14 @@ Everything beside them is as pure as `engine.advance`, whose parts this is made 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wavefront.cache import Cache, Stored
 from wavefront.engine import Flags, computed, finish, forward
+from wavefront.graph import Call, eagerly
 from wavefront.masks import distance
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
@@ -21,9 +23,17 @@ from wavefront.rows import Config, Rows, Step, reach
 class Cached:
     """An `Advance` for one batch. Rows come and go; every full forward takes all of them anew."""
 
-    def __init__(self, policy: Cache, model: Model, rows: int, length: int, places: int) -> None:
+    def __init__(
+        self,
+        policy: Cache,
+        model: Model,
+        rows: int,
+        length: int,
+        places: int,
+        call: Call = eagerly,
+    ) -> None:
         """`rows` canvases of `length` places each, of which at most `places` are to be filled."""
-        self.policy, self.places = policy, places
+        self.policy, self.places, self._call = policy, places, call
         self.kv: KV = model.new_kv(rows, length)
         self.stored: Stored | None = None
         self.age = 0  # steps since the last full forward
@@ -35,14 +45,20 @@ class Cached:
         size = self.policy.window(width, self.places)
         full = self.stored is None or self.age >= self.policy.refresh or size >= length
         self.age = 1 if full else self.age + 1
-        if full:
-            rows, stored, steps, flags = full_step(model, config, rows, width, padded, self.kv)
-        else:
-            assert self.stored is not None
-            rows, stored, steps, flags = window_step(
-                model, config, rows, width, padded, self.kv, self.stored, self.policy, size
-            )
-        self.stored = stored
+        stored = Stored(rows.canvas.tokens, rows.step) if full else self.stored
+
+        def step(tree: tuple[Rows, Stored]) -> tuple[Any, Any]:
+            fixed = (width, padded, self.kv)
+            if full:
+                after, stored, steps, flags = full_step(model, config, tree[0], *fixed)
+            else:
+                after, stored, steps, flags = window_step(
+                    model, config, *tree, *fixed, self.policy, size
+                )
+            return (after, stored), (steps, flags)
+
+        key = (config, width, padded, full, size)
+        (rows, self.stored), (steps, flags) = self._call(key, step, (rows, stored))
         return rows, steps, flags
 
     def restart(self) -> None:
@@ -68,10 +84,10 @@ def window_step(
     model: Model,
     config: Config,
     rows: Rows,
+    stored: Stored,
     width: int,
     padded: bool,
     kv: KV,
-    stored: Stored,
     policy: Cache,
     size: int,
 ) -> Made:
