@@ -1,146 +1,149 @@
 """Draw docs/strategies/NAME.svg: how each strategy fills one and the same answer, a row a step.
 
-    python runs/draw_strategies.py            (all of them: two or three minutes on two cores)
-    python runs/draw_strategies.py dsb tide   (some)
-
-In float64, so that places which are all but tied keep their turn on any machine.
+python runs/draw_strategies.py [NAME ...]       (all of them: a minute or two on two cores)
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from html import escape
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 import wavefront
 from wavefront import tasks
-from wavefront.watch.picture import BREAK, END, visible
+from wavefront.watch.picture import END, visible
 
 OUT = Path(__file__).parent.parent / "docs" / "strategies"
-PLACES = 48
-PROBLEM = 179  # one where the model must invent a name, so that some places stay unsure for long
-
-
-class Plan(NamedTuple):
-    """What is decoded for a picture."""
-
-    schedule: str
-    steps: int = PLACES
-    draft: int = 0
-
-
-PLANS = {
-    "standard": Plan("standard()"),
-    "block": Plan("block(size=8)"),
-    "wavefront": Plan("wavefront(size=8, radius=2)"),
-    "left_to_right": Plan("left_to_right()"),
-    "adablock": Plan("adablock(size=12, share=0.5)"),
-    "dsb": Plan("dsb(size=8)"),
-    "dcd": Plan("dcd(masks=8, span=12)"),
-    "rcr": Plan("rcr(size=48)", steps=12),
-    "tbd": Plan("tbd(size=16, drop=4)"),
-    "tide": Plan("tide(size=8, radius=2, rounds=4, take=threshold(tau=0.9))"),
-    "quota": Plan("block(size=16, take=quota())", steps=12),
-    "threshold": Plan("block(size=16, take=threshold(tau=0.9))"),
-    "factor": Plan("block(size=16, take=factor(factor=1.0))"),
-    "entropy_bound": Plan("block(size=16, take=entropy_bound(gamma=0.01))"),
-    "local_leap": Plan("block(size=16, take=local_leap(tau=0.9, relaxed=0.75, radius=4))"),
-    "dream": Plan("standard(take=dream(eps=0.001))", steps=12),
-    "origin": Plan("standard(take=origin(eps=0.001))", steps=12),
-    "draft": Plan("wavefront(size=8, radius=2)", draft=4),
+N = 48  # places
+PROBLEM = 179  # the model has to invent a name in it, so some places stay unsure for long
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the schedule and other options
+    "standard": ("standard()", {}),
+    "block": ("block(size=8)", {}),
+    "wavefront": ("wavefront(size=8, radius=2)", {}),
+    "left_to_right": ("left_to_right()", {}),
+    "adablock": ("adablock(size=12, share=0.5)", {}),
+    "dsb": ("dsb(size=8)", {}),
+    "dcd": ("dcd(masks=8, span=12)", {}),
+    "rcr": ("rcr(size=48)", {"steps": 12}),
+    "tbd": ("tbd(size=16, drop=4)", {}),
+    "tide": ("tide(rounds=4, horizon=12, take=threshold(tau=0.9))", {}),
+    "quota": ("block(size=16, take=quota())", {"steps": 12}),
+    "threshold": ("block(size=16, take=threshold(tau=0.9))", {}),
+    "factor": ("block(size=16, take=factor(factor=1.0))", {}),
+    "entropy_bound": ("block(size=16, take=entropy_bound(gamma=0.01))", {}),
+    "local_leap": ("block(size=16, take=local_leap(tau=0.9, relaxed=0.75, radius=4))", {}),
+    "dream": ("standard(take=dream(eps=0.001))", {"steps": 12}),
+    "origin": ("standard(take=origin(eps=0.001))", {"steps": 12}),
+    "draft": ("wavefront(size=8, radius=2)", {"draft": 4}),
 }
-
-# Told apart by eyes that see few colours, too: dark and light, and blue against orange.
-KINDS = {
-    "now": ("#0b5cad", "committed at this step"),
-    "before": ("#c3d5ea", "decided before"),
-    "back": ("#d55e00", "taken back"),
-    "scope": ("#ffe08a", "looked at"),
-    "hidden": ("#dddddd", "hidden from the model"),
+KINDS = {  # dark and light, blue and orange: told apart by eyes that see few colours, too
+    "now": ("fill='#0b5cad'", "committed at this step"),
+    "before": ("fill='#c3d5ea'", "decided before"),
+    "scope": ("fill='#ffe9a8'", "looked at"),
+    "back": ("fill='#d55e00'", "taken back"),
+    "hidden": ("fill='#d9d9d9'", "hidden from the model"),
+    "front": ("fill='none' stroke='#8a5200'", "the front"),
+    "forward": ("stroke='#222' stroke-width='.8'", "a new forward"),
 }
-FRONT = "#7a4a00"
-WIDTH, LEFT, TOP, CELL = 640, 40, 44, 12
-MONO = "font-family='ui-monospace, Menlo, Consolas, monospace'"
+LEFT, TOP, CELL = 36, 42, 12
+CARD = """<svg xmlns='http://www.w3.org/2000/svg' width='640' height='{height}'
+ font-family='ui-monospace,Menlo,Consolas,monospace' font-size='8' fill='#333'>
+<style>.w{{font:10px sans-serif}}.s{{font-size:12px;font-weight:bold}}</style>
+<rect width='640' height='{height}' rx='6' fill='#fff'/>
+<text x='36' y='20' class='s'>{title}</text>
+<text x='612' y='35' class='w' text-anchor='end'>{counts}</text>
+<text x='4' y='35' class='w'>step ↓</text><text x='46' y='35' class='w'>place in the answer →</text>
+{body}
+</svg>
+"""
 
 
-class Row(NamedTuple):
-    """One step: what became of each place, which were on the front, and whose forward it was."""
+class Decode(NamedTuple):
+    """Of every step the places of each kind, and its forward; and the answer as it is shown."""
 
-    kinds: list[str]
-    front: list[bool]
-    forward: int
+    steps: list[dict[str, list[bool]]]
+    forwards: list[int]
+    tokens: list[str]
 
 
-def rows(lm: wavefront.LM, prompt: str, plan: Plan) -> Iterator[tuple[Row, Tensor]]:
-    """Every step of the decode, and the answer's tokens after it."""
-    stream = lm.stream(
-        prompt,
-        schedule=plan.schedule,
-        max_new_tokens=PLACES,
-        steps=plan.steps,
-        draft=plan.draft,
-    )
+def decode(lm: wavefront.LM, prompt: str, name: str) -> Decode:
+    spec, options = PLANS[name]
+    stream = lm.stream(prompt, schedule=spec, max_new_tokens=N, **options)
     schedule, canvas = stream.decoding.plan.config.schedule, stream.decoding.canvas
-    state = schedule.init(canvas)
-    answer = canvas.slot[0] >= 0
-    none = torch.zeros_like(canvas.masked)
+    state, none, rows, forwards = schedule.init(canvas), torch.zeros_like(canvas.masked), [], []
     for step in stream:
-        decision = step.decision
-        remask = none if decision.remask is None else decision.remask
-        seen = schedule.visible(canvas, state)
-        front = schedule.front(state)
-        boards = {  # the later ones are drawn over the earlier ones
-            "hidden": none if seen is None else canvas.masked & ~seen,
-            "scope": decision.scope & canvas.masked,
-            "before": canvas.known,
-            "now": decision.commit,
-            "back": remask,
-        }
-        kinds = [""] * PLACES
-        for kind, board in boards.items():
-            marks = board[0, answer].tolist()
-            kinds = [kind if mark else old for mark, old in zip(marks, kinds, strict=True)]
-        marked = (none if front is None else front)[0, answer].tolist()
-        yield Row(kinds, marked, step.forwards), step.canvas.tokens[0, answer]
-        if (decision.commit | remask).any():  # a step that changed nothing has no say in the state
-            canvas, state = step.canvas, decision.state
+        commit, scope, after, remask, _ = step.decision
+        seen, front = schedule.visible(canvas, state), schedule.front(state)
+        back = none if remask is None else remask
+        blind = none if seen is None else canvas.masked & ~seen & ~scope & ~commit
+        asked = scope & canvas.masked & ~commit
+        held = none if front is None else front
+        boards = (commit & ~back, canvas.known & ~back, asked, back, blind, held)  # as in KINDS
+        rows.append({k: b[0, -N:].tolist() for k, b in zip(KINDS, boards, strict=False)})
+        forwards.append(step.forwards)
+        if (commit | back).any():  # a step that was void leaves the state as it was
+            canvas, state = step.canvas, after
+    ids = canvas.tokens[0, -N:].tolist()
+    shown = [END if i in lm.stop_ids else visible(lm.tokenizer.decode([i])).strip() for i in ids]
+    return Decode(rows, forwards, shown)
 
 
-def runs(marks: list[bool]) -> Iterator[tuple[int, int]]:
-    """(start, length) of every stretch of marks."""
-    start = None
-    for place, mark in enumerate([*marks, False]):
-        if mark and start is None:
-            start = place
-        elif not mark and start is not None:
-            yield start, place - start
-            start = None
+def boxes(marks: list[bool], y: float, height: float, apart: bool = False) -> str:
+    """A path around each stretch of marked places, or around each of the places."""
+    path = ""
+    for _, group in groupby(range(N), lambda place: (marks[place], place * apart)):
+        first, *rest = group
+        if marks[first]:
+            wide = CELL * (1 + len(rest)) - 1
+            path += f"M{LEFT + CELL * first} {y:g}h{wide}v{height:g}h-{wide}z"
+    return path
 
 
-def draw(plan: Plan, steps: list[Row], tokens: list[str]) -> str:
+def text(words: object, x: float, y: float, style: str = "class='w'") -> str:
+    return f"<text x='{x:g}' y='{y:g}' {style}>{escape(str(words))}</text>"
+
+
+def draw(name: str, made: Decode) -> str:
     """The picture as SVG: the steps from top to bottom, the answer below them."""
-    height = min(14.0, max(6.0, 168 / len(steps)))
-    gap = 1 if height > 7 else 0.6
-    below = TOP + height * len(steps)
-    foot = below + 10 + 5.2 * max(map(len, tokens))
-    paths = {kind: "" for kind in KINDS}
-    outline, lines, counts = "", "", []
-    for number, row in enumerate(steps):
-        y = TOP + height * number
-        for kind in KINDS:
-            marks = [one == kind for one in row.kinds]
-            # What is new is drawn place by place; the rest in stretches.
-            found = runs(marks) if kind not in ("now", "back") else ((p, 1) for p in range(PLACES) if marks[p])
-            for start, length in found:
-                wide = CELL * length - 1
-                paths[kind] += f"M{LEFT + CELL * start} {y:g}h{wide}v{height - gap:g}h-{wide}z"
-        for start, length in runs(row.front):
-            wide = CELL * length - 1
-            outline += f"M{LEFT + CELL * start} {y:g}h{wide}v{height - gap:g}h-{wide}z"
-    return ""
+    high = round(min(14.0, max(6.0, 160 / len(made.steps))), 1)
+    (spec, options), paths, body = PLANS[name], dict.fromkeys(KINDS, ""), []
+    for number, (row, forward) in enumerate(zip(made.steps, made.forwards, strict=True), 1):
+        y = round(TOP + high * (number - 1), 1)
+        for kind, marks in row.items():
+            paths[kind] += boxes(marks, y, round(high - 1, 1), apart=kind in ("now", "back"))
+        if "draft" in options and forward not in made.forwards[: number - 1]:
+            paths["forward"] += f"M{LEFT} {y - 0.5:g}h{CELL * N - 1}"
+        if high > 9 or number % 8 == 1:  # there is room for as many numbers
+            body.append(text(number, LEFT - 5, y + high / 2 + 2, "text-anchor='end'"))
+            body.append(text(f"+{sum(row['now'])}", LEFT + CELL * N + 4, y + high / 2 + 2, ""))
+    x, foot = LEFT, TOP + high * len(made.steps) + 4
+    for place, token in enumerate(made.tokens):
+        turn = f"transform='translate({LEFT + CELL * place + 3} {foot:g})rotate(90)'"
+        body.append(text(token, 0, 0, turn))
+    foot = round(foot + 16 + 5 * max(map(len, made.tokens)))
+    for kind in filter(paths.get, KINDS):
+        paint, words = KINDS[kind]
+        swatch = f"M{x} {foot - 4}h12" if kind == "forward" else f"M{x} {foot}h12v-9h-12z"
+        body += [f"<path d='{paths[kind]}{swatch}' {paint}/>", text(words, x + 17, foot)]
+        x += 32 + round(5.4 * len(words))
+    title = ", ".join([spec, *(f"{key}={value}" for key, value in options.items())])
+    counts = f"{N} places · {len(made.steps)} steps · {made.forwards[-1]} forwards"
+    return CARD.format(height=foot + 10, title=title, counts=counts, body="\n".join(body))
+
+
+def main(names: list[str]) -> None:
+    lm = wavefront.load("ripple", dtype="float64")  # all but tied places keep their turn anywhere
+    sample = tasks.load("gsm").sample(random.Random(PROBLEM), split="held-out")
+    for name in names or PLANS:
+        made = decode(lm, sample.prompt, name)
+        (OUT / f"{name}.svg").write_text(draw(name, made), encoding="utf-8")
+        print(f"{name}: {len(made.steps)} steps: {' '.join(made.tokens)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,10 +1,12 @@
 """Drafted decodes beside stepwise ones: how many are the same, steps per forward, time.
 
     python runs/speculate_table.py --prompts 10 --dtype float32
+    python runs/speculate_table.py --prompts 200 --places 64 --device cuda --batch 200
 
-One prompt at a time. `order` counts the decodes whose every commit (step, place, token) is the
-stepwise one's, `answer` those whose tokens are. In float64 both are all of them; in less, a batch
-of another size rounds in another way, and places that are all but tied can change their turn.
+`order` counts the decodes whose every commit (step, place, token) is the stepwise one's, `answer`
+those whose tokens are. In float64 both are all of them; in less, a batch of another size rounds in
+another way, and places that are all but tied can change their turn. Steps per forward are counted
+row by row, up to the forward that finished the row; its interval is a bootstrap over rows.
 """
 
 from __future__ import annotations
@@ -13,15 +15,27 @@ import argparse
 import random
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from ripple_table import bootstrap
 
 import wavefront
 from wavefront import tasks
+from wavefront.decoding import begin
+from wavefront.text import prompt_ids
 
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 KINDS = ("gsm", "object_counting", "boolean_expressions", "navigate", "web_of_lies")
+
+
+class Made(NamedTuple):
+    """One row's decode."""
+
+    tokens: list[int]
+    commits: list[tuple[int, int, int]]  # step, place, token
+    steps: int
+    forwards: int  # up to the one that finished the row
 
 
 def prompts(count: int, seed: int) -> list[str]:
@@ -34,25 +48,35 @@ def prompts(count: int, seed: int) -> list[str]:
     return found
 
 
-def decode(lm: wavefront.LM, prompt: str, **options: Any) -> tuple[wavefront.Completion, float]:
-    began = time.perf_counter()
-    made = lm.generate(prompt, trace=True, **options)
-    return made, time.perf_counter() - began
-
-
-def commits(made: wavefront.Completion) -> list[tuple[int, ...]]:
-    trace = made.trace
+def decode(lm: wavefront.LM, batch: list[list[int]], options: dict[str, Any]) -> list[Made]:
+    decoding = begin(lm.model, batch, options, stop_ids=lm.stop_ids, record=True)
+    ended = torch.zeros(len(batch), dtype=torch.long, device=lm.model.device)
+    over = torch.zeros_like(ended, dtype=torch.bool)
+    for step in decoding:
+        ended, over = torch.where(over, ended, step.forwards), step.done
+    trace = decoding.trace()
     assert trace is not None
-    number = trace.step[..., None].expand_as(trace.commit)
-    places = torch.arange(trace.commit.shape[-1]).expand_as(trace.commit)
-    found = torch.stack([number, places, trace.tokens], -1)[trace.commit]
-    return [tuple(one) for one in found.tolist()]
+    found: list[list[tuple[int, int, int]]] = [[] for _ in batch]
+    for index, row, place in trace.commit.nonzero().tolist():
+        number, token = int(trace.step[index, row]), int(trace.tokens[index, row, place])
+        found[row].append((number, place, token))
+    rows = zip(decoding.answers(), found, decoding.steps(), ended.tolist(), strict=True)
+    return [Made(*row) for row in rows]
+
+
+def every(lm: wavefront.LM, asked: list[list[int]], size: int, options: dict[str, Any]):
+    began = time.perf_counter()
+    made: list[Made] = []
+    for at in range(0, len(asked), size):
+        made += decode(lm, asked[at : at + size], options)
+    return made, time.perf_counter() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Drafted beside stepwise decodes.")
     parser.add_argument("--model", default="ripple")
     parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=1, help="prompts decoded together")
     parser.add_argument("--places", type=int, default=48)
     parser.add_argument("--ratios", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--drafts", nargs="+", type=int, default=[2, 4, 8])
@@ -63,10 +87,10 @@ def main() -> None:
     parser.add_argument("--dtype")
     asked = parser.parse_args()
     lm = wavefront.load(asked.model, device=asked.device, dtype=asked.dtype)
-    questions = prompts(asked.prompts, asked.seed)
-    lm.generate(questions[0], schedule="standard", max_new_tokens=8, draft=2)  # to warm up
+    texts = prompts(asked.prompts, asked.seed)
+    questions = [prompt_ids(lm.tokenizer, text) for text in texts]
     print(f"`{' '.join(sys.argv)}`: {lm.model.device}, torch {torch.__version__}, {lm.model.dtype}")
-    print("\n| schedule | T | draft | order | answer | steps/forward | time, stepwise = 1 |")
+    print("\n| schedule | T | draft | order | answer | steps/forward [95 %] | time, stepwise = 1 |")
     print("|---|---|---|---|---|---|---|")
     for ratio in asked.ratios:
         for schedule in asked.schedules:
@@ -76,18 +100,21 @@ def main() -> None:
                 "steps": max(asked.places // ratio, 1),
                 "temperature": asked.temperature,
             }
-            base = [decode(lm, one, **options) for one in questions]
+            every(lm, questions[: asked.batch], asked.batch, options)  # to warm up
+            base, seconds = every(lm, questions, asked.batch, options)
             for draft in asked.drafts:
-                ahead = [decode(lm, one, draft=draft, **options) for one in questions]
-                pairs = [(b[0], a[0]) for b, a in zip(base, ahead, strict=True)]
-                order = sum(commits(b) == commits(a) for b, a in pairs)
+                drafted = options | {"draft": draft}
+                every(lm, questions[: asked.batch], asked.batch, drafted)
+                ahead, spent = every(lm, questions, asked.batch, drafted)
+                pairs = list(zip(base, ahead, strict=True))
+                order = sum(b.commits == a.commits for b, a in pairs)
                 answer = sum(b.tokens == a.tokens for b, a in pairs)
-                rate = sum(a.steps for _, a in pairs) / sum(a.forwards for _, a in pairs)
-                cost = sum(a[1] for a in ahead) / sum(b[1] for b in base)
+                rates = [a.steps / a.forwards for a in ahead]
+                low, high = bootstrap(rates)
+                rate = f"{sum(rates) / len(rates):.2f} [{low:.2f}, {high:.2f}]"
                 of = f"/{len(pairs)}"
-                cells = (schedule, options["steps"], draft, f"{order}{of}", f"{answer}{of}")
-                print("|", *(f"{cell} |" for cell in cells), f"{rate:.2f} | {cost:.2f} |")
-                sys.stdout.flush()
+                cells = (schedule, options["steps"], draft, f"{order}{of}", f"{answer}{of}", rate)
+                print("|", *(f"{cell} |" for cell in cells), f"{spent / seconds:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     python runs/strategy_table.py grade answers.jsonl.gz --half report --out table.md
 
 Groups: word problems (gsm), code, and a mix of BBH-like tasks whose answers fit 128 places. Paces:
-T = N, T = N/4, and `adaptive`, where the take decides and T = N is only a cap. Canvases: `--canvas 1`
-fits the answers, `--canvas 4` is four times as long. Items are split in two halves by their id: what
-is tuned is tuned on `--half tune` and reported on `--half report`.
+T = N, T = N/4, and `adaptive`, where the take decides and T = N is only a cap. Canvases:
+`--canvas 1` fits the answers, `--canvas 4` is four times as long. Items are split in two halves by
+their id: what is tuned is tuned on `--half tune` and reported on `--half report`.
 """
 
 from __future__ import annotations

@@ -367,3 +367,14 @@ def test_a_place_where_the_mask_token_leads_comes_last():
         )
         score = remember(config, rows, at, reading).score[0, 1:]
         assert score.argmin() == 2, priority
+
+
+def test_defer_takes_end_tokens_last_and_ends_there():
+    """The order of suppress-confidence, ended as stop ends it."""
+    model = toy(dtype="float64")
+    held = ids(model, schedule="wavefront", eos="suppress-confidence", stop_ids=[3, 9])
+    ended = ids(model, schedule="wavefront", eos="defer", stop_ids=[3, 9])
+    for kept, cut in zip(held.tokens, ended.tokens, strict=True):
+        end = next((place for place, token in enumerate(kept) if token in (3, 9)), len(kept))
+        assert cut[: end + 1] == kept[: end + 1]
+    assert ended.forwards <= held.forwards

@@ -32,6 +32,10 @@ MORE = (
     "rcr(size=5, stat='max', take=threshold(0.6))",
     "tbd(size=5, drop=2, least=1)",
     "tbd(size=5, drop=2, least=1, take=threshold(0.6))",
+    "tide(rounds=2, take=threshold(0.6))",
+    "tide(soft=1.5)",
+    "tide(band=3, take=threshold(0.6))",
+    "tide(rounds=2, horizon=3, soft=2.0, patience=1, band=3, temper=(1.1, 1.4), take=factor(2.0))",
 )
 
 

@@ -1,3 +1,805 @@
-"""Tide: without options it is wavefront; each option by hand, and against a plain loop."""
+"""Tide: without options it is wavefront; each option against a plain loop, and by hand."""
 
 from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from math import ceil, exp, inf, isnan, log, nan
+from typing import Any, NamedTuple
+
+import oracle
+import pytest
+import torch
+from commands import records, refused, run
+from test_against_oracle import KINDS, random_case
+from test_speculate import both, holes, ragged, same
+
+from wavefront import spec, speculate
+from wavefront.canvas import Canvas, blank, infill
+from wavefront.engine import advance, decode
+from wavefront.errors import OptionError, WavefrontWarning
+from wavefront.masks import density
+from wavefront.models.toy import toy
+from wavefront.rows import Config, reach, settle, start
+from wavefront.schedule import Schedule
+from wavefront.schedules.standard import Standard
+from wavefront.schedules.tide import Tide
+from wavefront.schedules.wavefront import Wavefront
+from wavefront.takes.dream import Dream
+from wavefront.takes.factor import Factor
+from wavefront.takes.origin import Origin
+from wavefront.takes.quota import Quota
+from wavefront.takes.threshold import Threshold
+from wavefront.testing.simulate import MASK, PAD, to_meta
+
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+
+Places = frozenset[int]
+
+
+class Reading(NamedTuple):
+    """What a forward says of every place."""
+
+    sure: dict[int, float]  # the probability of the proposal
+    score: dict[int, float]  # its logarithm, or NaN or -inf where the place is put off
+    own: dict[int, float]  # the probability of the token that stands there
+
+
+class Record(NamedTuple):
+    """One step, as sets of positions."""
+
+    shown: Places  # to the model
+    scope: Places
+    commit: Places
+    remask: Places
+    final: Places  # after the step, as the front
+    front: Places
+
+
+Readings = Callable[[int], Reading]
+
+
+# --- the loop over sets -------------------------------------------------------------------------
+
+
+def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
+    """One row, from the description of the class alone."""
+    known, masked, final = set(case.known), set(case.masked), set(case.known)
+    front = set(case.masked[: rule.size])
+    waiting, times = min(masked), 0  # the leftmost place, and how often it was passed over
+    taken = dict.fromkeys(case.masked, 0)
+    for step in range(case.steps):
+        if not masked:
+            return
+        shown = known | {p for p in masked if not rule.horizon or p <= max(front) + rule.horizon}
+        sure, score, own = judged(readings(step), case, known, masked, rule)
+        quota = oracle.even(len(case.masked), case.steps, step)
+        if rule.band:  # what was taken back is filled again
+            quota = ceil(len(masked) / (case.steps - step))
+
+        due = {waiting} if rule.patience and times >= rule.patience else set()
+        if isinstance(rule.take, Quota):
+            scope = front | due
+            order = [*due, *oracle.ranked(front - due, score)]
+            commit = set((order + oracle.ranked(masked - scope, score))[:quota])
+        else:
+            scope = due or set(front)
+            commit = due or at_once(rule.take, scope, sure, score)
+        for _ in range(rule.rounds):
+            near = {
+                p
+                for p in (masked - commit) & shown
+                if (rule.soft or oracle.near(p, known | commit, rule.radius)) and score[p] > -inf
+            }
+            asked = oracle.ranked(near, score)[: rule.size]
+            scope = scope | set(asked)
+            for place in surest(accepted(rule.take, asked, sure, score), sure, score):
+                if sum(1 - sure[p] for p in {*commit, place}) <= rule.risk:
+                    commit.add(place)
+        doubted = [p for p in sorted(known - final) if own[p] < rule.doubt]
+        remask = set(sorted(doubted, key=lambda p: own[p])[: max(0, len(commit) - 1)])
+        if not rule.band:
+            remask = set()
+        if step == case.steps - 1:  # the engine completes what is left
+            commit, remask = set(masked), set()
+
+        known, masked = (known | commit) - remask, (masked - commit) | remask
+        for place in remask:
+            taken[place] += 1
+        grown = {p for p in masked if rule.soft or oracle.near(p, known, rule.radius)}
+        front = set(oracle.ranked(grown, score)[: rule.size])
+        for place in known - final:
+            if not oracle.near(place, masked, rule.band) or taken[place] >= rule.flips:
+                final.add(place)
+        if masked:
+            times = times + 1 if min(masked) == waiting else 0
+            waiting = min(masked)
+        yield Record(*map(frozenset, (shown, scope, commit, remask, final, front)))
+
+
+def judged(reading: Reading, case: oracle.Case, known: set, masked: set, rule: Tide) -> Reading:
+    """The reading with confidences cooled by distance and scores weighted by density."""
+    sure, score = dict(reading.sure), dict(reading.score)
+    for place in sure:
+        if rule.temper and place in masked and sure[place] < 1:
+            away = min((abs(place - other) for other in known), default=len(rule.temper))
+            odds = log(sure[place] / (1 - sure[place])) / rule.temper[:away][-1]
+            sure[place] = 1 / (1 + exp(-odds))
+            if not isnan(score[place]) and score[place] > -inf:
+                score[place] = log(sure[place])
+        if rule.soft:
+            score[place] += log(max(share(place, case, known, rule.soft), 1e-30))
+    return Reading(sure, score, reading.own)
+
+
+def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
+    """How much of what stands around a place is known; all that lies before the text is."""
+    begin = min(case.known | set(case.masked))
+    ends = max(1, int(3 * sigma))
+    weight = {o: exp(-o * o / (2 * sigma * sigma)) for o in range(-ends, ends + 1)}
+    there = sum(w for o, w in weight.items() if place + o in known or place + o < begin)
+    return there / sum(weight.values())
+
+
+def at_once(take, scope: set, sure: dict, score: dict) -> set:
+    """What an adaptive take commits of a scope that is not empty."""
+    willing = {p for p in scope if score[p] > -inf}
+    return accepted(take, willing or scope, sure, score) or {oracle.ranked(scope, score)[0]}
+
+
+def accepted(take, asked, sure: dict, score: dict) -> set:
+    if isinstance(take, Threshold):
+        return {p for p in asked if sure[p] >= take.tau}
+    found = set()
+    for n, place in enumerate(surest(asked, sure, score), start=1):
+        if (n + 1) * (1 - sure[place]) < take.factor:
+            found.add(place)
+    return found
+
+
+def surest(places, sure: dict, score: dict) -> list[int]:
+    return sorted(oracle.ranked(places, score), key=lambda p: 1 - sure[p])
+
+
+# --- the tensors --------------------------------------------------------------------------------
+
+
+def play(
+    rule: Schedule, canvas: Canvas, steps: int, readings: Readings, *, fixed_budget: bool = True
+) -> Iterator[Record]:
+    """Every step of one row of the tensors. What they did not ask for is noise to them."""
+    config = Config(schedule=rule, fixed_budget=fixed_budget)
+    rows = start(canvas, config, [steps], [0])
+    no, source = torch.zeros(1, dtype=torch.bool), torch.Generator().manual_seed(0)
+    while not rows.done:
+        wanted = reach(config, rows)
+        boards = []
+        for part in readings(int(rows.step)):
+            noise = torch.rand(wanted.shape, generator=source) * 1.1
+            said = torch.tensor([[part[place] for place in range(wanted.shape[1])]])
+            boards.append(torch.where(wanted, said, noise.masked_fill(noise > 1, nan)))
+        stats = rows.stats._replace(logp=boards[0].log())
+        if "own" in config.needs:
+            stats = stats._replace(own=boards[2].log())
+        shown = rule.visible(rows.canvas, rows.state)
+        given = rows._replace(score=boards[1], stats=stats, proposal=torch.full_like(wanted * 1, 7))
+        rows, _, decision = settle(config, given, MASK, bad=no, void=no)
+        assert not bool((decision.commit & ~wanted).any())  # its token would be a stale one
+        remask = torch.zeros_like(wanted) if decision.remask is None else decision.remask
+        front = rule.front(decision.state)
+        assert front is not None
+        shown = canvas.real if shown is None else shown
+        yield Record(
+            *map(places, (shown, decision.scope, decision.commit, remask, rows.final, front))
+        )
+
+
+def places(board) -> Places:
+    return frozenset(board[0].nonzero()[:, 0].tolist())
+
+
+def random_readings(rng: random.Random, length: int, *, fine: bool) -> Readings:
+    """Fresh every step. Coarse: ties dominate; certainty and places put off are among them."""
+    seed, odd = rng.randrange(1 << 30), rng.choice((0.0, 0.2))
+
+    def at(step: int) -> Reading:
+        source = random.Random(seed * 1000 + step)
+        if fine:
+            sure = {p: source.uniform(0.02, 0.999) for p in range(length)}
+        else:
+            sure = {p: source.choice((3, 7, 9, 13, 15, 16)) / 16 for p in range(length)}
+        off = {p: source.choice((nan, -inf)) for p in sure if source.random() < odd}
+        score = {p: off.get(p, log(value)) for p, value in sure.items()}
+        own = {p: source.choice((0.0, 0.03, 0.05, 0.3, 0.9, 1.0)) for p in range(length)}
+        return Reading(sure, score, own)
+
+    return at
+
+
+Draw = dict[str, tuple[Any, ...]]
+TAKES = (Threshold(0.72), Threshold(0.45), Factor(0.9), Factor(1.7))
+WAVE: Draw = {"size": (1, 2, 4, 8), "radius": (1, 2, 5), "take": (Quota(), *TAKES)}
+EACH: dict[str, Draw] = {
+    "rounds": {"rounds": (1, 2, 4), "risk": (0.2, 0.55, 3.3), "take": TAKES},
+    "soft": {"soft": (0.2, 0.8, 2.5)},
+    "patience": {"patience": (1, 2, 4)},
+    "band": {
+        "band": (1, 3, 20),
+        "size": (2, 4, 8),  # one a step takes nothing back
+        "doubt": (0.04, 0.1, 0.5),
+        "flips": (1, 2, 9),
+        "take": (Quota(), *TAKES, *TAKES),
+    },
+    "temper": {"temper": ((2.0,), (1.1, 1.6), (0.7, 1.3, 2.9))},
+    "horizon": {"horizon": (1, 3, 9)},
+}
+
+
+def drawn(rng: random.Random, *names: str) -> Tide:
+    choices = WAVE.copy()
+    for name in (*names, *(["rounds"] if "rounds" in names else [])):  # its takes stand
+        choices |= EACH[name]
+    return Tide(**{name: rng.choice(values) for name, values in choices.items()})
+
+
+def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple[bool, int, int]:
+    """Do tensors and loop agree, step by step? With the commits beyond a front, and take-backs."""
+    canvas, case = random_case(rng, rng.choice(KINDS))
+    while len(case.masked) < 8 or case.steps < 3:  # too little to choose from
+        canvas, case = random_case(rng, rng.choice(KINDS))
+    fine = bool(rule.soft) or rng.random() < 0.4
+    readings = random_readings(rng, canvas.tokens.shape[1], fine=fine)
+    ours = list(play(rule, canvas, case.steps, readings))
+    theirs = list(tide(case, readings, other or rule))
+    # At the last step the engine decides, and a front that stays behind is looked at by nobody.
+    ours[-1], theirs[-1] = (one[-1]._replace(scope=None, front=None) for one in (ours, theirs))
+    beyond = sum(len(one.commit) > rule.size for one in ours[:-1])
+    return ours == theirs, beyond, sum(len(one.remask) for one in ours)
+
+
+def test_without_options_it_is_wavefront():
+    rng = random.Random("tide")
+    for number in range(24):
+        canvas, case = random_case(rng, KINDS[number % 4])
+        readings = random_readings(rng, canvas.tokens.shape[1], fine=rng.random() < 0.3)
+        options = {name: rng.choice(values) for name, values in WAVE.items()}
+        one, two = (
+            list(play(made(**options), canvas, case.steps, readings)) for made in (Tide, Wavefront)
+        )
+        assert one == two, (options, case)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_option_equals_the_loop(name):
+    rng = random.Random(f"tide {name}")
+    beyond = taken = 0
+    for _ in range(14):
+        rule = drawn(rng, name)
+        alike, more, back = compared(rng, rule)
+        assert alike, rule
+        beyond, taken = beyond + more, taken + back
+    assert name != "rounds" or beyond > 2
+    assert name != "band" or taken > 10
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(600, marks=pytest.mark.slow)])
+def test_compositions_equal_the_loop(count):
+    rng = random.Random("tide composed")
+    for number in range(count):
+        names = rng.sample(list(EACH), rng.randint(2, 6))
+        rule = drawn(rng, *(list(EACH) if number % 3 == 0 else names))
+        assert compared(rng, rule)[0], rule
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("rounds=2, take=threshold(0.45)", "rounds=3, take=threshold(0.45)"),
+        ("rounds=3, risk=0.5, take=threshold(0.45)", "rounds=3, risk=0.7, take=threshold(0.45)"),
+        ("soft=1.0", "soft=1.4"),
+        ("patience=2", "patience=3"),
+        ("band=2, take=threshold(0.45)", "band=3, take=threshold(0.45)"),
+        ("band=3, take=threshold(0.45)", "band=3, doubt=0.4, take=threshold(0.45)"),
+        ("band=9, flips=1, take=threshold(0.45)", "band=9, take=threshold(0.45)"),
+        ("temper=(1.0, 1.4)", "temper=(1.0, 1.9)"),
+        ("horizon=3", "horizon=4"),
+    ],
+)
+def test_the_comparison_has_teeth(right, wrong):
+    """A number that is a little off is noticed."""
+    rng = random.Random(right)
+    one, two = (spec.resolve(f"tide(size=4, {text})", "schedules") for text in (right, wrong))
+    assert sum(not compared(rng, one, two)[0] for _ in range(8)) > 1
+
+
+# --- by hand ------------------------------------------------------------------------------------
+# A prompt of two, then the answer: slot 0 stands at place 2.
+
+
+def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict[int, float]] = ()):
+    """(committed, taken back) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
+
+    def readings(step: int) -> Reading:
+        row, stands = (part[min(step, len(part) - 1)] if part else {} for part in (rows, own))
+        sure = {p: row.get(p - 2, 0.3) for p in range(length + 2)}
+        score = {p: log(value) for p, value in sure.items()}
+        return Reading(sure, score, {p: stands.get(p - 2, 1.0) for p in sure})
+
+    rule = spec.resolve(text, "schedules")
+    canvas = blank([[5, 5]], length, mask_id=MASK, pad_id=PAD)
+    found = list(play(rule, canvas, length, readings))
+    return [(slots(one.commit), slots(one.remask)) for one in found], [
+        slots(one.final) - {-2, -1} for one in found
+    ]
+
+
+def slots(found: Places) -> set[int]:
+    return {place - 2 for place in found}
+
+
+def test_a_cascade_commits_a_run_of_sure_places_at_once():
+    """Slot 0 comes first, alone. Then everything is 0.97 sure, but for slot 9.
+
+    known       P P 0 . . . . . . . . . . .
+    wavefront         1 2                       two places lie within 2 of what is known
+    one round         1 2|3 4
+    four rounds       1 2|3 4|5 6|7 8|          slot 10 is sure, and within 2 of slot 8
+                                     |  a       so it goes with the fifth round, and 9 waits
+    """
+    rows = [{0: 0.9}, {slot: 0.97 for slot in range(12) if slot != 9}]
+    expected = {
+        "wavefront(": {1, 2},
+        "tide(": {1, 2},
+        "tide(rounds=1, ": {1, 2, 3, 4},
+        "tide(rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
+        "tide(rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
+        # The model was shown no more than two places after the front, which was slots 1 and 2.
+        "tide(rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
+    }
+    for text, second in expected.items():
+        found, _ = by_hand(f"{text}take=threshold(0.9))", 12, rows)
+        assert [commit for commit, _ in found[:2]] == [{0}, second], text
+
+
+def test_the_risk_stops_the_cascade():
+    """0.9 sure each: 1 and 2 cost 0.2, slot 3 makes it 0.3, and slot 4 would make it 0.4."""
+    rows = [{0: 0.95}, dict.fromkeys(range(12), 0.9)]
+    for risk, second in ((0.15, {1, 2}), (0.35, {1, 2, 3}), (0.45, {1, 2, 3, 4})):
+        found, _ = by_hand(f"tide(rounds=9, risk={risk}, take=threshold(0.85))", 12, rows)
+        assert [commit for commit, _ in found[:2]] == [{0}, second]
+    # The surest of a round are charged first: slot 4 fits beside 1 and 2, slot 3 no longer.
+    rows[1] = rows[1] | {4: 0.97}
+    found, _ = by_hand("tide(rounds=1, risk=0.25, take=threshold(0.85))", 12, rows)
+    assert found[1][0] == {1, 2, 4}
+
+
+def test_a_starved_leftmost_place_goes_next():
+    """Slot 0 is never sure. With patience 3 it goes after being passed over three times.
+
+    fronts      0 1 2 3   0 . 2 3   0 . . 3 4   0 . . . 4 5
+    wavefront     1           2           3           4 ...   and 0 comes last
+    """
+    rows = [{slot: 0.9 - slot / 100 for slot in range(1, 8)}]
+    plain, _ = by_hand("tide(size=4)", 8, rows)
+    patient, _ = by_hand("tide(size=4, patience=3)", 8, rows)
+    endless, _ = by_hand("tide(size=4, patience=99)", 8, rows)
+    assert [commit for commit, _ in plain] == [{1}, {2}, {3}, {4}, {5}, {6}, {7}, {0}]
+    assert [commit for commit, _ in patient] == [{1}, {2}, {3}, {0}, {4}, {5}, {6}, {7}]
+    assert endless == plain
+    # Under a threshold it goes alone, and the sure ones after it.
+    sure, _ = by_hand("tide(size=2, patience=1, take=threshold(0.5))", 8, rows)
+    assert [commit for commit, _ in sure] == [{1}, {0}, {2, 3}, {4, 5}, {6, 7}]
+
+
+def test_with_several_a_step_a_starved_place_is_one_of_them():
+    """Four a step: the starved place and the three best of the front, not of the whole canvas."""
+    canvas = blank([[5, 5]], 16, mask_id=MASK, pad_id=PAD)
+    sure = {place: 0.1 + place / 100 for place in range(18)}
+    sure[17] = 0.99  # far from everything known
+    reading = Reading(sure, {p: log(v) for p, v in sure.items()}, sure)
+    first, second, *_ = play(Tide(patience=1), canvas, 4, lambda step: reading)
+    assert slots(first.commit) == {4, 5, 6, 7}  # the best of slots 0 to 7
+    assert slots(first.front) == {0, 1, 2, 3, 8, 9}
+    assert slots(second.commit) == {0, 3, 8, 9}
+
+
+def test_a_place_taken_back_has_waited_for_nothing():
+    """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
+    rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
+    own = [{}, {0: 0.01}, {}]
+    text = "tide(radius=9, band=9, patience=2, take=threshold(0.8))"
+    found, _ = by_hand(text, 8, rows, own)
+    assert found[:4] == [({0}, set()), ({2, 3}, {0}), ({4}, set()), ({5}, set())]
+    assert found[4][0] == {0}
+
+
+def test_a_doubted_token_is_taken_back_so_often_and_no_more():
+    """Two a step. Slot 0 is written, and the model never believes it.
+
+    flips=1     0 1   2 3 -0   0 4   5 6   7
+    flips=2     0 1   2 3 -0   0 4   5 6 -0   0 7
+    """
+    rows, own = [dict.fromkeys(range(8), 0.9)], [{0: 0.05}]
+    text = "tide(size=2, band=20, doubt=0.2, flips={}, take=threshold(0.8))"
+    never, once, twice = (by_hand(text.format(flips), 8, rows, own)[0] for flips in (0, 1, 2))
+    none = set()
+    assert never == [({0, 1}, none), ({2, 3}, none), ({4, 5}, none), ({6, 7}, none)]
+    assert once == [({0, 1}, none), ({2, 3}, {0}), ({0, 4}, none), ({5, 6}, none), ({7}, none)]
+    assert twice == [({0, 1}, none), ({2, 3}, {0}), ({0, 4}, none), ({5, 6}, {0}), ({0, 7}, none)]
+
+
+def test_nothing_is_taken_back_where_it_would_undo_all_progress():
+    rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
+    # One a step, by a threshold or by a quota of as many steps as places: none.
+    for text in ("tide(size=1, band=9, take=threshold(0.8))", "tide(band=9)"):
+        found, _ = by_hand(text, 8, rows, own)
+        assert [(len(new), gone) for new, gone in found] == [(1, set())] * 8
+    # Three a step: two of the doubted go, the least believed first.
+    own[0] |= {1: 0.001, 2: 0.005}
+    found, _ = by_hand("tide(size=3, radius=3, band=9, take=threshold(0.8))", 8, rows, own)
+    assert found[:2] == [({0, 1, 2}, set()), ({3, 4, 5}, {1, 2})]
+
+
+def test_what_lies_further_than_the_band_from_every_mask_is_final():
+    """band=2; slots 0 to 3 are written one after another, then the model doubts all it wrote.
+
+    0 . . . . .    0 1 . . . .    0 1 2 . . .    0 1 2 3 . .    0 1 2 3 4 5 -2 -3
+                                  f              f f
+    """
+    rows = [*({slot: 0.9} for slot in range(4)), dict.fromkeys(range(8), 0.9)]
+    own = [*[{}] * 4, dict.fromkeys(range(8), 0.01)]
+    text = "tide(size=3, band=2, take=threshold(0.8))"
+    found, finals = by_hand(text, 8, rows, own)
+    assert found[:4] == [({slot}, set()) for slot in range(4)]
+    assert finals[:4] == [set(), set(), {0}, {0, 1}]
+    assert found[4] == ({4, 5}, {2})  # the front holds two places, so one may go
+    assert all(not gone & {0, 1} for _, gone in found)
+    # doubt=0: nothing is less probable than that.
+    own[-1] = dict.fromkeys(range(8), 0.0)
+    found, _ = by_hand("tide(size=3, band=2, doubt=0.0, take=threshold(0.8))", 8, rows, own)
+    assert not any(gone for _, gone in found)
+
+
+def test_confidences_cool_with_distance():
+    """0.8 has odds of 4; at temperature 2 of 2, which is 2/3; at 1 it stays 0.8."""
+    rows = [{0: 0.7, 1: 0.8, 2: 0.8}]
+    found, _ = by_hand("tide(size=3, temper=(1.0, 2.0))", 6, rows)
+    assert found[0][0] == {0}  # 0.7 at distance 1, against 0.667 at 2 and 3
+    for tau, commit in ((0.65, {0, 1, 2}), (0.69, {0})):
+        text = f"tide(size=3, temper=(1.0, 2.0), take=threshold({tau}))"
+        assert by_hand(text, 6, rows)[0][0][0] == commit
+    certain, _ = by_hand("tide(size=3, temper=(9.0,))", 6, [{0: 0.99, 2: 1.0}])
+    assert certain[0][0] == {2}  # what is certain stays so
+
+
+def test_the_density_pulls_to_the_known():
+    """Slot 5 is surer than slot 0; within one place of it nothing is known, within four something.
+
+    soft=1: 0.5 · 0.30 against 0.8 · 0      soft=4: 0.05 · 0.45 against 0.8 · 0.08
+    """
+    for text, sure, first in (("soft=1.0", 0.5, {0}), ("soft=4.0", 0.05, {5})):
+        rows = [dict.fromkeys(range(8), 0.01) | {0: sure, 5: 0.8}]
+        assert by_hand(f"tide({text})", 8, rows)[0][0][0] == first
+    # There is no radius: once slot 0 is written, the front is the best two of all, slot 8 too.
+    rows = [dict.fromkeys(range(10), 0.01) | {8: 0.9}]
+    for text, second in (("size=2", {1}), ("size=2, soft=4.0", {8})):
+        assert [commit for commit, _ in by_hand(f"tide({text})", 10, rows)[0][:2]] == [{0}, second]
+
+
+def test_density_by_hand():
+    """Weights 1, 0.6065, 0.1353 and 0.0111 at 0 to 3 places: 2.5059 together, one side 0.7530."""
+    row = torch.tensor([[True, False, False, True, False]])
+    expected = [
+        (0.7530 + 1 + 0.0111) / 2.5059,  # the left is full; itself; the one 3 on
+        (0.1353 + 0.0111 + 0.6065 + 0.1353) / 2.5059,  # 2 and 3 before; 0 and 3 on the board
+        (0.0111 + 0.1353 + 0.6065) / 2.5059,
+        (0.0111 + 1) / 2.5059,
+        0.6065 / 2.5059,  # nothing lies to the right
+    ]
+    assert torch.allclose(density(row, 1.0), torch.tensor([expected]), atol=1e-4)
+    assert density(torch.ones(1, 50, dtype=torch.bool), 2.0)[0, :44].allclose(torch.ones(44))
+    # A narrow one still looks one place around, and is never zero.
+    tiny = density(torch.tensor([[False, True, False, False]]), 0.1)
+    assert tiny[0].tolist() == pytest.approx([1e-22, 1, 1e-22, 1e-30], rel=2)
+    assert (tiny > 0).all()
+    # A place has the same number on every board, to the bit.
+    wide = torch.nn.functional.pad(row, (4, 9), value=False)
+    wide[:, :4] = True
+    assert torch.equal(density(wide, 1.0)[:, 4:9], density(row, 1.0))
+
+
+def test_density_against_a_plain_sum():
+    rng = random.Random("density")
+    for _ in range(30):
+        row = [rng.random() < 0.5 for _ in range(rng.randint(1, 30))]
+        sigma = rng.choice((0.3, 1.0, 3.7, 20.0))
+        known = {place for place, here in enumerate(row) if here}
+        case = oracle.Case(frozenset(range(len(row))), (), 1)  # the text begins at 0
+        expected = [share(place, case, known, sigma) for place in range(len(row))]
+        found = density(torch.tensor([row]), sigma)[0]
+        assert torch.allclose(found, torch.tensor(expected).clamp(1e-30), atol=1e-6)
+
+
+# --- what is shown to the model -----------------------------------------------------------------
+
+
+class Watched:
+    """A model that writes down what it was asked and what it answered."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.calls = model, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def hidden(self, tokens, attend, at, **more):
+        found = self.model.hidden(tokens, attend, at, **more)
+        self.calls.append((tokens, attend, at, found))
+        return found
+
+
+@pytest.mark.parametrize(("family", "cfg_scale"), [("llada", 1.0), ("dream", 0.0)])
+def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
+    """Rows of unequal prompts: what is read at places in sight is read off a shorter canvas."""
+    model = Watched(toy(seed=3, family=family, dtype="float64"))
+    config = Config(schedule=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
+    list(decode(model, ragged(model), config, steps=[12] * 4, seeds=range(4)))
+    hid = 0
+    for tokens, attend, at, found in model.calls[::3]:
+        for row in range(len(tokens)):
+            cut = int(attend[row].nonzero().max()) + 1
+            hid += tokens.shape[1] - cut
+            inside = at[row] < cut
+            short = model.model.hidden(
+                tokens[row : row + 1, :cut], attend[row : row + 1, :cut], at[row : row + 1, inside]
+            )
+            assert torch.allclose(short[0], found[row, inside], atol=1e-10)
+    assert hid > 40
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_what_stands_at_a_hidden_place_changes_nothing(family):
+    """Holes anywhere, so that something known lies beyond what is hidden."""
+    model = Watched(toy(seed=3, family=family, dtype="float64"))
+    config = Config(schedule=Tide(size=1, radius=1, horizon=1))
+    list(decode(model, holes(model), config, steps=[10] * 2, seeds=range(2)))
+    hid = 0
+    for tokens, attend, at, found in model.calls:
+        hidden = ~attend & (tokens == model.mask_id)
+        hid += int(hidden.sum())
+        seen = attend.gather(-1, at) & ~hidden.gather(-1, at)
+        # Of Dream a place is read off the one before it, which may be hidden at a later front.
+        seen &= ~hidden.gather(-1, (at - 1).clamp(min=0))
+        again = model.model.hidden(torch.where(hidden, 11, tokens), attend, at)
+        assert torch.allclose(again[seen], found[seen], atol=1e-10)
+        assert (tokens[~hidden & ~attend] == model.pad_id).all()
+    assert hid > 20
+
+
+def test_the_horizon_by_hand():
+    """Two rows of one batch, the shorter padded; size 2, so the front is the first two masks.
+
+    P P . . . . . .      front at 2, 3: with 2 more, places up to 5 are shown
+      P . . . . . .
+    """
+    canvas = blank([[5, 5], [5]], 6, mask_id=MASK, pad_id=PAD)
+    rule = Tide(size=2, horizon=2)
+    seen = rule.visible(canvas, rule.init(canvas))
+    assert seen is not None
+    assert [places(seen[row : row + 1]) for row in (0, 1)] == [set(range(6)), set(range(1, 6))]
+    assert Tide().visible(canvas, Tide().init(canvas)) is None
+    # A text with holes: what is known is shown, wherever it stands.
+    #   P . . . P . . . P      front at 1, with 1 more: 1 and 2
+    text = infill([[5] * 9], [[i % 4 > 0 for i in range(9)]], mask_id=MASK, pad_id=PAD)
+    near = Tide(size=1, horizon=1)
+    seen = near.visible(text, near.init(text))
+    assert seen is not None
+    assert places(seen) == {0, 1, 2, 4, 8}
+
+
+def answers(rule: Schedule, canvas: Canvas, model: Any, **options: Any):
+    rows = len(canvas.tokens)
+    config = Config(schedule=rule, **options)
+    return list(decode(model, canvas, config, steps=[12] * rows, seeds=range(rows)))[-1].canvas
+
+
+def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
+    model = toy(seed=3, family="dream", dtype="float64")
+    canvas = ragged(model)
+    changed = 0
+    cascade = Tide(horizon=3, rounds=2, take=Threshold(0.4))
+    for rule, cfg_scale in ((Tide(size=3, horizon=1), 0.0), (cascade, 0.7)):
+        together = answers(rule, canvas, model, cfg_scale=cfg_scale).tokens
+        for row in range(len(canvas.tokens)):
+            real = canvas.real[row]
+            alone = Canvas(*(part[row : row + 1, real] for part in canvas))
+            shifted = list(
+                decode(
+                    model,
+                    alone,
+                    Config(schedule=rule, cfg_scale=cfg_scale),
+                    steps=[12],
+                    seeds=[row],
+                )
+            )[-1]
+            assert torch.equal(shifted.canvas.tokens[0], together[row, real])
+        far = Tide(rule.size, rounds=rule.rounds, horizon=99, take=rule.take)
+        none = Tide(rule.size, rounds=rule.rounds, take=rule.take)
+        same_far, plain = (answers(one, canvas, model, cfg_scale=cfg_scale) for one in (far, none))
+        assert torch.equal(same_far.tokens, plain.tokens)
+        changed += not torch.equal(plain.tokens, together)
+    assert changed
+
+
+SHORT_SIGHTED = (
+    "tide(size=3, horizon=1)",
+    "tide(horizon=2, rounds=2, take=threshold(0.4))",
+    "tide(size=3, horizon=2, band=4, patience=2, take=threshold(0.3))",
+    "tbd(size=5, drop=2, least=1)",
+)
+
+
+@pytest.mark.parametrize("text", SHORT_SIGHTED)
+def test_drafts_are_lossless_when_something_is_hidden(text):
+    schedule = spec.resolve(text, "schedules")
+    model = toy(seed=0, dtype="float64")
+    assert same(*both(model, ragged(model), Config(schedule=schedule), draft=4))
+    model = toy(seed=2, family="dream", dtype="float64")
+    guided = Config(schedule=schedule, cfg_scale=1.0)
+    assert same(*both(model, ragged(model), guided, draft=2))
+    assert same(*both(model, holes(model), guided, steps=[10, 9], places=10, draft=3))
+
+
+def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
+    """Equal tokens are not enough: the front that was drafted may end elsewhere."""
+    config = Config(schedule=Tide(size=3, horizon=1))
+    models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
+    assert all(same(*both(model, ragged(model), config)) for model in models)
+    monkeypatch.setattr(speculate, "_same_sight", lambda config, node, rows: ~rows.done | rows.done)
+    assert not all(same(*both(model, ragged(model), config)) for model in models)
+
+
+def test_a_step_with_everything_runs_on_the_meta_device():
+    """No host sync and no shape that depends on data, model included."""
+    model = toy(seed=3)
+    rule = spec.resolve(FULL, "schedules")
+    rows = to_meta(start(ragged(model), Config(schedule=rule), [12] * 4, [0] * 4))
+    after, _, _ = advance(toy().to("meta"), Config(schedule=rule, cfg_scale=0.5), rows, 8, True)
+    assert after.canvas.tokens.shape == rows.canvas.tokens.shape
+
+
+# --- the clock ----------------------------------------------------------------------------------
+
+
+def test_steps_that_are_passed_over_would_have_changed_nothing():
+    """Dream's counts begin with zeros; a leftmost place is not passed over while nothing goes."""
+    rng = random.Random("idle")
+    saved = 0
+    for number in range(6):
+        canvas, case = random_case(rng, "more steps than places")
+        readings = random_readings(rng, canvas.tokens.shape[1], fine=False)
+        rule = Tide(size=3, patience=1 + number % 3, take=Dream())
+        every, few = (
+            list(play(rule, canvas, case.steps, readings, fixed_budget=fixed))
+            for fixed in (True, False)
+        )
+        assert [one for one in every if one.commit] == few
+        saved += len(every) - len(few)
+    assert saved > 10
+
+
+def test_chance_is_drawn_anew_every_step_with_a_band():
+    """A front over everything and no doubts: what chance settles is what it settles anywhere."""
+    canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
+    sure = dict.fromkeys(range(42), 0.9)
+    reading = Reading(sure, sure, sure)
+    wide = Tide(size=40, radius=40, band=2, take=Origin())
+    ours = [one.commit for one in play(wide, canvas, 12, lambda step: reading)]
+    config = Config(schedule=Standard(take=Origin()))
+    rows, expected = start(canvas, config, [12], [0]), []
+    no = torch.zeros(1, dtype=torch.bool)
+    while not rows.done:
+        rows, _, decision = settle(config, rows, MASK, bad=no, void=no)
+        expected.append(places(decision.commit))
+    assert ours == expected
+
+
+def test_the_quota_is_shared_over_what_is_left():
+    """12 places in 4 steps, and two of the first three are taken back at the second.
+
+    0 1 2 . . . . . . . . .      then the front holds 3 and 4, and slot 11 is the best elsewhere
+    . . 2 3 4 . . . . . . b      so 4 at the third: a front of 3 is too short, and 8 serves
+    0 1 2 3 4 5 . . 8 . . b      though it lies 3 away from everything
+    """
+    canvas = blank([[5, 5]], 12, mask_id=MASK, pad_id=PAD)
+    sure = {place: 0.9 - place / 100 for place in range(14)} | {10: 0.98, 13: 0.99}
+    score = {place: log(value) for place, value in sure.items()}
+    doubted = [{}, dict.fromkeys(range(14), 0.01), {}, {}]
+    readings = lambda step: Reading(sure, score, sure | doubted[step])  # noqa: E731
+    for size, third in ((8, {0, 1, 5, 6}), (3, {0, 1, 5, 8})):
+        found = list(play(Tide(size, band=20), canvas, 4, readings))
+        counts = [(len(one.commit), len(one.remask)) for one in found]
+        assert counts == [(3, 0), (3, 2), (4, 0), (4, 0)]
+        assert slots(found[2].commit) == third
+
+
+# --- options and the command line ---------------------------------------------------------------
+
+FULL = (
+    "tide(size=6, rounds=2, risk=0.8, horizon=6, soft=2.0, patience=2, band=3, "
+    "temper=(1.0, 1.3), take=threshold(tau=0.6))"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tide(rounds=4)", r"tide: rounds asks its take again .* take=threshold\(tau=0.9\)\)\."),
+        ("tide(rounds=1, take=dream())", "give an adaptive one"),
+        ("tide(size=0)", "size must be at least 1, not 0"),
+        ("tide(radius=0)", "radius must be at least 1, not 0"),
+        ("tide(rounds=-1, take=threshold())", "rounds must be at least 0, not -1"),
+        ("tide(rounds=1.5, take=threshold())", "rounds must be a whole number"),
+        ("tide(horizon=-1)", "horizon must be at least 0"),
+        ("tide(patience=-2)", "patience must be at least 0"),
+        ("tide(patience=True)", "patience must be a whole number"),
+        ("tide(band=-1)", "band must be at least 0"),
+        ("tide(flips=-1)", "flips must be at least 0"),
+        ("tide(risk=-0.1)", "risk must be at least 0"),
+        ("tide(soft=-1.0)", "soft must be between 0 and 100"),
+        ("tide(soft=1e9)", "soft must be between 0 and 100"),
+        ("tide(doubt=1.1)", "doubt must be between 0 and 1"),
+        ("tide(temper=1.2)", r"temper lists temperatures, as \(1.0, 1.2\), not 1.2"),
+        ("tide(temper=[1.0, 1.2])", "temper lists temperatures"),
+        ("tide(temper=(1.0, 0.0))", "a temperature of temper must be at least 0.001, not 0.0"),
+        ("tide(temper=('warm',))", "a temperature of temper must be a number"),
+        ("tide(tides=2)", "tide has no option 'tides'"),
+    ],
+)
+def test_bad_options_get_one_sentence(text, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        spec.resolve(text, "schedules")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tide", "tide(size=8, radius=2)"),
+        (
+            "tide(rounds=4, horizon=32, take=threshold(tau=0.9))",
+            "tide(size=8, radius=2, rounds=4, horizon=32, take=threshold(tau=0.9))",
+        ),
+        ("tide(temper=(1.5,))", "tide(size=8, radius=2, temper=(1.5,))"),
+        (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
+    ],
+)
+def test_a_spec_and_its_repr_are_the_same_tide(text, shown):
+    made = spec.resolve(text, "schedules")
+    assert repr(made) == shown
+    assert spec.resolve(shown, "schedules") == made
+    assert hash(spec.resolve(shown, "schedules")) == hash(made)
+
+
+def test_a_quota_above_the_size_warns_as_wavefront_does():
+    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+        Tide(size=4).validate(64, 8)
+
+
+def test_only_a_band_takes_back_and_asks_for_more():
+    assert (Tide().revises, Tide().needs) == (False, ())
+    assert (Tide(band=1).revises, Tide(band=1).needs) == (True, ("own",))
+
+
+def test_the_command_line():
+    told = run("schedules", "tide").stdout
+    assert told.startswith("tide: our own wave.")
+    for name in (*EACH, "risk", "doubt", "flips"):
+        assert f"`{name}`" in told
+    assert "tide" in run("schedules").stdout
+    for text in (FULL, "tide(rounds=4, take=threshold(tau=0.9))"):
+        (record,) = records(run("generate", "hi", "-n", "16", "--json", "-s", text))
+        assert len(record["tokens"]) <= 16
+        assert spec.resolve(record["settings"]["schedule"], "schedules") == spec.resolve(
+            text, "schedules"
+        )
+    assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(rounds=4)")

@@ -21,7 +21,7 @@ from wavefront.errors import NumericalError
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
-from wavefront.stats import Reading, priority_score, read
+from wavefront.stats import LAST, Reading, priority_score, read
 
 
 class Flags(NamedTuple):
@@ -133,7 +133,7 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     if config.priority == "entropy":
         # Sure of the mask token is not sure of anything that could be written.
         score = score.masked_fill(reading.reluctant, float("-inf"))
-    if config.sampling.eos == "suppress-confidence":
+    if config.sampling.eos in LAST:
         ends = is_any(reading.proposal, config.sampling.stop_ids)
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
     stats = Stats(

@@ -30,6 +30,7 @@ def distance(mask: Tensor) -> Tensor:
 def density(mask: Tensor, sigma: float) -> Tensor:
     """(B, L) float32 in (0, 1]: the share of True around each place, weighted by a Gaussian.
 
+    `sigma` is its width in places; it ends at three times that, and not before the next place.
     What lies left of the board counts as True, and what lies right of it as False.
     """
     reach = max(1, int(3 * sigma))

@@ -26,7 +26,7 @@ class Options(TypedDict, total=False):
     max_new_tokens: int  # places to fill, N; 128
     steps: int | None  # forward budget, T; N
     priority: str  # confidence, probability, margin, entropy, random
-    eos: str  # keep, stop, suppress-logit, suppress-confidence, llada-confidence
+    eos: str  # keep, stop, defer, suppress-logit, suppress-confidence, llada-confidence
     temperature: float  # 0 = always the most probable token
     seed: int
     sampling: str | None  # llada or dream: what confidence is taken from; the model's own

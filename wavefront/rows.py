@@ -17,7 +17,7 @@ from torch import Tensor
 from wavefront.canvas import Canvas, finished
 from wavefront.errors import one_of, real
 from wavefront.schedule import Clock, Decision, Schedule, State, Stats, View, every_stat
-from wavefront.stats import PRIORITIES, PRIORITY_NEEDS, Sampling
+from wavefront.stats import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_
     if decision.final is not None:
         final = canvas.known & (rows.final | decision.final | rows.last[:, None])
     final = torch.where(active[:, None], final, rows.final)
-    if config.sampling.eos == "stop":
+    if config.sampling.eos in ENDING:
         complete = finished(canvas, final, config.sampling.stop_ids)
     else:
         complete = (final | (canvas.slot < 0)).all(-1)

@@ -53,7 +53,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
         right = torch.ones_like(rows.done)  # the rows whose draft is right so far
         steps, busy, overflow = [], [], ~right
         for node, one in zip(nodes, _apart(reading, draft), strict=True):
-            right = right & _same_forward(node, rows)
+            right = right & _same_forward(node, rows) & _same_sight(config, node, rows)
             busy.append((right & ~rows.done).any())
             wanted = reach(config, rows)
             missed = (wanted & ~read).any(-1)
@@ -100,9 +100,18 @@ def _same_forward(node: Rows, rows: Rows) -> Tensor:
     """(B,) bool: the reading of `node` is that of `rows`.
 
     A reading comes of the tokens, and of the step by its noise. What else a strategy keeps may be
-    drafted wrong: it is carried on truly, and has no part in a forward.
+    drafted wrong: it is carried on truly, and has no part in a forward but by what it hides.
     """
     return (node.canvas.tokens == rows.canvas.tokens).all(-1) & (node.step == rows.step)
+
+
+def _same_sight(config: Config, node: Rows, rows: Rows) -> Tensor:
+    """(B,) bool: the model was shown the same places. A strategy may choose them by its state."""
+    drafted = config.schedule.visible(node.canvas, node.state)
+    true = config.schedule.visible(rows.canvas, rows.state)
+    if drafted is None or true is None:
+        return torch.ones_like(rows.done)
+    return (drafted == true).all(-1)
 
 
 def _join(parts: Any) -> Any:

@@ -20,7 +20,11 @@ from wavefront.errors import OptionError, one_of, real, whole
 from wavefront.schedule import Stats
 
 PRIORITIES = ("confidence", "probability", "margin", "entropy", "random")
-EOS_POLICIES = ("keep", "suppress-logit", "suppress-confidence", "llada-confidence", "stop")
+EOS_POLICIES = (
+    "keep", "suppress-logit", "suppress-confidence", "llada-confidence", "stop", "defer",
+)  # fmt: skip
+ENDING = ("stop", "defer")  # a row is done when no open place precedes its first end token
+LAST = ("suppress-confidence", "defer")  # end tokens are chosen when nothing else is left
 SAMPLING = ("llada", "dream")
 
 _CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32

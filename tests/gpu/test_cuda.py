@@ -18,6 +18,7 @@ from wavefront.errors import NumericalError
 from wavefront.masks import distance, first, rank
 from wavefront.models.toy import toy
 from wavefront.rows import start
+from wavefront.speculate import speculate
 
 SPECS = (
     "standard",
@@ -27,6 +28,16 @@ SPECS = (
     "left_to_right",
     "standard(take=dream())",
     "standard(take=origin())",
+    "block(size=4, take=factor())",
+    "block(size=4, take=local_leap())",
+    "wavefront(take=entropy_bound(gamma=0.1))",
+    "adablock(size=4, delimiters=(7, 8))",
+    "dsb(size=6)",
+    "dcd(masks=4)",
+    "rcr(size=8)",
+    "tbd(size=8, drop=2, least=2)",
+    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
+    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), take=threshold(tau=0.3))",
 )
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 
@@ -42,7 +53,7 @@ def on_both(family: str, **options):
 def test_every_strategy_decodes_as_on_the_cpu():
     for family, schedule in itertools.product(("llada", "dream"), SPECS):
         for extra in ({}, {"temperature": 0.9, "seed": 5}, {"steps": 6}, {"cfg_scale": 1.0}):
-            if "block" in schedule and extra.get("steps"):
+            if extra.get("steps") and ("block" in schedule or "tbd" in schedule):
                 extra = {"steps": 12}
             cpu, cuda = on_both(family, schedule=schedule, **extra)
             assert cpu.tokens == cuda.tokens, (family, schedule, extra)
@@ -73,20 +84,34 @@ def test_noise_is_the_same_number_on_every_device():
     assert torch.equal(cpu, cuda.cpu())
 
 
-def test_a_step_never_waits_for_the_device():
-    """32 steps under sync-debug mode, for every strategy."""
+def test_a_draft_decodes_as_without_on_the_device():
     for family, schedule in itertools.product(("llada", "dream"), SPECS):
+        model = toy(family=family, device="cuda", dtype="float64")
+        for extra in ({}, {"temperature": 0.9, "seed": 5}):
+            made = [
+                wavefront.generate_ids(
+                    model, PROMPTS, max_new_tokens=24, schedule=schedule, draft=draft, **extra
+                )
+                for draft in (0, 4)
+            ]
+            assert made[0].tokens == made[1].tokens, (family, schedule, extra)
+
+
+def test_a_step_never_waits_for_the_device():
+    """32 steps under sync-debug mode, for every strategy, stepwise and drafted."""
+    ways = (advance, speculate(3, 32))
+    for family, schedule, run in itertools.product(("llada", "dream"), SPECS, ways):
         model = toy(family=family, device="cuda")
         options = {"max_new_tokens": 32, "schedule": schedule, "temperature": 0.5, "eos": "stop"}
         decoding = begin(model, PROMPTS, options)
         rows = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3)
         with torch.no_grad():
-            rows, *_ = advance(model, decoding.plan.config, rows, 32, True)
+            rows, *_ = run(model, decoding.plan.config, rows, 32, True)
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
             try:
                 for _ in range(31):
-                    rows, *_ = advance(model, decoding.plan.config, rows, 32, True)
+                    rows, *_ = run(model, decoding.plan.config, rows, 32, True)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 

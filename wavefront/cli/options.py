@@ -242,7 +242,7 @@ class DecodingOptions:
             "WORD",
             "What an end token does. stop (the default here; keep in Python): decoding ends once "
             "all before it is decided; the same text as with keep, only sooner. keep: every place "
-            "is filled. "
+            "is filled. defer: it comes after all else in the scope, and then ends the answer. "
             "suppress-logit, suppress-confidence, llada-confidence: it is held back.",
         ),
     ] = None

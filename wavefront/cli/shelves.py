@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wavefront.cli.output import print_table, say, say_json
+from wavefront.cli.output import print_table, say, say_json, stderr
 from wavefront.errors import SpecError, nearest
 
 SHELVES = {
@@ -37,25 +37,22 @@ def schedules(
         entry = _entry(*_find(name))
         say_json(entry) if as_json else say(_explanation(entry))
         return
-    entries = _entries()
     if as_json:
-        say_json(entries)
+        say_json([_entry(kind, shelf) for shelf in SHELVES for kind in _kinds(shelf)])
         return
     for shelf, meaning in SHELVES.items():
         rows = [
-            (entry["name"], _options(entry), entry["summary"])
-            for entry in entries
-            if entry["shelf"] == shelf
+            (kind.spec_name(), _options(kind), summary(inspect.getmodule(kind)))
+            for kind in _kinds(shelf)
         ]
         print_table(f"{shelf}: {meaning}", rows)
+    stderr().print("One of them in full: wavefront schedules NAME")
 
 
-def _entries() -> list[dict[str, Any]]:
+def _kinds(shelf: str) -> list[type[Any]]:
     from wavefront import spec
 
-    return [
-        _entry(spec.find(name, shelf), shelf) for shelf in SHELVES for name in spec.names(shelf)
-    ]
+    return [spec.find(name, shelf) for name in spec.names(shelf)]
 
 
 def _find(name: str) -> tuple[type[Any], str]:
@@ -122,11 +119,15 @@ def _type(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint)).lower() if isinstance(hint, type) else str(hint)
 
 
-def _options(entry: dict[str, Any]) -> str:
-    return ", ".join(
-        option["name"] if option["default"] is None else f"{option['name']}={option['default']}"
-        for option in entry["options"]
-    )
+def _options(kind: type[Any]) -> str:
+    """In short: what a repr shows, and the take. The others are off unless somebody sets them."""
+    fields = dataclasses.fields(kind)
+    first = [field for field in fields if field.repr or field.name == "take"]
+    shown = [
+        field.name if _default(field) is None else f"{field.name}={_default(field)}"
+        for field in first
+    ]
+    return ", ".join([*shown, *(["..."] if len(first) < len(fields) else [])])
 
 
 def _explanation(entry: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,8 +11,9 @@ from torch.nn import functional as F
 
 from wavefront.canvas import Canvas
 from wavefront.errors import OptionError, real, whole
-from wavefront.masks import FAR, density, distance, first, top
+from wavefront.masks import FAR, density, distance, first, positions, top
 from wavefront.schedule import Clock, Decision, Schedule, Take, View
+from wavefront.schedules.wavefront import Wavefront
 from wavefront.takes._adaptive import Adaptive, turn
 from wavefront.takes.quota import Quota
 
@@ -22,7 +22,7 @@ class Water(NamedTuple):
     """What a tide carries from step to step."""
 
     front: Tensor  # (B, L) bool
-    waited: Tensor  # (B,) long: steps that the leftmost masked slot has been the leftmost one
+    waited: Tensor  # (B,) long: how often the leftmost masked place was passed over
     flips: Tensor  # (B, L) long: how often a place was taken back
     final: Tensor  # (B, L) bool: decided for good
 
@@ -63,7 +63,7 @@ class Tide(Schedule):
         for name in ("rounds", "horizon", "patience", "band", "flips"):
             whole(name, getattr(self, name), 0)
         real("risk", self.risk, 0)
-        real("soft", self.soft, 0)
+        real("soft", self.soft, 0, 100)  # more would only fill memory
         real("doubt", self.doubt, 0, 1)
         if not isinstance(self.temper, tuple):
             raise OptionError(f"temper lists temperatures, as (1.0, 1.2), not {self.temper!r}.")
@@ -92,12 +92,14 @@ class Tide(Schedule):
         view = self._judged(view)._replace(clock=self._paced(view.clock))
         front = state.front
         if self.patience:
-            left = first(view.masked, 1)
-            starved = state.waited >= self.patience
-            front = torch.where(starved[:, None], left, front | left)
+            due = self._due(view.masked, state)
+            view = view._replace(score=view.score.masked_fill(due, float("inf")))
+            # One that no rule would accept goes alone; a quota gives the rest to the front.
+            alone = due.any(-1, keepdim=True) & isinstance(self.take, Adaptive)
+            front = torch.where(alone, due, front | due)
         commit, scope = self.take(view, front, view.masked), front
         for _ in range(self.rounds):
-            asked, more = self._more(view, commit)
+            asked, more = self._more(view, commit, self._ahead(state))
             commit, scope = commit | more, scope | asked
         remask = self._doubted(view, state, commit)
         masked = (view.masked & ~commit) | remask
@@ -106,25 +108,25 @@ class Tide(Schedule):
         flips = state.flips + remask
         calm = (distance(masked) > self.band) | (flips >= self.flips)
         final = state.final | (~masked & (view.known | commit) & calm)
-        waited = torch.where((first(view.masked, 1) & masked).any(-1), state.waited + 1, 0)
+        still = (first(view.masked, 1) & first(masked, 1)).any(-1)
+        waited = torch.where(still, state.waited + moved[:, 0], 0)
         after = Water(torch.where(moved, grown, state.front), waited, flips, final)
-        if not self.band:
-            return Decision(commit, scope, after)
-        return Decision(commit, scope, after, remask, final)
+        return Decision(commit, scope, after, *((remask, final) if self.band else ()))
 
     def _judged(self, view: View) -> View:
         """Confidences by distance, and scores by density: both change a log-confidence."""
         score, stats = view.score, view.stats
         if self.temper:
-            scale = torch.tensor(self.temper, device=score.device)
-            place = distance(view.known).clamp(1, len(self.temper)) - 1
+            away, scale = distance(view.known), torch.full_like(score, self.temper[-1])
+            for number in range(len(self.temper), 0, -1):
+                scale = scale.masked_fill(away <= number, self.temper[number - 1])
             odds = stats.logp - torch.log(-torch.expm1(stats.logp))  # infinite at p = 1, and stays
-            judged = F.logsigmoid(odds / scale[place])
+            judged = F.logsigmoid(odds / scale)
             score = score + torch.where(view.masked, judged - stats.logp, 0.0).nan_to_num(0.0)
             stats = stats._replace(logp=torch.where(view.masked, judged, stats.logp))
         if self.soft:
-            real = view.known | view.masked
-            before = real.long().cumsum(-1) == 0  # what lies before the text counts as known
+            # What lies before the text counts as known.
+            before = (view.known | view.masked).long().cumsum(-1) == 0
             score = score + density(view.known | before, self.soft).log()
         return view._replace(score=score, stats=stats)
 
@@ -132,16 +134,26 @@ class Tide(Schedule):
         """What was taken back is filled again, so the quota is shared over what is left."""
         if not self.band:
             return clock
-        steps = (clock.steps - clock.step).clamp(min=1)
-        return clock._replace(length=clock.left, steps=steps, step=clock.step * 0)
+        share = -(-clock.left // (clock.steps - clock.step).clamp(min=1))
+        return clock._replace(length=share * clock.steps)  # step and steps stay: they seed noise
 
     def _near(self, known: Tensor) -> Tensor:
         return torch.ones_like(known) if self.soft else distance(known) <= self.radius
 
-    def _more(self, view: View, commit: Tensor) -> tuple[Tensor, Tensor]:
+    def _due(self, masked: Tensor, state: Water) -> Tensor:
+        """(B, L) bool: the leftmost place, where it was passed over long enough."""
+        return first(masked, 1) & (state.waited >= self.patience)[:, None]
+
+    def _ahead(self, state: Water) -> Tensor:
+        """(B, L) bool: the places up to the horizon; all without one."""
+        place = positions(state.front)
+        edge = torch.where(state.front, place, -FAR).amax(-1, keepdim=True)
+        return (place <= edge + self.horizon) | (self.horizon == 0)
+
+    def _more(self, view: View, commit: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
         """(B, L) bool twice: the front moved on over `commit`, and what it lets go too."""
         assert isinstance(self.take, Adaptive)
-        grown = view.masked & ~commit & self._near(view.known | commit)
+        grown = view.masked & ~commit & self._near(view.known | commit) & among
         asked = top(view.score, grown & (view.score > float("-inf")), self.size)
         sure = asked & self.take.accept(view, asked)
         doubt = -torch.expm1(view.stats.logp)
@@ -156,14 +168,13 @@ class Tide(Schedule):
         if not self.band or own is None:
             return torch.zeros_like(commit)
         open_ = view.known & (view.slot >= 0) & ~state.final
-        low = open_ & (own < math.log(max(self.doubt, 1e-38)))
-        return top(-own, low, (commit.sum(-1) - 1).clamp(min=0))
+        return top(-own, open_ & (own.exp() < self.doubt), (commit.sum(-1) - 1).clamp(min=0))
 
     def reach(self, canvas: Canvas, state: Water, clock: Clock) -> Tensor:
         if self.soft:
             wanted = canvas.masked
         else:
-            start = state.front | first(canvas.masked, 1) if self.patience else state.front
+            start = state.front | self._due(canvas.masked, state) if self.patience else state.front
             far = self.radius * (self.rounds + 1)  # each round moves the front by the radius
             near = canvas.masked & (distance(canvas.known | start) <= far)
             short = state.front.sum(-1) < self.take.least(self._paced(clock))
@@ -174,14 +185,13 @@ class Tide(Schedule):
 
     def visible(self, canvas: Canvas, state: Water) -> Tensor | None:
         """(B, L) bool: what is known, and masks up to the horizon; None without one."""
-        if not self.horizon:
-            return None
-        place = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-        edge = torch.where(state.front, place, -FAR).amax(-1, keepdim=True)
-        return canvas.known | (canvas.masked & (place <= edge + self.horizon))
+        return canvas.known | (canvas.masked & self._ahead(state)) if self.horizon else None
 
     def front(self, state: Water) -> Tensor:
         return state.front
+
+    def validate(self, length: int, steps: int) -> None:
+        Wavefront(self.size, take=self.take).validate(length, steps)
 
     def width(self, length: int, steps: int) -> int:
         if self.soft or (steps < length and self.take.planned):

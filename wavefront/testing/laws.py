@@ -232,6 +232,10 @@ def reads_only_its_reach(schedule: Schedule) -> None:
                 bool((again.commit == decision.commit).all()) and same_state,
                 f"{schedule!r} reads a place that it did not declare in reach.",
             )
+            require(
+                not bool((decision.commit & ~wanted).any()),
+                f"{schedule!r} commits a place that it did not declare in reach.",
+            )
 
 
 def _same(one: Any, two: Any) -> bool:
