@@ -179,8 +179,8 @@ def test_rows_start_where_the_store_is_empty():
     decoding = begin(model, PROMPTS, {"max_new_tokens": 8})
     rows = start(decoding.canvas, decoding.plan.config, [8] * 3, [0] * 3)
     run = Cached(spec.resolve("wave(refresh=64, size=10, near=0)", "caches"), model, 3, 13, 8)
-    for _ in range(2):
-        rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
+    rows, *_ = run(model, decoding.plan.config, rows, 8, True)
+    rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
     partial = steps[0].token_forwards
     run.restart()
     rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)

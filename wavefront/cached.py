@@ -23,6 +23,8 @@ from wavefront.rows import Config, Rows, Step, reach
 class Cached:
     """An `Advance` for one batch. Rows come and go; every full forward takes all of them anew."""
 
+    patience = 16  # void steps before the guess of a strategy's width is given up for good
+
     def __init__(
         self,
         policy: Cache,

@@ -192,7 +192,8 @@ def decode(
     remaining = _busy(rows, steps)  # forwards: each settles a step or more of every row
     waiting: deque[tuple[Sequence[Step], _Glance, int]] = deque()
     forwards = places = number = voids = 0
-    usual = width
+    # A cached step is also void when many tokens changed at once, which says nothing of its width.
+    usual, patience = width, getattr(run, "patience", 0)
     while remaining > 0:
         launch = len(waiting) < remaining
         if launch:
@@ -209,15 +210,12 @@ def decode(
             width, voids = widest, voids + 1
         else:
             remaining -= 1
-            width = usual if had == widest and voids < _PATIENCE else width
+            width = usual if had == widest and voids < patience else width
         for step in made[:count]:
             yield step._replace(number=number, forwards=forwards, token_forwards=places)
             number += 1
         if done and not config.fixed_budget:
             return
-
-
-_PATIENCE = 3  # void steps before the guess of a strategy's width is given up for good
 
 
 def _lag(canvas: Canvas) -> int:
