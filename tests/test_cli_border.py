@@ -130,7 +130,7 @@ def test_aliases_stay_off_the_help_page() -> None:
         (["x", "--radius", "0"], "radius must be at least 1"),
         (["x", "--eos", "keep", "--logits-eos-inf"], "Give one EOS policy"),
         (["x", "--mask-id", "1"], "mask_id=1 is not this model's"),
-        (["x", "--cache", "prefix"], "There is no cache 'prefix'"),
+        (["x", "--cache", "prefixes"], "There is no cache 'prefixes'"),
         (["x", "--stop-id", "999999"], "stop_ids must be between 0 and"),
         (["x", "-m", "tooy"], "did you mean 'toy'"),
         (["x", "-m", "./nowhere"], "is not a directory"),

@@ -11,9 +11,9 @@ ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
     "errors", "masks", "canvas", "noise", "quota", "spec",
-    "schedule", "takes", "schedules", "stats", "rows", "cache",
+    "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
-    "engine", "speculate", "trace", "tracefile", "measures", "figures",
+    "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
     "chat", "text", "options", "builtin", "decoding", "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "report", "studies", "cli", "__main__",

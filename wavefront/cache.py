@@ -1,26 +1,41 @@
 """Cache: which places a step recomputes, the others being read from stored keys and values.
 
 Every published approximation (prefix, dual, delayed, interval) is an answer to that question, so
-that is the whole interface: a policy over `Rows`, used by an `Advance` that calls `model.hidden`
-with a window. The only policy so far is none: every place, every step.
+that is the whole interface: a policy that asks for places, one file on the shelf `caches/`. Two
+things are asked for whatever the policy: the places the strategy reads, and those whose token
+changed since their keys and values were computed, so no key ever stands for a token that is gone.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
 from wavefront.rows import Rows
+from wavefront.spec import Spec
 
 
-class Cache(Protocol):
-    """A policy. `due` is decided on the host by count, so that it never waits for the device."""
+class Stored(NamedTuple):
+    """What the stored keys and values were computed from."""
 
-    def due(self, steps_since_full: int) -> bool:
-        """True when this row's next forward must recompute everything."""
-        ...
+    tokens: Tensor  # (B, L) long: the token of each place when it was last computed
+    since: Tensor  # (B,) long: the row's step at its last full forward
 
-    def where(self, rows: Rows) -> Tensor:
-        """(B, W) long, W fixed: the places to recompute; `rows.age` has the step of each commit."""
-        ...
+
+class Cache(Spec):
+    """A policy. `refresh` counts on the host, so that it never waits for the device."""
+
+    refresh: int  # a full forward every so many steps; 1 is no cache at all
+
+    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+        """(B, L) bool: places to recompute besides those wanted and those changed."""
+        raise NotImplementedError
+
+    def window(self, width: int, length: int) -> int:
+        """How many places a step recomputes: `width` of them are read, `length` are to be filled.
+
+        The number is fixed; what is asked for and does not fit waits, and what is left of it goes
+        to the places nearest to those read.
+        """
+        raise NotImplementedError

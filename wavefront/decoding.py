@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import wavefront
+from wavefront.cached import Cached
 from wavefront.canvas import Canvas, blank
 from wavefront.engine import Advance, advance, resume
 from wavefront.errors import PromptError
@@ -59,7 +60,7 @@ class Decoding:
         if rows is None:
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
             rows = start(canvas, config, [plan.steps] * count, [plan.seed] * count)
-        steps = resume(model, config, rows, run=run or stepper(plan))
+        steps = resume(model, config, rows, run=run or stepper(plan, model, canvas))
         self._steps = steps if self._recorder is None else self._recorder.watch(steps)
         self._last: Step | None = None
         self._made = torch.zeros_like(canvas.tokens[:, 0])
@@ -122,9 +123,15 @@ def recorded(config: Config, record: str) -> Config:
     return replace(config, survey=True, alternatives=ALTERNATIVES) if record == "full" else config
 
 
-def stepper(plan: Plan) -> Advance:
-    """What makes the steps of a plan."""
-    return speculate(plan.draft, plan.length) if plan.draft > 1 else advance
+def stepper(plan: Plan, model: Model, canvas: Canvas) -> Advance:
+    """What makes the steps of a plan on a canvas."""
+    rows, length = canvas.tokens.shape
+    if plan.draft > 1:
+        return speculate(plan.draft, plan.length)
+    if plan.cache is not None:
+        copies = 2 if plan.config.cfg_scale > 0 else 1
+        return Cached(plan.cache, model, copies * rows, length, plan.length)
+    return advance
 
 
 def describe(model: Model, plan: Plan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
-from wavefront.model import Model
+from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
 from wavefront.stats import LAST, Reading, priority_score, read
@@ -44,12 +44,25 @@ def advance(
     wanted = reach(config, rows)
     # The places in reach come first, by position; what follows them only fills a fixed width.
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
-    overflow = wanted.sum(-1) > width
     states = forward(model, config, rows, at, padded)
+    cost = computed(config, rows.canvas)
+    return finish(model, config, rows, at, wanted, states, wanted.sum(-1) > width, cost)
+
+
+def finish(
+    model: Model,
+    config: Config,
+    rows: Rows,
+    at: Tensor,
+    wanted: Tensor,
+    states: Tensor,
+    overflow: Tensor,
+    cost: int,
+) -> tuple[Rows, Sequence[Step], Flags]:
+    """What follows a forward that gave the `states` of the places `at`: read, decide, write."""
     reading = read_places(model, config, rows, at, states)
     bad = (reading.bad & wanted.gather(-1, at)).any(-1)
     rows = remember(config, rows, at, reading)
-    cost = computed(config, rows.canvas)
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow)
     others = alternatives(at, reading, rows.canvas)
     step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
@@ -57,7 +70,16 @@ def advance(
     return rows, [step], Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any(), one)
 
 
-def forward(model: Model, config: Config, rows: Rows, at: Tensor, padded: bool) -> Tensor:
+def forward(
+    model: Model,
+    config: Config,
+    rows: Rows,
+    at: Tensor,
+    padded: bool,
+    *,
+    window: Tensor | None = None,
+    kv: KV | None = None,
+) -> Tensor:
     """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
     canvas = rows.canvas
     attend = canvas.real if padded else None
@@ -65,12 +87,13 @@ def forward(model: Model, config: Config, rows: Rows, at: Tensor, padded: bool) 
     if visible is not None:
         attend = visible & canvas.real
     if config.cfg_scale == 0:
-        return model.hidden(canvas.tokens, attend, at)[None]
+        return model.hidden(canvas.tokens, attend, at, window=window, kv=kv)[None]
     # One forward of two rows each: as it is, and with all that was given hidden.
     blind = torch.where(canvas.slot >= 0, canvas.tokens, model.mask_id)
     tokens, twice = torch.cat([canvas.tokens, blind]), torch.cat([at, at])
     attend = None if attend is None else torch.cat([attend, attend])
-    return model.hidden(tokens, attend, twice).unflatten(0, (2, -1))
+    window = None if window is None else torch.cat([window, window])
+    return model.hidden(tokens, attend, twice, window=window, kv=kv).unflatten(0, (2, -1))
 
 
 def computed(config: Config, canvas: Canvas) -> int:
@@ -172,22 +195,27 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
     padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows)
     lag = _lag(canvas)
     remaining = _busy(rows)  # forwards: each settles a step or more of every row
-    waiting: deque[tuple[Sequence[Step], _Glance]] = deque()
-    forwards = places = number = 0
+    waiting: deque[tuple[Sequence[Step], _Glance, int]] = deque()
+    forwards = places = number = voids = 0
+    # A cached step is also void when many tokens changed at once, which says nothing of its width.
+    usual, patience = width, getattr(run, "patience", 0)
     while remaining > 0:
         launch = len(waiting) < remaining
         if launch:
             rows, made, flags = run(model, config, rows, width, padded)
-            waiting.append((made, _Glance(flags)))
+            waiting.append((made, _Glance(flags), width))
             forwards, places = forwards + 1, places + made[0].token_forwards
         if launch and len(waiting) <= lag:
             continue
-        made, glance = waiting.popleft()
+        made, glance, had = waiting.popleft()
         done, overflow, bad, count = glance.read()
         if bad:
             raise NumericalError(_nan_message(rows))
-        # A void step is tried again with every place, and so is one that was already in flight.
-        width, remaining = (widest, remaining) if overflow else (width, remaining - 1)
+        if overflow:  # tried again with every place, and so is one that was already in flight
+            width, voids = widest, voids + 1
+        else:
+            remaining -= 1
+            width = usual if had == widest and voids < patience else width
         for step in made[:count]:
             yield step._replace(number=number, forwards=forwards, token_forwards=places)
             number += 1

@@ -57,7 +57,7 @@ class Forked(Decoding):
     ) -> None:
         canvas = moment.rows.canvas._replace(slot=moment.slot)
         record = "full" if before.full else "basic"
-        run = as_whole(moment, stepper(moment.plan))
+        run = as_whole(moment, stepper(moment.plan, model, canvas))
         super().__init__(model, canvas, moment.plan, record=record, rows=moment.rows, run=run)
         if bool(moment.rows.done.all()):
             self._steps = iter(())

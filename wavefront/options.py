@@ -37,7 +37,9 @@ class Options(TypedDict, total=False):
     fixed_budget: bool  # run all T forwards, also those that commit nothing
     draft: int  # canvases a forward computes ahead, the answer staying the same; 0 = off
     stop_ids: Sequence[int] | None  # EOS first, then EoT; the checkpoint's
-    cache: str | Cache | None
+    cache: (
+        str | Cache | None
+    )  # a spec string such as "wave(refresh=32)"; None = every place, every step
     # Dream's sampler, by its own names
     alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] | None
     eps: float
@@ -87,6 +89,7 @@ class Plan:
     steps: int
     seed: int
     draft: int = 0
+    cache: Cache | None = None
 
     def options(self) -> dict[str, Any]:
         """The same by name, everything said: `plan` makes the same of it for any model."""
@@ -106,6 +109,7 @@ class Plan:
             "order_noise": config.order_noise,
             "fixed_budget": config.fixed_budget,
             "draft": self.draft,
+            "cache": None if self.cache is None else repr(self.cache),
             "stop_ids": list(sampling.stop_ids),
         }
 
@@ -136,7 +140,20 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     whole("draft", draft, 0, _MOST_DRAFTED)
     if draft > 1 and config.fixed_budget:
         raise OptionError("A draft saves forwards and fixed_budget runs them all: give one.")
-    return Plan(config, places, steps, seed, draft)
+    cache = _cache(given.get("cache"))
+    if draft > 1 and cache is not None:
+        raise OptionError("A draft computes whole canvases side by side: leave out the cache.")
+    return Plan(config, places, steps, seed, draft, cache)
+
+
+def _cache(given: object) -> Cache | None:
+    if given is None or given == "none":
+        return None
+    if isinstance(given, Cache):
+        return given
+    if not isinstance(given, str):
+        raise OptionError(f"cache is a spec such as 'wave(refresh=32)', not {given!r}.")
+    return spec.resolve(given, "caches")
 
 
 def wants_trace(options: Mapping[str, Any], trace: bool | str) -> str:
@@ -186,8 +203,6 @@ def _config(given: dict[str, Any], model: Source) -> Config:
     for name in ("eps", "alg_temp"):
         if name in given and alg is None:
             raise OptionError(f"{name} belongs to Dream's sampler: give alg= as well.")
-    if given.get("cache") not in (None, "none"):
-        raise OptionError(f"There is no cache {given['cache']!r}; there is: none.")
     fixed = given.get("fixed_budget", False)
     if not isinstance(fixed, bool):
         raise OptionError(f"fixed_budget must be True or False, not {fixed!r}.")

@@ -155,6 +155,8 @@ def perform(
 
     Up to a given step it is done step by step, so that every row can wait for the others there.
     """
+    if until is not None and any(segment.plan.cache is not None for segment in chain):
+        raise TraceError("A decode with a cache cannot be forked: what it stored is not recorded.")
     kind = "full" if trace.full else "basic"
     first = Canvas(*(part.to(model.device) for part in check_model(model, trace).first))
     count, made = len(first.tokens), chain[0].plan
@@ -194,7 +196,7 @@ def _run(model: Model, moment: Moment, until: Tensor | None) -> tuple[Moment, Tr
     canvas = moment.rows.canvas._replace(slot=moment.slot)
     recorder = Recorder(canvas, moment.config, model.mask_id)
     if until is None:
-        run = as_whole(moment, stepper(moment.plan))
+        run = as_whole(moment, stepper(moment.plan, model, canvas))
         for _ in recorder.watch(resume(model, moment.config, moment.rows, run=run)):
             pass
         return moment, recorder.trace()

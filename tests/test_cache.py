@@ -1,0 +1,187 @@
+"""Caches: refreshed at every step they change nothing; what is stored is never of a token gone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import wavefront
+from wavefront import spec
+from wavefront.cached import Cached, choose_window
+from wavefront.decoding import begin
+from wavefront.engine import decode
+from wavefront.errors import OptionError
+from wavefront.graph import copied, leaves, mapped, write
+from wavefront.models.toy import toy
+from wavefront.rows import start
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
+SCHEDULES = (
+    "standard",
+    "block(size=8)",
+    "wavefront",
+    "left_to_right",
+    "dsb(size=8)",
+    "tide(band=4, doubt=0.5, take=threshold(tau=0.3))",
+    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
+    "rcr(size=16)",
+)
+CACHES = ("prefix", "dual", "wave")
+
+
+@pytest.fixture(params=["llada", "dream"])
+def family(request):
+    return request.param
+
+
+def ids(model, **options):
+    return wavefront.generate_ids(model, PROMPTS, max_new_tokens=32, **options)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_refresh_at_every_step_is_no_cache(family, schedule):
+    model = toy(family=family, dtype="float64")
+    base = ids(model, schedule=schedule)
+    for cache in CACHES:
+        made = ids(model, schedule=schedule, cache=f"{cache}(refresh=1)")
+        assert (made.tokens, made.order) == (base.tokens, base.order), cache
+        assert made.token_forwards == base.token_forwards
+
+
+def test_a_window_over_the_whole_canvas_is_no_cache(family):
+    model = toy(family=family, dtype="float64")
+    for schedule in ("wavefront", "block(size=8)"):
+        base = ids(model, schedule=schedule)
+        made = ids(model, schedule=schedule, cache="wave(refresh=64, size=36)")
+        # 36 of 37 places: the one left out is a place that nothing reads and nothing changed.
+        assert made.forwards >= base.forwards
+        whole = ids(model, schedule=schedule, cache="wave(refresh=64, size=64)")
+        assert (whole.tokens, whole.order) == (base.tokens, base.order)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "cache", ["prefix(refresh=6)", "dual(refresh=6)", "wave(refresh=6, size=20, near=4)"]
+)
+def test_no_key_stands_for_a_token_that_is_gone(schedule, cache):
+    """After every step that moved, the places that were read were computed from true tokens."""
+    model = toy(dtype="float64")
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 32, "schedule": schedule})
+    policy = spec.resolve(cache, "caches")
+    rows, length = decoding.canvas.tokens.shape
+    run = Cached(policy, model, rows, length, 32)
+    seen = []
+
+    def watched(model, config, rows, width, padded):
+        before = rows.canvas
+        after, steps, flags = run(model, config, rows, width, padded)
+        assert run.stored is not None
+        stale = (run.stored.tokens != before.tokens) & before.real
+        void = (after.step == rows.step) & ~rows.done
+        seen.append(bool(stale.any()))
+        assert not bool(stale[~void].any())
+        return after, steps, flags
+
+    plan = decoding.plan
+    steps = decode(model, decoding.canvas, plan.config, steps=[32] * 3, seeds=[0] * 3, run=watched)
+    last = list(steps)[-1]
+    assert not bool(last.canvas.masked.any())
+
+
+def test_a_cache_computes_less(family):
+    model = toy(family=family)
+    long = [[5] * 200]
+    base = wavefront.generate_ids(model, long, max_new_tokens=32, schedule="block(size=8)")
+    for cache, share in (("prefix(refresh=8)", 0.4), ("dual(refresh=8)", 0.25)):
+        made = wavefront.generate_ids(
+            model, long, max_new_tokens=32, schedule="block(size=8)", cache=cache
+        )
+        assert made.token_forwards < share * base.token_forwards
+
+
+def test_the_window_by_hand():
+    wanted = torch.tensor([[False, False, False, True, True, False, False, False]])
+    changed = torch.tensor([[False, False, False, False, False, False, False, True]])
+    asked = torch.tensor([[True, False, False, False, False, False, False, False]])
+    order = choose_window(wanted, changed, asked, 8)[0].tolist()
+    assert order == [3, 4, 7, 0, 2, 5, 1, 6]  # wanted, changed, asked for, then the nearest
+
+
+class Static:
+    """What a captured graph does, on the CPU: one tree, overwritten at the end of every step."""
+
+    def __init__(self):
+        self.trees = {}
+
+    def __call__(self, key, step, tree):
+        static = self.trees.setdefault(key, copied(tree))
+        write(static, tree)
+        after, out = step(static)
+        mine = {leaf.data_ptr() for leaf in leaves(static)}
+        out = mapped(out, lambda t: t.clone() if t.data_ptr() in mine else t)
+        write(static, copied(after))
+        return static, copied(out)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_may_overwrite_its_own_input(schedule):
+    """Nothing outside a step's tree evolves, so a captured step equals an eager one."""
+    from wavefront.graph import graphed
+
+    model = toy(dtype="float64")
+    options = {"max_new_tokens": 32, "schedule": schedule}
+    plan = begin(model, PROMPTS, options).plan
+    canvas = begin(model, PROMPTS, options).canvas
+    rows, length = canvas.tokens.shape
+    ways = {
+        "plain": (None, graphed(Static())),
+        "wave": (
+            Cached(spec.resolve("wave(refresh=4, size=20)", "caches"), model, rows, length, 32),
+            Cached(
+                spec.resolve("wave(refresh=4, size=20)", "caches"),
+                model,
+                rows,
+                length,
+                32,
+                Static(),
+            ),
+        ),
+    }
+    for eager, static in ways.values():
+        extra = {} if eager is None else {"run": eager}
+        base = list(decode(model, canvas, plan.config, steps=[32] * 3, seeds=[1] * 3, **extra))
+        made = list(decode(model, canvas, plan.config, steps=[32] * 3, seeds=[1] * 3, run=static))
+        assert len(base) == len(made)
+        for one, two in zip(base, made, strict=True):
+            assert torch.equal(one.decision.commit, two.decision.commit)
+            assert torch.equal(one.canvas.tokens, two.canvas.tokens)
+            assert torch.equal(one.view.masked, two.view.masked)
+
+
+def test_options_and_errors():
+    model = toy()
+    plan = begin(model, PROMPTS, {"max_new_tokens": 8, "cache": "wave(refresh=16)"}).plan
+    assert plan.options()["cache"] == repr(plan.cache)
+    for cache, said in (
+        ("duel", "duel"),
+        ("wave(refresh=0)", "refresh"),
+        (7, "a spec such as"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            ids(model, cache=cache)
+    with pytest.raises(OptionError, match="leave out the cache"):
+        ids(model, cache="wave", draft=4)
+
+
+def test_rows_start_where_the_store_is_empty():
+    """A row that was replaced asks for a full forward."""
+    model = toy(dtype="float64")
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 8})
+    rows = start(decoding.canvas, decoding.plan.config, [8] * 3, [0] * 3)
+    run = Cached(spec.resolve("wave(refresh=64, size=10, near=0)", "caches"), model, 3, 13, 8)
+    rows, *_ = run(model, decoding.plan.config, rows, 8, True)
+    rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
+    partial = steps[0].token_forwards
+    run.restart()
+    rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
+    assert steps[0].token_forwards == 3 * 13 > partial

@@ -1,0 +1,1 @@
+"""The shelf of caches: which places a step recomputes. File name = spec name."""

@@ -1,0 +1,31 @@
+"""Dual: only what is being decoded is recomputed, both sides of it are stored (Fast-dLLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wavefront.cache import Cache, Stored
+from wavefront.errors import whole
+from wavefront.rows import Rows
+
+
+@dataclass(frozen=True)
+class Dual(Cache):
+    """Recompute what the strategy reads and what was committed since the last full forward.
+
+    With block(size=B), T = N and refresh=B this is the published dual cache: a full forward at the
+    start of every block, then the block alone.
+    """
+
+    refresh: int = 32
+
+    def __post_init__(self) -> None:
+        whole("refresh", self.refresh, 1)
+
+    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+        return rows.age >= stored.since[:, None]
+
+    def window(self, width: int, length: int) -> int:
+        return width + self.refresh

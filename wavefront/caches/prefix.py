@@ -1,0 +1,36 @@
+"""Prefix: what lies before the text being decoded is stored, the rest recomputed (Fast-dLLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wavefront.cache import Cache, Stored
+from wavefront.errors import whole
+from wavefront.masks import FAR, positions
+from wavefront.rows import Rows
+
+
+@dataclass(frozen=True)
+class Prefix(Cache):
+    """Recompute everything from the first place that was masked at the last full forward on.
+
+    With block(size=B), T = N and refresh=B this is the published prefix cache. It saves what the
+    prompt and the finished text are of the whole, so it pays for long prompts.
+    """
+
+    refresh: int = 32
+
+    def __post_init__(self) -> None:
+        whole("refresh", self.refresh, 1)
+
+    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+        place = positions(wanted)
+        open_ = rows.canvas.masked | (rows.age >= stored.since[:, None])
+        start = torch.where(open_, place, FAR).amin(-1, keepdim=True)
+        return (place >= start) & rows.canvas.real
+
+    def window(self, width: int, length: int) -> int:
+        return length

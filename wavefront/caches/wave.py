@@ -1,0 +1,43 @@
+"""Wave: the places read, what was just committed, and their vicinity are recomputed; ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wavefront.cache import Cache, Stored
+from wavefront.errors import real, whole
+from wavefront.masks import distance
+from wavefront.rows import Rows
+
+
+@dataclass(frozen=True)
+class Wave(Cache):
+    """Recompute what the strategy reads, the last `delay` steps' commits, and what lies near.
+
+    A fresh token changes its neighbors most, and itself once more when the next one stands beside
+    it, so `delay` is 2. `near` places on both sides of what is read go along; the rest of the
+    window goes to the next nearest. `drop`: a full forward too when the mean confidence of what a
+    row reads falls below this share of what it was at the last full one; 0 turns that off.
+    """
+
+    refresh: int = 32
+    size: int = 64
+    delay: int = 2
+    near: int = 16
+    drop: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("refresh", self.refresh, 1)
+        whole("size", self.size, 1)
+        whole("delay", self.delay, 0)
+        whole("near", self.near, 0)
+        real("drop", self.drop, 0, 1)
+
+    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+        fresh = (rows.age >= 0) & (rows.age >= rows.step[:, None] - self.delay)
+        return fresh | ((distance(wanted) <= self.near) & rows.canvas.real)
+
+    def window(self, width: int, length: int) -> int:
+        return max(self.size, width + self.near)
