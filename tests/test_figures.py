@@ -113,6 +113,11 @@ def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_pat
         assert pictures[name].bytes("png") == light
 
 
+def test_a_layout_is_the_same_however_often_it_is_made(pictures) -> None:
+    """The solver of the layout is not: its last digits move, and with them every mark's name."""
+    assert len({pictures["dynamics"].bytes("svg") for _ in range(24)}) == 1
+
+
 def test_every_figure_of_the_package_is_tried() -> None:
     made = {name for name in figures.__all__ if name in NAMES}
     drawn = {n for n, one in vars(figures).items() if hasattr(one, "__wrapped__")}

@@ -19,7 +19,7 @@ from tasks.sums import gsm
 import wavefront.task as contract
 from wavefront import tasks
 from wavefront.errors import OptionError
-from wavefront.task import SPLITS, Sample, is_real, paper_prompt
+from wavefront.task import SPLITS, Ask, Sample, is_real, paper_prompt
 from wavefront.tasks._code_whole import wholes
 from wavefront.tasks._digests import IMITATED, real_digests
 
@@ -258,3 +258,16 @@ def test_a_real_question_in_other_words_or_with_other_options_is_kept_out() -> N
     for sample in draw(task.name, 3000):
         said = re.sub(r"^(?:Evaluate|What is the value of) |\?$| =$| is$", "", sample.prompt)
         assert said not in expressions
+
+
+def test_items_are_different_and_a_longer_list_begins_with_the_shorter() -> None:
+    task = tasks.load("gsm")
+    few, many = task.items(Ask(count=5)), task.items(Ask(count=9))
+    assert many[:5] == few
+    assert len({item.id for item in many}) == 9
+    assert all("/held-out/" in item.id and item.prompt.startswith("You're") for item in few)
+    assert task.items(Ask(count=5, seed=1)) != few
+    bare = task.items(Ask(count=5, style="bare", split="train"))
+    assert all("/train/" in item.id and not item.prompt.startswith("You're") for item in bare)
+    with pytest.raises(OptionError, match="without examples"):
+        task.items(Ask(shots=2))

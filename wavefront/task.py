@@ -27,6 +27,8 @@ Choice = TypeVar("Choice")
 SPLITS: tuple[Split, ...] = ("train", "held-out", "held-out-template")
 STYLES: tuple[Style, ...] = ("bare", "paper")
 HELD_OUT_SHARE = 16  # one skeleton in sixteen never enters training
+GENERATED = 100  # items of a generated task, when no number is given
+DRAWS = 50  # for every item wanted, so that a small task ends with a sentence
 SHELF = Path(__file__).parent / "tasks"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -51,15 +53,33 @@ class Grade:
     how: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Which items of a task, and how they are put to a model."""
+
+    count: int | None = None  # None: every item of a file; of a generated task, 100
+    seed: int = 0  # of the draw
+    split: str = ""  # the task's own default when empty
+    style: Style = "paper"
+    shots: int = 0  # worked examples before the question
+    data: str = ""  # the folder of the files; WAVEFRONT_DATA when empty
+
+
 class Task(Protocol):
-    """What evaluation and training need of a task."""
+    """What evaluation needs of a task: items to ask, and a grade for what was answered."""
 
     version: ClassVar[str]
 
     @property
     def name(self) -> str: ...
-    def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample: ...
+    def items(self, ask: Ask) -> list[Sample]: ...
     def grade(self, sample: Sample, text: str) -> Grade: ...
+
+
+class Generated(Task, Protocol):
+    """A task whose items are drawn at will; what training needs."""
+
+    def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample: ...
 
 
 class Draft(NamedTuple):
@@ -128,9 +148,27 @@ class Procedural(Spec):
         key = digest(draft.question).hex()
         return Sample(f"{self.name}/{split}/{key}", prompt, draft.worked, draft.target, draft.extra)
 
+    def items(self, ask: Ask) -> list[Sample]:
+        return drawn(self, ask)
+
     def grade(self, sample: Sample, text: str) -> Grade:
         """Compare the final answer of `text` with the target."""
         return grade_final(self.kind, sample.target, text)
+
+
+def drawn(task: Generated, ask: Ask) -> list[Sample]:
+    """Different items, the same for the same seed; a longer list begins with the shorter."""
+    if ask.shots:
+        raise OptionError(f"{task.name} is asked without examples: leave out shots.")
+    split: Any = ask.split or "held-out"
+    wanted, rng = ask.count or GENERATED, Random(f"{ask.seed} {task.name} {split}")
+    found: dict[str, Sample] = {}
+    for _ in range(DRAWS * wanted):
+        sample = task.sample(rng, split=split, style=ask.style)
+        found.setdefault(sample.id, sample)
+        if len(found) == wanted:
+            return list(found.values())
+    raise OptionError(f"{task.name} has only {len(found)} {split} items: ask for fewer.")
 
 
 def choose(rng: Random, options: Sequence[Choice]) -> Choice:

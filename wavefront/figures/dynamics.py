@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from wavefront.figures.marks import by_item, count_axis, curve, framed
+from wavefront.figures.marks import by_item, count_axis, curve, framed, key
 from wavefront.figures.picture import picture
 from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
 from wavefront.measures.dynamics import Frontier, Heat
@@ -22,6 +22,7 @@ HEAT = {
     "probability": "doubt of the proposal, 1 − p",
     "entropy": "entropy (nats)",
 }
+DOTS = (0, (1, 1.2))
 SUREST = 1e-5
 AGAINST = {"lag": "steps since the commit", "t": "step"}
 
@@ -29,8 +30,9 @@ AGAINST = {"lag": "steps since the commit", "t": "step"}
 @picture
 def frontier(style: Style, frontiers: Mapping[str, Frontier]) -> Figure:
     """The leftmost masked and the furthest decided place, mean over items."""
-    figure, panel = _single(2.5)
+    figure, panel = _single(2.7)
     _draw_frontier(panel, style, frontiers)
+    key(figure, _entries(style, list(frontiers), frontier=True))
     return figure
 
 
@@ -51,8 +53,9 @@ def regret(
     Where only every so-many-th step was asked at, give that as `width`: a point then stands for as
     many steps, so that every token counts the same in it.
     """
-    figure, panel = _single(2.4)
+    figure, panel = _single(2.5)
     _draw_regret(panel, style, regrets, against, width)
+    key(figure, _entries(style, list(regrets), frontier=False))
     return figure
 
 
@@ -65,7 +68,7 @@ def dynamics(
     width: int = 1,
 ) -> Figure:
     """The three panels of the paper's figure 4; `width` as for `regret`."""
-    figure = Figure(figsize=(TWO_COLUMNS, 2.35))
+    figure = Figure(figsize=(TWO_COLUMNS, 2.6))
     figure.set_layout_engine("constrained", w_pad=0.06)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1.18, 1))
     _draw_frontier(left, style, frontiers)
@@ -73,6 +76,7 @@ def dynamics(
     _draw_regret(right, style, regrets, "lag", width)
     for panel, title in zip((left, middle, right), ("frontier", "heat map", "regret"), strict=True):
         panel.set_title(title)
+    key(figure, _entries(style, list(frontiers), frontier=True))
     return figure
 
 
@@ -90,7 +94,7 @@ def _draw_frontier(panel: Axes, style: Style, frontiers: Mapping[str, Frontier])
         length = np.asarray(found.length, float)
         for values, dash, width in (
             (np.asarray(found.leftmost, float), "-", 1.4),
-            (np.asarray(found.furthest, float) + 1, (0, (1, 1.2)), 1.0),
+            (np.asarray(found.furthest, float) + 1, DOTS, 1.0),
         ):
             y = np.minimum(values, length).mean(1)
             panel.plot(
@@ -106,20 +110,16 @@ def _draw_frontier(panel: Axes, style: Style, frontiers: Mapping[str, Frontier])
     panel.set(xlabel="step", ylabel="place in the answer", xlim=(0, last), ylim=(0, places))
     count_axis(panel.xaxis, last, first=0)
     count_axis(panel.yaxis, places, first=0)
-    key = [Line2D([], [], color=look.colour, label=look.label) for look in worn.values()]
-    key += [
-        Line2D([], [], color=style.ink, linewidth=1.4, label="first masked"),
-        Line2D([], [], color=style.ink, linewidth=1, linestyle=(0, (1, 1.2)), label="last decided"),
-    ]
-    # Above the diagonal, and below the line of a strategy that begins at the far end.
-    panel.legend(
-        handles=key,
-        loc="upper left",
-        bbox_to_anchor=(0.0, 0.95),
-        fontsize=6,
-        labelspacing=0.25,
-        handlelength=1.3,
-    )
+
+
+def _entries(style: Style, specs: Sequence[str], *, frontier: bool) -> dict[str, Line2D]:
+    """What a legend below the panels says."""
+    worn = looks(specs, style).values()
+    found = {one.label: Line2D([], [], color=one.colour, linestyle=one.dash) for one in worn}
+    if frontier:
+        found["first masked place"] = Line2D([], [], color=style.ink)
+        found["last decided place"] = Line2D([], [], color=style.ink, linewidth=1, linestyle=DOTS)
+    return found
 
 
 def _draw_heat(figure: Figure, panel: Axes, style: Style, heat: Heat) -> None:
@@ -171,11 +171,9 @@ def _draw_regret(
         x = (x - 1) // width * width + (width + 1) / 2  # the middle of its bin
         line = by_item(found.row, x, found.probability)
         curve(panel, line._replace(high=np.minimum(np.asarray(line.high), 1)), worn[spec], style)
-        panel.lines[-1].set_label(worn[spec].label)
         lowest = min(lowest, float(np.min(np.asarray(line.low))))
         last = max(last, float(line.x[-1]) + (width - 1) / 2)
     panel.set(xlabel=AGAINST[against], ylabel="probability of the token in place")
     room = max(1 - lowest, 0.002)
-    panel.set(xlim=(0, last), ylim=(max(0.0, 1 - 1.5 * room), 1 + 0.04 * room))
+    panel.set(xlim=(0, last), ylim=(max(0.0, 1 - 1.1 * room), 1 + 0.04 * room))
     panel.grid(axis="y")
-    panel.legend(loc="lower left", fontsize=6, labelspacing=0.25)

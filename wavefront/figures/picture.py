@@ -36,11 +36,22 @@ class Picture:
         with warnings.catch_warnings(), matplotlib.rc_context(style.settings):
             # What a model wrote may hold letters that the font lacks; it shows a box for them.
             warnings.filterwarnings("ignore", message=".*[Gg]lyph", category=UserWarning)
-            self.draw(style).savefig(file, format=kind, metadata=_METADATA[kind])
+            figure = self.draw(style)
+            _settle(figure)
+            figure.savefig(file, format=kind, metadata=_METADATA[kind])
         return file.getvalue()
 
     def _repr_png_(self) -> bytes:
         return self.bytes("png")
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the panels out now, on a grid: the layout's last digits differ from call to call."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for panel in figure.axes:
+        left, bottom, width, height = (round(float(e), 6) for e in panel.get_position().bounds)
+        panel.set_position((left, bottom, width, height))
 
 
 def picture(

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from wavefront.errors import OptionError, nearest
-from wavefront.task import Sample, Split, Style, Task
+from wavefront.task import Generated, Sample, Split, Style
 from wavefront.tasks._data import real_bbh
 
 __all__ = ["DEFAULT_MIXTURE", "draw", "load", "names", "real_bbh", "stream"]
@@ -60,7 +60,7 @@ def names() -> list[str]:
     return every
 
 
-def load(name: str, **options: Any) -> Task:
+def load(name: str, **options: Any) -> Generated:
     """The task of this name. Options are its fields: `load("code", allow_unsandboxed=True)`."""
     files = _files()
     if name in files:
@@ -83,7 +83,7 @@ def draw(mixture: Mapping[str, float], *, seed: int, index: int, split: Split = 
     return _draw(tasks, list(accumulate(mixture.values())), rng, split)
 
 
-def _draw(tasks: list[Task], bounds: list[float], rng: Random, split: Split) -> Sample:
+def _draw(tasks: list[Generated], bounds: list[float], rng: Random, split: Split) -> Sample:
     point = rng.random() * bounds[-1]
     task = next(task for task, bound in zip(tasks, bounds, strict=True) if point < bound)
     style: Style = "paper" if rng.random() < PAPER_SHARE else "bare"

@@ -15,7 +15,18 @@ from random import Random
 from typing import ClassVar
 
 from wavefront.spec import Spec
-from wavefront.task import Grade, Sample, Split, Style, between, digest, is_held_out, paper_prompt
+from wavefront.task import (
+    Ask,
+    Grade,
+    Sample,
+    Split,
+    Style,
+    between,
+    digest,
+    drawn,
+    is_held_out,
+    paper_prompt,
+)
 from wavefront.tasks._data import data_file
 
 FILES: dict[str, tuple[str, ...]] = {
@@ -66,6 +77,9 @@ class English(Spec):
         if len(whole) <= self.longest:
             return whole
         return whole[: self.longest].rpartition(" ")[0]
+
+    def items(self, ask: Ask) -> list[Sample]:
+        return drawn(self, ask)
 
     def grade(self, sample: Sample, text: str) -> Grade:
         """Whether the first word is the one that stood there."""
