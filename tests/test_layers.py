@@ -14,7 +14,8 @@ ORDER = [
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
-    "chat", "text", "options", "builtin", "decoding", "rerun", "fork", "lm",
+    "chat", "text", "options", "builtin", "seats", "shared", "slots", "decoding", "completion",
+    "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "report", "studies", "cli", "__main__",
 ]
@@ -90,3 +91,11 @@ def test_files_are_short():
     for path, _ in modules():
         lines = len(path.read_text().splitlines())
         assert lines <= 320, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+def test_public_names_are_the_same_for_people_and_for_type_checkers():
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.asname for node in checked.body for alias in node.names}  # pyright: ignore[reportAttributeAccessIssue]
+    assert typed == set(wavefront.__all__) - {"__version__"}
+    assert all(getattr(wavefront, name) is not None for name in wavefront.__all__)

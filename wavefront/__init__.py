@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wavefront.errors import NumericalError as NumericalError
     from wavefront.errors import OptionError as OptionError
     from wavefront.errors import PromptError as PromptError
+    from wavefront.errors import ReportError as ReportError
     from wavefront.errors import SpecError as SpecError
     from wavefront.errors import TraceError as TraceError
     from wavefront.errors import WavefrontError as WavefrontError
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from wavefront.schedule import Stats as Stats
     from wavefront.schedule import Take as Take
     from wavefront.schedule import View as View
+    from wavefront.seats import Moment as Moment
+    from wavefront.seats import Request as Request
+    from wavefront.seats import Seat as Seat
+    from wavefront.slots import Slots as Slots
     from wavefront.trace import Trace as Trace
 
 _HOME = {
@@ -61,17 +66,23 @@ _HOME = {
     "LM": "lm",
     "MissingExtraError": "errors",
     "Model": "model",
+    "Moment": "seats",
     "NumericalError": "errors",
     "OptionError": "errors",
     "Options": "options",
     "PromptError": "errors",
+    "ReportError": "errors",
+    "Request": "seats",
     "Schedule": "schedule",
+    "Seat": "seats",
+    "Slots": "slots",
     "SpecError": "errors",
     "Stats": "schedule",
     "Step": "rows",
     "Stream": "lm",
     "Take": "schedule",
     "Trace": "trace",
+    "TraceError": "errors",
     "View": "schedule",
     "WavefrontError": "errors",
     "WavefrontWarning": "errors",

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
 
 from wavefront import builtin, canvas
-from wavefront.decoding import Decoding, begin, check_length, source
+from wavefront.completion import Completion, Reader, Spent, cut_holes
+from wavefront.decoding import Decoding, begin, check_ids, check_length, source
 from wavefront.errors import OptionError, PromptError
 from wavefront.files import locate
 from wavefront.fork import fork, resolve
 from wavefront.model import Model, load_model
-from wavefront.options import Options, plan, wants_trace
+from wavefront.options import Options, Plan, plan, wants_trace
 from wavefront.rerun import Difference, again, difference
 from wavefront.rows import Step
 from wavefront.schedule import Schedule
+from wavefront.seats import Request, Seat
 from wavefront.text import Tokenizer, infill_ids, prompt_ids
 from wavefront.trace import Trace
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What became of one prompt."""
-
-    text: str  # up to the first stop token; of an infilling, the whole text
-    tokens: list[int]  # the answer up to the first stop token
-    finish_reason: str | None  # "stop": the model ended it; "length": full; None: unfinished
-    forwards: int  # passes through the model, of the batch it was in
-    token_forwards: int  # places computed in them; guidance computes each twice
-    prompt_tokens: int
-    steps: int  # those of its own that committed something, one after another
-    trace: Trace | None = None  # of the whole batch, on request
-
-    @property
-    def steps_per_forward(self) -> float:
-        """At most 1, unless a draft was right; then how long it was right on average."""
-        return self.steps / self.forwards if self.forwards else 0.0
 
 
 class Stream:
@@ -61,10 +44,15 @@ class Stream:
         trace = decoding.trace()
         if trace is not None:
             trace = replace(trace, about=self._about(trace))
-        rows = zip(
-            decoding.tokens(), decoding.holes(), decoding.undecided(), decoding.steps(), strict=True
+        boards = zip(decoding.tokens(), decoding.holes(), decoding.undecided(), strict=True)
+        read = Reader(
+            self.lm.tokenizer, decoding.plan.config.sampling.stop_ids, infilling=self._infilling
         )
-        return [self._completion(*row, trace) for row in rows]
+        spent = Spent(decoding.forwards, decoding.token_forwards)
+        return [
+            read(*board, spent._replace(steps=steps), trace)
+            for board, steps in zip(boards, decoding.steps(), strict=True)
+        ]
 
     def _about(self, trace: Trace) -> dict[str, Any]:
         """What the trace says of itself, and the texts of its tokens: it can be read without us."""
@@ -80,31 +68,6 @@ class Stream:
             "special_ids": [id for id in ids if id in tokenizer.special_ids],
             "texts": dict(zip(map(str, ids), tokenizer.pieces(ids), strict=True)),
         }
-
-    def _completion(
-        self,
-        tokens: list[int],
-        holes: list[bool],
-        open_: list[bool],
-        steps: int,
-        trace: Trace | None,
-    ) -> Completion:
-        stop_ids = self.decoding.plan.config.sampling.stop_ids
-        shown = _cut_holes(
-            tokens, holes, [t in stop_ids or o for t, o in zip(tokens, open_, strict=True)]
-        )
-        text = [token for token, hole in shown if hole or self._infilling]
-        ended = "stop" if len(shown) < len(tokens) else "length"
-        return Completion(
-            text=self.lm.tokenizer.decode(text),
-            tokens=[token for token, hole in shown if hole],
-            finish_reason=None if any(open_) else ended,
-            forwards=self.decoding.forwards,
-            token_forwards=self.decoding.token_forwards,
-            prompt_tokens=len(holes) - sum(holes),
-            steps=steps,
-            trace=trace,
-        )
 
 
 class LM:
@@ -166,17 +129,7 @@ class LM:
         self, text: str, *, trace: bool | str = False, **options: Unpack[Options]
     ) -> Stream:
         """`infill`, step by step."""
-        if not isinstance(text, str):
-            raise PromptError(f"Infilling takes one text with holes, not {type(text).__name__}.")
-        for name in ("max_new_tokens", "gen_length", "max_tokens"):
-            if name in options:
-                raise OptionError(f"The holes say how many places to fill: leave out {name}.")
-        row = infill_ids(self.tokenizer, text, mask_id=self.model.mask_id)
-        if not any(row.holes):
-            raise PromptError("There is nothing to fill: write a hole as <mask:8>.")
-        check_length(self.model, len(row.ids), 0)
-        given = source(self.model, self.stop_ids, self._id_of)
-        settled = plan(options, given, length=sum(row.holes))
+        row, settled = self._holes(text, options)
         board = canvas.infill(
             [row.ids],
             [row.holes],
@@ -189,6 +142,46 @@ class LM:
             Decoding(self.model, board, settled, record=wants_trace(options, trace)),
             infilling=True,
         )
+
+    def _holes(self, text: str, options: Any) -> tuple[Any, Plan]:
+        """A text with holes, checked: its ids, and the plan to fill them."""
+        if not isinstance(text, str):
+            raise PromptError(f"Infilling takes one text with holes, not {type(text).__name__}.")
+        for name in ("max_new_tokens", "gen_length", "max_tokens"):
+            if name in options:
+                raise OptionError(f"The holes say how many places to fill: leave out {name}.")
+        row = infill_ids(self.tokenizer, text, mask_id=self.model.mask_id)
+        if not any(row.holes):
+            raise PromptError("There is nothing to fill: write a hole as <mask:8>.")
+        check_length(self.model, len(row.ids), 0)
+        given = source(self.model, self.stop_ids, self._id_of)
+        settled = plan(options, given, length=sum(row.holes))
+        return row, settled
+
+    def request(self, prompt: Any, *, raw: bool = False, **options: Unpack[Options]) -> Request:
+        """One prompt, checked, as a request for `wavefront.slots.Slots`."""
+        ids = prompt_ids(self.tokenizer, prompt, raw=raw)
+        settled = plan(options, source(self.model, self.stop_ids, self._id_of))
+        check_length(self.model, len(ids), settled.length)
+        board = [*check_ids(self.model, ids), *[self.model.mask_id] * settled.length]
+        return Request(board, [False] * len(ids) + [True] * settled.length, settled)
+
+    def request_infill(self, text: str, **options: Unpack[Options]) -> Request:
+        """The same of a text with holes."""
+        row, settled = self._holes(text, options)
+        return Request(row.ids, row.holes, settled, infilling=True)
+
+    def completion(self, seat: Seat) -> Completion:
+        """What has become of a request in a slot."""
+        request = seat.request
+        stop_ids = request.plan.config.sampling.stop_ids
+        end = stop_ids[0] if stop_ids else self.model.mask_id
+        # What `stop` left undecided reads as the end.
+        pairs = zip(seat.tokens, seat.final, strict=True)
+        tokens = [token if settled else end for token, settled in pairs]
+        spent = Spent(seat.forwards, seat.token_forwards, seat.steps)
+        read = Reader(self.tokenizer, stop_ids, infilling=request.infilling)
+        return read(tokens, request.holes, seat.open, spent)
 
     def fork(
         self,
@@ -224,7 +217,7 @@ class LM:
         tokens, masked, slot = (part[row][last.real[row]].tolist() for part in parts)
         stops = trace.about.get("options", {}).get("stop_ids", self.stop_ids)
         ends = [open_ or token in stops for token, open_ in zip(tokens, masked, strict=True)]
-        shown = _cut_holes(tokens, [number >= 0 for number in slot], ends)
+        shown = cut_holes(tokens, [number >= 0 for number in slot], ends)
         whole = trace.about.get("infilling")
         return self.tokenizer.decode([token for token, hole in shown if hole or whole])
 
@@ -245,19 +238,6 @@ def _is_batch(prompt: Any) -> bool:
     if not isinstance(prompt, Sequence) or len(prompt) == 0:
         raise PromptError("A prompt is a string, a list of messages, or a list of either.")
     return not isinstance(prompt[0], Mapping)
-
-
-def _cut_holes(
-    tokens: Sequence[int], holes: Sequence[bool], ends: Sequence[bool]
-) -> list[tuple[int, bool]]:
-    """(token, hole?) with every hole cut at its own first end."""
-    kept: list[tuple[int, bool]] = []
-    ended = False
-    for token, hole, end in zip(tokens, holes, ends, strict=True):
-        ended = hole and (ended or end)
-        if not ended:
-            kept.append((token, hole))
-    return kept
 
 
 def load(

@@ -135,7 +135,7 @@ def timetable(config: Config, lengths: Sequence[int], steps: Sequence[int]) -> l
     table = []
     for length, budget in zip(lengths, steps, strict=True):
         follows = [budget] * width
-        for step in reversed(range(budget)):
+        for step in reversed(range(budget if length else 0)):  # an empty row has nothing to do
             idle = not config.fixed_budget and config.schedule.idle(length, budget, step)
             follows[step] = follows[step + 1] if idle else step
         table.append(follows)

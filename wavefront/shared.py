@@ -1,0 +1,191 @@
+"""Shared: one forward for rows of several strategies, each group deciding by its own rules.
+
+A group is the rows of one `Config`, and holds every row of the batch: those that belong to another
+group, or to nobody, are empty in it, and an empty row is harmless by law. So shapes never depend on
+who is where, a request is an assignment to a row, and a step is as pure as `engine.advance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront.cache import Cache, Stored
+from wavefront.cached import choose_window
+from wavefront.canvas import Canvas
+from wavefront.engine import finish
+from wavefront.graph import leaves, mapped
+from wavefront.model import KV, Model
+from wavefront.rows import Config, Rows, reach, start
+
+
+class Shown(NamedTuple):
+    """What the host learns of a step, all groups together: boards (R, L), then columns (R,)."""
+
+    tokens: Tensor  # long
+    final: Tensor  # bool, as the next three
+    commit: Tensor
+    back: Tensor  # taken back
+    front: Tensor  # held ready for the next step
+    logp: Tensor  # float32: of the proposal, as read
+    done: Tensor  # bool, as the rest
+    bad: Tensor  # met NaN
+    void: Tensor  # stood still: more places were to be read than fitted
+
+
+def empty(rows: int, length: int, config: Config, steps: int, *, like: Tensor, pad_id: int) -> Rows:
+    """A group that nobody has joined; `steps` is the most that anyone may ask for."""
+    blank = like.new_full((rows, length), pad_id, dtype=torch.long)
+    nothing = torch.zeros_like(blank, dtype=torch.bool)
+    made = start(Canvas(blank, nothing, nothing, blank * 0 - 1), config, [1] * rows, [0] * rows)
+    # Done, and with a length that a strategy can divide by.
+    return made._replace(then=_stretched(made.then, steps + 2), length=made.length + 1)
+
+
+def joined(group: Rows, row: int, canvas: Canvas, config: Config, steps: int, seed: int) -> Rows:
+    """The group with one more request; its canvas (1, L) is in the row from now on."""
+    made = start(canvas, config, [steps], [seed])
+    made = made._replace(then=_stretched(made.then, group.then.shape[1]))
+    return put(group, torch.tensor([row], device=canvas.tokens.device), made)
+
+
+def _stretched(then: Tensor, width: int) -> Tensor:
+    """A timetable with as many columns; beyond the budget it says what its last one says."""
+    more = then[:, -1:].expand(-1, width - then.shape[1])
+    return torch.cat((then, more), dim=1)
+
+
+def together(model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int) -> Any:
+    """One step of every row, every place computed: (the groups after it, Shown)."""
+    return _whole(model, configs, groups, width, None)
+
+
+def refreshed(
+    model: Model,
+    configs: Sequence[Config],
+    groups: Sequence[Rows],
+    width: int,
+    kv: KV,
+    stored: Stored,
+    index: Tensor,
+) -> Any:
+    """One step of the rows `index`, every place computed and stored: (groups, stored, Shown)."""
+    some = [mapped(rows, lambda t: t.index_select(0, index)) for rows in groups]
+    fresh = model.new_kv(len(index), stored.tokens.shape[1])
+    tokens = _joint(some).tokens
+    since = torch.stack([torch.where(_member(rows), rows.step, 0) for rows in some]).sum(0)
+    made, shown = _whole(model, configs, some, width, fresh)
+    for buffers, parts in zip(kv, fresh, strict=True):
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.index_copy_(0, index, part)
+    after = [put(rows, index, part) for rows, part in zip(groups, made, strict=True)]
+    return after, put(stored, index, Stored(tokens, since)), shown
+
+
+def windowed(
+    model: Model,
+    configs: Sequence[Config],
+    groups: Sequence[Rows],
+    width: int,
+    kv: KV,
+    stored: Stored,
+    waiting: Tensor,
+    policy: Cache,
+    size: int,
+) -> Any:
+    """One step of every row but the `waiting` (R,), a window of places computed, as above."""
+    canvas = _joint(groups)
+    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
+    wanted = torch.stack(every).any(0)
+    changed = (canvas.tokens != stored.tokens) & canvas.real
+    asks = [policy.ask(rows, one, stored) for rows, one in zip(groups, every, strict=True)]
+    window = choose_window(wanted, changed, torch.stack(asks).any(0), size)
+    attend = _attend(configs, groups, canvas)
+    at = window[:, :width]
+    states = model.hidden(canvas.tokens, attend, at, window=window, kv=kv)
+    # What the window wrote is true of the tokens as they are, also in rows that wait.
+    tokens = stored.tokens.scatter(-1, window, canvas.tokens.gather(-1, window))
+    void = waiting | (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
+    after, shown = _decide(model, configs, groups, at, every, states, void)
+    return after, stored._replace(tokens=tokens), shown
+
+
+def put(tree: Any, index: Tensor, part: Any) -> Any:
+    """The tree with the rows `index` of every tensor replaced by those of `part`."""
+    fresh = iter(leaves(part))
+    return mapped(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))
+
+
+def _whole(
+    model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int, kv: KV | None
+) -> Any:
+    canvas = _joint(groups)
+    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
+    wanted = torch.stack(every).any(0)
+    at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
+    states = model.hidden(canvas.tokens, _attend(configs, groups, canvas), at, kv=kv)
+    return _decide(model, configs, groups, at, every, states, wanted.sum(-1) > width)
+
+
+def _joint(groups: Sequence[Rows]) -> Canvas:
+    """The board of all groups: a row is real in at most one of them."""
+    tokens = groups[0].canvas.tokens
+    for rows in groups[1:]:
+        tokens = torch.where(_member(rows)[:, None], rows.canvas.tokens, tokens)
+    boards = [torch.stack([rows.canvas[n] for rows in groups]) for n in (1, 2)]
+    slot = torch.stack([rows.canvas.slot for rows in groups]).amax(0)
+    return Canvas(tokens, boards[0].any(0), boards[1].any(0), slot)
+
+
+def _member(rows: Rows) -> Tensor:
+    """(R,) bool: the rows that belong to this group."""
+    return rows.canvas.real.any(-1)
+
+
+def _attend(configs: Sequence[Config], groups: Sequence[Rows], canvas: Canvas) -> Tensor:
+    attend = canvas.real
+    for config, rows in zip(configs, groups, strict=True):
+        visible = config.schedule.visible(rows.canvas, rows.state)
+        if visible is not None:
+            attend = torch.where(_member(rows)[:, None], visible & attend, attend)
+    return attend
+
+
+def _decide(
+    model: Model,
+    configs: Sequence[Config],
+    groups: Sequence[Rows],
+    at: Tensor,
+    every: Sequence[Tensor],
+    states: Tensor,
+    void: Tensor,
+) -> tuple[list[Rows], Shown]:
+    after, parts = [], []
+    for config, rows, wanted in zip(configs, groups, every, strict=True):
+        mine = _member(rows)
+        made, (step,), _ = finish(model, config, rows, at, wanted, states[None], void, 0)
+        nothing = torch.zeros_like(step.canvas.masked)
+        front = config.schedule.front(made.state)
+        held = nothing if front is None else front & made.canvas.masked & ~made.done[:, None]
+        back = nothing if step.decision.remask is None else step.decision.remask
+        here = mine[:, None]
+        parts.append(
+            Shown(
+                tokens=torch.where(here, made.canvas.tokens, 0),
+                final=made.final & here,
+                commit=step.decision.commit & here,
+                back=back & here,
+                front=held & here,
+                logp=torch.where(here, made.stats.logp, 0),
+                done=made.done & mine,
+                bad=(made.bad_step >= 0) & mine,
+                void=void & mine,
+            )
+        )
+        after.append(made)
+    # A row is of one group, so what the others say of it is zero.
+    columns = zip(*parts, strict=True)
+    return after, Shown._make(torch.stack(one).sum(0).to(one[0].dtype) for one in columns)
