@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from captured import Static
 
 import wavefront
 from wavefront import spec
@@ -11,9 +12,10 @@ from wavefront.cached import Cached, choose_window
 from wavefront.decoding import begin
 from wavefront.engine import decode
 from wavefront.errors import OptionError
-from wavefront.graph import copied, leaves, mapped, write
+from wavefront.graph import graphed
 from wavefront.models.toy import toy
 from wavefront.rows import start
+from wavefront.stepper import FEWEST, KEPT, Steppers
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 SCHEDULES = (
@@ -107,27 +109,9 @@ def test_the_window_by_hand():
     assert order == [3, 4, 7, 0, 2, 5, 1, 6]  # wanted, changed, asked for, then the nearest
 
 
-class Static:
-    """What a captured graph does, on the CPU: one tree, overwritten at the end of every step."""
-
-    def __init__(self):
-        self.trees = {}
-
-    def __call__(self, key, step, tree):
-        static = self.trees.setdefault(key, copied(tree))
-        write(static, tree)
-        after, out = step(static)
-        mine = {leaf.data_ptr() for leaf in leaves(static)}
-        out = mapped(out, lambda t: t.clone() if t.data_ptr() in mine else t)
-        write(static, copied(after))
-        return static, copied(out)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_step_may_overwrite_its_own_input(schedule):
     """Nothing outside a step's tree evolves, so a captured step equals an eager one."""
-    from wavefront.graph import graphed
-
     model = toy(dtype="float64")
     options = {"max_new_tokens": 32, "schedule": schedule}
     plan = begin(model, PROMPTS, options).plan
@@ -185,3 +169,67 @@ def test_rows_start_where_the_store_is_empty():
     run.restart()
     rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
     assert steps[0].token_forwards == 3 * 13 > partial
+
+
+def test_a_drop_in_confidence_brings_a_full_forward():
+    model = toy(dtype="float64")
+    canvas = sum(len(p) > 0 for p in PROMPTS) * (max(map(len, PROMPTS)) + 32)
+    costs = []
+    for drop in (0.0, 0.9, 1.0):
+        policy = f"wave(refresh=64, size=20, near=2, drop={drop})"
+        made = wavefront.generate_ids(model, PROMPTS, max_new_tokens=32, cache=policy)
+        costs.append(made.token_forwards / canvas)
+    assert costs[0] < costs[1] < costs[2]
+    assert costs[0] < 32  # forwards, of which one was full
+
+
+def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
+    model = toy(dtype="float64")
+    policy = spec.resolve("wave(refresh=64, size=20, near=2, drop=1.0)", "caches")
+    full = []
+    for late in (0, 1):
+        monkeypatch.setattr("wavefront.cached.lateness", lambda canvas, late=late: late)
+        decoding = begin(model, PROMPTS, {"max_new_tokens": 32})
+        run = Cached(policy, model, *decoding.canvas.tokens.shape, 32)
+        rows, config = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3), None
+        kinds, config = [], decoding.plan.config
+        with torch.no_grad():
+            for _ in range(12):
+                rows, *_ = run(model, config, rows, 16, True)
+                kinds.append(run.age == 1)
+        full.append(kinds)
+    assert full[0][0]
+    assert full[1][0]
+    first = full[0].index(True, 1)
+    assert full[1].index(True, 1) == first + 1
+
+
+def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time():
+    model = toy(dtype="float64")
+    made = []
+    steppers = Steppers(model, graphs=lambda: made.append(Static()) or made[-1])
+
+    def decoding(prompts=PROMPTS, **options):
+        return begin(model, prompts, {"max_new_tokens": 32, **options}, steppers=steppers)
+
+    for extra in ({}, {"cache": "wave(refresh=4, size=20)"}, {"cfg_scale": 0.5}):
+        base = begin(model, PROMPTS, {"max_new_tokens": 32, **extra}).drain().answers()
+        before = len(made)
+        assert decoding(**extra).drain().answers() == base
+        assert decoding(**extra).drain().answers() == base
+        assert len(made) == before + 1  # the second used what the first had captured
+        one, two = decoding(**extra), decoding(**extra)  # the second finds it lent
+        for _ in zip(one, two, strict=True):
+            pass
+        assert one.answers() == two.answers() == base
+        assert len(made) == before + 1
+    assert decoding(schedule="standard").drain().answers() == ids(model, schedule="standard").tokens
+    count = len(made)
+    for length in range(1, KEPT + 1):
+        decoding([[3] * length]).drain()
+    assert len(made) == count + KEPT
+    decoding().drain()  # gone: four other shapes came after it
+    assert len(made) == count + KEPT + 1
+    decoding(steps=FEWEST - 1).drain()
+    decoding(draft=3).drain()
+    assert len(made) == count + KEPT + 1

@@ -14,8 +14,8 @@ ORDER = [
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
-    "chat", "text", "options", "builtin", "seats", "shared", "slots", "decoding", "completion",
-    "rerun", "fork", "lm",
+    "chat", "text", "options", "builtin", "seats", "shared", "slots", "stepper", "decoding",
+    "completion", "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "report", "studies", "cli", "__main__",
 ]

@@ -7,12 +7,12 @@ import random
 
 import pytest
 import torch
+from captured import Static
 
 import wavefront
 from wavefront import spec
 from wavefront.decoding import source
 from wavefront.errors import OptionError, PromptError
-from wavefront.graph import copied, leaves
 from wavefront.models.toy import toy
 from wavefront.options import plan
 from wavefront.slots import Request, Slots
@@ -241,31 +241,13 @@ def test_texts_go_in_and_completions_come_out():
     assert [one.forwards for one in found] == [one.forwards for one in (*alone, filled)]
 
 
-class _Static:
-    """Stands in for a captured graph: owns its tree, and hands out the same memory every time."""
-
-    def __init__(self) -> None:
-        self.made = {}
-
-    def __call__(self, key, step, tree):
-        shape = tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
-        static = self.made.setdefault((key, shape), copied(tree))
-        for old, new in zip(leaves(static), leaves(tree), strict=True):
-            old.copy_(new.clone())
-        after, out = step(static)
-        out = copied(out)
-        for old, new in zip(leaves(static), [leaf.clone() for leaf in leaves(after)], strict=True):
-            old.copy_(new)
-        return static, out
-
-
 @pytest.mark.parametrize("cache", [None, "wave(refresh=4, size=20, near=2)"])
 def test_a_step_that_owns_its_memory_gives_the_same(cache):
     model = toy()
     policy = cache and spec.resolve(cache, "caches")
     requests = [request_of(model, *one) for one in MIXED]
     base = [told(seat) for seat in serve(model, requests, cache=policy)]
-    slots = Slots(model, rows=ROWS, length=LENGTH, cache=policy, call=_Static())
+    slots = Slots(model, rows=ROWS, length=LENGTH, cache=policy, call=Static())
     waiting, seats = list(requests), []
     while waiting or slots.busy:
         while waiting and slots.free:

@@ -439,7 +439,7 @@ class LooksBack(LeftToRight):
 @pytest.mark.parametrize("schedule", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
 def test_however_much_is_read_and_however_late_the_flags(monkeypatch, schedule, places, lag):
     model = toy(dtype="float64")
-    monkeypatch.setattr("wavefront.engine._lag", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.lateness", lambda canvas: lag)
     base, ahead = both(model, ragged(model), Config(schedule=schedule), places=places)
     assert same(base, ahead)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from wavefront.rows import Rows
@@ -21,6 +22,7 @@ class Stored(NamedTuple):
 
     tokens: Tensor  # (B, L) long: the token of each place when it was last computed
     since: Tensor  # (B,) long: the row's step at its last full forward
+    sure: Tensor  # (B,) float32: the mean probability of what was read then
 
 
 class Cache(Spec):
@@ -28,9 +30,21 @@ class Cache(Spec):
 
     refresh: int  # a full forward every so many steps; 1 is no cache at all
 
+    @property
+    def watchful(self) -> bool:
+        """Whether `stale` ever says yes."""
+        return False
+
     def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
         """(B, L) bool: places to recompute besides those wanted and those changed."""
         raise NotImplementedError
+
+    def stale(self, sure: Tensor, stored: Stored) -> Tensor:
+        """(B,) bool: rows that want a full forward before its time; `sure` as in `stored`, now.
+
+        It is read a step late, so that nobody waits for it.
+        """
+        return torch.zeros_like(sure, dtype=torch.bool)
 
     def window(self, width: int, length: int) -> int:
         """How many places a step recomputes: `width` of them are read, `length` are to be filled.
@@ -39,3 +53,10 @@ class Cache(Spec):
         to the places nearest to those read.
         """
         raise NotImplementedError
+
+
+def sureness(logp: Tensor, wanted: Tensor) -> Tensor:
+    """(B,) float32: the mean probability of the proposals at the places `wanted`; 1 of none."""
+    count = wanted.sum(-1)
+    total = torch.where(wanted, logp.exp(), 0).sum(-1)
+    return torch.where(count > 0, total / count.clamp(min=1), 1.0)

@@ -6,14 +6,15 @@ Everything beside them is as pure as `engine.advance`, whose parts this is made 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored
-from wavefront.engine import Flags, computed, finish, forward
+from wavefront.cache import Cache, Stored, sureness
+from wavefront.engine import Flags, Glance, computed, finish, forward, lateness
 from wavefront.graph import Call, eagerly
 from wavefront.masks import distance
 from wavefront.model import KV, Model
@@ -39,36 +40,53 @@ class Cached:
         self.kv: KV = model.new_kv(rows, length)
         self.stored: Stored | None = None
         self.age = 0  # steps since the last full forward
+        self._stale: deque[Glance] = deque()  # whether some row wants one, on its way to the host
 
     def __call__(
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool
     ) -> tuple[Rows, Sequence[Step], Flags]:
         length = rows.canvas.tokens.shape[1]
         size = self.policy.window(width, self.places)
-        full = self.stored is None or self.age >= self.policy.refresh or size >= length
+        due = self.stored is None or self.age >= self.policy.refresh or size >= length
+        full = self._wanted(rows) or due
         self.age = 1 if full else self.age + 1
-        stored = Stored(rows.canvas.tokens, rows.step) if full else self.stored
+        stored = self.stored or Stored(rows.canvas.tokens, rows.step, rows.score[:, 0])
 
         def step(tree: tuple[Rows, Stored]) -> tuple[Any, Any]:
             fixed = (width, padded, self.kv)
             if full:
-                after, stored, steps, flags = full_step(model, config, tree[0], *fixed)
+                made = full_step(model, config, tree[0], *fixed)
             else:
-                after, stored, steps, flags = window_step(
-                    model, config, *tree, *fixed, self.policy, size
-                )
-            return (after, stored), (steps, flags)
+                made = window_step(model, config, *tree, *fixed, self.policy, size)
+            stale = self.policy.stale(made.sure, made.stored) & ~made.rows.done
+            return (made.rows, made.stored), (made.steps, made.flags, stale.any())
 
         key = (config, width, padded, full, size)
-        (rows, self.stored), (steps, flags) = self._call(key, step, (rows, stored))
+        (rows, self.stored), (steps, flags, stale) = self._call(key, step, (rows, stored))
+        if self.policy.watchful and not full:
+            self._stale.append(Glance([stale]))
         return rows, steps, flags
 
+    def _wanted(self, rows: Rows) -> bool:
+        """Whether a step, as late as flags are read, asked for a full forward."""
+        late = lateness(rows.canvas)
+        asked = [bool(self._stale.popleft().read()[0]) for _ in range(len(self._stale) - late)]
+        return any(asked)
+
     def restart(self) -> None:
-        """Make the next step a full one: a row was replaced."""
+        """Make the next step a full one: the rows are others."""
         self.stored = None
+        self._stale.clear()
 
 
-Made = tuple[Rows, Stored, Sequence[Step], Flags]
+class Made(NamedTuple):
+    """What a step came to."""
+
+    rows: Rows
+    stored: Stored
+    sure: Tensor  # (B,) float32: the mean probability of what was read
+    steps: Sequence[Step]
+    flags: Flags
 
 
 def full_step(model: Model, config: Config, rows: Rows, width: int, padded: bool, kv: KV) -> Made:
@@ -76,10 +94,11 @@ def full_step(model: Model, config: Config, rows: Rows, width: int, padded: bool
     wanted = reach(config, rows)
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
     states = forward(model, config, rows, at, padded, kv=kv)
-    stored = Stored(rows.canvas.tokens, rows.step)
     overflow = wanted.sum(-1) > width
     cost = computed(config, rows.canvas)
-    return _with(stored, finish(model, config, rows, at, wanted, states, overflow, cost))
+    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
+    sure = sureness(after.stats.logp, wanted)
+    return Made(after, Stored(rows.canvas.tokens, rows.step, sure), sure, steps, flags)
 
 
 def window_step(
@@ -98,12 +117,13 @@ def window_step(
     changed = (tokens != stored.tokens) & rows.canvas.real
     window = choose_window(wanted, changed, policy.ask(rows, wanted, stored), size)
     states = forward(model, config, rows, window[:, :width], padded, window=window, kv=kv)
-    after = stored.tokens.scatter(-1, window, tokens.gather(-1, window))
+    stored = stored._replace(tokens=stored.tokens.scatter(-1, window, tokens.gather(-1, window)))
     # A row that needs more than the window holds stands still; the next full step takes it.
     overflow = (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
     cost = computed(config, rows.canvas) * size // tokens.shape[1]
-    made = finish(model, config, rows, window[:, :width], wanted, states, overflow, cost)
-    return _with(stored._replace(tokens=after), made)
+    at = window[:, :width]
+    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
+    return Made(after, stored, sureness(after.stats.logp, wanted), steps, flags)
 
 
 def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> Tensor:
@@ -114,8 +134,3 @@ def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> 
     order = torch.where(changed, order * 0 + length, order)
     order = torch.where(wanted, 0, order)
     return order.argsort(dim=-1, stable=True)[:, :size]
-
-
-def _with(stored: Stored, made: tuple[Rows, Sequence[Step], Flags]) -> Made:
-    rows, steps, flags = made
-    return rows, stored, steps, flags

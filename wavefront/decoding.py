@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 import wavefront
-from wavefront.cached import Cached
 from wavefront.canvas import Canvas, blank
-from wavefront.engine import Advance, advance, resume
+from wavefront.engine import Advance, resume
 from wavefront.errors import PromptError
 from wavefront.model import Model
 from wavefront.options import Options, Plan, Source, plan, wants_trace
 from wavefront.rows import Config, Rows, Step, start
-from wavefront.speculate import speculate
+from wavefront.stepper import Steppers, stepper
 from wavefront.trace import Recorder, Trace
 
 ALTERNATIVES = 5  # tokens of a place that a full trace keeps
@@ -123,17 +122,6 @@ def recorded(config: Config, record: str) -> Config:
     return replace(config, survey=True, alternatives=ALTERNATIVES) if record == "full" else config
 
 
-def stepper(plan: Plan, model: Model, canvas: Canvas) -> Advance:
-    """What makes the steps of a plan on a canvas."""
-    rows, length = canvas.tokens.shape
-    if plan.draft > 1:
-        return speculate(plan.draft, plan.length)
-    if plan.cache is not None:
-        copies = 2 if plan.config.cfg_scale > 0 else 1
-        return Cached(plan.cache, model, copies * rows, length, plan.length)
-    return advance
-
-
 def describe(model: Model, plan: Plan) -> dict[str, Any]:
     """What a trace says of where it comes from."""
     return {
@@ -164,6 +152,7 @@ def begin(
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
     record: bool | str = False,
+    steppers: Steppers | None = None,
 ) -> Decoding:
     """A decode of prompts, each followed by the same number of masked places."""
     settled = plan(options, source(model, stop_ids, id_of))
@@ -175,7 +164,8 @@ def begin(
     canvas = blank(
         rows, settled.length, mask_id=model.mask_id, pad_id=model.pad_id, device=model.device
     )
-    return Decoding(model, canvas, settled, record=wants_trace(options, record))
+    run = None if steppers is None else steppers(settled, canvas)
+    return Decoding(model, canvas, settled, record=wants_trace(options, record), run=run)
 
 
 def _each(prompts: Any) -> list[Any]:

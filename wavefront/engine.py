@@ -193,9 +193,9 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
     """
     canvas = rows.canvas
     padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows)
-    lag = _lag(canvas)
+    lag = lateness(canvas)
     remaining = _busy(rows)  # forwards: each settles a step or more of every row
-    waiting: deque[tuple[Sequence[Step], _Glance, int]] = deque()
+    waiting: deque[tuple[Sequence[Step], Glance, int]] = deque()
     forwards = places = number = voids = 0
     # A cached step is also void when many tokens changed at once, which says nothing of its width.
     usual, patience = width, getattr(run, "patience", 0)
@@ -203,7 +203,7 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
         launch = len(waiting) < remaining
         if launch:
             rows, made, flags = run(model, config, rows, width, padded)
-            waiting.append((made, _Glance(flags), width))
+            waiting.append((made, Glance(flags), width))
             forwards, places = forwards + 1, places + made[0].token_forwards
         if launch and len(waiting) <= lag:
             continue
@@ -223,8 +223,8 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
             return
 
 
-def _lag(canvas: Canvas) -> int:
-    """How many steps late the flags are read: on the CPU there is nothing to wait for."""
+def lateness(canvas: Canvas) -> int:
+    """How many steps late flags are read: on the CPU there is nothing to wait for."""
     return 1 if canvas.tokens.is_cuda else 0
 
 
@@ -253,11 +253,11 @@ def _nan_message(rows: Rows) -> str:
     )
 
 
-class _Glance:
-    """Flags on their way to the host: copied behind the step's own work, read when needed."""
+class Glance:
+    """Scalars on their way to the host: copied behind the step's own work, read when needed."""
 
-    def __init__(self, flags: Flags) -> None:
-        packed = torch.stack([flag.long() for flag in flags])
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        packed = torch.stack([value.long() for value in values])
         self._event: torch.cuda.Event | None = None
         if packed.is_cuda:
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
@@ -267,8 +267,7 @@ class _Glance:
         else:
             self._host = packed
 
-    def read(self) -> tuple[bool, bool, bool, int]:
+    def read(self) -> list[int]:
         if self._event is not None:
             self._event.synchronize()
-        done, overflow, bad, steps = self._host.tolist()
-        return bool(done), bool(overflow), bool(bad), steps
+        return self._host.tolist()

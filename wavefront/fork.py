@@ -30,7 +30,7 @@ from torch import Tensor
 
 from wavefront import spec
 from wavefront.canvas import Canvas
-from wavefront.decoding import Decoding, describe, source, stepper
+from wavefront.decoding import Decoding, describe, source
 from wavefront.engine import computed
 from wavefront.errors import OptionError, TraceError, whole
 from wavefront.model import Model
@@ -46,6 +46,7 @@ from wavefront.rerun import (
 )
 from wavefront.rows import Step
 from wavefront.schedule import Schedule
+from wavefront.stepper import stepper
 from wavefront.trace import Trace, write
 
 

@@ -21,6 +21,7 @@ from wavefront.rerun import Difference, again, difference
 from wavefront.rows import Step
 from wavefront.schedule import Schedule
 from wavefront.seats import Request, Seat
+from wavefront.stepper import Steppers, compile_blocks
 from wavefront.text import Tokenizer, infill_ids, prompt_ids
 from wavefront.trace import Trace
 
@@ -73,8 +74,14 @@ class Stream:
 class LM:
     """A model and its tokenizer. Options by name are those of `wavefront.Options`."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, *, name: str = "") -> None:
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, *, name: str = "", capture: bool = False
+    ) -> None:
+        """`capture`: on CUDA, record each step once and replay it (wavefront.graph)."""
         self.model, self.tokenizer, self.name = model, tokenizer, name
+        if capture and model.device.type != "cuda":
+            raise OptionError(f"Steps are captured on CUDA, not on {model.device}: leave it out.")
+        self._steppers = Steppers(model) if capture else None
         self.stop_ids = tuple(dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids]))
 
     def _id_of(self, text: str) -> int:
@@ -113,7 +120,13 @@ class LM:
         prompts = prompt if _is_batch(prompt) else [prompt]
         rows = [prompt_ids(self.tokenizer, one, raw=raw) for one in prompts]
         decoding = begin(
-            self.model, rows, options, stop_ids=self.stop_ids, id_of=self._id_of, record=trace
+            self.model,
+            rows,
+            options,
+            stop_ids=self.stop_ids,
+            id_of=self._id_of,
+            record=trace,
+            steppers=self._steppers,
         )
         return Stream(self, decoding)
 
@@ -247,14 +260,20 @@ def load(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     offline: bool = False,
+    capture: bool = False,
+    compile: bool = False,
 ) -> LM:
     """A checkpoint with its tokenizer: a built-in name, a local directory, or a hub id.
 
-    On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise.
+    On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise. `capture`
+    records steps as CUDA graphs; `compile` compiles the model's blocks, which takes a minute once.
     """
     if path == "toy":
-        return LM(*builtin.make_toy(device=device, dtype=dtype), name="toy")
-    directory = locate(path, revision=revision, offline=offline)
-    tokenizer = Tokenizer.load(directory)  # first: a missing file is told before the wait
-    model = load_model(directory, device=device, dtype=dtype)
-    return LM(model, tokenizer, name=str(path))
+        model, tokenizer = builtin.make_toy(device=device, dtype=dtype)
+    else:
+        directory = locate(path, revision=revision, offline=offline)
+        tokenizer = Tokenizer.load(directory)  # first: a missing file is told before the wait
+        model = load_model(directory, device=device, dtype=dtype)
+    if compile:
+        compile_blocks(model)
+    return LM(model, tokenizer, name=str(path), capture=capture)

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from wavefront import spec
 from wavefront.canvas import Canvas, finished
-from wavefront.decoding import recorded, source, stepper
+from wavefront.decoding import recorded, source
 from wavefront.engine import Advance, Flags, advance, resume
 from wavefront.errors import SpecError, TraceError, WavefrontWarning
 from wavefront.model import Model
 from wavefront.options import Plan, Source, plan
 from wavefront.rows import Config, Rows, Step, choose, start
 from wavefront.schedule import Schedule, State
+from wavefront.stepper import stepper
 from wavefront.trace import Recorder, Trace, write
 
 DEEPEST = 64  # forks of forks

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored
+from wavefront.cache import Cache, Stored, sureness
 from wavefront.cached import choose_window
 from wavefront.canvas import Canvas
 from wavefront.engine import finish
@@ -34,6 +34,8 @@ class Shown(NamedTuple):
     done: Tensor  # bool, as the rest
     bad: Tensor  # met NaN
     void: Tensor  # stood still: more places were to be read than fitted
+    stale: Tensor  # wants a full forward before its time
+    sure: Tensor  # float32: the mean probability of what was read
 
 
 def empty(rows: int, length: int, config: Config, steps: int, *, like: Tensor, pad_id: int) -> Rows:
@@ -82,7 +84,7 @@ def refreshed(
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.index_copy_(0, index, part)
     after = [put(rows, index, part) for rows, part in zip(groups, made, strict=True)]
-    return after, put(stored, index, Stored(tokens, since)), shown
+    return after, put(stored, index, Stored(tokens, since, shown.sure)), shown
 
 
 def windowed(
@@ -110,7 +112,8 @@ def windowed(
     tokens = stored.tokens.scatter(-1, window, canvas.tokens.gather(-1, window))
     void = waiting | (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
     after, shown = _decide(model, configs, groups, at, every, states, void)
-    return after, stored._replace(tokens=tokens), shown
+    stale = policy.stale(shown.sure, stored)
+    return after, stored._replace(tokens=tokens), shown._replace(stale=stale & ~shown.done)
 
 
 def put(tree: Any, index: Tensor, part: Any) -> Any:
@@ -183,6 +186,8 @@ def _decide(
                 done=made.done & mine,
                 bad=(made.bad_step >= 0) & mine,
                 void=void & mine,
+                stale=torch.zeros_like(mine),
+                sure=torch.where(mine, sureness(made.stats.logp, wanted), 0),
             )
         )
         after.append(made)

@@ -51,7 +51,7 @@ class Slots:
         if cache is not None:
             self._kv = model.new_kv(rows, length)
             blank = torch.full((rows, length), model.pad_id, device=model.device)
-            self._stored = Stored(blank, blank[:, 0] * 0)
+            self._stored = Stored(blank, blank[:, 0] * 0, blank[:, 0].float())
 
     @property
     def free(self) -> int:
@@ -225,6 +225,8 @@ class Slots:
             if full:
                 seat.width = sum(seat.request.holes)
             return Moment(seat, [], [], [])
+        if shown.stale[at]:
+            seat.age = 0
         places = shown.commit[at, :size].nonzero()[:, 0].tolist()
         tokens = shown.tokens[at, :size].tolist()
         commits = [Commit(p, tokens[p], float(shown.logp[at, p])) for p in places]

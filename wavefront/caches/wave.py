@@ -18,7 +18,7 @@ class Wave(Cache):
 
     A fresh token changes its neighbors most, and itself once more when the next one stands beside
     it, so `delay` is 2. `near` places on both sides of what is read go along; the rest of the
-    window goes to the next nearest. `drop`: a full forward too when the mean confidence of what a
+    window goes to the next nearest. `drop`: a full forward too when the mean probability of what a
     row reads falls below this share of what it was at the last full one; 0 turns that off.
     """
 
@@ -38,6 +38,13 @@ class Wave(Cache):
     def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
         fresh = (rows.age >= 0) & (rows.age >= rows.step[:, None] - self.delay)
         return fresh | ((distance(wanted) <= self.near) & rows.canvas.real)
+
+    @property
+    def watchful(self) -> bool:
+        return self.drop > 0
+
+    def stale(self, sure: Tensor, stored: Stored) -> Tensor:
+        return sure < self.drop * stored.sure
 
     def window(self, width: int, length: int) -> int:
         return max(self.size, width + self.near)

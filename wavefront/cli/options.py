@@ -183,6 +183,8 @@ class ModelOptions:
     offline: Annotated[
         bool, _model("", "Use only what is on this machine already.", "--offline")
     ] = False
+    capture: Annotated[bool, _model("", "On CUDA, replay recorded steps.", "--capture")] = False
+    compile: Annotated[bool, _model("", "Slow start, fast steps.", "--compile")] = False
 
     def load(self) -> LM:
         from wavefront import builtin, lm
@@ -193,6 +195,8 @@ class ModelOptions:
             dtype=self.dtype,
             revision=self.revision,
             offline=self.offline,
+            capture=self.capture,
+            compile=self.compile,
         )
 
 
@@ -260,6 +264,14 @@ class DecodingOptions:
     draft: Annotated[
         int | None,
         _decoding("N", "Steps to try in each, larger, pass: same answer, fewer passes. Off: 0."),
+    ] = None
+
+    cache: Annotated[
+        str | None,
+        _decoding(
+            "SPEC",
+            'Compute some places, keep the others: prefix, dual, "wave(refresh=32)". Off: none.',
+        ),
     ] = None
 
     temperature: Annotated[

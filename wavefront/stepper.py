@@ -1,0 +1,83 @@
+"""Steppers: who makes the steps of a decode; plain, drafted, cached, and on CUDA captured.
+
+A captured step owns its memory, so it serves one decode at a time and is kept for the next one of
+the same shape. A second decode of that shape, begun before the first has ended, steps plainly.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from wavefront.cached import Cached
+from wavefront.canvas import Canvas
+from wavefront.engine import Advance, Flags, advance
+from wavefront.graph import Call, Graphs, eagerly, graphed
+from wavefront.model import Model
+from wavefront.options import Plan
+from wavefront.rows import Config, Rows, Step
+from wavefront.speculate import speculate
+
+KEPT = 4  # shapes whose captured steps are kept; each holds its own keys and values
+FEWEST = 16  # steps: a shorter decode is over before a capture has paid
+
+
+def stepper(plan: Plan, model: Model, canvas: Canvas, call: Call = eagerly) -> Advance:
+    """What makes the steps of a plan on a canvas."""
+    rows, length = canvas.tokens.shape
+    if plan.draft > 1:
+        return speculate(plan.draft, plan.length)
+    if plan.cache is not None:
+        copies = 2 if plan.config.cfg_scale > 0 else 1
+        return Cached(plan.cache, model, copies * rows, length, plan.length, call)
+    return advance if call is eagerly else graphed(call)
+
+
+class Steppers:
+    """Captured steps of one model, the most recently used shapes of them."""
+
+    def __init__(self, model: Model, *, graphs: Callable[[], Call] = Graphs) -> None:
+        self.model, self._graphs = model, graphs
+        self._kept: OrderedDict[Hashable, Advance] = OrderedDict()
+        self._lent: WeakValueDictionary[Hashable, _Lent] = WeakValueDictionary()
+
+    def __call__(self, plan: Plan, canvas: Canvas) -> Advance:
+        """A stepper for one decode, captured where that pays and none other has it."""
+        copies = 2 if plan.config.cfg_scale > 0 else 1
+        key = (tuple(canvas.tokens.shape), copies, plan.cache, plan.cache and plan.length)
+        if plan.draft > 1 or plan.steps < FEWEST or key in self._lent:
+            return stepper(plan, self.model, canvas)
+        run = self._kept.pop(key, None)
+        if run is None:
+            run = stepper(plan, self.model, canvas, self._graphs())
+        self._kept[key] = run
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if isinstance(run, Cached):
+            run.restart()
+        self._lent[key] = lent = _Lent(run)
+        return lent
+
+
+class _Lent:
+    """A stepper on loan: the decode that holds it is the one that may use it."""
+
+    def __init__(self, run: Advance) -> None:
+        self._run = run
+
+    @property
+    def patience(self) -> int:
+        return getattr(self._run, "patience", 0)
+
+    def __call__(
+        self, model: Model, config: Config, rows: Rows, width: int, padded: bool
+    ) -> tuple[Rows, Sequence[Step], Flags]:
+        return self._run(model, config, rows, width, padded)
+
+
+def compile_blocks(model: Any) -> None:
+    """Compile a model's blocks in place: slower to the first step, faster from the second on."""
+    for block in getattr(model, "blocks", ()):
+        block.compile(dynamic=True)  # one block's code serves all, at any shape
