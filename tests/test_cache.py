@@ -8,14 +8,15 @@ from captured import Static
 
 import wavefront
 from wavefront import spec
-from wavefront.cached import Cached, choose_window
-from wavefront.decoding import begin
-from wavefront.engine import decode
+from wavefront.cached import Cached
+from wavefront.decoding import Decoding, begin
+from wavefront.engine import advance, decode
 from wavefront.errors import OptionError
 from wavefront.graph import graphed
 from wavefront.models.toy import toy
 from wavefront.rows import start
 from wavefront.stepper import FEWEST, KEPT, Steppers
+from wavefront.window import choose_window
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 SCHEDULES = (
@@ -233,3 +234,49 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
     decoding(steps=FEWEST - 1).drain()
     decoding(draft=3).drain()
     assert len(made) == count + KEPT + 1
+
+
+HORIZON = "tide(rounds=3, horizon=16, take=threshold(tau=0.3))"
+
+
+@pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
+def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, options, monkeypatch):
+    monkeypatch.setattr("wavefront.window.BUCKET", 16)
+    model = toy(family=family, dtype="float64")
+    options = {"max_new_tokens": 64, "schedule": HORIZON, **options}
+    begun = begin(model, PROMPTS, options)
+    whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
+    narrow = begun.drain()
+    assert narrow.answers() == whole.answers()
+    assert narrow.forwards == whole.forwards
+    assert narrow.token_forwards < 0.85 * whole.token_forwards
+
+
+def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
+    monkeypatch.setattr("wavefront.engine.lateness", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.window.lateness", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.window.BUCKET", 8)  # it is outgrown at every other step
+    model = toy(dtype="float64")
+    options = {"max_new_tokens": 96, "schedule": HORIZON, "steps": 24}
+    begun = begin(model, PROMPTS, options)
+    whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
+    assert begun.drain().answers() == whole.answers()
+
+
+def test_a_horizon_goes_with_every_cache(family, monkeypatch):
+    monkeypatch.setattr("wavefront.window.BUCKET", 16)
+    model = toy(family=family, dtype="float64")
+
+    def filled(**options):
+        return wavefront.generate_ids(
+            model, PROMPTS, max_new_tokens=64, steps=32, schedule=HORIZON, **options
+        )
+
+    base = filled()
+    for cache in CACHES:
+        made = filled(cache=f"{cache}(refresh=1)")
+        assert (made.tokens, made.order) == (base.tokens, base.order), cache
+        assert made.token_forwards == base.token_forwards
+        less = filled(cache="wave(refresh=8, size=24, near=2)" if cache == "wave" else cache)
+        assert less.token_forwards < base.token_forwards or cache == "prefix"
+        assert all(len(row) == 64 for row in less.tokens)

@@ -16,9 +16,9 @@ from torch import Tensor
 from wavefront.cache import Cache, Stored, sureness
 from wavefront.engine import Flags, Glance, computed, finish, forward, lateness
 from wavefront.graph import Call, eagerly
-from wavefront.masks import distance
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
+from wavefront.window import Span, choose_window, inside
 
 
 class Cached:
@@ -34,12 +34,17 @@ class Cached:
         length: int,
         places: int,
         call: Call = eagerly,
+        hides: bool = False,
     ) -> None:
-        """`rows` canvases of `length` places each, of which at most `places` are to be filled."""
+        """`rows` canvases of `length` places each, of which at most `places` are to be filled.
+
+        `hides`: the strategy hides places, so a full forward computes only those in sight.
+        """
         self.policy, self.places, self._call = policy, places, call
         self.kv: KV = model.new_kv(rows, length)
         self.stored: Stored | None = None
         self.age = 0  # steps since the last full forward
+        self._span = Span(length) if hides else None
         self._stale: deque[Glance] = deque()  # whether some row wants one, on its way to the host
 
     def __call__(
@@ -51,18 +56,22 @@ class Cached:
         full = self._wanted(rows) or due
         self.age = 1 if full else self.age + 1
         stored = self.stored or Stored(rows.canvas.tokens, rows.step, rows.score[:, 0])
+        sight = self._span.size(config, rows) if self._span else length
 
         def step(tree: tuple[Rows, Stored]) -> tuple[Any, Any]:
             fixed = (width, padded, self.kv)
             if full:
-                made = full_step(model, config, tree[0], *fixed)
+                made = full_step(model, config, tree[0], *fixed, sight)
             else:
                 made = window_step(model, config, *tree, *fixed, self.policy, size)
             stale = self.policy.stale(made.sure, made.stored) & ~made.rows.done
-            return (made.rows, made.stored), (made.steps, made.flags, stale.any())
+            need = inside(config, made.rows).sum(-1).max()
+            return (made.rows, made.stored), (made.steps, made.flags, stale.any(), need)
 
-        key = (config, width, padded, full, size)
-        (rows, self.stored), (steps, flags, stale) = self._call(key, step, (rows, stored))
+        key = (config, width, padded, full, sight if full else size)
+        (rows, self.stored), (steps, flags, stale, need) = self._call(key, step, (rows, stored))
+        if self._span:
+            self._span.tell(need)
         if self.policy.watchful and not full:
             self._stale.append(Glance([stale]))
         return rows, steps, flags
@@ -77,6 +86,8 @@ class Cached:
         """Make the next step a full one: the rows are others."""
         self.stored = None
         self._stale.clear()
+        if self._span:
+            self._span.forget()
 
 
 class Made(NamedTuple):
@@ -89,16 +100,27 @@ class Made(NamedTuple):
     flags: Flags
 
 
-def full_step(model: Model, config: Config, rows: Rows, width: int, padded: bool, kv: KV) -> Made:
-    """Every place is computed and stored."""
-    wanted = reach(config, rows)
+def full_step(
+    model: Model, config: Config, rows: Rows, width: int, padded: bool, kv: KV, size: int
+) -> Made:
+    """Every place is computed and stored; or `size` places, which hold all that is in sight."""
+    tokens, wanted = rows.canvas.tokens, reach(config, rows)
+    window, overflow = None, wanted.sum(-1) > width
+    if size < tokens.shape[1]:
+        within = inside(config, rows)
+        window = choose_window(wanted, within, torch.zeros_like(wanted), size)
+        overflow = overflow | (within.sum(-1) > size)
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
-    states = forward(model, config, rows, at, padded, kv=kv)
-    overflow = wanted.sum(-1) > width
-    cost = computed(config, rows.canvas)
+    at = at if window is None else window[:, :width]
+    states = forward(model, config, rows, at, padded, window=window, kv=kv)
+    cost = computed(config, rows.canvas) * size // tokens.shape[1]
     after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
     sure = sureness(after.stats.logp, wanted)
-    return Made(after, Stored(rows.canvas.tokens, rows.step, sure), sure, steps, flags)
+    if (
+        window is not None
+    ):  # what was not computed is of no token, and is new when it comes in sight
+        tokens = torch.full_like(tokens, -1).scatter(-1, window, tokens.gather(-1, window))
+    return Made(after, Stored(tokens, rows.step, sure), sure, steps, flags)
 
 
 def window_step(
@@ -114,7 +136,7 @@ def window_step(
 ) -> Made:
     """`size` places are computed, of which the first `width` can be read."""
     tokens, wanted = rows.canvas.tokens, reach(config, rows)
-    changed = (tokens != stored.tokens) & rows.canvas.real
+    changed = (tokens != stored.tokens) & inside(config, rows)
     window = choose_window(wanted, changed, policy.ask(rows, wanted, stored), size)
     states = forward(model, config, rows, window[:, :width], padded, window=window, kv=kv)
     stored = stored._replace(tokens=stored.tokens.scatter(-1, window, tokens.gather(-1, window)))
@@ -124,13 +146,3 @@ def window_step(
     at = window[:, :width]
     after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
     return Made(after, stored, sureness(after.stats.logp, wanted), steps, flags)
-
-
-def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> Tensor:
-    """(B, size) long: the wanted, the changed, the asked for, then the nearest to the wanted."""
-    length = wanted.shape[-1]
-    order = distance(wanted).clamp(max=length) + 3 * length
-    order = torch.where(asked, order - length, order)
-    order = torch.where(changed, order * 0 + length, order)
-    order = torch.where(wanted, 0, order)
-    return order.argsort(dim=-1, stable=True)[:, :size]

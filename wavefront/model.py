@@ -82,7 +82,9 @@ class Model(Protocol):
         tokens (B, L) long; attend (B, L) bool, the real places, None when all are; at (B, Q) long.
         With kv alone the whole canvas is computed and kv filled. With kv and window (B, W) long,
         only the window's places are computed and written to kv, and all others are read from it;
-        the window must hold every place of `at`, and may hold a place twice.
+        the window must hold every place of `at`, and may hold a place twice. With a window alone
+        its places see one another and nothing else; it holds each once, and all that `at` is read
+        from.
         """
         ...
 

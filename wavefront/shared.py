@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
-from wavefront.cached import choose_window
 from wavefront.canvas import Canvas
 from wavefront.engine import finish
 from wavefront.graph import leaves, mapped
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, reach, start
+from wavefront.window import choose_window
 
 
 class Shown(NamedTuple):

@@ -16,9 +16,11 @@ from wavefront.canvas import Canvas
 from wavefront.engine import Advance, Flags, advance
 from wavefront.graph import Call, Graphs, eagerly, graphed
 from wavefront.model import Model
+from wavefront.narrow import Narrow
 from wavefront.options import Plan
 from wavefront.rows import Config, Rows, Step
 from wavefront.speculate import speculate
+from wavefront.window import hides
 
 KEPT = 4  # shapes whose captured steps are kept; each holds its own keys and values
 FEWEST = 16  # steps: a shorter decode is over before a capture has paid
@@ -31,7 +33,10 @@ def stepper(plan: Plan, model: Model, canvas: Canvas, call: Call = eagerly) -> A
         return speculate(plan.draft, plan.length)
     if plan.cache is not None:
         copies = 2 if plan.config.cfg_scale > 0 else 1
-        return Cached(plan.cache, model, copies * rows, length, plan.length, call)
+        hidden = hides(plan.config, canvas)
+        return Cached(plan.cache, model, copies * rows, length, plan.length, call, hidden)
+    if hides(plan.config, canvas):
+        return Narrow(length, call)
     return advance if call is eagerly else graphed(call)
 
 
@@ -46,7 +51,8 @@ class Steppers:
     def __call__(self, plan: Plan, canvas: Canvas) -> Advance:
         """A stepper for one decode, captured where that pays and none other has it."""
         copies = 2 if plan.config.cfg_scale > 0 else 1
-        key = (tuple(canvas.tokens.shape), copies, plan.cache, plan.cache and plan.length)
+        hidden = hides(plan.config, canvas)
+        key = (tuple(canvas.tokens.shape), copies, plan.cache, plan.cache and plan.length, hidden)
         if plan.draft > 1 or plan.steps < FEWEST or key in self._lent:
             return stepper(plan, self.model, canvas)
         run = self._kept.pop(key, None)
@@ -55,7 +61,7 @@ class Steppers:
         self._kept[key] = run
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        if isinstance(run, Cached):
+        if isinstance(run, Cached | Narrow):
             run.restart()
         self._lent[key] = lent = _Lent(run)
         return lent

@@ -77,8 +77,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """(B, Q, D): see `wavefront.model.Model`."""
         source = self.sources(at, attend)
-        # A displaced output may lie outside the window, so its place is computed too.
-        if window is not None and source is not at:
+        # A displaced output may lie outside the window, so its place is computed too; where nothing
+        # is stored, a place that stood in the window twice would be looked at twice.
+        if window is not None and kv is not None and source is not at:
             window = torch.cat((window, source), dim=1)
         return self.encode(tokens, attend, source, window=window, kv=kv)
 
@@ -105,6 +106,8 @@ class Transformer(nn.Module):
         else:
             positions, tokens = window, tokens.gather(1, window)
             picked = None if at is None else find(at, window, length)
+            if kv is None and attend is not None:  # the window's places see one another only
+                attend = attend.gather(1, window)
         cosine, sine = self.turns(positions)
         sight = Sight(cosine, sine, visible_keys(attend), window)
         x = self.embedding(tokens)

@@ -1,0 +1,61 @@
+"""Narrow: what a strategy with a horizon hides from the model is not computed.
+
+Hidden places are no keys, so leaving them out changes no number; a long canvas then costs what a
+short one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from wavefront.engine import Flags, computed, finish, forward
+from wavefront.graph import Call, eagerly
+from wavefront.model import Model
+from wavefront.rows import Config, Rows, Step, reach
+from wavefront.window import Span, choose_window, inside
+
+
+class Narrow:
+    """An `Advance` that computes only what is in sight."""
+
+    patience = (
+        16  # a step is void when sight grew by more than a bucket; that says nothing of width
+    )
+
+    def __init__(self, length: int, call: Call = eagerly) -> None:
+        self._span, self._call = Span(length), call
+
+    def __call__(
+        self, model: Model, config: Config, rows: Rows, width: int, padded: bool
+    ) -> tuple[Rows, Sequence[Step], Flags]:
+        size = self._span.size(config, rows)
+
+        def step(tree: Rows) -> tuple[Any, Any]:
+            made = narrow_step(model, config, tree, width, size)
+            need = inside(config, made[0]).sum(-1).max()
+            return made[0], (made[1], made[2], need)
+
+        rows, (steps, flags, need) = self._call((config, width, size), step, rows)
+        self._span.tell(need)
+        return rows, steps, flags
+
+    def restart(self) -> None:
+        """Another decode begins."""
+        self._span.forget()
+
+
+def narrow_step(
+    model: Model, config: Config, rows: Rows, width: int, size: int
+) -> tuple[Rows, Sequence[Step], Flags]:
+    """One step that computes `size` places of every row and reads at most `width`. Pure."""
+    wanted, within = reach(config, rows), inside(config, rows)
+    nothing = torch.zeros_like(wanted)
+    window = choose_window(wanted, within, nothing, size)  # what is read comes first
+    at = window[:, :width]
+    states = forward(model, config, rows, at, padded=True, window=window)
+    overflow = (wanted.sum(-1) > width) | (within.sum(-1) > size)
+    cost = computed(config, rows.canvas) * size // within.shape[1]
+    return finish(model, config, rows, at, wanted, states, overflow, cost)

@@ -1,0 +1,72 @@
+"""Window: which places of every row a step computes, a fixed number of them, and how many.
+
+Places that a strategy hides from the model (a horizon) are no keys, so they need not be computed.
+How many are in sight is told a step late and rounded up to a bucket, so shapes are few and nobody
+waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from wavefront.canvas import Canvas
+from wavefront.engine import Glance, lateness
+from wavefront.masks import distance
+from wavefront.rows import Config, Rows, reach
+
+BUCKET = 64
+
+
+def hides(config: Config, canvas: Canvas) -> bool:
+    """Whether the strategy hides places of this canvas."""
+    schedule = config.schedule
+    return schedule.visible(canvas, schedule.init(canvas)) is not None
+
+
+def inside(config: Config, rows: Rows) -> Tensor:
+    """(B, L) bool: what a step must compute: all that is in sight, and all that is read."""
+    seen = config.schedule.visible(rows.canvas, rows.state)
+    board = rows.canvas.real if seen is None else seen & rows.canvas.real
+    return board | reach(config, rows)
+
+
+class Span:
+    """How many places of a row to compute, learnt from steps as late as flags are read."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self._told = length, deque[Glance]()
+        self._size = 0
+
+    def size(self, config: Config, rows: Rows) -> int:
+        """Enough for the next step as far as the host knows; the first step is asked for."""
+        late = lateness(rows.canvas)
+        if not self._size:
+            self._size = self._bucket(int(inside(config, rows).sum(-1).max()), late)
+        while len(self._told) > late:
+            self._size = self._bucket(self._told.popleft().read()[0], late)
+        return self._size
+
+    def tell(self, need: Tensor) -> None:
+        """The step's scalar: how many places the next one needs."""
+        self._told.append(Glance([need]))
+
+    def forget(self) -> None:
+        self._size = 0
+        self._told.clear()
+
+    def _bucket(self, need: int, late: int) -> int:
+        room = need + late * BUCKET // 4  # it grows while the count is on its way
+        return min(self.length, -(-room // BUCKET) * BUCKET)
+
+
+def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> Tensor:
+    """(B, size) long: the wanted, the changed, the asked for, then the nearest to the wanted."""
+    length = wanted.shape[-1]
+    order = distance(wanted).clamp(max=length) + 3 * length
+    order = torch.where(asked, order - length, order)
+    order = torch.where(changed, order * 0 + length, order)
+    order = torch.where(wanted, 0, order)
+    return order.argsort(dim=-1, stable=True)[:, :size]
