@@ -249,7 +249,7 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
     narrow = begun.drain()
     assert narrow.answers() == whole.answers()
     assert narrow.forwards == whole.forwards
-    assert narrow.token_forwards < 0.85 * whole.token_forwards
+    assert narrow.token_forwards < 0.92 * whole.token_forwards
 
 
 def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
@@ -277,6 +277,7 @@ def test_a_horizon_goes_with_every_cache(family, monkeypatch):
         made = filled(cache=f"{cache}(refresh=1)")
         assert (made.tokens, made.order) == (base.tokens, base.order), cache
         assert made.token_forwards == base.token_forwards
-        less = filled(cache="wave(refresh=8, size=24, near=2)" if cache == "wave" else cache)
-        assert less.token_forwards < base.token_forwards or cache == "prefix"
+    for cache in ("wave(refresh=8, size=24, near=2)", "dual(refresh=4)", "prefix(refresh=4)"):
+        less = filled(cache=cache)
+        assert less.token_forwards < base.token_forwards or "prefix" in cache
         assert all(len(row) == 64 for row in less.tokens)
