@@ -240,7 +240,7 @@ class Wavefront(Base):
         """Log-likelihood of whole texts, in windows as long as the model; each token counts once.
 
         The first window follows the begin of sequence (or the end token, where there is none),
-        every other one the token before it.
+        every other one as much of the text before it as there is room for.
         """
         found: list[float] = []
         with self._bar("loglikelihood_rolling", len(requests), disable_tqdm) as bar:

@@ -5,6 +5,7 @@ The verdict is our own task's, sandbox included; lm-eval only averages.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -31,7 +32,9 @@ def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str,
 
 def sample(doc: Mapping[str, Any]) -> Sample:
     """The item that a line of a task file stands for."""
-    return Sample(doc["id"], doc["prompt"], doc["answer"], doc["target"], json.loads(doc["extra"]))
+    return Sample(
+        doc["id"], doc["prompt"], doc["answer"], doc["target"], ast.literal_eval(doc["extra"])
+    )
 
 
 @cache

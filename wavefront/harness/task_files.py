@@ -6,6 +6,7 @@ those of `wavefront.tasks`, so that lm-eval and `wavefront eval` ask and judge a
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -90,8 +91,20 @@ def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:
         "prompt": sample.prompt,
         "answer": sample.answer,
         "target": sample.target,
-        "extra": json.dumps(dict(sample.extra), default=list),
+        "extra": _literal(sample),
     }
+
+
+def _literal(sample: Sample) -> str:
+    """What else an item holds, as Python writes it: JSON has no tuples, and graders see them."""
+    text = repr(dict(sample.extra))
+    try:
+        same = ast.literal_eval(text) == dict(sample.extra)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        raise OptionError(f"{sample.id} holds something that no text can: leave the task out.")
+    return text
 
 
 def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bool) -> str:

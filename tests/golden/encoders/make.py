@@ -81,18 +81,14 @@ def make_roberta(folder: Path) -> None:
 
 def measure(folder: Path) -> dict[str, list[list[float]]]:
     candidates, references = (list(side) for side in zip(*PAIRS, strict=True))
-    baseline = folder.parent / "baseline.csv"
+    baseline = {"rescale_with_baseline": True, "baseline_path": str(HERE / "baseline.csv")}
     asked = {
         "plain": (candidates, references, {"num_layers": 2}),
         "last layer": (candidates, references, {"num_layers": 3}),
         "idf": (candidates, references, {"num_layers": 2, "idf": True, "nthreads": 0}),
         "several": (["the cat sat on the mat"] * 2, SEVERAL, {"num_layers": 2}),
-        "rescaled": (
-            candidates,
-            references,
-            {"num_layers": 2, "rescale_with_baseline": True, "baseline_path": str(baseline), "lang": "en"},
-        ),
-    }  # fmt: skip
+        "rescaled": (candidates, references, {"num_layers": 2, "lang": "en", **baseline}),
+    }
     found = {}
     for name, (ours, theirs, more) in asked.items():
         parts = bert_score.score(ours, theirs, model_type=str(folder), device="cpu", **more)
