@@ -129,6 +129,17 @@ def test_the_model_is_known_by_its_name():
         assert "wavefront" not in command.complete(given)
 
 
+def test_model_arguments_are_checked_before_lm_eval_starts():
+    ours = ["run", "--model", "wavefront"]
+    for words in (["--model_args", "steps=4", "stepps=4"], ["-a", "steps=4,stepps=4"],
+                  ["--model_args=stepps=4"], ["--model_args", '{"stepps": 4}']):  # fmt: skip
+        with pytest.raises(OptionError, match="no model argument 'stepps'"):
+            command.check([*ours, *words])
+        command.check(["run", "--model", "hf", *words])
+    command.check([*ours, "--model_args", "schedule=wavefront(size=8, radius=2)", "steps=4"])
+    command.check([*ours, "--tasks", "a=b"])
+
+
 # Generation
 
 

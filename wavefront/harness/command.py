@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from wavefront.errors import MissingExtraError, OptionError
+from wavefront.harness import arguments
 
 NAME = "wavefront"
 TARGET = "wavefront.harness.adapter:Wavefront"
@@ -27,9 +29,9 @@ def register() -> None:
         model_registry.register(NAME, target=TARGET)
 
 
-def complete(arguments: Sequence[str]) -> list[str]:
+def complete(words: Sequence[str]) -> list[str]:
     """The command line as lm-eval wants it: a verb first, and our model unless another is named."""
-    given = list(arguments)
+    given = list(words)
     if not given or given[0] not in (*VERBS, "-h", "--help"):
         given = ["run", *given]
     # A file of settings names its model itself.
@@ -39,12 +41,29 @@ def complete(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run lm-eval in this process, as if it had been called with these arguments."""
+def check(given: Sequence[str]) -> None:
+    """Refuse model arguments that we do not have: lm-eval gets to them after half a minute."""
+    if " ".join(given).replace("=", " ").partition("--model ")[2].split(" ")[:1] != [NAME]:
+        return
+    values: dict[str, Any] = {}
+    reading = False
+    for one in given:
+        name, equals, value = one.partition("=")
+        if one.startswith("-"):
+            reading = name in ("--model_args", "-a")
+        if reading and (equals or one.startswith("{")):
+            values |= arguments.parse(value if name == "--model_args" else one)
+    arguments.read(values)
+
+
+def run(words: Sequence[str]) -> None:
+    """Run lm-eval in this process, as if it had been called with these words."""
     register()
+    given = complete(words)
+    check(given)
     from lm_eval.__main__ import cli_evaluate
 
-    before, sys.argv = sys.argv, ["lm-eval", *complete(arguments)]
+    before, sys.argv = sys.argv, ["lm-eval", *given]
     try:
         cli_evaluate()
     except ValueError as error:
