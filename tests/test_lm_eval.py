@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,23 @@ def test_task_files_hold_our_items_and_grade_them(tmp_path):
             assert wrong["correct"] == wrong["strict"] == 0.0
             assert grading.process_results(line, [[line["answer"], "no"]])["correct"] == 1.0
             assert grading.process_results(line, [""])["correct"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("WAVEFRONT_DATA" not in os.environ, reason="WAVEFRONT_DATA is not set")
+def test_the_paper_s_benchmarks_from_files(tmp_path):
+    """What the reference says is right, code in the sandbox included; an empty answer is not."""
+    names = task_files.benchmarks()
+    if not names:
+        return
+    assert {name.split("_")[0] for name in names} >= set(task_files.BENCHMARKS)
+    for one in task_files.write(names, tmp_path, ask=Ask(count=2)):
+        data = tmp_path / "data" / f"{one.name.removeprefix('wavefront_')}.jsonl"
+        for line in map(json.loads, data.read_text().splitlines()):
+            answer = line["answer"] or f"#### {line['target']}"
+            assert grading.process_results(line, [answer])["correct"] == 1.0, line["id"]
+            assert grading.process_results(line, [""])["correct"] == 0.0, line["id"]
+    assert (tmp_path / "wavefront_bbh.yaml").read_text().count("wavefront_bbh_") == 27
 
 
 def test_code_outside_a_sandbox_is_confirmed_twice(tmp_path):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 from wavefront.errors import MissingExtraError, OptionError
-from wavefront.harness import arguments
+from wavefront.harness.arguments import parse, read
 
 NAME = "wavefront"
 TARGET = "wavefront.harness.adapter:Wavefront"
@@ -43,17 +42,18 @@ def complete(words: Sequence[str]) -> list[str]:
 
 def check(given: Sequence[str]) -> None:
     """Refuse model arguments that we do not have: lm-eval gets to them after half a minute."""
-    if " ".join(given).replace("=", " ").partition("--model ")[2].split(" ")[:1] != [NAME]:
-        return
-    values: dict[str, Any] = {}
-    reading = False
+    asked: dict[str, list[str]] = {}
+    words: list[str] = []
     for one in given:
-        name, equals, value = one.partition("=")
         if one.startswith("-"):
-            reading = name in ("--model_args", "-a")
-        if reading and (equals or one.startswith("{")):
-            values |= arguments.parse(value if name == "--model_args" else one)
-    arguments.read(values)
+            name, equals, value = one.partition("=")
+            words = asked.setdefault(name, [])
+            words += [value] if equals else []
+        else:
+            words.append(one)
+    if (asked.get("--model") or asked.get("-M")) == [NAME]:
+        parts = asked.get("--model_args", []) + asked.get("-a", [])
+        read({name: value for part in parts for name, value in parse(part).items()})
 
 
 def run(words: Sequence[str]) -> None:
