@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import refused, run
 
 from wavefront.errors import CheckpointError, MissingExtraError, OptionError
 from wavefront.harness import bertscore
@@ -160,3 +161,25 @@ def test_weights_other_than_the_published_are_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(CheckpointError, match="not the published all-MiniLM-L6-v2"):
         Encoder(PACKAGED)
+
+
+def test_bertscore_on_the_command_line(tmp_path):
+    encoder = ("--encoder", str(HOME / "bert-tiny"), "--layer", "2")
+    lines, objects = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    lines.write_text("the cat\n\n")
+    objects.write_text('{"target": "a cat"}\n{"target": ["the mat", "one"]}\n')
+    files = (str(lines), str(objects), "--reference-field", "target")
+    shown = run("bertscore", *files, *encoder, "--each").stdout.splitlines()
+    assert shown[1] == "1\tP 0.0000\tR 0.0000\tF1 0.0000"
+    assert shown[-1].endswith("bert-tiny layer 2, idf no, rescaled no")
+    pairs = [
+        json.loads(line)
+        for line in run("bertscore", *files, *encoder, "--json").stdout.splitlines()
+    ]
+    assert [one["layer"] for one in pairs] == [2, 2]
+    assert 0 < pairs[0]["f1"] < 1
+    assert "has no field 'text'" in refused("bertscore", *files[:2], *encoder)
+    objects.write_text("{\n")
+    assert "Line 1 of" in refused("bertscore", *files, *encoder)
+    missing = run("bertscore", "nowhere.txt", str(lines), *encoder, code=2)
+    assert "There is no file 'nowhere.txt'" in missing.stderr

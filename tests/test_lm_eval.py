@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,13 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 
 from wavefront import tasks
-from wavefront.errors import OptionError, PromptError, WavefrontWarning
+from wavefront.errors import MissingExtraError, OptionError, PromptError, WavefrontWarning
 from wavefront.harness import arguments, command, grading, likelihood, task_files
 from wavefront.harness.adapter import Wavefront
 from wavefront.harness.fingerprint import of_weights
 from wavefront.models.toy import toy
 from wavefront.task import Ask
 
-HOME = Path(__file__).parent / "golden" / "encoders"
 FEW = {"max_gen_toks": 8}
 SHORT = {"pretrained": "toy", "max_new_tokens": 8, "mc_num": 4, "mc_batch": 2}
 
@@ -124,10 +125,20 @@ def test_the_model_is_known_by_its_name():
     command.register()
     command.register()
     assert get_model("wavefront") is Wavefront
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    target = project["entry-points"]["lm_eval.models"]["wavefront"]
+    assert EntryPoint("wavefront", target, "lm_eval.models").load() is Wavefront
+    assert target == command.TARGET
     assert command.complete(["--tasks", "x"]) == ["run", "--tasks", "x", "--model", "wavefront"]
     assert command.complete(["ls", "tasks"]) == ["ls", "tasks"]
     for given in (["--model=hf"], ["-M", "hf"], ["run", "--help"], ["--config", "a.yaml"]):
         assert "wavefront" not in command.complete(given)
+
+
+def test_without_lm_eval_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[lm-eval\]'"):
+        command.run(["--tasks", "x"])
 
 
 def test_model_arguments_are_checked_before_lm_eval_starts():
@@ -452,25 +463,3 @@ def test_the_commands_say_what_is_wrong(tmp_path):
     assert "--model_args" in help_page
     written = run("lm-eval-tasks", "gsm", "--count", "2", *out).stdout
     assert written.split("\t")[:2] == ["wavefront_gsm", "2 items"]
-
-
-def test_bertscore_on_the_command_line(tmp_path):
-    encoder = ("--encoder", str(HOME / "bert-tiny"), "--layer", "2")
-    lines, objects = tmp_path / "a.txt", tmp_path / "b.jsonl"
-    lines.write_text("the cat\n\n")
-    objects.write_text('{"target": "a cat"}\n{"target": ["the mat", "one"]}\n')
-    files = (str(lines), str(objects), "--reference-field", "target")
-    shown = run("bertscore", *files, *encoder, "--each").stdout.splitlines()
-    assert shown[1] == "1\tP 0.0000\tR 0.0000\tF1 0.0000"
-    assert shown[-1].endswith("bert-tiny layer 2, idf no, rescaled no")
-    pairs = [
-        json.loads(line)
-        for line in run("bertscore", *files, *encoder, "--json").stdout.splitlines()
-    ]
-    assert [one["layer"] for one in pairs] == [2, 2]
-    assert 0 < pairs[0]["f1"] < 1
-    assert "has no field 'text'" in refused("bertscore", *files[:2], *encoder)
-    objects.write_text("{\n")
-    assert "Line 1 of" in refused("bertscore", *files, *encoder)
-    missing = run("bertscore", "nowhere.txt", str(lines), *encoder, code=2)
-    assert "There is no file 'nowhere.txt'" in missing.stderr

@@ -42,8 +42,10 @@ AGAIN = """\
 import json, sys
 import lm_eval
 from lm_eval.tasks import TaskManager
+from lm_eval.utils import setup_logging
 from wavefront.harness.command import register
 
+setup_logging()
 register()
 asked, found = json.loads(sys.argv[1]), []
 for schedule in asked["schedules"]:

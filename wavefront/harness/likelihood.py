@@ -176,13 +176,12 @@ def estimate(
     total = 0.0
     for batch in copies:
         tokens, scored = batch.tokens.to(model.device), batch.scored.to(model.device)
-        here = scored[:, len(prompt) :]
         hidden = _hidden(model, tokens, places, len(prompt), cfg_scale=cfg_scale)
-        logp = _log_probabilities(
-            model, hidden[:, here], truth.expand_as(tokens)[scored], cfg_scale
-        )
-        weight = batch.weight.to(logp.device)[:, None].expand_as(here)[here]
-        total += float((logp * weight).sum())
+        here = hidden[:, scored[:, len(prompt) :]]
+        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale)
+        weight = batch.weight[:, None].expand(batch.scored.shape)[batch.scored]
+        # Summed on the host: not every device has numbers of this precision.
+        total += float((logp.cpu().double() * weight).sum())
     return total
 
 
@@ -200,15 +199,15 @@ def _hidden(
 
 
 def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, cfg_scale: float) -> Tensor:
-    """(n,) float64 from (G, n, D), the logits living a chunk at a time."""
+    """(n,) float32 from (G, n, D), the logits living a chunk at a time."""
     size = max(1, _CHUNK // model.vocab_size)
-    found = [truth.new_zeros(0, dtype=torch.float64)]
+    found = [truth.new_zeros(0, dtype=torch.float32)]
     for start in range(0, len(truth), size):
         chunk = slice(start, start + size)
         seen, *rest = (model.head(states[chunk]).float() for states in hidden)
         for blind in rest:
             seen = blind + (cfg_scale + 1) * (seen - blind)
-        found.append(log_probability(seen, truth[chunk]).double())
+        found.append(log_probability(seen, truth[chunk]))
     return torch.cat(found)
 
 
