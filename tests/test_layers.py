@@ -18,7 +18,7 @@ ORDER = [
     "chat", "text", "options", "builtin", "seats", "shared", "slots", "stepper", "decoding",
     "completion", "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
-    "watch", "report", "studies", "cli", "__main__",
+    "watch", "report", "studies", "evaluate", "harness", "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.
@@ -32,6 +32,9 @@ THIRD_PARTY = {
     "huggingface_hub": {"files"},
     "numpy": {"train", "tracefile", "figures", "report"},
     "matplotlib": {"figures"},
+    "lm_eval": {"harness"},
+    "tqdm": {"harness"},
+    "transformers": {"harness"},
 }
 
 

@@ -113,6 +113,10 @@ class Tokenizer:
     def token_to_id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
 
+    def to_json(self) -> str:
+        """The vocabulary and how text is cut into it: two tokenizers that agree here are one."""
+        return self._backend.to_str()
+
     def encode(self, text: str, *, bos: bool = False) -> list[int]:
         """Ids of `text`, as text; `bos` puts the begin-of-sequence id in front, if there is one."""
         try:

@@ -26,6 +26,7 @@ from wavefront.cli import (
     demo,
     forks,
     generate,
+    harness,
     measure,
     report,
     shelves,
@@ -183,6 +184,9 @@ _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
 _add(report.report, report.EXAMPLES)
+_add(harness.lm_eval, harness.LM_EVAL_EXAMPLES, harness.SETTINGS)
+_add(harness.lm_eval_tasks, harness.TASKS_EXAMPLES)
+_add(harness.bertscore, harness.BERTSCORE_EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")

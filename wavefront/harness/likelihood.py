@@ -1,0 +1,239 @@
+"""Log-likelihood of an answer under a masked diffusion model, as LLaDA and as Dream estimate it.
+
+A diffusion model has no left-to-right product of probabilities. Both projects draw noised copies of
+the answer, score the true tokens at the masked places, and weight each copy by one over its share
+of masked places; the mean over copies estimates a bound on the log-likelihood, in nats.
+
+**llada**: every copy masks a fixed number of answer tokens, chosen at random. The numbers of a
+batch of b copies are spread evenly over 1 … A from a random start: round(k + jA/b), wrapped. The
+share is that number over A.
+**dream**: an end token is appended. Copy j has t = (u + j/b) mod 1 with one uniform u, and every
+place is masked with probability p = 0.999 t + 0.001, except the first and the last of the whole
+sequence, which never are. The share is p itself.
+**left_to_right**: Dream's exact alternative (its `ar_ftb`). Copy j masks answer tokens j … A and
+scores token j alone; the sum is the log-likelihood of writing the answer from left to right. The
+end token is appended here too.
+
+The mask token stays a class, as in both projects. Guidance is that of decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wavefront import canvas
+from wavefront.decoding import Decoding, source
+from wavefront.errors import OptionError, one_of, real, whole
+from wavefront.model import Model
+from wavefront.options import plan
+from wavefront.stats import log_probability
+
+RULES = ("llada", "dream", "left_to_right")
+COPIES, AT_ONCE = 128, 32  # what both projects publish with: mc_num, and a usual batch
+_FLOOR = 1e-3  # Dream's smallest probability of a mask
+_CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32
+
+
+class Noised(NamedTuple):
+    """A batch of copies of prompt and answer."""
+
+    tokens: Tensor  # (b, L) long
+    scored: Tensor  # (b, L) bool: the places whose true token counts
+    weight: Tensor  # (b,) float64: the sum over all copies of weight times log p is the estimate
+
+
+class Setting(NamedTuple):
+    """How log-likelihoods are estimated."""
+
+    rule: str = "llada"
+    copies: int = COPIES
+    at_once: int = AT_ONCE
+    cfg_scale: float = 0.0
+    seed: int = 0
+
+    def checked(self) -> Setting:
+        one_of("likelihood", self.rule, RULES)
+        whole("mc_num", self.copies, 1, 1 << 20)
+        whole("mc_batch", self.at_once, 1, 1 << 20)
+        real("cfg_scale", self.cfg_scale, 0)
+        whole("seed", self.seed, 0, (1 << 63) - 1)
+        if self.rule != "left_to_right" and self.copies % min(self.at_once, self.copies):
+            raise OptionError(
+                f"mc_num={self.copies} must be a multiple of mc_batch={self.at_once}: the copies "
+                "of a batch are spread evenly."
+            )
+        return self
+
+
+def log_likelihood(
+    model: Model, prompt: Sequence[int], answer: Sequence[int], setting: Setting
+) -> float:
+    """Estimated log p(answer | prompt) in nats; 0 for an empty answer.
+
+    The draws depend on the seed and on the ids alone: not on what is asked before or beside it.
+    """
+    setting = setting.checked()
+    if not answer:
+        return 0.0
+    ids = fitted(model, prompt, answer, setting.rule)
+    generator = torch.Generator().manual_seed(_item_seed(setting.seed, *ids))
+    copies = noised(*ids, setting=setting, mask_id=model.mask_id, generator=generator)
+    return estimate(model, *ids, copies=copies, cfg_scale=setting.cfg_scale)
+
+
+def fitted(
+    model: Model, prompt: Sequence[int], answer: Sequence[int], rule: str
+) -> tuple[list[int], list[int]]:
+    """Prompt and answer as they are scored: Dream's end appended, the left cut off if too long."""
+    if rule != "llada":
+        if not model.stop_ids:
+            raise OptionError(
+                f"likelihood={rule!r} appends an end token, and the model names none."
+            )
+        answer = [*answer, model.stop_ids[0]]
+    answer = list(answer)[-model.max_length :]
+    room = model.max_length - len(answer)
+    return list(prompt)[-room:] if room else [], answer
+
+
+def noised(
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    setting: Setting,
+    mask_id: int,
+    generator: torch.Generator,
+) -> Iterator[Noised]:
+    """The copies of an answer, a batch at a time. On the host, so that every device draws alike."""
+    if setting.rule == "left_to_right":
+        yield from _from_the_left(prompt, answer, setting.at_once, mask_id)
+        return
+    # A single token is masked in every copy of LLaDA's: one copy is exact.
+    exact = setting.rule == "llada" and len(answer) == 1
+    copies = 1 if exact else setting.copies
+    rows = min(setting.at_once, copies)
+    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if setting.rule == "llada" else _dream
+    for _ in range(copies // rows):
+        masked, share = draw(len(prompt), len(answer), rows, generator)
+        tokens = torch.tensor([*prompt, *answer]).expand(rows, -1)
+        weight = 1.0 / (share.double() * copies)
+        yield Noised(tokens.masked_fill(masked, mask_id), masked, weight)
+
+
+def _llada(
+    before: int, length: int, rows: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    first = int(torch.randint(1, length + 1, (), generator=generator))
+    last = first + (rows - 1) * (length / rows)
+    count = (torch.linspace(first, last, rows).round().long() - 1) % length + 1
+    masked = torch.zeros(rows, before + length, dtype=torch.bool)
+    for row in range(rows):
+        order = torch.randperm(length, generator=generator)
+        masked[row, before:] = order < count[row]
+    return masked, count / length
+
+
+def _dream(
+    before: int, length: int, rows: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    shared = torch.rand(1, generator=generator)
+    level = (shared + torch.arange(rows) / rows) % 1.0
+    share = (1.0 - _FLOOR) * level + _FLOOR
+    masked = torch.rand(rows, before + length, generator=generator) < share[:, None]
+    masked[:, : max(before, 1)] = False
+    masked[:, -1] = False
+    return masked, share
+
+
+def _from_the_left(
+    prompt: Sequence[int], answer: Sequence[int], rows: int, mask_id: int
+) -> Iterator[Noised]:
+    tokens = torch.tensor([*prompt, *answer])
+    place = torch.arange(len(tokens))
+    for start in range(len(prompt), len(tokens), rows):
+        own = torch.arange(start, min(start + rows, len(tokens)))[:, None]
+        copies = tokens.expand(len(own), -1).masked_fill(place >= own, mask_id)
+        yield Noised(copies, place == own, torch.ones(len(own), dtype=torch.float64))
+
+
+@torch.no_grad()
+def estimate(
+    model: Model,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    copies: Iterable[Noised],
+    cfg_scale: float = 0.0,
+) -> float:
+    """The weighted sum over copies of the log-probabilities of the true tokens they hide."""
+    truth = torch.tensor([*prompt, *answer], device=model.device)
+    places = torch.arange(len(prompt), len(truth), device=model.device)
+    total = 0.0
+    for batch in copies:
+        tokens, scored = batch.tokens.to(model.device), batch.scored.to(model.device)
+        hidden = _hidden(model, tokens, places, len(prompt), cfg_scale=cfg_scale)
+        here = hidden[:, scored[:, len(prompt) :]]
+        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale)
+        weight = batch.weight[:, None].expand(batch.scored.shape)[batch.scored]
+        # Summed on the host: not every device has numbers of this precision.
+        total += float((logp.cpu().double() * weight).sum())
+    return total
+
+
+def _hidden(
+    model: Model, tokens: Tensor, places: Tensor, before: int, *, cfg_scale: float
+) -> Tensor:
+    """(G, b, A, D) states of the answer; G = 2 under guidance, seeing the prompt and blind."""
+    at = places.expand(len(tokens), -1)
+    if cfg_scale == 0:
+        return model.hidden(tokens, None, at)[None]
+    blind = tokens.clone()
+    blind[:, :before] = model.mask_id
+    both = model.hidden(torch.cat([tokens, blind]), None, torch.cat([at, at]))
+    return both.unflatten(0, (2, -1))
+
+
+def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, cfg_scale: float) -> Tensor:
+    """(n,) float32 from (G, n, D), the logits living a chunk at a time."""
+    size = max(1, _CHUNK // model.vocab_size)
+    found = [truth.new_zeros(0, dtype=torch.float32)]
+    for start in range(0, len(truth), size):
+        chunk = slice(start, start + size)
+        seen, *rest = (model.head(states[chunk]).float() for states in hidden)
+        for blind in rest:
+            seen = blind + (cfg_scale + 1) * (seen - blind)
+        found.append(log_probability(seen, truth[chunk]))
+    return torch.cat(found)
+
+
+def is_greedy(
+    model: Model, prompt: Sequence[int], answer: Sequence[int], *, cfg_scale: float = 0.0
+) -> bool:
+    """Would decoding write this answer, a token a pass, the surest first? LLaDA's own check.
+
+    It ends at the first token that differs, which is mostly the first token.
+    """
+    if not answer:
+        return True
+    prompt, answer = fitted(model, prompt, answer, "llada")
+    holes = [False] * len(prompt) + [True] * len(answer)
+    board = canvas.infill(
+        [[*prompt, *answer]], [holes], mask_id=model.mask_id, pad_id=model.pad_id,
+        device=model.device,
+    )  # fmt: skip
+    options = {"schedule": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
+    decoding = Decoding(model, board, plan(options, source(model), length=len(answer)))
+    truth = torch.tensor([[*prompt, *answer]], device=model.device)
+    return not any(
+        bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding
+    )
+
+
+def _item_seed(seed: int, prompt: Sequence[int], answer: Sequence[int]) -> int:
+    named = f"{seed} {list(prompt)} {list(answer)}".encode()
+    return int.from_bytes(blake2b(named, digest_size=8).digest(), "big") >> 1

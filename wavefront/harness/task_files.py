@@ -1,0 +1,138 @@
+"""Tasks for lm-eval as files: a YAML and a JSONL each, read offline, graded by our own tasks.
+
+The items, their prompts (the paper's, zero-shot, unless asked otherwise) and their grading are
+those of `wavefront.tasks`, so that lm-eval and `wavefront eval` ask and judge alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wavefront import tasks
+from wavefront.errors import OptionError
+from wavefront.harness.grading import METRICS
+from wavefront.task import Ask, Sample, Task
+
+PREFIX = "wavefront_"
+LENGTH = 1024  # places, as in the paper; max_new_tokens in model_args wins
+BENCHMARKS = ("gsm8k", "math", "humaneval", "mbpp", "bbh")
+GRADER = "wavefront.harness.grading.process_results"
+
+
+class Written(NamedTuple):
+    """A task on disk."""
+
+    name: str  # as lm-eval knows it
+    items: int
+    yaml: Path
+
+
+def benchmarks() -> list[str]:
+    """The tasks of the paper's five benchmarks, by their names here."""
+    listed = getattr(tasks, "benchmarks", list)()
+    return [name for name in listed if name.startswith(BENCHMARKS)]
+
+
+def write(
+    names: Sequence[str],
+    out: Path,
+    *,
+    ask: Ask,
+    length: int = LENGTH,
+    allow_unsandboxed: bool = False,
+) -> list[Written]:
+    """Write every task, and a group for BBH; what was asked for is part of every file."""
+    if not names:
+        raise OptionError("No task is named: give at least one, such as gsm.")
+    out = Path(out).resolve()
+    (out / "data").mkdir(parents=True, exist_ok=True)
+    written = [
+        _write(name, out, ask, length=length, unsandboxed=allow_unsandboxed) for name in names
+    ]
+    subsets = [one.name for one in written if one.name.startswith(f"{PREFIX}bbh_")]
+    if subsets:
+        _write_group(out / f"{PREFIX}bbh.yaml", f"{PREFIX}bbh", subsets)
+    return written
+
+
+def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> Written:
+    risky = unsandboxed and _executes(tasks.load(name))
+    options = {"allow_unsandboxed": True} if risky else {}
+    task: Task = tasks.load(name, **options)
+    samples = task.items(ask)
+    if not samples:
+        raise OptionError(f"{name} has no items to write: check its data.")
+    data = out / "data" / f"{name}.jsonl"
+    lines = (json.dumps(_line(name, options, sample)) for sample in samples)
+    data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    yaml = out / f"{PREFIX}{name}.yaml"
+    text = _yaml(task, name, data, length=length, ask=ask, risky=risky)
+    yaml.write_text(text, encoding="utf-8")
+    return Written(f"{PREFIX}{name}", len(samples), yaml)
+
+
+def _executes(task: Any) -> bool:
+    """Whether grading runs code that a model wrote."""
+    return bool(getattr(task, "executes", hasattr(task, "allow_unsandboxed")))
+
+
+def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:
+    """An item with plain texts only: the reader of lm-eval makes columns of one type of them."""
+    return {
+        "task": name,
+        "options": json.dumps(options),
+        "id": sample.id,
+        "prompt": sample.prompt,
+        "answer": sample.answer,
+        "target": sample.target,
+        "extra": _literal(sample),
+    }
+
+
+def _literal(sample: Sample) -> str:
+    """What else an item holds, as Python writes it: JSON has no tuples, and graders see them."""
+    text = repr(dict(sample.extra))
+    try:
+        same = ast.literal_eval(text) == dict(sample.extra)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        raise OptionError(f"{sample.id} holds something that no text can: leave the task out.")
+    return text
+
+
+def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bool) -> str:
+    # JSON is YAML; only the tag that names a function has no JSON.
+    asked = {key: value for key, value in asdict(ask).items() if key != "data"}
+    metrics = [{"metric": one, "aggregation": "mean", "higher_is_better": True} for one in METRICS]
+    digest = blake2b(data.read_bytes(), digest_size=8).hexdigest()
+    fields: dict[str, Any] = {
+        "task": f"{PREFIX}{name}",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "prompt",
+        "doc_to_target": "target",
+        "generation_kwargs": {"until": [], "max_gen_toks": length, "do_sample": False},
+        "metric_list": metrics,
+        "num_fewshot": 0,
+        "metadata": {"version": task.version, "items": digest, **asked},
+    }
+    if risky:  # then lm-eval asks for --confirm_run_unsafe_code
+        fields["unsafe_code"] = True
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
+    return "\n".join([*lines, f"process_results: !function {GRADER}", ""])
+
+
+def _write_group(file: Path, name: str, members: Sequence[str]) -> None:
+    mean = [{"metric": one, "aggregation": "mean", "weight_by_size": False} for one in METRICS]
+    fields = {"group": name, "task": list(members), "aggregate_metric_list": mean}
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
