@@ -15,7 +15,7 @@ ORDER = [
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
     "chat", "text", "options", "builtin", "decoding", "rerun", "fork", "lm",
-    "testing", "task", "tasks", "corrupt", "train",
+    "testing", "sandbox", "grading", "task", "tasks", "corrupt", "train",
     "watch", "report", "studies", "cli", "__main__",
 ]
 # fmt: on
@@ -27,7 +27,9 @@ THIRD_PARTY = {
     "typer": {"cli"},
     "rich": {"cli", "watch"},
     "click": {"cli"},
-    "huggingface_hub": {"files"},
+    "huggingface_hub": {"files", "tasks"},
+    "pyarrow": {"tasks"},
+    "math_verify": {"grading"},
     "numpy": {"train", "tracefile", "figures", "report"},
     "matplotlib": {"figures"},
 }
