@@ -60,7 +60,7 @@ def _longest(code: str, entry: str, stub: int) -> str | None:
     if len(lines) - stub > MOST_LINES:
         lines = lines[: stub + MOST_LINES]
     while len(lines) > stub:
-        tree = _parsed("\n".join(lines))
+        tree = parsed("\n".join(lines))
         if tree is not None:
             return "\n".join(lines) if _has(tree, entry) else None
         lines.pop()
@@ -76,7 +76,8 @@ def _has(tree: ast.Module, entry: str) -> bool:
     return False
 
 
-def _parsed(code: str) -> ast.Module | None:
+def parsed(code: str) -> ast.Module | None:
+    """The program's tree, or None where it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape is the model's business

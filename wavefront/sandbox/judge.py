@@ -93,7 +93,8 @@ class StandIn:
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._line.apply("call", self, _Args(args), kwargs)
+        # A list, so that what the call does to its arguments comes back.
+        return self._line.apply("call", self, list(args), kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -111,10 +112,6 @@ class StandIn:
 
     def __hash__(self) -> int:
         return hash(_number(self))
-
-
-class _Args(list[Any]):
-    """Positional arguments: a list, so that what the call did to them comes back."""
 
 
 def _forward(what: str) -> None:

@@ -68,7 +68,8 @@ def tests_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the sandbox needs: tests, imports before them, and the names they ask of the answer."""
     setup = row.get("test_setup_code", "")
     tests = "\n".join(tidy(part) for part in (setup, *row["test_list"]))
-    reference = ast.parse(row["code"]).body
+    tree = code.parsed(row["code"])
+    reference = tree.body if tree else []
     kinds = (ast.FunctionDef, ast.ClassDef)
     defined = [node.name for node in reference if isinstance(node, kinds)]
     used = [node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)]
@@ -77,5 +78,5 @@ def tests_of(row: Mapping[str, Any]) -> dict[str, Any]:
     imports = [ast.unparse(node) for node in reference if isinstance(node, ast.Import)]
     before = "\n".join([*imports, *row.get("test_imports", ())])
     functions = [node.name for node in reference if isinstance(node, ast.FunctionDef)]
-    entry = next(name for name in names if name in functions)
+    entry = next((name for name in names if name in functions), "")
     return {"tests": tests, "names": names, "before": before, "entry": entry}
