@@ -6,9 +6,11 @@ import gzip
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_the_list_of_benchmarks() -> None:
     assert len(SUBSETS) == 27
     assert not set(known) & set(tasks.names())
     for name in known:
-        task = tasks.load(name)
+        task: Any = tasks.load(name)
         assert task.name == name
         assert task.version
         assert getattr(task, "executes", False) == (name in CODE)
@@ -211,7 +213,8 @@ def test_mathematics(few: str) -> None:
     task, sample = made("math", few)
     assert sample.target == r"\frac{1}{2}"
     for text in (sample.answer, r"\boxed{0.5}", r"\boxed{\dfrac12}", r"\boxed{1/2}", r"\boxed{.50}",
-                 r"\boxed{\frac{2}{4}}", r"\boxed{x=\tfrac{1}{2}}", r"\boxed{\frac{1}{2}.}"):  # fmt: skip
+                 r"\boxed{\frac{2}{4}}", r"\boxed{x=\tfrac{1}{2}}",
+                 r"\boxed{\frac{1}{2}.}"):  # fmt: skip
         grade = task.grade(sample, text)
         assert (grade.correct, grade.strict, grade.flexible) == (True, True, True), text
     for text in (r"The answer is $\frac12$.", "so it is 1/2", "The answer is 0.5", r"\[ 1/2 \]"):
@@ -271,6 +274,15 @@ def test_wrong_functions(few: str) -> None:
 
 
 @needs_walls
+def test_a_test_that_names_the_function_gets_the_published_one(few: str) -> None:
+    task, sample = made("humaneval", few)
+    self_test = sample.extra["tests"].replace("candidate(2) == 4", "candidate(2) == twice(2)")
+    sample = replace(sample, extra={**sample.extra, "tests": self_test})
+    assert task.grade(sample, "    return 2 * n").correct
+    assert not task.grade(sample, "    return 9 if n == 2 else -2").correct
+
+
+@needs_walls
 def test_a_solution_may_have_the_name_of_a_builtin(few: str) -> None:
     task, sample = made("mbpp", few)
     assert sample.extra["names"] == ["sum"]
@@ -314,6 +326,15 @@ def test_grids_are_checked_by_their_rules(few: str) -> None:
                  "1234\n1234\n1234\n1234", "1234\n4312\n3421\n2143",
                  "1000\n0002\n4003\n0000"):  # fmt: skip
         assert not task.grade(sample, text).correct, text
+
+
+@pytest.mark.parametrize("name", ["countdown_3", "countdown_4", "countdown_5", "sudoku_4"])
+def test_our_own_examples_are_right(name: str) -> None:
+    task: Any = tasks.load(name)
+    shown = task.examples(Ask())
+    assert len(shown) == 3
+    for question, answer in shown:
+        assert task.grade(Sample("", "", "", "", {"question": question}), answer).strict, answer
 
 
 def test_a_subset(few: str) -> None:
@@ -415,7 +436,7 @@ def test_sizes(name: str, count: int) -> None:
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("cot", [False, True])
 def test_the_published_examples_are_found(subset: str, cot: bool) -> None:
-    task = tasks.load(f"bbh_{subset}", cot=cot)
+    task: Any = tasks.load(f"bbh_{subset}", cot=cot)
     for style, end in (("paper", "\n#### "), ("bare", "So the answer is ")):
         prompt = task.items(Ask(count=1, shots=3, style=style))[0].prompt
         assert prompt.count("\nA:") == 4
@@ -494,7 +515,7 @@ def test_every_answer_of_bbh(subset: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODE)
 def test_every_answer_of_the_code_benchmarks(name: str) -> None:
-    task = tasks.load(name)
+    task: Any = tasks.load(name)
     every = items(name, split="test" if name == "humaneval" else "all")
     assert len(every) == {"humaneval": 164, "mbpp": 974, "mbpp_sanitized": 427}[name]
     failed = [s.id for s in every if not task.run(s, task_program(s)).passed]

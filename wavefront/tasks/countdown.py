@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,6 +15,23 @@ from wavefront.tasks._benchmark import Benchmark
 
 SIZES = ("3", "4", "5")
 VARIANTS = {f"countdown_{size}": {"numbers": int(size)} for size in SIZES}
+SHOWN = {  # ours: the published files are test items
+    3: (
+        ("3,5,2,16", "3+5=8,8*2=16"),
+        ("20,4,7,12", "20/4=5,5+7=12"),
+        ("30,6,9,15", "30-6=24,24-9=15"),
+    ),
+    4: (
+        ("2,3,4,5,25", "2+3=5,5*4=20,20+5=25"),
+        ("40,8,3,7,22", "40/8=5,5*3=15,15+7=22"),
+        ("50,20,6,9,27", "50-20=30,30+6=36,36-9=27"),
+    ),
+    5: (
+        ("2,6,4,8,10,14", "2*6=12,12+4=16,16+8=24,24-10=14"),
+        ("60,5,3,9,7,38", "60/5=12,12*3=36,36+9=45,45-7=38"),
+        ("70,30,11,2,25,34", "70-30=40,40/2=20,25-11=14,20+14=34"),
+    ),
+}
 STEP = re.compile(r"(\d+(?:/\d+)?)\s*([-+*/×x÷])\s*(\d+(?:/\d+)?)\s*=\s*(\d+(?:/\d+)?)")
 ALIKE = {"×": "*", "x": "*", "÷": "/"}
 
@@ -47,6 +65,9 @@ class Countdown(Benchmark):
             )
             for index, row in enumerate(rows)
         ]
+
+    def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
+        return SHOWN[self.numbers]
 
     def grade(self, sample: Sample, text: str) -> Grade:
         """Strict: the first line is nothing but such steps. Flexible: the steps found anywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavefront.errors import OptionError
@@ -12,6 +13,11 @@ from wavefront.tasks._benchmark import Benchmark
 
 GIVENS = range(4, 13)
 VARIANTS = {"sudoku_4": {}}
+SHOWN = (  # ours: the published files are test items
+    ("1030\n0410\n2003\n0020", "1234\n3412\n2143\n4321"),
+    ("0410\n3002\n0320\n4001", "2413\n3142\n1324\n4231"),
+    ("4000\n0140\n0400\n1004", "4321\n2143\n3412\n1234"),
+)
 BOXES = [(row, column) for row in (0, 2) for column in (0, 2)]
 
 
@@ -41,6 +47,9 @@ class Sudoku(Benchmark):
             for givens in ([self.givens] if self.givens else GIVENS)
             for index, row in enumerate(self.read(f"planning/sudoku_4x4_{givens}.jsonl", ask))
         ]
+
+    def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
+        return SHOWN
 
     def grade(self, sample: Sample, text: str) -> Grade:
         """Strict: four lines of four digits come first. Flexible: the last such grid anywhere."""
