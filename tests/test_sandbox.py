@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -214,8 +215,9 @@ def test_a_forged_exit_code_of_the_whole_group_is_no_pass() -> None:
 )
 def test_what_it_may_use_is_limited(code: str, reasons: set[str]) -> None:
     start = time.perf_counter()
-    assert verdict(code, timeout=2).reason in reasons
-    assert time.perf_counter() - start < 8
+    timeout = 2 if reasons == {"timeout"} else 30
+    assert verdict(code, timeout=timeout).reason in reasons
+    assert time.perf_counter() - start < timeout + 8
 
 
 def test_a_filled_disk_is_a_small_one(tmp_path: Path) -> None:
@@ -331,7 +333,7 @@ import os, sys, socket
 sys.argv[1:] = []
 path = sys.argv[0] = %r
 exec(open(path).read().partition("if __name__")[0], {"__file__": path, "__name__": "inside"})
-walls = sys.modules["wavefront.sandbox.walls"]
+from wavefront.sandbox import walls
 walls.enter_namespaces()
 pid = os.fork()
 if pid:
@@ -356,7 +358,7 @@ os._exit(0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = script % (str(sandbox.SCRIPT), server.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-B", "-u", "-c", text],
+            [sys.executable, "-I", "-S", "-u", "-c", text],
             capture_output=True, text=True, timeout=20, start_new_session=True,
         )  # fmt: skip
     lines = done.stdout.splitlines()
@@ -367,17 +369,20 @@ os._exit(0)
     assert lines[3] == "few processes True"
 
 
+def spoil(monkeypatch: pytest.MonkeyPatch, folder: Path, wall: str) -> None:
+    """From here on one wall cannot be put up, as on a machine that forbids it."""
+    start, _, end = sandbox.SCRIPT.read_text().partition("    cell.main(")
+    start = start.replace("os.path.abspath(__file__)", repr(str(sandbox.SCRIPT)))
+    spoiled = "    def fail(): raise OSError('not permitted')\n"
+    spoiled += f"    cell.walls.{wall} = fail\n"
+    (folder / "inside.py").write_text(f"{start}{spoiled}    cell.main({end}")
+    monkeypatch.setattr(sandbox, "SCRIPT", folder / "inside.py")
+
+
 def test_without_walls_code_is_refused_unless_the_risk_is_accepted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A script whose namespaces fail, as on a machine that forbids them."""
-    source = sandbox.SCRIPT.read_text()
-    here = repr(str(sandbox.SCRIPT.parent))
-    broken = source.replace("os.path.dirname(os.path.abspath(__file__))", here).replace(
-        "layers += walls.enter_namespaces()", "raise OSError('not permitted')"
-    )
-    (tmp_path / "inside.py").write_text(broken)
-    monkeypatch.setattr(sandbox, "SCRIPT", tmp_path / "inside.py")
+    spoil(monkeypatch, tmp_path, "enter_namespaces")
     with pytest.raises(OptionError, match=r"not permitted.*allow_unsandboxed=True"):
         check(SOLUTION, "assert f(1) == 2", names=["f"])
     done = check(SOLUTION, "assert f(1) == 2", names=["f"], allow_unsandboxed=True)
@@ -390,15 +395,9 @@ def test_without_walls_code_is_refused_unless_the_risk_is_accepted(
 
 
 def test_half_a_wall_is_refused_even_then(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = sandbox.SCRIPT.read_text()
-    here = repr(str(sandbox.SCRIPT.parent))
-    broken = source.replace("os.path.dirname(os.path.abspath(__file__))", here).replace(
-        "layers += walls.enter_root()", "raise OSError('half')"
-    )
-    (tmp_path / "inside.py").write_text(broken)
-    monkeypatch.setattr(sandbox, "SCRIPT", tmp_path / "inside.py")
+    spoil(monkeypatch, tmp_path, "enter_root")
     if LAYERS:
-        with pytest.raises(OptionError, match="half"):
+        with pytest.raises(OptionError, match="not permitted"):
             check(SOLUTION, "", names=["f"], allow_unsandboxed=True)
 
 
@@ -411,7 +410,13 @@ def test_bad_options_are_refused() -> None:
 @walled
 @pytest.mark.slow
 def test_a_check_is_quick() -> None:
-    start = time.perf_counter()
+    """In time on the processor, which a busy machine does not lengthen much."""
+
+    def used() -> float:
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_utime + spent.ru_stime
+
+    start = used()
     for _ in range(30):
         assert verdict(SOLUTION).passed
-    assert (time.perf_counter() - start) / 30 < 0.24  # twice the aim, for busy machines
+    assert (used() - start) / 30 < 0.12

@@ -90,7 +90,7 @@ def check_cases(
 
 def _run(message: bytes, timeout: float, memory: int, *, need: bool) -> tuple[dict[str, Any], bool]:
     """What the judge said, {} if nothing; and whether the time ran out."""
-    command = [sys.executable, "-I", "-S", "-B", str(SCRIPT)]
+    command = [sys.executable, "-I", "-S", str(SCRIPT)]
     arguments = [str(timeout), str(memory), "need" if need else "accept"]
     with subprocess.Popen(
         command + arguments,

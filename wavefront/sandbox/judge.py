@@ -7,9 +7,12 @@ here, where the code under test has never been.
 from __future__ import annotations
 
 import builtins
-from typing import Any, BinaryIO
 
 from wavefront.sandbox import wire
+
+TYPE_CHECKING = False  # typing takes longer to import than all else here
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
 
 
 class Lost(Exception):

@@ -6,11 +6,14 @@ Whatever the code does to this process, all it can change is which values it ans
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from itertools import islice
-from typing import Any, BinaryIO
 
 from wavefront.sandbox import wire
+
+TYPE_CHECKING = False  # typing takes longer to import than all else here
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
 
 MOST_ITEMS = 1_000_000  # of an iterator that is read to its end
 APPLY: dict[str, Callable[..., Any]] = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
+import sys
 
+MACHINE = os.uname().machine
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 NEW_NAMESPACES = {
@@ -93,7 +94,7 @@ def show(source: str, target: str) -> None:
 
 def pivot(root: str) -> None:
     """Make `root` the root, and the old one unreachable."""
-    machine = _MACHINES[platform.machine()]
+    machine = _MACHINES[MACHINE]
     os.chdir(root)
     _checked(LIBC.syscall(ctypes.c_long(machine[1]), b".", b"."), "pivot_root")
     _checked(LIBC.umount2(b".", DETACH), "umount")
@@ -119,20 +120,20 @@ def drop_capabilities() -> None:
     """Give up every power over the namespaces, for good."""
     for capability in range(64):
         LIBC.prctl(_PR_BOUND_DROP, capability, 0, 0, 0)
-    call = ctypes.c_long(_MACHINES[platform.machine()][2])
+    call = ctypes.c_long(_MACHINES[MACHINE][2])
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     _checked(LIBC.syscall(call, header, bytes(24)), "capset")
 
 
 def known_machine() -> bool:
     """Whether the numbers of this processor's system calls are in our table."""
-    return platform.system() == "Linux" and platform.machine() in _MACHINES
+    return sys.platform == "linux" and MACHINE in _MACHINES
 
 
 def forbid() -> None:
     """Install the filter: the forbidden calls answer that they are not permitted."""
-    architecture, _, _, clone, clone3 = _MACHINES[platform.machine()]
-    forbidden = (*_FORBIDDEN[platform.machine()], *_FORBIDDEN_EVERYWHERE)
+    architecture, _, _, clone, clone3 = _MACHINES[MACHINE]
+    forbidden = (*_FORBIDDEN[MACHINE], *_FORBIDDEN_EVERYWHERE)
     load, equal, greater, has, give = 0x20, 0x15, 0x35, 0x45, 0x06
     kill, allow, refuse = 0x80000000, 0x7FFF0000, 0x00050000
     code = [

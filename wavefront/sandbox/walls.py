@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import stat
@@ -105,7 +104,9 @@ def limit(seconds: float, memory: int) -> list[str]:
     }  # fmt: skip
     held = []
     for name, most in limits.items():
-        with contextlib.suppress(ValueError, OSError, AttributeError):  # other systems have fewer
+        try:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-            held.append(name)
+        except (ValueError, OSError, AttributeError):  # other systems have fewer
+            continue
+        held.append(name)
     return [f"limits: {' '.join(held)}"]

@@ -7,8 +7,14 @@ values only, and refuses the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, BinaryIO
+
+TYPE_CHECKING = False  # typing takes longer to import than all else here
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+    Shelve = Callable[[Any], int]
+    Fetch = Callable[[int], Any]
 
 LONGEST = 1 << 23  # bytes of one message
 TUPLES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
@@ -26,8 +32,6 @@ MADE: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
 TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 # What a stand-in asks of the object it stands for. None of it tells the object what is expected.
 ASKED = ("next", "len", "str", "repr", "getitem")
-Shelve = Callable[[Any], int]
-Fetch = Callable[[int], Any]
 
 
 class WireError(Exception):
