@@ -254,6 +254,12 @@ SIGNATURE = "def twice(n):\n    return 2 * n\n"
         (f"{SIGNATURE}\nThis is the function, isn't it?", False),
         ("    return 2 * n\n\nThis doubles n.", False),
         (f"Sure, the code:\n{SIGNATURE}", False),
+        (f"from here on, see:\n{SIGNATURE}", False),
+        (
+            "def half(n):\n    return n / 2\n\ndef twice(n):\n    return n / half(1)\n\nIt's done.",
+            False,
+        ),
+        ("Yes:\nimport math as m\ndef twice(n):\n    return m.floor(2 * n)\n\nIt's done.", False),
         (f"```python\nprint(1)\n```\nand\n```python\n{SIGNATURE}```", False),
     ],
 )

@@ -32,8 +32,13 @@ def _parts(entry: str, text: str) -> list[str]:
     blocks = FENCE.findall(text)
     good = [block for block in blocks if _defines(block, entry)]
     rest = [] if good else blocks[:1]
-    at = re.search(rf"^[ \t]*(?:async )?def {re.escape(entry)}\b", text, re.MULTILINE)
-    return [*good, *rest, *([text[at.start() :]] if at else []), text]
+    # Prose before the code: begin where the first statement does, or else at the function.
+    starts = (
+        r"^(?:import|from|def|class|async|@)\b",
+        rf"^[ \t]*(?:async )?def {re.escape(entry)}\b",
+    )
+    found = [re.search(start, text, re.MULTILINE) for start in starts]
+    return [*good, *rest, text, *(text[at.start() :] for at in found if at)]
 
 
 def _wholes(stub: str, entry: str, part: str) -> list[str]:

@@ -14,7 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ from wavefront.errors import OptionError, real
 SCRIPT = Path(__file__).parent / "inside.py"
 MEMORY = 1 << 30
 LONGEST = 600.0  # seconds
+WALL = 3  # times the time on the processor
+PATIENCE = 60.0  # for a sandbox that has nothing to run
 # Cases are compared by how they are written, so that 2, 2.0 and True stay three values.
 _CASES = """
 for _args, _expected in {cases!r}:
@@ -53,31 +55,43 @@ def check(
 ) -> Verdict:
     """Run `tests`, which know the `names` of `code` by stand-ins, after `before`, which is ours.
 
-    A failed assertion of the tests is a "wrong value"; other reasons are "timeout", "crash",
-    "garbled answer", or the name of an exception.
+    `timeout` is in seconds on the processor, so that a busy machine makes no answer wrong; the
+    wall clock gives it three times as long. A failed assertion of the tests is a "wrong value";
+    other reasons are "timeout", "crash", "garbled answer", or the name of an exception.
     """
     real("timeout", timeout, 0.1, LONGEST)
+    given = {"code": code, "tests": tests, "names": list(names), "before": before}
+    need = not allow_unsandboxed
+    said = _ask(given, timeout=timeout, memory=memory, need=need)
+    if "passed" not in said:
+        # It could not tell its layers: those are the same in every run.
+        known = layers(allow_unsandboxed=allow_unsandboxed)
+        return Verdict(False, "timeout" if said["timed_out"] else "crash", known)
+    return Verdict(said["passed"] is True, said["reason"], tuple(said["layers"]))
+
+
+def _ask(given: Mapping[str, Any], *, timeout: float, memory: int, need: bool) -> dict[str, Any]:
+    """What the judge said, where it is the judge who said it; and whether the time ran out."""
     seal = secrets.token_hex(16)
-    wanted = {"code": code, "tests": tests, "names": list(names), "before": before, "seal": seal}
-    message = (json.dumps(wanted) + "\n").encode()
-    said, timed_out = _run(message, timeout, memory, need=not allow_unsandboxed)
+    message = (json.dumps({**given, "seal": seal}) + "\n").encode()
+    said, timed_out = _run(message, timeout, memory, need=need)
     if "refused" in said:
         raise OptionError(
             f"This machine gives no sandbox ({said['refused']}), and what a model wrote is not run "
             "without: use one that allows user namespaces, or pass allow_unsandboxed=True "
             "(--i-accept-unsandboxed) if you trust what wrote the code."
         )
-    if said.get("seal") != seal:
-        # It could not tell its layers: those are the same in every run.
-        known = layers(allow_unsandboxed=allow_unsandboxed)
-        return Verdict(False, "timeout" if timed_out else "crash", known)
-    return Verdict(said["passed"] is True, said["reason"], tuple(said["layers"]))
+    return said if said.get("seal") == seal else {"timed_out": timed_out}
 
 
 @cache
 def layers(*, allow_unsandboxed: bool = False) -> tuple[str, ...]:
     """The layers that a run has on this machine; OptionError where it would be refused."""
-    return check("", "", names=(), allow_unsandboxed=allow_unsandboxed).layers
+    nothing = {"code": "", "tests": "", "names": [], "before": ""}
+    said = _ask(nothing, timeout=PATIENCE, memory=MEMORY, need=not allow_unsandboxed)
+    if not said.get("passed"):
+        raise OptionError(f"The sandbox of {sys.executable} does not start on this machine.")
+    return tuple(said["layers"])
 
 
 def check_cases(
@@ -103,7 +117,7 @@ def _run(message: bytes, timeout: float, memory: int, *, need: bool) -> tuple[di
     ) as process:
         timed_out = False
         try:
-            out, _ = process.communicate(message, timeout=timeout)
+            out, _ = process.communicate(message, timeout=WALL * timeout)
         except subprocess.TimeoutExpired:
             out, timed_out = b"", True
         finally:

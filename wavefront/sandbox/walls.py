@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import stat
@@ -99,8 +100,8 @@ def _put(source: str, number: int) -> None:
 def limit(seconds: float, memory: int) -> list[str]:
     """Hard limits of this process and all it starts."""
     limits = {
-        "AS": memory, "CPU": int(seconds) + 1, "NPROC": 16, "FSIZE": 1 << 24, "NOFILE": 64,
-        "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0,
+        "AS": memory, "CPU": max(1, math.ceil(seconds)), "NPROC": 16, "FSIZE": 1 << 24,
+        "NOFILE": 64, "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0,
     }  # fmt: skip
     held = []
     for name, most in limits.items():

@@ -108,7 +108,7 @@ class CodeBenchmark(Benchmark):
     executes: ClassVar[bool] = True
     kind: ClassVar[str] = "code"
     allow_unsandboxed: bool = False
-    timeout: float = 10.0  # seconds for one answer
+    timeout: float = 10.0  # seconds on the processor for one answer
 
     def run(self, sample: Sample, code: str) -> sandbox.Verdict:
         """The verdict of the item's tests on a program."""
