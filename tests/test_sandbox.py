@@ -313,6 +313,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
         "import ctypes; return 2 if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else 3",
         "import os; os.chroot('/tmp'); return 2",
         "import os; os.setuid(1); return 2",
+        "import socket; socket.sethostname('x'); return 2",
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)); return 2",
         "import os; os.mknod('/tmp/disk', 0o60600, 0x800); return 2",
     ],
