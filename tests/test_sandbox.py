@@ -78,6 +78,7 @@ def test_objects_of_the_solution_can_be_used_by_the_tests() -> None:
     tests = (
         "a = Node(1)\na.next = Node(2)\na.next.v = 5\nassert f(a) == 6\nassert a.next.v == 5\n"
         "c = count(3)\nassert next(c) == 3 and next(c) == 4\nassert a != Node(1) and a == a\n"
+        "assert a and c and not Node(0).next\n"
     )
     assert check(code, tests, names=["Node", "f", "count"], allow_unsandboxed=True).passed
 

@@ -23,6 +23,7 @@ APPLY: dict[str, Callable[..., Any]] = {
     "list": lambda value: list(islice(value, MOST_ITEMS)),
     "next": next,
     "len": len,
+    "bool": bool,
     "str": str,
     "repr": repr,
     "getitem": operator.getitem,

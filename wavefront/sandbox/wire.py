@@ -31,7 +31,7 @@ MADE: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
 }
 TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 # What a stand-in asks of the object it stands for. None of it tells the object what is expected.
-ASKED = ("next", "len", "str", "repr", "getitem")
+ASKED = ("next", "len", "bool", "str", "repr", "getitem")
 
 
 class WireError(Exception):
