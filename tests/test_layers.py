@@ -16,9 +16,10 @@ ORDER = [
     "engine", "speculate", "graph", "window", "cached", "narrow",
     "trace", "tracefile", "measures", "figures",
     "chat", "text", "options", "builtin", "seats", "shared", "slots", "stepper", "decoding",
-    "completion", "rerun", "fork", "lm",
-    "testing", "task", "tasks", "corrupt", "train",
-    "watch", "report", "studies", "evaluate", "harness", "cli", "__main__",
+    "completion", "rerun", "fork", "lm", "hf",
+    "testing", "sandbox", "grading", "task", "tasks", "corrupt", "train",
+    "watch", "report", "studies", "evaluate", "harness", "bench", "experiments", "serve",
+    "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.
@@ -29,7 +30,9 @@ THIRD_PARTY = {
     "typer": {"cli"},
     "rich": {"cli", "watch"},
     "click": {"cli"},
-    "huggingface_hub": {"files"},
+    "huggingface_hub": {"files", "tasks"},
+    "pyarrow": {"tasks"},
+    "math_verify": {"grading"},
     "numpy": {"train", "tracefile", "figures", "report"},
     "matplotlib": {"figures"},
     "lm_eval": {"harness"},

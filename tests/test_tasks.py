@@ -19,6 +19,7 @@ from tasks.sums import gsm
 import wavefront.task as contract
 from wavefront import tasks
 from wavefront.errors import OptionError
+from wavefront.grading import Grade
 from wavefront.task import SPLITS, Ask, Sample, is_real, paper_prompt
 from wavefront.tasks._code_whole import wholes
 from wavefront.tasks._digests import IMITATED, real_digests
@@ -56,7 +57,7 @@ def test_solver_agrees(name: str, split: contract.Split) -> None:
         assert SOLVE[name](sample.prompt) == sample.target, sample.prompt
         assert sample.answer.endswith(f"\n#### {sample.target}")
         grade = tasks.load(name).grade(sample, sample.answer)
-        assert grade == contract.Grade(True, grade.answer, "strict")
+        assert grade == Grade(True, grade.answer, "strict", True, True)
 
 
 @pytest.mark.slow

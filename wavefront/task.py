@@ -1,12 +1,11 @@
 """What a task is: samples that can be drawn, and a grade for what a model wrote.
 
 `Procedural` is the part every generated task shares: which split an item belongs to, how it is
-asked, and how a final answer is read out of text. A task file adds only how one item is made.
+asked, and what it is graded by. A task file adds only how one item is made.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from wavefront.errors import OptionError
+from wavefront.grading import Grade
+from wavefront.grading.final import grade_final
 from wavefront.spec import Spec
 
 Split = Literal["train", "held-out", "held-out-template"]
@@ -35,22 +36,13 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One item: what is asked, a full worked answer ("" for real items), and the final answer."""
+    """One item: what is asked, a full worked answer ("" where there is none), the final answer."""
 
     id: str
     prompt: str
     answer: str
     target: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """A verdict, the answer that was read, and how: "strict", "flexible" or "executed"."""
-
-    correct: bool
-    answer: str | None
-    how: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +54,7 @@ class Ask:
     split: str = ""  # the task's own default when empty
     style: Style = "paper"
     shots: int = 0  # worked examples before the question
-    data: str = ""  # the folder of the files; WAVEFRONT_DATA when empty
+    data: str = ""  # the folder of the files, or "hub"; WAVEFRONT_DATA when empty
 
 
 class Task(Protocol):
@@ -246,47 +238,3 @@ def paper_prompt(name: str, question: str) -> str:
 def _paper_templates() -> dict[str, str]:
     groups = tomllib.loads((SHELF / "templates.toml").read_text("utf-8"))["template"]
     return {name: group["text"].strip() for group in groups for name in group["tasks"]}
-
-
-MARK = "####"
-OPTION = re.compile(r"\(([A-Z])\)")
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-ANYWHERE = {
-    "number": NUMBER,
-    "choice": OPTION,
-    "yes_no": re.compile(r"\b(?:yes|no)\b", re.IGNORECASE),
-    "true_false": re.compile(r"\b(?:true|false)\b", re.IGNORECASE),
-}
-
-
-def grade_final(kind: str, target: str, text: str) -> Grade:
-    """Strict: what stands after the last `####`. Without that mark: the last thing of its kind."""
-    _, mark, after = text.rpartition(MARK)
-    if mark:
-        lines = after.strip().splitlines()
-        answer = normalise(kind, lines[0] if lines else "")
-        return Grade(answer == normalise(kind, target), answer or None, "strict")
-    if kind in ANYWHERE:
-        found = [match.group() for match in ANYWHERE[kind].finditer(text)]
-    else:
-        found = [line for line in text.splitlines() if line.strip()]
-    answer = normalise(kind, found[-1]) if found else ""
-    return Grade(answer == normalise(kind, target), answer or None, "flexible")
-
-
-def normalise(kind: str, answer: str) -> str:
-    """One spelling for answers that mean the same; the benchmark's own spelling."""
-    answer = " ".join(answer.strip().strip("<>" if kind != "brackets" else "").split())
-    if kind == "number":
-        match = NUMBER.search(answer.replace("$", ""))
-        digits = match.group().replace(",", "") if match else answer
-        whole, point, rest = digits.partition(".")
-        return whole if point and not rest.strip("0") else digits
-    if kind == "choice":
-        match = OPTION.search(answer)
-        return match.group() if match else f"({answer.rstrip('.)')})"
-    if kind in ("yes_no", "true_false"):
-        return answer.rstrip(".").capitalize()
-    if kind == "brackets":
-        return " ".join(char for char in answer if char in "()[]{}<>")
-    return answer.rstrip(".").replace(",", "")

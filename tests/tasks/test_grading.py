@@ -7,9 +7,8 @@ from random import Random
 import pytest
 
 from wavefront import tasks
-from wavefront.errors import OptionError
-from wavefront.task import Grade, grade_final
-from wavefront.tasks._run import run_checked
+from wavefront.grading.final import grade_final
+from wavefront.sandbox import check_cases
 from wavefront.tasks.code import Code
 
 
@@ -51,17 +50,18 @@ def test_code_is_graded_by_running_it() -> None:
     grader = Code(allow_unsandboxed=True)
     body = "\n".join(sample.answer.split("\n")[1:])
     for text in (sample.answer, body, f"Sure:\n```python\n{sample.answer}\n```\nDone."):
-        assert grader.grade(sample, text) == Grade(True, "passed", "executed")
+        grade = grader.grade(sample, text)
+        assert (grade.correct, grade.strict, grade.flexible) == (True, True, True)
+        assert (grade.answer, grade.how) == ("passed", "executed")
+        assert grade.layers
     assert not grader.grade(sample, "    return object()").correct
     assert grader.grade(sample, "    return (").answer == "SyntaxError"
-    with pytest.raises(OptionError, match="allow_unsandboxed"):
-        tasks.load("code").grade(sample, sample.answer)
 
 
 def test_running_code_is_bounded() -> None:
     def verdict(body: str) -> str:
         code = f"def f(x):\n    {body}"
-        return run_checked(code, "f", [((1,), 2)], timeout=1.0, allow_unsandboxed=True)
+        return check_cases(code, "f", [((1,), 2)], timeout=1.0, allow_unsandboxed=True).reason
 
     assert verdict("return x + 1") == "passed"
     assert verdict("return x") == "wrong value"

@@ -1,13 +1,16 @@
 """The shelf of tasks: one task a file, the file name is the task's name.
 
 A leading underscore marks a file that serves the tasks and is none itself. Tasks that come in sizes
-(`tracking_shuffled_objects`) are also known by the benchmark's name of each size.
+(`tracking_shuffled_objects`) are also known by the benchmark's name of each size. Benchmarks read
+their items from files; a file may hold several (`bbh_navigate`), which it lists as VARIANTS.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from itertools import accumulate, count
 from random import Random
@@ -15,9 +18,21 @@ from typing import Any
 
 from wavefront.errors import OptionError, nearest
 from wavefront.task import Generated, Sample, Split, Style
+from wavefront.tasks._benchmark import Benchmark
 from wavefront.tasks._data import real_bbh
+from wavefront.tasks._presets import preset, presets
 
-__all__ = ["DEFAULT_MIXTURE", "draw", "load", "names", "real_bbh", "stream"]
+__all__ = [
+    "DEFAULT_MIXTURE",
+    "benchmarks",
+    "draw",
+    "load",
+    "names",
+    "preset",
+    "presets",
+    "real_bbh",
+    "stream",
+]
 
 SIZES = {"three": 3, "five": 5, "seven": 7}
 PAPER_SHARE = 0.35  # of a training stream; the rest is asked bare
@@ -51,24 +66,57 @@ def _files() -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
+@cache
+def _variants() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    """The name of every benchmark -> its file, and the options that make it."""
+    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for file in _files():
+        if issubclass(_kind(file), Benchmark):
+            module = import_module(f"{__name__}.{file}")
+            for name, options in getattr(module, "VARIANTS", {file: {}}).items():
+                found[name] = file, options
+    return found
+
+
 def names() -> list[str]:
-    """Every task by the name results carry."""
+    """Every generated task by the name results carry."""
     every: list[str] = []
     for name in _files():
-        sized = hasattr(_kind(name), "objects")
-        every += [f"{name}_{size}_objects" for size in SIZES] if sized else [name]
+        if not issubclass(kind := _kind(name), Benchmark):
+            sized = hasattr(kind, "objects")
+            every += [f"{name}_{size}_objects" for size in SIZES] if sized else [name]
     return every
+
+
+def benchmarks() -> list[str]:
+    """Every task that is read from files, by the name results carry."""
+    return sorted(_variants())
 
 
 def load(name: str, **options: Any) -> Generated:
     """The task of this name. Options are its fields: `load("code", allow_unsandboxed=True)`."""
-    files = _files()
+    variants = _variants()
+    if name in variants:
+        file, made = variants[name]
+        return _made(_kind(file), {**made, **options})
+    files = [file for file in _files() if not issubclass(_kind(file), Benchmark)]
     if name in files:
-        return _kind(name)(**options)
+        return _made(_kind(name), options)
     base, _, size = name.removesuffix("_objects").rpartition("_")
     if name.endswith("_objects") and base in files and size in SIZES:
-        return _kind(base)(objects=SIZES[size], **options)
-    raise OptionError(f"no task {name!r}{nearest(name, names())}: choose one of {names()}")
+        return _made(_kind(base), {"objects": SIZES[size], **options})
+    known = [*names(), *benchmarks()]
+    raise OptionError(f"no task {name!r}{nearest(name, known)}: choose one of {known}")
+
+
+def _made(kind: type, options: Mapping[str, Any]) -> Any:
+    known = [field.name for field in fields(kind)]
+    for name in options:
+        if name not in known:
+            raise OptionError(
+                f"{kind.__name__} has no option {name!r}{nearest(name, known)}; it has {known}."
+            )
+    return kind(**options)
 
 
 def _kind(name: str) -> type:

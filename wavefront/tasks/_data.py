@@ -1,27 +1,68 @@
-"""The evaluation data on disk, found through the environment variable WAVEFRONT_DATA."""
+"""The evaluation data: found under a folder or on the hub, checked by its sha256, and read."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from wavefront.errors import OptionError
-from wavefront.task import Sample, Style, paper_prompt
+from wavefront.task import SHELF, Sample, Style, paper_prompt
+
+VARIABLE = "WAVEFRONT_DATA"
 
 
-def data_file(*names: str) -> Path:
-    """The first of these files under WAVEFRONT_DATA that exists."""
-    root = os.environ.get("WAVEFRONT_DATA")
+def data_file(*names: str, data: str = "") -> Path:
+    """The first of these files that exists under `data`, or under WAVEFRONT_DATA."""
+    root = data or os.environ.get(VARIABLE)
     if not root:
         raise OptionError(
-            f"WAVEFRONT_DATA is not set: point it at the folder that holds {names[0]!r}"
+            f"{VARIABLE} is not set: point it (or data=, --data) at the folder that holds"
+            f" {names[0]!r}; docs/tasks.md says where every file comes from"
         )
     for name in names:
-        if (path := Path(root) / name).exists():
+        if (path := Path(root).expanduser() / name).is_file():
             return path
-    raise OptionError(f"none of {names} is under WAVEFRONT_DATA={root!r}: check the folder")
+    origin = f"data={data!r}" if data else f"{VARIABLE}={root!r}"
+    raise OptionError(
+        f"none of {names} is under {origin}: get it as docs/tasks.md says, or check the folder"
+    )
+
+
+@cache
+def sums() -> dict[str, str]:
+    """File -> the sha256 it must have."""
+    lines = (SHELF / "files.sha256").read_text("utf-8").splitlines()
+    return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+
+
+def read_bytes(name: str, *, data: str = "", any_data: bool = False) -> bytes:
+    """A data file, unpacked; one that is not the published file is refused."""
+    path = data_file(name, data=data)
+    content = path.read_bytes()
+    if not any_data and sha256(content).hexdigest() != sums()[name]:
+        raise OptionError(
+            f"{path} is not the published {name} (its sha256 differs): fetch it again, or pass"
+            " any_data=True to use it as it is"
+        )
+    return gzip.decompress(content) if name.endswith(".gz") else content
+
+
+def read_rows(name: str, *, data: str = "", any_data: bool = False) -> list[dict[str, Any]]:
+    """The rows of a JSON or JSON-lines file."""
+    text = read_bytes(name, data=data, any_data=any_data).decode("utf-8")
+    try:
+        if name.endswith(".json"):
+            whole = json.loads(text)
+            return whole["examples"] if isinstance(whole, dict) else whole
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, KeyError) as error:
+        raise OptionError(f"{name} is not what it should be ({error}): fetch it again.") from None
 
 
 def real_bbh(name: str, *, style: Style = "bare") -> Iterator[Sample]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
-from wavefront.task import Draft, Grade, Procedural, Sample, between, choose, terms
+from wavefront import sandbox
+from wavefront.grading import Grade
+from wavefront.task import Draft, Procedural, Sample, between, choose, terms
 from wavefront.tasks import _code_text_ops as text_ops
 from wavefront.tasks._code_loops import loop
 from wavefront.tasks._code_ops import LIST_ENDS, LISTS, Op, Range
 from wavefront.tasks._code_whole import Whole, wholes
-from wavefront.tasks._run import run_checked
 from wavefront.tasks._words import vocabulary
 
 NAMES = terms(
@@ -26,6 +27,7 @@ NAMES = terms(
     "task apply result_of make"
 )
 TESTS = 5
+SECONDS = 5.0  # for the tests of one answer
 EXAMPLES = 3  # of a function that is told by them alone
 SHOWN = ("Do what the examples show.", "Return what the examples show.")
 RESERVED_SHOWN = ("Behave as in these calls.", "Infer the rule.")
@@ -57,10 +59,11 @@ RESERVED_JOINS = (("{0}; finally, give back {1}.", "; next, "), ("{0}: hand over
 
 @dataclass(frozen=True)
 class Code(Procedural):
-    """Grading runs what the model wrote, so it has to be allowed."""
+    """Grading runs what the model wrote, in a sandbox, or without where that is allowed."""
 
     allow_unsandboxed: bool = False
     kind = "code"
+    executes = True
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         source = rng.random()
@@ -78,13 +81,15 @@ class Code(Procedural):
     def grade(self, sample: Sample, text: str) -> Grade:
         """Run the function on the sample's cases; a bare body is put under the asked signature."""
         code = extract(sample.extra["stub"], sample.extra["entry"], text)
-        verdict = run_checked(
+        verdict = sandbox.check_cases(
             code,
             sample.extra["entry"],
             sample.extra["tests"],
+            timeout=SECONDS,
             allow_unsandboxed=self.allow_unsandboxed,
         )
-        return Grade(verdict == "passed", verdict, "executed")
+        passed = verdict.passed
+        return Grade(passed, verdict.reason, "executed", passed, passed, verdict.layers)
 
 
 def drawn(rng: Random, draws: tuple[Range, ...]) -> dict[str, Any]:

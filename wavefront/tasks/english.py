@@ -85,7 +85,8 @@ class English(Spec):
         """Whether the first word is the one that stood there."""
         words = text.split()
         first = words[0] if words else None
-        return Grade(first == sample.target.split()[0], first, "strict")
+        right = first == sample.target.split()[0]
+        return Grade(right, first, "strict", right, right)
 
 
 def paragraphs_of(split: Split) -> tuple[str, ...]:

@@ -1,0 +1,89 @@
+"""The final answer of a text: after the mark `####`, or the last thing of its kind."""
+
+from __future__ import annotations
+
+import re
+
+from wavefront.grading import Grade
+
+MARK = "####"
+OPTION = re.compile(r"\(([A-Z])\)")
+NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+ANYWHERE = {
+    "number": NUMBER,
+    "choice": OPTION,
+    "yes_no": re.compile(r"\b(?:yes|no)\b", re.IGNORECASE),
+    "true_false": re.compile(r"\b(?:true|false)\b", re.IGNORECASE),
+    "valid_invalid": re.compile(r"\b(?:valid|invalid)\b", re.IGNORECASE),
+}
+SPOKEN = re.compile(r"\banswer is:?[ *]*(.*)", re.IGNORECASE)
+EMPHASIS = re.compile(r"\*\*|\\boxed|\\text(?:bf)?|[{}`$]")
+
+
+def grade_final(kind: str, target: str, text: str, *, spoken: bool = False) -> Grade:
+    """Strict: what stands after the last `####`. Without that mark: the last thing of its kind.
+
+    With `spoken`, what follows the last "the answer is" comes before the last thing of its kind.
+    """
+    wanted = normalise(kind, target)
+    _, mark, after = text.rpartition(MARK)
+    if mark:
+        lines = after.strip().splitlines()
+        answer = normalise(kind, lines[0] if lines else "")
+        right = answer == wanted
+        return Grade(right, answer or None, "strict", right, right)
+    answer = _spoken(kind, text) if spoken else ""
+    answer = answer or _last(kind, text)
+    right = answer == wanted
+    return Grade(right, answer or None, "flexible", False, right)
+
+
+def _spoken(kind: str, text: str) -> str:
+    said = SPOKEN.findall(text)
+    if not said:
+        return ""
+    found = said[-1] if kind == "brackets" else EMPHASIS.sub("", said[-1])
+    if kind in ANYWHERE:
+        first = ANYWHERE[kind].search(found)
+        return normalise(kind, first.group()) if first else _letter(kind, found)
+    return normalise(kind, found)
+
+
+def _letter(kind: str, found: str) -> str:
+    alone = re.fullmatch(r"\W*([A-Z])\W*", found) if kind == "choice" else None
+    return f"({alone[1]})" if alone else ""
+
+
+def _last(kind: str, text: str) -> str:
+    if kind in ANYWHERE:
+        found = [match.group() for match in ANYWHERE[kind].finditer(text)]
+    else:
+        found = [line for line in text.splitlines() if line.strip()]
+    return normalise(kind, found[-1]) if found else ""
+
+
+def normalise(kind: str, answer: str) -> str:
+    """One spelling for answers that mean the same; the benchmark's own spelling."""
+    answer = " ".join(answer.strip().strip("<>" if kind != "brackets" else "").split())
+    if kind == "number":
+        return _number(answer)
+    if kind == "choice":
+        match = OPTION.search(answer)
+        return match.group() if match else f"({answer.rstrip('.)')})"
+    if kind in ("yes_no", "true_false", "valid_invalid"):
+        return answer.strip("*. ").capitalize()
+    if kind == "brackets":
+        return " ".join(char for char in answer if char in "()[]{}<>")
+    return answer.rstrip(".").replace(",", "")
+
+
+def _number(answer: str) -> str:
+    match = NUMBER.search(answer.replace("$", ""))
+    if not match:
+        return answer
+    digits = match.group().replace(",", "")
+    whole, _, rest = digits.partition(".")
+    rest = rest.rstrip("0")
+    if whole in ("", "-"):
+        whole += "0"
+    return f"{whole}.{rest}" if rest else whole

@@ -1,0 +1,101 @@
+"""Countdown: reach a number from others by arithmetic, each used once; graded by calculating."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from wavefront.errors import one_of
+from wavefront.grading import Grade
+from wavefront.task import Ask, Sample
+from wavefront.tasks._benchmark import Benchmark
+
+SIZES = ("3", "4", "5")
+VARIANTS = {f"countdown_{size}": {"numbers": int(size)} for size in SIZES}
+SHOWN = {  # ours: the published files are test items
+    3: (
+        ("3,5,2,16", "3+5=8,8*2=16"),
+        ("20,4,7,12", "20/4=5,5+7=12"),
+        ("30,6,9,15", "30-6=24,24-9=15"),
+    ),
+    4: (
+        ("2,3,4,5,25", "2+3=5,5*4=20,20+5=25"),
+        ("40,8,3,7,22", "40/8=5,5*3=15,15+7=22"),
+        ("50,20,6,9,27", "50-20=30,30+6=36,36-9=27"),
+    ),
+    5: (
+        ("2,6,4,8,10,14", "2*6=12,12+4=16,16+8=24,24-10=14"),
+        ("60,5,3,9,7,38", "60/5=12,12*3=36,36+9=45,45-7=38"),
+        ("70,30,11,2,25,34", "70-30=40,40/2=20,25-11=14,20+14=34"),
+    ),
+}
+STEP = re.compile(r"(\d+(?:/\d+)?)\s*([-+*/×x÷])\s*(\d+(?:/\d+)?)\s*=\s*(\d+(?:/\d+)?)")
+ALIKE = {"×": "*", "x": "*", "÷": "/"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Countdown(Benchmark):
+    """1,000 items; the last number of the question is the goal."""
+
+    numbers: int = 3
+
+    def __post_init__(self) -> None:
+        one_of("numbers", str(self.numbers), SIZES)
+
+    @property
+    def name(self) -> str:
+        return f"countdown_{self.numbers}"
+
+    @property
+    def template(self) -> str:
+        return "countdown"
+
+    def samples(self, ask: Ask) -> list[Sample]:
+        rows = self.read(f"planning/cd{self.numbers}_test.jsonl", ask)
+        return [
+            Sample(
+                f"{self.name}/test/{index}",
+                row["input"],
+                row["output"],
+                row["output"],
+                {"question": row["input"]},
+            )
+            for index, row in enumerate(rows)
+        ]
+
+    def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
+        return SHOWN[self.numbers]
+
+    def grade(self, sample: Sample, text: str) -> Grade:
+        """Strict: the first line is nothing but such steps. Flexible: the steps found anywhere."""
+        *numbers, goal = map(int, sample.extra["question"].split(","))
+        lines = text.strip().splitlines()
+        first = lines[0].replace(" ", "") if lines else ""
+        pure = [match.group(0) for match in STEP.finditer(first)]
+        strict = ",".join(pure) == first and reaches(first, numbers, goal)
+        shown = ",".join(match.group(0).replace(" ", "") for match in STEP.finditer(text))
+        flexible = strict or reaches(text, numbers, goal)
+        return Grade(flexible, shown or None, "strict" if strict else "flexible", strict, flexible)
+
+
+def reaches(text: str, numbers: list[int], goal: int) -> bool:
+    """Whether the steps are right, use each number once, and end with the goal."""
+    left = Counter(Fraction(number) for number in numbers)
+    result = None
+    for first, sign, second, said in STEP.findall(text):
+        a, b, result = Fraction(first), Fraction(second), Fraction(said)
+        for value in (a, b):
+            if left[value] == 0:
+                return False
+            left[value] -= 1
+        sign = ALIKE.get(sign, sign)
+        if sign == "/" and b == 0:
+            return False
+        made = a + b if sign == "+" else a - b if sign == "-" else a * b if sign == "*" else a / b
+        if made != result:
+            return False
+        left[result] += 1
+    return result == goal and sum(left.values()) == 1

@@ -1,0 +1,38 @@
+"""GSM8K: word problems of grade school, whose answers end with `#### number`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wavefront.grading.final import MARK
+from wavefront.task import Ask, Sample
+from wavefront.tasks._benchmark import MOST_SHOTS, Benchmark
+
+FILES = {"test": "gsm8k/test.jsonl", "train": "gsm8k/train.jsonl.gz"}
+CALCULATOR = re.compile(r"<<[^<>]*>>")  # the authors' notes on their arithmetic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gsm8k(Benchmark):
+    """1,319 problems; worked examples are the first of the training file."""
+
+    splits: ClassVar[tuple[str, ...]] = ("test", "train")
+
+    def samples(self, ask: Ask) -> list[Sample]:
+        rows = self.read(FILES[ask.split], ask)
+        return [
+            Sample(
+                f"{self.name}/{ask.split}/{index}",
+                row["question"],
+                CALCULATOR.sub("", row["answer"]),
+                row["answer"].rpartition(MARK)[2].strip(),
+            )
+            for index, row in enumerate(rows)
+        ]
+
+    def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
+        rows = self.read(FILES["train"], ask)[:MOST_SHOTS]
+        return [(row["question"], CALCULATOR.sub("", row["answer"])) for row in rows]

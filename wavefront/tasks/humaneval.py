@@ -1,0 +1,49 @@
+"""HumanEval: complete a Python function from its signature and docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wavefront.grading import Grade, code
+from wavefront.task import Ask, Sample
+from wavefront.tasks._benchmark import CodeBenchmark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Humaneval(CodeBenchmark):
+    """164 functions. The prompt's own helpers belong to the tests; only the function is tested."""
+
+    def samples(self, ask: Ask) -> list[Sample]:
+        return [
+            Sample(
+                f"{self.name}/test/{row['task_id'].rpartition('/')[2]}",
+                row["prompt"],
+                row["canonical_solution"],
+                row["canonical_solution"],
+                run_by(row),
+            )
+            for row in self.read("humaneval/HumanEval.jsonl", ask)
+        ]
+
+    def grade(self, sample: Sample, text: str) -> Grade:
+        """Run the function: the text under the prompt, then what can be found in the text."""
+        given = (sample.extra["stub"], sample.extra["entry"], text)
+        return self.grade_code(sample, code.plain(*given), code.found(*given))
+
+
+def run_by(row: Mapping[str, str]) -> dict[str, Any]:
+    """What the sandbox needs: the published check, and before it the prompt's own helpers.
+
+    Where a test calls the function by its name (number 33 compares the answer with itself), it
+    gets the published solution.
+    """
+    prompt, entry = row["prompt"], row["entry_point"]
+    return {
+        "stub": prompt,
+        "entry": entry,
+        "names": [entry],
+        "before": f"{prompt}{row['canonical_solution']}\npublished = {entry}\n",
+        "tests": f"answer, {entry} = {entry}, published\n{row['test']}\ncheck(answer)\n",
+    }

@@ -1,0 +1,17 @@
+"""MATH-500: five hundred of the test problems of MATH."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wavefront.tasks.math import Math
+
+
+@dataclass(frozen=True, kw_only=True)
+class Math500(Math):
+    """The subset that most reports use."""
+
+    splits: ClassVar[tuple[str, ...]] = ("test",)
+    files: ClassVar[Mapping[str, str]] = {"test": "math/math500.jsonl"}
