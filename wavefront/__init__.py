@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wavefront.errors import NumericalError as NumericalError
     from wavefront.errors import OptionError as OptionError
     from wavefront.errors import PromptError as PromptError
+    from wavefront.errors import RunError as RunError
     from wavefront.errors import SpecError as SpecError
     from wavefront.errors import TraceError as TraceError
     from wavefront.errors import WavefrontError as WavefrontError
@@ -65,6 +66,7 @@ _HOME = {
     "OptionError": "errors",
     "Options": "options",
     "PromptError": "errors",
+    "RunError": "errors",
     "Schedule": "schedule",
     "SpecError": "errors",
     "Stats": "schedule",

@@ -15,7 +15,7 @@ from wavefront.errors import OptionError, PromptError
 from wavefront.files import locate
 from wavefront.fork import fork, resolve
 from wavefront.model import Model, load_model
-from wavefront.options import Options, plan, wants_trace
+from wavefront.options import Options, Plan, plan, wants_trace
 from wavefront.rerun import Difference, again, difference
 from wavefront.rows import Step
 from wavefront.schedule import Schedule
@@ -120,6 +120,10 @@ class LM:
         if len(ids) != 1:
             raise OptionError(f"{text!r} is {len(ids)} tokens of this model: name a single one.")
         return ids[0]
+
+    def plan(self, **options: Unpack[Options]) -> Plan:
+        """The options as they are settled for this model, everything said."""
+        return plan(options, source(self.model, self.stop_ids, self._id_of))
 
     def generate(
         self,
