@@ -24,9 +24,11 @@ from wavefront.cli import (
     chat,
     compare,
     demo,
+    evaluate,
     forks,
     generate,
     measure,
+    pairs,
     report,
     shelves,
     trace,
@@ -183,6 +185,12 @@ _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
 _add(report.report, report.EXAMPLES)
+_add(evaluate.evaluate, evaluate.EVAL_EXAMPLES, name="eval")
+_add(evaluate.answers, evaluate.ANSWERS_EXAMPLES)
+_add(evaluate.grade, evaluate.GRADE_EXAMPLES)
+_add(pairs.diff, pairs.DIFF_EXAMPLES)
+_add(pairs.explain, pairs.EXPLAIN_EXAMPLES)
+_add(pairs.merge, pairs.MERGE_EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")

@@ -12,7 +12,7 @@ import wavefront
 from wavefront import tasks, tracefile
 from wavefront.errors import OptionError, RunError, WavefrontWarning, one_of, whole
 from wavefront.evaluate import fingerprint, lines, run
-from wavefront.evaluate.batches import RULE, Division, Shard, divide
+from wavefront.evaluate.batches import RULE, WHOLE, Division, Shard, divide
 from wavefront.evaluate.engine import Engine
 from wavefront.evaluate.worker import About, Done, Job, Loader
 from wavefront.task import Ask, Sample
@@ -30,7 +30,7 @@ class Setup:
     rows: int = 8  # decoded at once
     raw: bool = False  # prompts are continued as they are, past the chat template
     trace: str = ""  # "basic" or "full": written into traces/
-    shard: Shard = Shard()
+    shard: Shard = WHOLE
     loader: Loader = field(default_factory=Loader)
     command: str = ""
 
@@ -120,7 +120,7 @@ def produce(
 def _mine(division: Division, shard: Shard) -> list[int]:
     """The items of a shard; the first one sees to those that are never asked."""
     listed = [item for batch in division.batches if shard.has(batch) for item in batch.items]
-    return listed + (division.too_long if shard.index == 0 else [])
+    return listed + (division.too_long if shard.number == 0 else [])
 
 
 def _open(
@@ -196,6 +196,7 @@ class _Work:
 
     def write(self, batch: Any, done: Done) -> None:
         """Put down what came of a batch, less what was there before."""
+        run.write_environment(self.home, done.environment)  # a cluster has several
         wanted = self.missing(batch.items)
         timing = {"batch": done.number, "items": len(batch.items), "worker": done.worker}
         timing |= {"seconds": round(done.seconds, 4), "forwards": done.replies[0].forwards}

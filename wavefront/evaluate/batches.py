@@ -34,21 +34,25 @@ class Division(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Part `index` of `count`, from 0; batches are dealt out like cards."""
+    """One of `parts`, counted from 0; batches are dealt out like cards."""
 
-    index: int = 0
-    count: int = 1
+    number: int = 0
+    parts: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Shard:
         """From "2/8"."""
-        index, slash, count = text.partition("/")
-        if not (slash and index.isdecimal() and count.isdecimal()) or int(index) >= int(count):
+        number, slash, parts = text.partition("/")
+        if not (slash and number.isdecimal() and parts.isdecimal()) or int(number) >= int(parts):
             raise OptionError(f"A shard is written i/n with i from 0 to n - 1, not {text!r}.")
-        return cls(int(index), int(count))
+        return cls(int(number), int(parts))
 
     def has(self, batch: Batch) -> bool:
-        return batch.number % self.count == self.index
+        """Whether a batch is of this part."""
+        return batch.number % self.parts == self.number
+
+
+WHOLE = Shard()
 
 
 def width_of(length: int) -> int:

@@ -54,9 +54,7 @@ def load_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtraError(
-            "--engine ray needs Ray: pip install 'wavefront[ray]'."
-        ) from None
+        raise MissingExtraError("--engine ray needs Ray: pip install 'wavefront[ray]'.") from None
     return ray
 
 

@@ -85,10 +85,7 @@ def of_code() -> str:
     """Of the sources that decode; a tree with changes is another than the commit it stands on."""
     files = sorted({file for pattern in SOURCES for file in PACKAGE.glob(pattern)})
     return digest(
-        [
-            [str(file.relative_to(PACKAGE)), sha256(file.read_bytes()).hexdigest()]
-            for file in files
-        ]
+        [[str(file.relative_to(PACKAGE)), sha256(file.read_bytes()).hexdigest()] for file in files]
     )
 
 

@@ -37,14 +37,12 @@ def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
 
 def _check(runs: Sequence[Run]) -> None:
     first = runs[0]
-    count = first.shard.count
+    parts = first.shard.parts
     for one in runs[1:]:
         run.refuse_other(one.folder, first.decides, one.decides)
-    found = [one.shard for one in runs]
-    missing = [index for index in range(count) if (index, count) not in found]
-    if missing or len(runs) != count:
-        what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is there twice"
-        raise RunError(f"These are not the {count} shards of one run: {what}.")
+    if [one.shard for one in runs] != [(number, parts) for number in range(parts)]:
+        named = ", ".join(f"{one.shard.number}/{one.shard.parts}" for one in runs)
+        raise RunError(f"The shards of one run are needed, each once, and these are {named}.")
     for one in runs:
         if not one.finished:
             raise RunError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from wavefront.errors import RunError
 from wavefront.evaluate import grades
-from wavefront.evaluate.run import Run, differences
+from wavefront.evaluate.run import Contrast, Run, contrasts
 from wavefront.measures.compare import Comparison, compare
 
 
@@ -29,10 +29,12 @@ class Changed(NamedTuple):
 class Pair:
     """Two runs, compared."""
 
-    names: tuple[str, str]
+    task: str
+    names: tuple[str, str]  # of the directories
+    schedules: tuple[str, str]
     comparison: Comparison
     verdict: str
-    settings: list[str]  # what decides the answers and is not the same
+    settings: list[Contrast]  # what decides the answers and is not the same
     changed: list[Changed]  # those that got worse first
     other_texts: int  # items whose texts differ, whatever the verdicts
     left_out: int  # items that are in one of them only
@@ -40,6 +42,7 @@ class Pair:
     def as_json(self) -> dict[str, Any]:
         made = asdict(self)
         made["changed"] = [one._asdict() for one in self.changed]
+        made["settings"] = [one._asdict() for one in self.settings]
         found = self.comparison
         made["comparison"] = {
             "count": found.count,
@@ -51,9 +54,7 @@ class Pair:
         return made
 
 
-def difference(
-    first: Run, second: Run, *, verdict: str = "correct", common: bool = False
-) -> Pair:
+def difference(first: Run, second: Run, *, verdict: str = "correct", common: bool = False) -> Pair:
     """What the second run changed; over the items they share, where `common` allows that."""
     one, two = grades.verdicts(first, verdict), grades.verdicts(second, verdict)
     shared = _shared(first, second)
@@ -66,19 +67,32 @@ def difference(
             f"{first.folder} and {second.folder} are over different items: {lone} are in one of "
             f"them only, or asked otherwise, and {len(shared)} in both{hint}."
         )
-    names = [item for item in one if item in shared]  # noqa: C416
+    names = [item for item in one if item in shared]
     comparison = compare({name: one[name] for name in names}, {name: two[name] for name in names})
     changed = [_changed(first, second, *shared[n], one[n]) for n in names if one[n] != two[n]]
     texts = [(first.answers[a]["text"], second.answers[b]["text"]) for a, b in shared.values()]
     return Pair(
+        first.task,
         (str(first.folder), str(second.folder)),
+        (first.schedule, second.schedule),
         comparison,
         verdict,
-        differences(_settings(second), _settings(first)),
+        contrasts(_settings(first), _settings(second)),
         sorted(changed, key=lambda one: (not one.first_right, one.id)),
         sum(a != b for a, b in texts),
         lone,
     )
+
+
+def against_first(runs: Sequence[Run]) -> list[Pair]:
+    """Every run compared with the first of its task, where the items are the same."""
+    first: dict[str, Run] = {}
+    pairs = []
+    for run in runs:
+        base = first.setdefault(run.task, run)
+        if base is not run and _shared(base, run):
+            pairs.append(difference(base, run, common=True))
+    return pairs
 
 
 def _settings(run: Run) -> dict[str, Any]:

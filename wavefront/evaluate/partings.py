@@ -60,14 +60,14 @@ def explain(
     verdict: str = "correct",
     common: bool = False,
     trust: bool = False,
-    most: int | None = None,
+    data: str = "",
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[Pair, list[Parting]]:
-    """Every changed item, the most telling first; of at most so many, if that is asked."""
+    """Every changed item, the most telling first."""
     pair = difference(first, second, verdict=verdict, common=common)
-    teller = Retelling(trust=trust)
+    teller = Retelling(trust=trust, data=data)
     wanted = [one for one in pair.changed if _asked(first, one) and _asked(second, one)]
-    wanted = sorted(wanted[:most], key=lambda one: teller.order(first, one.id))
+    wanted = sorted(wanted, key=lambda one: teller.order(first, one.id))
     found = []
     for number, item in enumerate(wanted):
         progress(number, len(wanted))
@@ -167,9 +167,7 @@ def _sight(trace: Trace, event: Event | None, rival: int | None) -> Sight:
     probability = math.exp(float(trace.logp[event.at, 0, event.place]))
     named = [(text(token), p) for token, p in others]
     seen = dict(others).get(-1 if rival is None else rival)
-    return Sight(
-        text(event.token), event.step, probability, known, "".join(around), named, seen
-    )
+    return Sight(text(event.token), event.step, probability, known, "".join(around), named, seen)
 
 
 def _text(trace: Trace, token: int) -> str:

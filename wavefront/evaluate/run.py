@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wavefront.errors import RunError, WavefrontError
 from wavefront.evaluate import lines
@@ -147,11 +147,25 @@ def runs_in(folder: str | Path) -> list[Run]:
     return [open_run(one) for one in found] or [open_run(home)]
 
 
-def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What two headers decide differently, each as a part of a sentence."""
+class Contrast(NamedTuple):
+    """Something that two descriptions say differently."""
+
+    name: str
+    mine: str
+    theirs: str
+
+
+def contrasts(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Contrast]:
+    """What two headers decide differently."""
     one, two = _flat(mine), _flat(theirs)
     names = [name for name in {**one, **two} if one.get(name, UNSAID) != two.get(name, UNSAID)]
-    return [f"{name} is {_said(one, name)} here and {_said(two, name)} there" for name in names]
+    return [Contrast(name, _said(one, name), _said(two, name)) for name in names]
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """The same, each as a part of a sentence."""
+    found = contrasts(mine, theirs)
+    return [f"{one.name} is {one.mine} here and {one.theirs} there" for one in found]
 
 
 def refuse_other(folder: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

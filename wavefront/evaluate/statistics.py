@@ -14,19 +14,19 @@ class Share(NamedTuple):
     """So many of so many, and what the share might have been on other items."""
 
     right: int
-    count: int
+    items: int
     low: float
     high: float
 
     @property
     def value(self) -> float:
-        return self.right / self.count
+        return self.right / self.items
 
     @property
     def error(self) -> float:
         """The standard error of the mean, as lm-eval counts it; 0 of one item."""
         spread = self.value * (1 - self.value)
-        return math.sqrt(spread / (self.count - 1)) if self.count > 1 else 0.0
+        return math.sqrt(spread / (self.items - 1)) if self.items > 1 else 0.0
 
 
 def share(right: int, count: int) -> Share:

@@ -31,9 +31,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "versions": {name: decides["task"]["version"]},
         "n-shot": {name: decides["ask"]["shots"]},
         "higher_is_better": {name: {metric: True for metric, _ in METRICS.values()}},
-        "n-samples": {
-            name: {"original": decides["task"]["count"], "effective": len(run.grades)}
-        },
+        "n-samples": {name: {"original": decides["task"]["count"], "effective": len(run.grades)}},
         "config": {
             "model": header["model"]["path"],
             "model_args": header["model"],

@@ -97,6 +97,7 @@ class Done(NamedTuple):
     trace: Trace | None
     seconds: float
     worker: str
+    environment: dict[str, Any]
 
 
 class Worker:
@@ -121,6 +122,10 @@ class Worker:
             "dtype": str(self.lm.model.dtype).removeprefix("torch."),
         }
 
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return fingerprint.environment(self.lm)
+
     def about(self, options: Mapping[str, Any]) -> About:
         made = self.lm.plan(**options)
         return About(
@@ -128,7 +133,7 @@ class Worker:
             made.options(),
             fingerprint.of_strategy(made.config.schedule),
             self.lm.model.max_length,
-            fingerprint.environment(self.lm),
+            self._environment,
         )
 
     def lengths(self, prompts: Sequence[str], raw: bool) -> list[int]:
@@ -152,7 +157,8 @@ class Worker:
             for one, row in zip(answers, ids, strict=False)
         ]
         seconds = time.monotonic() - began
-        return Done(job.number, replies, answers[0].trace, seconds, fingerprint.here())
+        here = (fingerprint.here(), self._environment)
+        return Done(job.number, replies, answers[0].trace, seconds, *here)
 
 
 def widened(canvas: Canvas, length: int, pad_id: int) -> Canvas:
