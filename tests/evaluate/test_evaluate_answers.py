@@ -206,7 +206,7 @@ def test_only_all_shards_of_one_run_are_merged(whole: Path, tmp_path: Path) -> N
     with pytest.raises(RunError, match=r"batch\.rows"):
         merge([one, other], tmp_path / "out")
     (two / "answers.jsonl").write_bytes(b"")
-    with pytest.raises(RunError, match="has 0 of . answers: finish it first"):
+    with pytest.raises(RunError, match=r"has 0 of . answers: finish it first"):
         merge([one, two], tmp_path / "out")
     with pytest.raises(RunError, match="is a run already"):
         merge([whole], one)

@@ -47,7 +47,7 @@ def test_the_width_of_an_item_depends_on_it_alone(lengths: list[int], rows: int)
             for item in range(len(listed))
         ]
 
-    assert widths(lengths + [5, 300])[: len(lengths)] == widths(lengths)
+    assert widths([*lengths, 5, 300])[: len(lengths)] == widths(lengths)
 
 
 @given(LENGTHS, st.integers(1, 6))

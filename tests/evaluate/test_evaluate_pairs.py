@@ -42,6 +42,7 @@ def home(origin: Path, tmp_path: Path) -> Path:
 def test_a_difference_is_paired(home: Path) -> None:
     pair = difference(open_run(home / "a"), open_run(home / "b"))
     test = pair.comparison.mcnemar
+    assert test is not None
     assert test[:4] == (2, 3, 1, 1)
     assert test.p == pytest.approx(2 * (1 + 4) / 16)
     assert pair.comparison.gap.mean == pytest.approx(-2 / 7)
@@ -78,7 +79,7 @@ def test_nothing_in_common_is_refused(home: Path, tmp_path: Path, common: bool) 
         difference(open_run(home / "a"), open_run(other.folder), common=common)
     task = made(tmp_path / "task", task="navigate")
     grade(task)
-    with pytest.raises(RunError, match="is of boolean_expressions and .* of navigate"):
+    with pytest.raises(RunError, match=r"is of boolean_expressions and .* of navigate"):
         difference(open_run(home / "a"), open_run(task.folder), common=common)
 
 
@@ -108,6 +109,7 @@ def test_partings_are_where_the_decodes_part(home: Path) -> None:
         for sight, side in zip((one.first, one.second), commits, strict=True):
             step, token, p, known = side[one.slot]
             assert sight.step == step
+            assert sight.probability is not None
             assert sight.token == lm.tokenizer.pieces([token])[0]
             assert sight.probability == pytest.approx(p, rel=1e-4)
             assert sight.known == known
@@ -148,7 +150,6 @@ def test_recorded_traces_are_read_and_no_model_is_loaded(
 
 def test_a_decode_that_does_not_repeat_is_said(home: Path) -> None:
     rewrite(home / "a" / "answers.jsonl", text=lambda line: line["text"] + "?")
-    rewrite(home / "a" / "grades.jsonl")
     _, found = explain(open_run(home / "a"), open_run(home / "b"))
     assert not any(one.repeated for one in found)
 

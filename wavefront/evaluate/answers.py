@@ -102,14 +102,14 @@ def produce(
         mine = _mine(division, setup.shard)
         _open(home, setup, decides, len(mine), about.environment)
         keys = {item: run.key_of(decides, samples[item]) for item in mine}
-        with lines.Lines(home / run.ANSWERS) as out:
+        with lines.Lines(home / run.ANSWERS) as out, lines.Lines(home / run.TIMINGS) as timings:
             known = {*lines.by_key(out.found, out.file)}
             if strange := known - {*keys.values()}:
                 raise RunError(
                     f"{out.file} holds {len(strange)} answers that are not of this run: choose "
                     "another --out."
                 )
-            work = _Work(home, samples, keys, known, out, progress)
+            work = _Work(home, samples, keys, known, out, timings, progress)
             work.note_too_long([item for item in division.too_long if item in keys], about)
             jobs = _jobs(setup, division, work)
             for done in engine.decode(jobs):
@@ -177,6 +177,7 @@ class _Work:
     keys: Mapping[int, str]
     known: set[str]
     out: lines.Lines
+    timings: lines.Lines
     progress: Progress
     made: int = 0
 
@@ -208,8 +209,7 @@ class _Work:
                 file = self.home / run.TRACES / f"{self.keys[item]}.npz"
                 tracefile.save(done.trace.row(row), file)
             self._put(item, {**reply._asdict(), "width": batch.width, "batch": batch.number})
-        with lines.Lines(self.home / run.TIMINGS) as timings:
-            timings.append(timing)
+        self.timings.append(timing)
 
     def _put(self, item: int, record: Mapping[str, Any]) -> None:
         sample, key = self.samples[item], self.keys[item]
