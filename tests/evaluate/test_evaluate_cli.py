@@ -9,6 +9,7 @@ import pytest
 from commands import records, refused, run
 from toy_runs import rewrite
 
+from wavefront.cli.asking import over
 from wavefront.evaluate import open_run
 
 SMALL = ("--task", "boolean_expressions", "--items", "5", "--style", "bare", "-n", "8", "-b", "2")
@@ -146,3 +147,41 @@ def test_code_is_run_only_where_that_is_accepted(tmp_path: Path) -> None:
     assert told["runs"][0]["results"]["code"]["correct,none"] == 0
     (line,) = (json.loads(one) for one in (tmp_path / "run/grades.jsonl").read_text().splitlines())
     assert isinstance(line["layers"], list)
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({}, {"max_new_tokens": 64, "steps": 64, "block_length": 8, "logits_eos_inf": True}),
+        ({"schedule": "standard"}, {"max_new_tokens": 64, "steps": 64, "logits_eos_inf": True}),
+        ({"gen_length": 9}, {"block_length": 8, "logits_eos_inf": True}),
+        ({"max_new_tokens": 9, "steps": 3}, {"block_length": 8, "logits_eos_inf": True}),
+        ({"eos": "keep"}, {"max_new_tokens": 64, "steps": 64, "block_length": 8}),
+        ({"eos_policy": "keep", "alg": "origin"}, {"max_new_tokens": 64, "steps": 64}),
+    ],
+)
+def test_what_is_given_wins_over_a_preset(given: dict, left: dict) -> None:
+    preset = {"max_new_tokens": 64, "steps": 64, "block_length": 8, "logits_eos_inf": True}
+    assert over(preset, given) == left | given
+
+
+def test_a_preset_sets_the_options_and_how_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wavefront import tasks
+
+    def preset(name: str, task: str) -> dict:
+        assert (name, task) == ("mine", "boolean_expressions")
+        return {"schedule": "block(size=2)", "max_new_tokens": 6, "steps": 6, "style": "bare"}
+
+    monkeypatch.setattr(tasks, "preset", preset, raising=False)
+    given = ("--task", "boolean_expressions", "--items", "2", "--preset", "mine")
+    run("answers", *given, "--out", str(tmp_path / "a"))
+    run("answers", *given, "--out", str(tmp_path / "b"), "-s", "standard", "-n", "4")
+    a, b = (open_run(tmp_path / name).decides for name in "ab")
+    assert (a["options"]["schedule"], a["options"]["steps"]) == ("block(size=2)", 6)
+    assert b["options"]["schedule"].startswith("standard")
+    assert b["options"]["steps"] == 4
+    assert a["ask"]["style"] == "bare"
+    monkeypatch.delattr(tasks, "preset")
+    assert "has no presets" in refused("answers", *given, "--out", str(tmp_path / "c"))

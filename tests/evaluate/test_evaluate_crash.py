@@ -36,7 +36,7 @@ def start(out: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == code, err
     return out + err
 
@@ -48,7 +48,7 @@ def lines(out: Path) -> list[bytes]:
 
 def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
     """Until so many answers are there, or the process has ended."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while len(lines(out)) < count and process.poll() is None:
         assert time.monotonic() < until, process.communicate()
         time.sleep(0.002)

@@ -187,6 +187,15 @@ def loader_of(model: ModelOptions, engine: EngineOptions) -> Loader:
     )
 
 
+# Options that say one thing between them: whoever gives one of a group overrides the whole group.
+TOGETHER = (
+    {"schedule", "block_length", "max_wave_size", "radius", "alg", "eps", "alg_temp"},
+    {"eos", "logits_eos_inf", "confidence_eos_eot_inf"},
+    {"priority", "remasking", "alg"},
+    {"order_noise", "alg_temp"},
+)
+
+
 def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of decoding, and of asking, that a preset has for a task."""
     if name is None:
@@ -199,13 +208,19 @@ def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, An
     find = getattr(tasks, "preset", None)
     if find is None:
         raise OptionError("This version has no presets: give the options themselves.")
-    found = find(name, task)
-    asks = {field.name for field in fields(Ask)}
-    options = dict(getattr(found, "options", found if isinstance(found, dict) else {}))
-    ask = getattr(found, "ask", {})
-    told = (
-        {n: getattr(ask, n) for n in asks if hasattr(ask, n)} if not isinstance(ask, dict) else ask
-    )
-    told = {n: v for n, v in told.items() if v != getattr(Ask(), n)}
-    told |= {n: options.pop(n) for n in asks & options.keys() - {"seed"}}
-    return options, told
+    found = dict(find(name, task))
+    asks = {field.name for field in fields(Ask)} - {"seed"}  # a seed is that of the decode
+    return found, {one: found.pop(one) for one in asks & found.keys()}
+
+
+def over(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a preset, less what was given in place of them, and what was given."""
+    from wavefront.options import ALIASES
+
+    named = {ALIASES.get(name, name): value for name, value in given.items()}
+    gone = {*named}
+    for group in TOGETHER:
+        gone |= group if group & named.keys() else set()
+    if "max_new_tokens" in named and preset.get("steps") == preset.get("max_new_tokens"):
+        gone.add("steps")  # a token each, of however many
+    return {n: v for n, v in preset.items() if n not in gone} | given

@@ -20,6 +20,7 @@ from wavefront.cli.asking import (
     RunOptions,
     SeveralOptions,
     loader_of,
+    over,
     preset_of,
 )
 from wavefront.cli.decode import EOS, settled
@@ -155,7 +156,7 @@ def _produce(
         own, asked = preset_of(where.preset, task)
         for schedule in _once("schedule", decoding.schedule or [None]):
             one: Any = replace(decoding, schedule=schedule)
-            options = settled(own | given(one) | given(length))
+            options = settled(over(own, given(one) | given(length)))
             setups[_name(task, schedule, setups)] = Setup(
                 task=task,
                 ask=ask.ask(**asked),
