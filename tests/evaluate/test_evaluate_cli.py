@@ -141,12 +141,13 @@ def test_code_is_run_only_where_that_is_accepted(tmp_path: Path) -> None:
     run("answers", "--task", "code", "--items", "1", "-n", "4", "--out", out)
     from wavefront import tasks
 
-    if not getattr(tasks.load("code"), "executes", False):  # a sandbox may be there, or not
+    if not hasattr(tasks.load("code"), "executes"):  # otherwise there may be a sandbox
         assert "sandbox" in refused("grade", out)
     (told,) = records(run("grade", out, "--i-accept-unsandboxed", "--json"))
     assert told["runs"][0]["results"]["code"]["correct,none"] == 0
     (line,) = (json.loads(one) for one in (tmp_path / "run/grades.jsonl").read_text().splitlines())
-    assert isinstance(line["layers"], list)
+    assert told["runs"][0]["results"]["code"]["sandbox"] == [line["layers"]]
+    assert "code was run inside" in run("grade", out, "--i-accept-unsandboxed").stdout
 
 
 @pytest.mark.parametrize(

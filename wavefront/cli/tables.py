@@ -39,15 +39,15 @@ def print_runs(runs: Sequence[Run]) -> None:
 
 
 def _notes(run: Run) -> list[str]:
-    from wavefront.evaluate.summary import cost
+    from wavefront.evaluate.summary import cost, layers_of
 
     took, notes = cost(run), []
     if not run.finished:
         notes.append(f"only {len(run.answers)} of {run.expected} answers are there.")
     if took["too_long"]:
         notes.append(f"{took['too_long']} prompts had no room in the model and count as wrong.")
-    if took["unsandboxed"]:
-        notes.append(f"{took['unsandboxed']} answers were run without a sandbox.")
+    for layers in layers_of(run) or ():
+        notes.append(f"code was run inside {', '.join(layers) or 'no sandbox at all'}.")
     return notes
 
 

@@ -102,9 +102,8 @@ def _line(key: str, answer: Mapping[str, Any], sample: Sample, task: Any) -> dic
         "target": sample.target,
         "how": made.how,
     }
-    layers = getattr(made, "layers", None)
-    if layers is not None or getattr(task, "executes", hasattr(task, "allow_unsandboxed")):
-        told["layers"] = list(layers or ())
+    if getattr(task, "executes", hasattr(task, "allow_unsandboxed")):
+        told["layers"] = list(getattr(made, "layers", ()))  # what stood around the code
     return told
 
 

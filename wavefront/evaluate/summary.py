@@ -26,7 +26,7 @@ def summarise(run: Run) -> dict[str, Any]:
         results[f"{metric}_stderr,{filter}"] = found.error
         results[f"{metric}_interval,{filter}"] = [found.low, found.high]
     return {
-        "results": {name: results | cost(run)},
+        "results": {name: results | cost(run) | {"sandbox": layers_of(run)}},
         "configs": {name: {"task": name, **decides["ask"], "items": decides["task"]["items"]}},
         "versions": {name: decides["task"]["version"]},
         "n-shot": {name: decides["ask"]["shots"]},
@@ -71,5 +71,15 @@ def cost(run: Run) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "tokens_per_second": sum(one["tokens"] for one in timed) / seconds if seconds else None,
         "too_long": len(run.answers) - len(asked),
-        "unsandboxed": sum(line.get("layers") == [] for line in run.grades.values()),
     }
+
+
+def layers_of(run: Run) -> list[list[str]] | None:
+    """What stood around the code that was run, in each of its kinds; None where none was run."""
+    told = [line["layers"] for line in run.grades.values() if "layers" in line and _was_run(line)]
+    kinds = {tuple(one) for one in told}
+    return [list(one) for one in sorted(kinds)] if told else None
+
+
+def _was_run(line: dict[str, Any]) -> bool:
+    return line.get("how") != "not asked"
