@@ -13,8 +13,9 @@ from toy_runs import ENGINE, LOADER, OPTIONS, made, ordered, rewrite, setup
 import wavefront
 from wavefront import tasks, tracefile
 from wavefront.errors import OptionError, RunError, WavefrontError
-from wavefront.evaluate import Local, Worker, fingerprint, merge, open_run, produce, runs_in
+from wavefront.evaluate import Local, Worker, fingerprint, grade, merge, open_run, produce, runs_in
 from wavefront.evaluate.batches import Shard
+from wavefront.evaluate.worker import Prompt
 from wavefront.task import Ask
 
 
@@ -38,7 +39,7 @@ def test_a_run_has_every_item_once_with_what_it_takes_to_explain_it(whole: Path)
     for line in run.answers.values():
         assert len(line["tokens"]) <= 8
         assert line["forwards"] == 8
-        assert line["prompt_hash"] == fingerprint.digest(line["prompt"])
+        assert line["prompt_hash"] == fingerprint.digest([line["prompt"], ""])
     assert run.decides["options"]["schedule"] == "block(size=4)"
     assert run.decides["wavefront"] == wavefront.__version__
     assert run.environments[0]["torch"]
@@ -158,7 +159,7 @@ def test_a_bad_header_is_a_sentence(tmp_path: Path, text: str, words: str) -> No
 
 def test_a_prompt_without_room_is_recorded_and_the_others_are_answered(tmp_path: Path) -> None:
     lengths = sorted(
-        ENGINE.lengths([s.prompt for s in tasks.load("navigate").items(Ask(count=5))], False)
+        ENGINE.lengths([Prompt.of(s) for s in tasks.load("navigate").items(Ask(count=5))], False)
     )
     places = 4096 - lengths[2]
     options = {"schedule": "standard", "max_new_tokens": places, "steps": 1}
@@ -263,3 +264,45 @@ def test_a_strategy_from_outside_is_known_by_its_source() -> None:
 
     assert fingerprint.of_strategy(OutsideIn()) is not None
     assert fingerprint.of_strategy(wavefront.spec.resolve("block", "schedules")) is None
+
+
+def test_a_task_can_be_given_options(tmp_path: Path) -> None:
+    spec = "tracking_shuffled_objects(objects=3)"
+    run = made(tmp_path / "run", task=spec, ask=Ask(count=2))
+    assert run.task_spec == spec
+    plain = made(
+        tmp_path / "plain", task="tracking_shuffled_objects_three_objects", ask=Ask(count=2)
+    )
+    assert {*run.answers} == {*plain.answers}
+    assert grade(open_run(run.folder))["n-samples"][run.task]["effective"] == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["gsm(", "gsm(1)", "gsm(x=f())", "gsm(**{})", "gsm(allow_unsandboxed=True)", "(a=1)"]
+)
+def test_a_task_is_parsed_and_never_evaluated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionError, match=r"A task is written|cannot be asked|no task"):
+        made(tmp_path / "run", task=text)
+
+
+def test_a_hole_is_filled_with_what_follows_it_in_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tasks.load("boolean_expressions")
+    samples = [
+        replace(sample, extra={"suffix": f"and so on {n}" * n})
+        for n, sample in enumerate(task.items(Ask(count=5, style="bare")))
+    ]
+    monkeypatch.setattr(type(task), "items", lambda self, ask: samples)
+    run = made(tmp_path / "run")
+    lm = ENGINE.worker.lm
+    assert len({line["prompt_hash"] for line in run.answers.values()}) == 5
+    for line in run.answers.values():
+        after = f" {line['suffix']}" if "suffix" in line else ""
+        options = {name: v for name, v in OPTIONS.items() if name != "max_new_tokens"}
+        whole = lm.infill(f"{line['prompt']}<mask:8>{after}", **options)
+        assert whole.tokens == line["tokens"]
+    alone = made(tmp_path / "alone", options=OPTIONS, rows=1)
+    assert {tuple(line["tokens"]) for line in alone.answers.values()} == {
+        tuple(line["tokens"]) for line in run.answers.values()
+    }

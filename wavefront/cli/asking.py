@@ -27,7 +27,11 @@ class AskOptions:
 
     task: Annotated[
         list[str] | None,
-        _task("NAME", "A task, such as gsm; may be given again, for a run each.", "--task"),
+        _task(
+            "NAME",
+            "A task, such as gsm, or with options in brackets; may be given again, for a run each.",
+            "--task",
+        ),
     ] = None
     items: Annotated[
         int | None,

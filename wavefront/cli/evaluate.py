@@ -142,8 +142,8 @@ def _produce(
     engine: EngineOptions,
     output: PlainOptions,
 ) -> list[Run]:
-    from wavefront import tasks
     from wavefront.evaluate import Setup, open_run, produce
+    from wavefront.evaluate.asked import open_task
     from wavefront.evaluate.batches import Shard
 
     if where.out is None:
@@ -152,8 +152,8 @@ def _produce(
     loader, shard = loader_of(model, engine), Shard.parse(where.shard)
     setups: dict[str, Setup] = {}
     for task in _once("task", ask.task or ["gsm"]):
-        tasks.load(task)  # a wrong name is told before the model is loaded
-        own, asked = preset_of(where.preset, task)
+        named = open_task(task).name  # a wrong one is told before the model is loaded
+        own, asked = preset_of(where.preset, named)
         for schedule in _once("schedule", decoding.schedule or [None]):
             one: Any = replace(decoding, schedule=schedule)
             options = settled(over(own, given(one) | given(length)))
@@ -185,7 +185,8 @@ def _once(what: str, named: list[Any]) -> list[Any]:
 
 def _name(task: str, schedule: str | None, taken: Collection[str]) -> str:
     """A folder's name for a task under a strategy, none of those taken."""
-    name = f"{task}--{re.sub(r'[^A-Za-z0-9.=]+', '-', schedule or 'wavefront').strip('-')}"
+    parts = (task, schedule or "wavefront")
+    name = "--".join(re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts)
     return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if one not in taken)
 
 

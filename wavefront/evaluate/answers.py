@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import wavefront
-from wavefront import tasks, tracefile
-from wavefront.errors import OptionError, RunError, WavefrontWarning, one_of, whole
+from wavefront import tracefile
+from wavefront.errors import RunError, WavefrontWarning, one_of, whole
 from wavefront.evaluate import fingerprint, lines, run
+from wavefront.evaluate.asked import samples_of
 from wavefront.evaluate.batches import RULE, WHOLE, Division, Shard, divide
 from wavefront.evaluate.engine import Engine
-from wavefront.evaluate.worker import About, Done, Job, Loader
+from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt
 from wavefront.task import Ask, Sample
 
 Progress = Callable[[int, int], None]  # answers there are, answers there will be
@@ -24,7 +25,7 @@ Progress = Callable[[int, int], None]  # answers there are, answers there will b
 class Setup:
     """What is asked, and how it is decoded."""
 
-    task: str
+    task: str  # name, or name(option=value)
     ask: Ask = field(default_factory=Ask)
     options: Mapping[str, Any] = field(default_factory=dict)  # those of wavefront.Options
     rows: int = 8  # decoded at once
@@ -47,19 +48,6 @@ class Tally(NamedTuple):
     expected: int
 
 
-def samples_of(name: str, ask: Ask) -> tuple[Any, list[Sample]]:
-    """A task and its items; refused when there are none, or two of one name."""
-    task: Any = tasks.load(name)
-    samples = task.items(ask)
-    if not samples:
-        raise OptionError(f"{name} has no items of this kind: ask for another --split or --items.")
-    ids = [sample.id for sample in samples]
-    if len({*ids}) < len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
-        raise OptionError(f"{name} has two items of the name {twice!r}: mend its data.")
-    return task, samples
-
-
 def decides_of(setup: Setup, about: About, task: Any, samples: Sequence[Sample]) -> dict[str, Any]:
     """Everything that decides the answers."""
     ask = asdict(setup.ask)
@@ -74,6 +62,7 @@ def decides_of(setup: Setup, about: About, task: Any, samples: Sequence[Sample])
         "code": fingerprint.of_code(),
         "task": {
             "name": task.name,
+            "spec": setup.task,
             "version": str(task.version),
             "count": len(samples),
             "items": run.items_digest(samples),
@@ -84,7 +73,7 @@ def decides_of(setup: Setup, about: About, task: Any, samples: Sequence[Sample])
 
 def division_of(setup: Setup, engine: Engine, about: About, samples: Sequence[Sample]) -> Division:
     """The batches of a run; a function of its header and its items."""
-    lengths = engine.lengths([sample.prompt for sample in samples], setup.raw)
+    lengths = engine.lengths([Prompt.of(sample) for sample in samples], setup.raw)
     places = about.options["max_new_tokens"]
     return divide(lengths, rows=setup.rows, places=places, room=about.room)
 
@@ -156,7 +145,7 @@ def _jobs(setup: Setup, division: Division, work: _Work) -> list[Job]:
     return [
         Job(
             batch.number,
-            [work.samples[item].prompt for item in batch.items],
+            [Prompt.of(work.samples[item]) for item in batch.items],
             batch.width,
             setup.rows,
             dict(setup.options),
@@ -214,7 +203,9 @@ class _Work:
     def _put(self, item: int, record: Mapping[str, Any]) -> None:
         sample, key = self.samples[item], self.keys[item]
         named = {"key": key, "id": sample.id, "prompt": sample.prompt}
-        named["prompt_hash"] = fingerprint.digest(sample.prompt)
+        named["prompt_hash"] = run.prompt_hash(sample)
+        if suffix := Prompt.of(sample).suffix:
+            named["suffix"] = suffix
         self.out.append({**named, **record})
         self.known.add(key)
         self.made += 1

@@ -25,7 +25,7 @@ from wavefront.errors import (
     whole,
 )
 from wavefront.evaluate.run import differences
-from wavefront.evaluate.worker import About, Done, Job, Loader, Worker
+from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt, Worker
 
 PATIENCE = 60.0  # seconds without any worker before it is said what is waited for
 
@@ -115,7 +115,7 @@ class Cluster:
     def about(self, options: Mapping[str, Any]) -> About:
         return self._ask(lambda worker: worker.about.remote(dict(options)))
 
-    def lengths(self, prompts: Sequence[str], raw: bool) -> list[int]:
+    def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
         return self._ask(lambda worker: worker.lengths.remote(list(prompts), raw))
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:

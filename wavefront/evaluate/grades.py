@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wavefront import tasks
 from wavefront.errors import OptionError, RunError
 from wavefront.evaluate import lines, run, summary
+from wavefront.evaluate.asked import open_task
 from wavefront.evaluate.fingerprint import digest
 from wavefront.evaluate.run import Run
 from wavefront.task import Grade, Sample
@@ -28,7 +28,7 @@ def grade(
 
     `again` forgets the grades that are there; they are refused when another version made them.
     """
-    task = load(there, allow_unsandboxed=allow_unsandboxed)
+    task = open_task(there.task_spec, allow_unsandboxed=allow_unsandboxed)
     samples = _samples(there, task, data)
     with lines.held(there.folder):
         if not there.answers:
@@ -47,20 +47,12 @@ def grade(
     return made
 
 
-def load(there: Run, *, allow_unsandboxed: bool = False) -> Any:
-    """The task of a run, of the version that asked; the risk of code is passed on."""
-    task: Any = tasks.load(there.task)
-    if allow_unsandboxed and hasattr(task, "allow_unsandboxed"):
-        task = tasks.load(there.task, allow_unsandboxed=True)
-    return task
-
-
 def _samples(there: Run, task: Any, data: str) -> dict[str, Sample]:
     """The items of a run by their names; refused when they are not those that were asked."""
     samples = {sample.id: sample for sample in task.items(there.ask(data))}
     for answer in there.answers.values():
         sample = samples.get(answer.get("id", ""))
-        if sample is None or digest(sample.prompt) != answer.get("prompt_hash"):
+        if sample is None or run.prompt_hash(sample) != answer.get("prompt_hash"):
             raise RunError(
                 f"{there.folder} answers {answer.get('id')!r}, and {there.task} as it is here has "
                 "no such item or asks it otherwise: give the --data it was made with."

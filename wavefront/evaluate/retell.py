@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from wavefront import spec, tracefile
 from wavefront.errors import RunError, SpecError, WavefrontWarning
 from wavefront.evaluate import fingerprint, run
-from wavefront.evaluate.answers import samples_of
+from wavefront.evaluate.asked import samples_of
 from wavefront.evaluate.batches import Division, divide
 from wavefront.evaluate.run import Run
-from wavefront.evaluate.worker import Done, Job, Loader, Worker
+from wavefront.evaluate.worker import Done, Job, Loader, Prompt, Worker
 from wavefront.trace import Trace
 
 
@@ -31,7 +31,7 @@ class _Source:
     run: Run
     worker: Worker
     division: Division
-    prompts: list[str]  # of all items, in their order
+    prompts: list[Prompt]  # of all items, in their order
     place: Mapping[str, tuple[int, int]]  # item -> its batch and its row
     last: Done | None = None  # neighbours are asked for one after another
 
@@ -105,10 +105,10 @@ class Retelling:
                 WavefrontWarning,
                 stacklevel=2,
             )
-        _, samples = samples_of(of.task, of.ask(self.data))
+        _, samples = samples_of(of.task_spec, of.ask(self.data))
         if run.items_digest(samples) != decides["task"]["items"]:
             raise RunError(f"{of.folder} asked other items than {of.task} has here: give --data.")
-        prompts = [sample.prompt for sample in samples]
+        prompts = [Prompt.of(sample) for sample in samples]
         division = divide(
             worker.lengths(prompts, decides["raw"]),
             rows=decides["batch"]["rows"],

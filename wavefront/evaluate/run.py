@@ -42,6 +42,11 @@ class Run:
         return self.decides["task"]["name"]
 
     @property
+    def task_spec(self) -> str:
+        """The task with its options, as it was asked for."""
+        return self.decides["task"]["spec"]
+
+    @property
     def schedule(self) -> str:
         return self.decides["options"]["schedule"]
 
@@ -88,12 +93,17 @@ class Run:
 def key_of(decides: Mapping[str, Any], sample: Sample) -> str:
     """What an answer is known by: a hash of everything that decides it."""
     parts = {name: value for name, value in decides.items() if name not in ("task", "ask")}
-    return digest([parts, sample.id, sample.prompt])
+    return digest([parts, sample.id, prompt_hash(sample)])
+
+
+def prompt_hash(sample: Sample) -> str:
+    """Of the words that an item is asked in, those after a hole included."""
+    return digest([sample.prompt, str(sample.extra.get("suffix", ""))])
 
 
 def items_digest(samples: Sequence[Sample]) -> str:
     """Of which items are asked, and how."""
-    return digest([[sample.id, digest(sample.prompt)] for sample in samples])
+    return digest([[sample.id, prompt_hash(sample)] for sample in samples])
 
 
 def open_run(folder: str | Path) -> Run:
@@ -122,8 +132,8 @@ def _check(header: Mapping[str, Any], file: Path) -> None:
     """Refuse a header that lacks what everything after this reads from it."""
     try:
         decides, shard = header["decides"], header["shard"]
-        names = (decides["task"]["name"], decides["task"]["version"])
-        names += (decides["task"]["items"], decides["options"]["schedule"])
+        names = [decides["task"][name] for name in ("name", "spec", "version", "items")]
+        names.append(decides["options"]["schedule"])
         numbers = (*shard, header["answers"], decides["batch"]["rows"])
         Ask(**decides["ask"])
         good = all(isinstance(one, str) for one in names) and len(shard) == 2

@@ -13,11 +13,12 @@ import torch
 from torch.nn.functional import pad
 
 from wavefront import builtin, lm
-from wavefront.canvas import Canvas, blank
+from wavefront.canvas import Canvas, infill
 from wavefront.decoding import Decoding
 from wavefront.evaluate import fingerprint
 from wavefront.files import locate
-from wavefront.text import prompt_ids
+from wavefront.task import Sample
+from wavefront.text import Tokenizer, prompt_ids
 from wavefront.trace import Trace
 
 
@@ -66,11 +67,29 @@ class About(NamedTuple):
     environment: dict[str, Any]
 
 
+class Prompt(NamedTuple):
+    """What is put to a model: a text to answer, or one with a hole that more text follows."""
+
+    text: str
+    suffix: str = ""
+
+    @classmethod
+    def of(cls, sample: Sample) -> Prompt:
+        """As a task asks it; what follows a hole stands in `extra["suffix"]`."""
+        return cls(sample.prompt, str(sample.extra.get("suffix", "")))
+
+    def ids(self, tokenizer: Tokenizer, raw: bool) -> tuple[list[int], list[int]]:
+        """What stands before the places to fill, and after them; a text with a hole is raw."""
+        before = prompt_ids(tokenizer, self.text, raw=raw or bool(self.suffix))
+        spaced = self.suffix if self.suffix[:1].isspace() else f" {self.suffix}"
+        return before, tokenizer.encode(spaced) if self.suffix else []
+
+
 class Job(NamedTuple):
     """A batch to be answered."""
 
     number: int
-    prompts: Sequence[str]
+    prompts: Sequence[Prompt]
     width: int
     rows: int  # as many as there are, the rest being copies of the last prompt
     options: Mapping[str, Any]
@@ -136,25 +155,31 @@ class Worker:
             self._environment,
         )
 
-    def lengths(self, prompts: Sequence[str], raw: bool) -> list[int]:
+    def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
         """Of the prompts, in tokens, as they are put to the model."""
-        return [len(prompt_ids(self.lm.tokenizer, one, raw=raw)) for one in prompts]
+        return [sum(map(len, one.ids(self.lm.tokenizer, raw))) for one in prompts]
 
     def decode(self, job: Job) -> Done:
         """Answer a batch, in the shape that the job asks for."""
         began = time.monotonic()
         model, made = self.lm.model, self.lm.plan(**job.options)
-        ids = [prompt_ids(self.lm.tokenizer, one, raw=job.raw) for one in job.prompts]
+        ids = [one.ids(self.lm.tokenizer, job.raw) for one in job.prompts]
         ids += [ids[-1]] * (job.rows - len(ids))
+        hole = [model.mask_id] * made.length
+        rows = [[*before, *hole, *after] for before, after in ids]
+        holes = [
+            [False] * len(before) + [True] * len(hole) + [False] * len(after)
+            for before, after in ids
+        ]
         given = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
-        board = widened(blank(ids, made.length, **given), job.width + made.length, model.pad_id)
+        board = widened(infill(rows, holes, **given), job.width + made.length, model.pad_id)
         stream = lm.Stream(self.lm, Decoding(model, board, made, record=job.trace))
         for _ in stream:
             pass
         answers = stream.completions[: len(job.prompts)]
         replies = [
             Reply(one.text, one.tokens, one.finish_reason, one.forwards, one.steps, len(row))
-            for one, row in zip(answers, ids, strict=False)
+            for one, (row, _) in zip(answers, ids, strict=False)
         ]
         seconds = time.monotonic() - began
         here = (fingerprint.here(), self._environment)
