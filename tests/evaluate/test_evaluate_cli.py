@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,11 @@ def test_bad_input_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert words in refused(*args)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'wavefront[ray]'" in refused("answers", "--engine", "ray", "--out", "x")
 
 
 def test_a_run_needs_a_place_and_each_strategy_once() -> None:

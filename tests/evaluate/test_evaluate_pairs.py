@@ -15,7 +15,7 @@ from wavefront.errors import RunError
 from wavefront.evaluate import difference, explain, grade, open_run, partings
 from wavefront.task import Ask
 
-WAVE = OPTIONS | {"schedule": "wavefront(size=4, radius=1)"}
+OTHER = OPTIONS | {"schedule": "standard"}
 
 
 def flip(folder: Path, *wrong: int) -> None:
@@ -27,7 +27,7 @@ def flip(folder: Path, *wrong: int) -> None:
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("runs")
-    for name, options in (("a", OPTIONS), ("b", WAVE)):
+    for name, options in (("a", OPTIONS), ("b", OTHER)):
         grade(made(home / name, options=options))
     flip(home / "a", 0, 1)
     flip(home / "b", 1, 4, 5, 6)
@@ -98,7 +98,7 @@ def test_partings_are_where_the_decodes_part(home: Path) -> None:
     lm = ENGINE.worker.lm
     for one in found:
         assert one.repeated
-        commits = [_commits(lm, one.item.prompt, options) for options in (OPTIONS, WAVE)]
+        commits = [_commits(lm, one.item.prompt, options) for options in (OPTIONS, OTHER)]
         other = {
             slot: min(side[slot][0] for side in commits)
             for slot in range(8)
@@ -134,7 +134,7 @@ def _commits(lm: wavefront.LM, prompt: str, options: dict) -> list[tuple[int, in
 def test_recorded_traces_are_read_and_no_model_is_loaded(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, options in (("a", OPTIONS), ("b", WAVE)):
+    for name, options in (("a", OPTIONS), ("b", OTHER)):
         run = made(tmp_path / name, options=options, trace="full")
         shutil.copy(home / name / "grades.jsonl", run.folder)
     again = explain(open_run(home / "a"), open_run(home / "b"))[1]
@@ -182,3 +182,25 @@ def test_traces_that_come_to_the_same_do_not_part(home: Path) -> None:
     trace = lm.generate("Hi", trace="full", **OPTIONS).trace
     item = difference(open_run(home / "a"), open_run(home / "b")).changed[0]
     assert partings.part(item, trace, trace) is None
+
+
+def test_the_first_commit_that_matters_need_not_be_the_leftmost(home: Path) -> None:
+    lm, leftmost = ENGINE.worker.lm, []
+    item = difference(open_run(home / "a"), open_run(home / "b")).changed[0]
+    for seed in range(8):
+        sides = [
+            {"schedule": "standard", "max_new_tokens": 8, "priority": "random", "seed": one}
+            for one in (seed, seed + 100)
+        ]
+        traces = [lm.generate("Hi", trace=True, **options).trace for options in sides]
+        found = partings.part(item, *traces)
+        one, two = (_commits(lm, "Hi", options) for options in sides)
+        other = {n: min(one[n][0], two[n][0]) for n in range(8) if one[n][1] != two[n][1]}
+        if found is None:
+            assert other == {}
+            continue
+        assert min(found.first.step, found.second.step) == min(other.values())
+        assert other[found.slot] == min(other.values())
+        leftmost.append(found.slot == min(other))
+    assert leftmost
+    assert not all(leftmost)
