@@ -38,6 +38,7 @@ THIRD_PARTY = {
     "lm_eval": {"harness"},
     "tqdm": {"harness"},
     "transformers": {"harness"},
+    "ray": {"evaluate"},
 }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wavefront.errors import OptionError as OptionError
     from wavefront.errors import PromptError as PromptError
     from wavefront.errors import ReportError as ReportError
+    from wavefront.errors import RunError as RunError
     from wavefront.errors import SpecError as SpecError
     from wavefront.errors import TraceError as TraceError
     from wavefront.errors import WavefrontError as WavefrontError
@@ -73,6 +74,7 @@ _HOME = {
     "PromptError": "errors",
     "ReportError": "errors",
     "Request": "seats",
+    "RunError": "errors",
     "Schedule": "schedule",
     "Seat": "seats",
     "Slots": "slots",

@@ -52,11 +52,11 @@ class Cached:
     ) -> tuple[Rows, Sequence[Step], Flags]:
         length = rows.canvas.tokens.shape[1]
         size = self.policy.window(width, self.places)
-        due = self.stored is None or self.age >= self.policy.refresh or size >= length
+        sight = self._span.size(config, rows) if self._span else length
+        due = self.stored is None or self.age >= self.policy.refresh or size >= sight
         full = self._wanted(rows) or due
         self.age = 1 if full else self.age + 1
         stored = self.stored or Stored(rows.canvas.tokens, rows.step, rows.score[:, 0])
-        sight = self._span.size(config, rows) if self._span else length
 
         def step(tree: tuple[Rows, Stored]) -> tuple[Any, Any]:
             fixed = (width, padded, self.kv)

@@ -38,6 +38,10 @@ class ReportError(WavefrontError):
     """A run directory, or something in it, cannot be shown."""
 
 
+class RunError(WavefrontError):
+    """The directory of an evaluation is foreign, damaged, busy, or of another configuration."""
+
+
 class NumericalError(WavefrontError):
     """The model produced NaN: decoding stops and says at which step."""
 

@@ -91,6 +91,10 @@ class LM:
             raise OptionError(f"{text!r} is {len(ids)} tokens of this model: name a single one.")
         return ids[0]
 
+    def plan(self, **options: Unpack[Options]) -> Plan:
+        """The options as they are settled for this model, everything said."""
+        return plan(options, source(self.model, self.stop_ids, self._id_of))
+
     def generate(
         self,
         prompt: Any,

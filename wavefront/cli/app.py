@@ -24,10 +24,12 @@ from wavefront.cli import (
     chat,
     compare,
     demo,
+    evaluate,
     forks,
     generate,
     harness,
     measure,
+    pairs,
     report,
     shelves,
     trace,
@@ -187,6 +189,12 @@ _add(report.report, report.EXAMPLES)
 _add(harness.lm_eval, harness.LM_EVAL_EXAMPLES, harness.SETTINGS)
 _add(harness.lm_eval_tasks, harness.TASKS_EXAMPLES)
 _add(harness.bertscore, harness.BERTSCORE_EXAMPLES)
+_add(evaluate.evaluate, evaluate.EVAL_EXAMPLES, name="eval")
+_add(evaluate.answers, evaluate.ANSWERS_EXAMPLES)
+_add(evaluate.grade, evaluate.GRADE_EXAMPLES)
+_add(pairs.diff, pairs.DIFF_EXAMPLES)
+_add(pairs.explain, pairs.EXPLAIN_EXAMPLES)
+_add(pairs.merge, pairs.MERGE_EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")

@@ -1,0 +1,142 @@
+"""Runs that are killed: as processes of their own, by the signal that nobody can catch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import wavefront
+
+ROOT = Path(wavefront.__file__).parents[1]
+KILLS = 20
+# Small boards, so that an answer takes about as long as writing it.
+COMMAND = [
+    sys.executable, "-m", "wavefront", "answers", "-m", "toy", "--task", "boolean_expressions",
+    "--style", "bare", "--items", "120", "-n", "8", "-b", "2", "-s", "wavefront", "--threads", "1",
+]  # fmt: skip
+
+
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*COMMAND, "--out", str(out), *more],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == code, err
+    return out + err
+
+
+def lines(out: Path) -> list[bytes]:
+    file = out / "answers.jsonl"
+    return file.read_bytes().splitlines(keepends=True) if file.exists() else []
+
+
+def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """Until so many answers are there, or the process has ended."""
+    until = time.monotonic() + 300
+    while len(lines(out)) < count and process.poll() is None:
+        assert time.monotonic() < until, process.communicate()
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    finish(start(out))
+    found = lines(out)
+    assert len(found) == 120
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_a_run_is_the_unbroken_one(
+    tmp_path: Path, unbroken: list[bytes]
+) -> None:
+    rng, out, killed = random.Random(7), tmp_path / "run", []
+    for number in range(KILLS):
+        process = start(out)
+        # Some before the first new answer, while the header is written or the rest is read.
+        if number % 5:
+            wait_for(out, len(lines(out)) + rng.randrange(1, 6), process)
+        else:
+            time.sleep(rng.uniform(0, 3))
+        time.sleep(rng.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed.append(process.returncode)
+        assert {*lines(out)[:-1]} <= {*unbroken}
+    assert killed == [-signal.SIGKILL] * KILLS
+    assert 20 <= len(lines(out)) < 120
+    assert "120 of 120 answers" in finish(start(out))
+    assert sorted(lines(out)) == unbroken
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, unbroken: list[bytes]) -> None:
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for(out, 3, process)
+    process.send_signal(signal.SIGINT)
+    said = finish(process, 130)
+    assert f"What was answered is in {out}; the same command goes on." in said
+    assert "Traceback" not in said
+    finish(start(out))
+    assert sorted(lines(out)) == unbroken
+
+
+@pytest.mark.slow
+def test_a_ray_worker_killed_in_mid_run_costs_nothing(
+    tmp_path: Path, unbroken: list[bytes]
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, "--engine", "ray", "--workers", "2")
+    wait_for(out, 8, process)
+    timings = (out / "timings.jsonl").read_text().splitlines()
+    victim = int(json.loads(timings[-1])["worker"].rpartition(":")[2])
+    os.kill(victim, signal.SIGKILL)
+    assert len(lines(out)) < 120
+    said = finish(process)
+    assert "A worker was lost (1 so far)" in said
+    assert sorted(lines(out)) == unbroken
+    timings = [json.loads(one) for one in (out / "timings.jsonl").read_text().splitlines()]
+    batches = {json.loads(one)["batch"] for one in unbroken}
+    assert sorted(one["batch"] for one in timings) == sorted(batches)
+    assert len({one["worker"] for one in timings}) >= 2
+
+
+@pytest.mark.slow
+def test_too_many_lost_workers_end_a_run_that_can_go_on(
+    tmp_path: Path, unbroken: list[bytes]
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, "--engine", "ray", "--max-losses", "0")
+    wait_for(out, 4, process)
+    timings = (out / "timings.jsonl").read_text().splitlines()
+    os.kill(int(json.loads(timings[-1])["worker"].rpartition(":")[2]), signal.SIGKILL)
+    assert "1 workers were lost: the answers so far are kept" in finish(process, 1)
+    finish(start(out))
+    assert sorted(lines(out)) == unbroken
+
+
+@pytest.mark.slow
+def test_a_model_that_no_worker_finds_is_a_sentence(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    said = finish(start(out, "--engine", "ray", "-m", str(tmp_path / "nothing")), 1)
+    assert "is not a directory" in said
+    assert "Traceback" not in said
+    assert not out.exists()

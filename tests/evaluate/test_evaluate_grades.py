@@ -1,0 +1,137 @@
+"""Grading apart from answering, and the summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from toy_runs import made, rewrite
+
+from wavefront import tasks
+from wavefront.errors import OptionError, RunError
+from wavefront.evaluate import grade, grades, open_run, statistics
+from wavefront.task import Ask
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose answers were written over: four worked ones, two read loosely, two wrong."""
+    folder = made(tmp_path_factory.mktemp("runs") / "run", task="gsm", ask=Ask(count=8)).folder
+    samples = {sample.id: sample for sample in tasks.load("gsm").items(Ask(count=8))}
+    order = sorted(samples)
+
+    def text(line: dict) -> str:
+        sample, place = samples[line["id"]], order.index(line["id"])
+        if place < 4:
+            return sample.answer
+        return f"So it is {sample.target}." if place < 6 else "#### minus a lot"
+
+    rewrite(folder / "answers.jsonl", text=text)
+    return folder
+
+
+@pytest.fixture
+def run(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "run"))
+
+
+def test_both_verdicts_are_given_with_the_version(run: Path) -> None:
+    grade(open_run(run))
+    lines = sorted(open_run(run).grades.values(), key=lambda line: line["id"])
+    assert [line["strict"] for line in lines] == [True] * 4 + [False] * 4
+    assert [line["flexible"] for line in lines] == [True] * 6 + [False] * 2
+    assert [line["correct"] for line in lines] == [True] * 6 + [False] * 2
+    assert {line["version"] for line in lines} == {tasks.load("gsm").version}
+    assert all(line["target"] and line["task"] == "gsm" for line in lines)
+
+
+def test_the_summary_has_the_shape_of_lm_eval(run: Path) -> None:
+    made = grade(open_run(run))
+    assert json.loads((run / "summary.json").read_text()) == made
+    results = made["results"]["gsm"]
+    assert results["exact_match,strict-match"] == 4 / 8
+    assert results["exact_match,flexible-extract"] == 6 / 8
+    error = results["exact_match_stderr,strict-match"]
+    assert error == pytest.approx(math.sqrt(0.25 / 7))
+    assert made["n-samples"]["gsm"] == {"original": 8, "effective": 8}
+    assert made["versions"]["gsm"] == tasks.load("gsm").version
+    assert made["n-shot"]["gsm"] == 0
+    assert made["configs"]["gsm"]["style"] == "paper"
+    assert made["config"]["gen_kwargs"]["schedule"] == "block(size=4)"
+    assert made["config"]["model"] == "toy"
+    assert made["environment"][0]["python"]
+    assert results["forwards"] == 8
+    assert results["tokens_per_forward"] <= 1
+    assert results["seconds"] > 0
+
+
+def test_grading_goes_on_and_repeats_nothing(run: Path) -> None:
+    first = grade(open_run(run))
+    whole = (run / "grades.jsonl").read_bytes()
+    for end in range(0, len(whole), 97):
+        (run / "grades.jsonl").write_bytes(whole[:end])
+        assert grade(open_run(run)) == first
+        assert (run / "grades.jsonl").read_bytes() == whole
+
+
+def test_grades_of_another_version_or_answer_are_refused(run: Path) -> None:
+    first = grade(open_run(run))
+    rewrite(run / "grades.jsonl", version="0")
+    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--again"):
+        grade(open_run(run))
+    assert grade(open_run(run), again=True) == first
+    rewrite(run / "answers.jsonl", text=lambda line: line["text"] + "!")
+    with pytest.raises(RunError, match="a grade of another answer"):
+        grade(open_run(run))
+
+
+def test_items_that_were_asked_otherwise_are_refused(run: Path) -> None:
+    rewrite(run / "answers.jsonl", prompt_hash="0")
+    with pytest.raises(RunError, match="asks it otherwise"):
+        grade(open_run(run))
+
+
+def test_an_unfinished_run_is_graded_as_far_as_it_is(run: Path) -> None:
+    lines = (run / "answers.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "answers.jsonl").write_bytes(b"".join(lines[:3]))
+    assert grade(open_run(run))["n-samples"]["gsm"] == {"original": 8, "effective": 3}
+    (run / "grades.jsonl").unlink()
+    (run / "answers.jsonl").write_bytes(b"")
+    with pytest.raises(RunError, match="has no answers to grade"):
+        grade(open_run(run))
+
+
+def test_what_had_no_room_is_wrong(run: Path) -> None:
+    rewrite(run / "answers.jsonl", problem="too long")
+    made = grade(open_run(run))
+    assert made["results"]["gsm"]["correct,none"] == 0
+    assert made["results"]["gsm"]["too_long"] == 8
+    assert {line["how"] for line in open_run(run).grades.values()} == {"not asked"}
+
+
+def test_verdicts_need_grades(run: Path) -> None:
+    with pytest.raises(RunError, match="8 answers without a grade"):
+        grades.verdicts(open_run(run))
+    grade(open_run(run))
+    assert sum(grades.verdicts(open_run(run), "strict").values()) == 4
+    with pytest.raises(OptionError, match="one of correct, strict, flexible"):
+        grades.verdicts(open_run(run), "loose")
+
+
+def test_an_interval_is_wilson_s() -> None:
+    # Newcombe (1998), table I: 81 of 263, and 15 of 148.
+    for right, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
+        found = statistics.share(right, count)
+        assert (found.low, found.high) == (
+            pytest.approx(low, abs=1e-4),
+            pytest.approx(high, abs=1e-4),
+        )
+    assert statistics.share(0, 20).low == 0
+    assert statistics.share(20, 20).high == 1
+    assert statistics.share(1, 1).error == 0
+    for right, count in ((0, 0), (2, 1), (-1, 3)):
+        with pytest.raises(OptionError, match="no share"):
+            statistics.share(right, count)

@@ -1,0 +1,113 @@
+"""Tables of an evaluation: a line for each run, and what pairs of runs say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from wavefront.cli.output import stdout
+
+if TYPE_CHECKING:
+    from wavefront.evaluate.pairs import Pair
+    from wavefront.evaluate.run import Run
+
+CHANCE = 0.05  # a difference that chance makes more often than this is not called one
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """A line for each run."""
+    from wavefront.evaluate.summary import cost, shares_of
+
+    columns = ("task", "strategy", "items", "right", "95 %", "strict", "flexible", "forwards",
+               "tokens/forward", "tokens/s", "seconds")  # fmt: skip
+    rows = []
+    for run in runs:
+        shares, took = shares_of(run), cost(run)
+        found = shares["correct"]
+        row = [run.task, run.schedule, found.items, percent(found.value)]
+        row += [f"{percent(found.low)} to {percent(found.high)}"]
+        row += [percent(shares[name].value) for name in ("strict", "flexible")]
+        row += [number(took["forwards"], 1), number(took["tokens_per_forward"], 2)]
+        rows.append([*row, number(took["tokens_per_second"], 1), number(took["seconds"], 1)])
+    print_columns(columns, rows)
+    for run in runs:
+        for note in _notes(run):
+            stdout().print(Text(f"{run.folder}: {note}"), soft_wrap=True)
+
+
+def _notes(run: Run) -> list[str]:
+    from wavefront.evaluate.summary import cost, layers_of
+
+    took, notes = cost(run), []
+    if not run.finished:
+        notes.append(f"only {len(run.answers)} of {run.expected} answers are there.")
+    if took["too_long"]:
+        notes.append(f"{took['too_long']} prompts had no room in the model and count as wrong.")
+    for layers in layers_of(run) or ():
+        notes.append(f"code was run inside {', '.join(layers) or 'no sandbox at all'}.")
+    return notes
+
+
+def print_pairs(pairs: Sequence[Pair]) -> None:
+    """A line for each pair of runs."""
+    if not pairs:
+        return
+    columns = ("task", "from", "to", "items", "points", "95 %", "only the first", "only the second",
+               "p (McNemar)")  # fmt: skip
+    rows = []
+    for pair in pairs:
+        found, test = pair.comparison, pair.comparison.mcnemar
+        gap = found.gap
+        row = [pair.task, *pair.schedules, found.count, f"{100 * gap.mean:+.1f}"]
+        row.append(f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}")
+        assert test is not None  # verdicts are right or wrong
+        rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
+    print()
+    print_columns(columns, rows)
+
+
+def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Rows under their names; numbers to the right."""
+    console = stdout()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        words = all(isinstance(row[index], str) and not row[index][:1].isdigit() for row in rows)
+        left = words and not any(row[index].startswith(("+", "-")) for row in rows)
+        table.add_column(name, justify="left" if left else "right")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def verdict(pair: Pair) -> str:
+    """What a comparison says, in a sentence."""
+    found, test = pair.comparison, pair.comparison.mcnemar
+    gap = found.gap
+    assert test is not None
+    told = (
+        f"A has {percent(found.first)} right and B {percent(found.second)}: "
+        f"{100 * gap.mean:+.1f} points (95 %: {100 * gap.low:+.1f} to {100 * gap.high:+.1f}), "
+        f"exact McNemar p = {p_value(test.p)}."
+    )
+    if test.first_only + test.second_only == 0:
+        return f"{told} No verdict changed."
+    if test.p < CHANCE:
+        return f"{told} Chance alone rarely makes such a difference."
+    return f"{told} Chance alone makes such a difference often: it is not shown to be one."

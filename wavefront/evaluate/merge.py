@@ -1,0 +1,55 @@
+"""Merge: the parts that several processes made of one run, joined into the run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from wavefront.errors import OptionError, RunError
+from wavefront.evaluate import lines, run
+from wavefront.evaluate.run import Run
+
+
+def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
+    """Join shards, all of them and each finished, in a new directory."""
+    if not parts:
+        raise OptionError("There is nothing to merge: name the directories of the shards.")
+    runs = sorted((run.open_run(part) for part in parts), key=lambda one: one.shard)
+    _check(runs)
+    home = Path(out)
+    with lines.held(home):
+        if not run.is_fresh(home):
+            raise RunError(f"{home} is a run already: choose another --out.")
+        answers = [answer for one in runs for answer in one.answers.values()]
+        _write(home / run.ANSWERS, answers)
+        _write(home / run.TIMINGS, [timing for one in runs for timing in one.timings])
+        machines = [machine for one in runs for machine in one.environments]
+        _write(home / run.ENVIRONMENT, list({lines.dump(one): one for one in machines}.values()))
+        for one in runs:
+            if (one.folder / run.TRACES).is_dir():
+                shutil.copytree(one.folder / run.TRACES, home / run.TRACES, dirs_exist_ok=True)
+        joined = {"shard": [0, 1], "answers": len(answers)}
+        # Last: until the header is there, it is no run.
+        lines.write_json(home / run.HEADER, {**runs[0].header, **joined})
+    return run.open_run(home)
+
+
+def _check(runs: Sequence[Run]) -> None:
+    first = runs[0]
+    parts = first.shard.parts
+    for one in runs[1:]:
+        run.refuse_other(one.folder, first.decides, one.decides)
+    if [one.shard for one in runs] != [(number, parts) for number in range(parts)]:
+        named = ", ".join(f"{one.shard.number}/{one.shard.parts}" for one in runs)
+        raise RunError(f"The shards of one run are needed, each once, and these are {named}.")
+    for one in runs:
+        if not one.finished:
+            raise RunError(
+                f"{one.folder} has {len(one.answers)} of {one.expected} answers: finish it first."
+            )
+
+
+def _write(file: Path, records: Sequence[dict[str, object]]) -> None:
+    """Lines in order, in one piece."""
+    lines.write_text(file, "".join(sorted(f"{lines.dump(one)}\n" for one in records)))
