@@ -16,7 +16,7 @@ ORDER = [
     "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
     "chat", "text", "options", "builtin", "decoding", "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
-    "watch", "report", "studies", "cli", "__main__",
+    "watch", "report", "studies", "bench", "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.

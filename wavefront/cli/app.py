@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 import wavefront
 from wavefront.cli import (
     about,
+    bench,
     chat,
     compare,
     demo,
@@ -183,6 +184,7 @@ _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
 _add(report.report, report.EXAMPLES)
+_add(bench.bench, bench.EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")
