@@ -16,6 +16,7 @@ import torch
 # A few steps of one subject; how many it made.
 Piece = Callable[[], int]
 Tick = Callable[[str], None]
+Now = Callable[[], float]  # seconds: on the wall, or of this process alone
 
 
 class Timing(NamedTuple):
@@ -38,7 +39,7 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def spent(device: torch.device, piece: Piece) -> float:
+def spent(device: torch.device, piece: Piece, now: Now = time.perf_counter) -> float:
     """Seconds a step of one piece; nothing waits inside it that does not wait by itself.
 
     What a piece has to do before it can go on, its `ready`, is not timed.
@@ -52,9 +53,9 @@ def spent(device: torch.device, piece: Piece) -> float:
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1000 / steps
-    began = time.perf_counter()
+    began = now()
     steps = piece()
-    return (time.perf_counter() - began) / steps
+    return (now() - began) / steps
 
 
 def summary(seconds: list[float]) -> Timing:
@@ -72,6 +73,7 @@ def in_turns(
     *,
     repeats: int,
     warm_up: int = 2,
+    now: Now = time.perf_counter,
     tick: Tick = lambda what: None,
 ) -> dict[str, Timing]:
     """Every piece `repeats` times, in turns, after `warm_up` rounds that do not count."""
@@ -79,7 +81,7 @@ def in_turns(
     for number in range(warm_up + repeats):
         for name, piece in pieces.items():
             tick(name)
-            seconds = spent(device, piece)
+            seconds = spent(device, piece, now)
             if number >= warm_up:
                 found[name].append(seconds)
     return {name: summary(seconds) for name, seconds in found.items()}

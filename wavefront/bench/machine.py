@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 import wavefront
-from wavefront.bench.clock import in_turns
+from wavefront.bench.clock import Now, in_turns
 
 
 class Limits(NamedTuple):
@@ -22,7 +23,13 @@ class Limits(NamedTuple):
     bandwidth: float  # bytes a second read from memory
 
 
-def limits(device: torch.device, dtype: torch.dtype, *, repeats: int = 15) -> Limits:
+def limits(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    repeats: int = 15,
+    now: Now = time.perf_counter,
+) -> Limits:
     """The best of the repeats: a limit is what the machine can do, not what it usually does."""
     cuda = device.type == "cuda"
     side, count = (8192, 1 << 30) if cuda else (1024, 1 << 26)
@@ -45,6 +52,7 @@ def limits(device: torch.device, dtype: torch.dtype, *, repeats: int = 15) -> Li
                 "sum": times(much.sum, 8 if cuda else 1),
             },
             repeats=repeats,
+            now=now,
         )
     return Limits(2 * side**3 / found["product"].least, 4 * count / found["sum"].least)
 

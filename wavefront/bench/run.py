@@ -40,7 +40,8 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
     device, dtype = settings.model.device, settings.model.dtype
     about = machine.about(device, dtype)
     settings.tick("limits")
-    limits = machine.limits(device, dtype, repeats=5 if settings.quick else 15)
+    few = 5 if settings.quick else 15
+    limits = machine.limits(device, dtype, repeats=few, now=settings.now)
     stage = Stage(settings, limits)
     rows: list[Row] = []
     found: list[Verdict] = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wavefront.bench.clock import Tick
+from wavefront.bench.clock import Now, Tick
 from wavefront.bench.machine import device_name
 from wavefront.bench.shapes import SHAPES, random_model
 from wavefront.errors import OptionError, one_of, whole
@@ -37,6 +38,7 @@ class Settings:
     items: int = 4  # problems decoded as texts
     compile: bool = False  # also the headline shapes compiled; minutes on a CPU
     profile: Path | None = None
+    cpu_time: bool = False  # the process's own time, which others on a busy machine do not add to
     quick: bool = False
     tick: Tick = field(default=lambda what: None, compare=False)
 
@@ -52,12 +54,18 @@ class Settings:
             )
         whole("repeats", self.repeats, 1)
         whole("items", self.items, 1)
+        if self.cpu_time and self.cuda:
+            raise OptionError("cpu_time says nothing of work on a GPU: leave it out.")
         longest = self.model.max_length
         whole("prompt + places", self.given + self.places, 1, longest)
         for length in self.lengths:
             whole("lengths", length, 64, longest)
         for batch in self.batches:
             whole("batches", batch, 1)
+
+    @property
+    def now(self) -> Now:
+        return time.process_time if self.cpu_time else time.perf_counter
 
     @property
     def length(self) -> int:
@@ -91,6 +99,7 @@ class Settings:
             "items": self.items,
             "compile": self.compile,
             "quick": self.quick,
+            "cpu_time": self.cpu_time,
         }
 
 

@@ -69,7 +69,13 @@ class Stage:
         if settings.profile:
             for name, piece in pieces.items():
                 profiled(self.model.device, name, piece, settings.profile)
-        return in_turns(self.model.device, pieces, repeats=settings.repeats, tick=settings.tick)
+        return in_turns(
+            self.model.device,
+            pieces,
+            repeats=settings.repeats,
+            now=settings.now,
+            tick=settings.tick,
+        )
 
     def full_floor(self, case: Case) -> float:
         need = floors.full(

@@ -7,7 +7,6 @@ equal, or with the same strategy without a cache.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,9 +72,9 @@ def text_rows(stage: Stage) -> tuple[list[Row], list[str]]:
         ids = prompt_ids(lm.tokenizer, item.prompt)
         for name, decode in _ways(stage, lm, ids).items():
             settings.tick(name)
-            began = time.perf_counter()
+            began = settings.now()
             tokens, forwards, share = decode()
-            seconds = time.perf_counter() - began
+            seconds = settings.now() - began
             right = task.grade(item, lm.tokenizer.decode(tokens)).correct
             found.setdefault(name, []).append(Answer(seconds, forwards, share, tokens, right))
     return [_row(name, made, found, settings.places) for name, made in found.items()], []

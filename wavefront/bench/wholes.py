@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from wavefront.bench import loops
@@ -77,10 +76,10 @@ def _whole_floor(stage: Stage, case: Case) -> float:
 
 def _seconds(stage: Stage, call: Any) -> float:
     settle(stage.model.device)
-    began = time.perf_counter()
+    began = stage.settings.now()
     call()
     settle(stage.model.device)
-    return time.perf_counter() - began
+    return stage.settings.now() - began
 
 
 def curves(stage: Stage, against: str) -> list[Curve]:

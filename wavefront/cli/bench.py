@@ -84,6 +84,16 @@ def bench(
     threads: Annotated[
         int | None, option(None, "N", "Threads on the CPU; by default one a core.")
     ] = None,
+    cpu_time: Annotated[
+        bool,
+        option(
+            None,
+            "",
+            "Count the time this process computes, for a CPU that others use too; with --threads 1 "
+            "what they do matters little.",
+            "--cpu-time",
+        ),
+    ] = False,
     compile: Annotated[
         bool | None,
         option(
@@ -151,6 +161,7 @@ def bench(
         only=tuple(only or made.ROWS),
         items=items,
         profile=profile,
+        cpu_time=cpu_time,
         quick=quick,
         **settings,
     )
