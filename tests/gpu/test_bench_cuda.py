@@ -1,4 +1,4 @@
-"""The bench on a GPU: every row captured and compiled. `python tests/gpu/test_bench_cuda.py` too."""
+"""The bench on a GPU, every row captured and compiled; also a script for where pytest is not."""
 
 from __future__ import annotations
 

@@ -43,6 +43,9 @@ WAYS = {
     "text-wave-defer": Way(WAVE, "defer"),
     "text-cached-stop": Way(WAVE, "stop", "wave(refresh=32)", like="text-wave-stop"),
     "text-cached-defer": Way(WAVE, "defer", "wave(refresh=32)", like="text-wave-defer"),
+    "text-narrow-defer": Way(
+        WAVE, "defer", "wave(refresh=32, size=32, near=4)", like="text-wave-defer"
+    ),
     "text-cascade": Way(CASCADE, "defer", like="text-wave-defer"),
     "text-cascade-cached": Way(CASCADE, "defer", "wave(refresh=8)", like="text-cascade"),
 }

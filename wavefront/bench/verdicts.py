@@ -101,7 +101,11 @@ def overhead(step: Row, alone: Row) -> float:
 def _texts(named: dict[str, Row]) -> list[Verdict | None]:
     exact = [named[n] for n in ("text-standard-stop", "text-block-stop") if n in named]
     waves = [named[n] for n in ("text-wave-stop", "text-wave-defer") if n in named]
-    stored = [named[n] for n in ("text-cached-stop", "text-cached-defer") if n in named]
+    stored = [
+        named[n]
+        for n in ("text-cached-stop", "text-cached-defer", "text-narrow-defer")
+        if n in named
+    ]
     loop = "the LLaDA-style loop"
     made: list[Verdict | None] = []
     for one in (*exact, *waves):
