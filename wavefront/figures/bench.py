@@ -16,7 +16,15 @@ from wavefront.figures.style import TWO_COLUMNS, Look, Style
 TITLES = {"length": "one row", "batch": "rows together"}
 AXES = {"length": "places of the canvas", "batch": "rows of the batch"}
 _WORN = {"exact": ("blue", "^"), "cached": ("green", "o")}
-_CACHES = (("green", "o"), ("vermilion", "s"), ("blue", "^"), ("orange", "X"), ("purple", "D"))
+_CACHES = (
+    ("ink", "v"),
+    ("vermilion", "s"),
+    ("blue", "^"),
+    ("green", "o"),
+    ("purple", "D"),
+    ("orange", "X"),
+    ("sky", "P"),
+)
 
 
 class Scaled(NamedTuple):
