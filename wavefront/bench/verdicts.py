@@ -8,18 +8,22 @@ from wavefront.bench.results import Row, Verdict
 
 
 def verdicts(rows: Sequence[Row], *, cuda: bool) -> list[Verdict]:
-    """Every target that the rows say something about."""
+    """Every target that the rows say something about; those of steps are targets on a GPU."""
     named = {one.name: one for one in rows}
-    made: list[Verdict | None] = [*_references(rows)]
+    made = [*_references(rows), *_texts(named)]
+    return [*_steps(named), *_batch(named), *_overhead(named), *made] if cuda else made
+
+
+def _steps(named: dict[str, Row]) -> list[Verdict]:
+    made = []
     exact = _quickest(named, "exact-compiled", "exact")
-    if exact and cuda:
-        made.append(
-            least("exact step", "≥ 80 % of its floor", 100 * (exact.of_floor or 0), 80, exact)
-        )
+    if exact and exact.of_floor:
+        share = 100 * exact.of_floor
+        made.append(least("exact step", "≥ 80 % of its floor", share, 80, exact))
     if exact and exact.ratio:
         made.append(least("exact step", "≥ 1.4 × the LLaDA-style loop", exact.ratio, 1.4, exact))
     window = _quickest(named, "cached-32-compiled", "cached-16", "cached-32", "cached-64")
-    if window and window.floor_ms and cuda:
+    if window and window.floor_ms:
         over = window.ms / window.floor_ms
         made.append(most("cached step", "≤ 1.3 × its floor", over, 1.3, window))
     if window and window.ratio:
@@ -27,11 +31,7 @@ def verdicts(rows: Sequence[Row], *, cuda: bool) -> list[Verdict]:
     whole = named.get("end-to-end")
     if whole and whole.ratio:
         made.append(least("end to end", "≥ 6 × the LLaDA-style loop", whole.ratio, 6, whole))
-    made += _batch(named)
-    if cuda:
-        made += _overhead(named)
-    made += _texts(named)
-    return [one for one in made if one is not None]
+    return made
 
 
 def least(work: str, target: str, found: float, goal: float, of: Row | None = None) -> Verdict:
@@ -69,7 +69,7 @@ def _references(rows: Sequence[Row]) -> list[Verdict]:
     return made
 
 
-def _batch(named: dict[str, Row]) -> list[Verdict | None]:
+def _batch(named: dict[str, Row]) -> list[Verdict]:
     one = _quickest(named, "batch-1", "batch-1-compiled")
     many = _quickest(named, "batch-8", "batch-8-compiled")
     if not one or not many or not one.tokens_per_s or not many.tokens_per_s:
@@ -78,7 +78,7 @@ def _batch(named: dict[str, Row]) -> list[Verdict | None]:
     return [least("batch 8, cached", "≥ 4 × the tokens/s of batch 1", gain, 4, many)]
 
 
-def _overhead(named: dict[str, Row]) -> list[Verdict | None]:
+def _overhead(named: dict[str, Row]) -> list[Verdict]:
     pairs = (("exact", "exact-forward"), ("cached-32", "cached-forward"))
     return [
         most(
@@ -98,7 +98,7 @@ def overhead(step: Row, alone: Row) -> float:
     return 100 * (step.ms - alone.ms) / alone.ms
 
 
-def _texts(named: dict[str, Row]) -> list[Verdict | None]:
+def _texts(named: dict[str, Row]) -> list[Verdict]:
     exact = [named[n] for n in ("text-standard-stop", "text-block-stop") if n in named]
     waves = [named[n] for n in ("text-wave-stop", "text-wave-defer") if n in named]
     stored = [
@@ -107,7 +107,7 @@ def _texts(named: dict[str, Row]) -> list[Verdict | None]:
         if n in named
     ]
     loop = "the LLaDA-style loop"
-    made: list[Verdict | None] = []
+    made: list[Verdict] = []
     for one in (*exact, *waves):
         made.append(least("whole answer, exact", f"≥ 1.5 × {loop}", one.ratio or 0.0, 1.5, one))
     for one in stored:
