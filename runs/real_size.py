@@ -22,68 +22,11 @@ from safetensors.torch import save_file
 
 import wavefront
 from wavefront import stats
+from wavefront.bench.shapes import DREAM_7B, LLADA_8B
 from wavefront.decoding import begin
 from wavefront.model import family_module
 
-LLADA = {
-    "model_type": "llada",
-    "architectures": ["LLaDAModelLM"],
-    "d_model": 4096,
-    "n_layers": 32,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "multi_query_attention": None,
-    "mlp_hidden_size": 12288,
-    "mlp_ratio": 4,
-    "activation_type": "silu",
-    "block_type": "llama",
-    "block_group_size": 1,
-    "rope": True,
-    "rope_theta": 500000.0,
-    "rope_full_precision": True,
-    "alibi": False,
-    "layer_norm_type": "rms",
-    "rms_norm_eps": 1e-5,
-    "layer_norm_with_affine": True,
-    "bias_for_layer_norm": False,
-    "attention_layer_norm": False,
-    "include_bias": False,
-    "include_qkv_bias": False,
-    "input_emb_norm": False,
-    "scale_logits": False,
-    "weight_tying": False,
-    "vocab_size": 126464,
-    "embedding_size": 126464,
-    "mask_token_id": 126336,
-    "eos_token_id": 126081,
-    "pad_token_id": 126081,
-    "max_sequence_length": 4096,
-}
-DREAM = {
-    "model_type": "Dream",
-    "architectures": ["DreamModel"],
-    "hidden_size": 3584,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "intermediate_size": 18944,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-    "rope_scaling": None,
-    "vocab_size": 152064,
-    "mask_token_id": 151666,
-    "bos_token_id": 151643,
-    "eos_token_id": 151643,
-    "pad_token_id": 151643,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "use_mrope": False,
-    "torch_dtype": "bfloat16",
-}
-CONFIGS = {"llada": LLADA, "dream": DREAM}
+CONFIGS = {"llada": LLADA_8B, "dream": DREAM_7B}
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 GB = 1e9
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import random
 import sys
 import time
 from collections import defaultdict
@@ -21,56 +20,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shared import (
+    batches,
+    bootstrap,
+    common_options,
+    fit,
+    header,
+    items_of,
+    judge,
+    load_lm,
+    read_answers,
+    samples,
+)
 
 import wavefront
 from wavefront import tasks
 from wavefront.canvas import is_any
 from wavefront.decoding import begin
-from wavefront.models.transformer import Transformer
 from wavefront.task import Sample
-from wavefront.text import prompt_ids, visible
+from wavefront.text import visible
 
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
-CANVASES = (64, 96, 128, 192, 256)
-LARGE = {"gsm", "code"}  # tasks that get --items; the others get half of it
 LEFT_OUT = {"english"}
-
-
-def samples(name: str, count: int, split: str, seed: int) -> list[Sample]:
-    """Held-out items of a task, half of them in the paper's template; or the real BBH file."""
-    if split == "real":
-        return list(tasks.real_bbh(name))[:count]
-    task = tasks.load(name)
-    rng = random.Random(f"{seed} {name} {split}")
-    found: dict[str, Sample] = {}
-    for number in range(20 * count):  # a small task may have fewer distinct items than asked for
-        style = "paper" if number % 2 else "bare"
-        item = task.sample(rng, split=split, style=style)  # pyright: ignore[reportArgumentType]
-        found.setdefault(item.id, item)
-        if len(found) == count:
-            break
-    return list(found.values())
-
-
-def items_of(name: str, items: int) -> int:
-    return items if name in LARGE else items // 2
-
-
-def fit(lm: wavefront.LM, name: str, items: list[Sample], options: argparse.Namespace) -> int:
-    """The task's canvas. Real items have no worked answer: theirs is that of the held-out ones."""
-    if not any(item.answer for item in items):
-        items = samples(name, items_of(name, options.items), "held-out", options.seed)
-    longest = max((len(lm.tokenizer.encode(item.answer)) + 2 for item in items), default=128)
-    return next((n for n in CANVASES if n >= longest), CANVASES[-1])
-
-
-def batches(lm: wavefront.LM, items: list[Sample], rows: int):
-    """Items with their prompts, sorted by length so that padding is short."""
-    prompts = [prompt_ids(lm.tokenizer, item.prompt) for item in items]
-    order = sorted(range(len(items)), key=lambda i: len(prompts[i]))
-    for start in range(0, len(order), rows):
-        chosen = order[start : start + rows]
-        yield [items[i] for i in chosen], [prompts[i] for i in chosen]
 
 
 def decode(lm: wavefront.LM, prompts: list[list[int]], options: dict[str, Any]):
@@ -88,24 +59,10 @@ def decode(lm: wavefront.LM, prompts: list[list[int]], options: dict[str, Any]):
 
 
 def generate(options: argparse.Namespace) -> None:
-    lm = wavefront.load(options.model, device=options.device, dtype=options.dtype)
-    if options.compile and isinstance(lm.model, Transformer):
-        torch._dynamo.config.recompile_limit = 64
-        for block in lm.model.blocks:  # one block's code serves all, at any shape
-            block.compile(dynamic=True)
+    lm = load_lm(options)
     names = options.tasks or [name for name in tasks.names() if name not in LEFT_OUT]
-    header = {
-        "model": lm.name,
-        "version": wavefront.__version__,
-        "torch": torch.__version__,
-        "dtype": str(lm.model.dtype),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "command": " ".join(sys.argv),
-        "seed": options.seed,
-        "items": options.items,
-    }
     with gzip.open(options.out, "wt") as file:
-        file.write(json.dumps(header) + "\n")
+        file.write(json.dumps(header(lm, options)) + "\n")
         for split in options.splits:
             for name in names:
                 count = items_of(name, options.items)
@@ -159,35 +116,17 @@ def lines(lm, name, split, items, options):
 
 
 def grade(options: argparse.Namespace) -> None:
-    with gzip.open(options.answers, "rt") as file:
-        header = json.loads(next(file))
-        rows = [json.loads(line) for line in file]
+    first, rows = read_answers(options.answers)
     wanted = dict.fromkeys((row["task"], row["split"]) for row in rows)
-    known: dict[str, Sample] = {}
+    known: dict[str, tuple[str, Sample]] = {}
     for name, split in wanted:
-        count = items_of(name, header["items"])
-        known |= {item.id: item for item in samples(name, count, split, header["seed"])}
-    graders = {name: load_grader(name) for name, _ in wanted}
-    for row in rows:
-        row["correct"] = graders[row["task"]].grade(known[row["id"]], row["text"]).correct
-    text = render(header, rows)
+        count = items_of(name, first["items"])
+        known |= {item.id: (name, item) for item in samples(name, count, split, first["seed"])}
+    judge(rows, known)
+    text = render(first, rows)
     print(text)
     if options.out:
         options.out.write_text(text)
-
-
-def load_grader(name: str):
-    return tasks.load(name, allow_unsandboxed=True) if name == "code" else tasks.load(name)
-
-
-def bootstrap(differences: list[float], draws: int = 2000) -> tuple[float, float]:
-    """A paired bootstrap 95 % interval of the mean."""
-    values = torch.tensor(differences, dtype=torch.float64)
-    picks = torch.randint(
-        0, len(values), (draws, len(values)), generator=torch.Generator().manual_seed(0)
-    )
-    means = values[picks].mean(-1)
-    return float(means.quantile(0.025)), float(means.quantile(0.975))
 
 
 def render(header: dict, rows: list[dict]) -> str:
@@ -256,8 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Accuracy by task and strategy.")
     commands = parser.add_subparsers(required=True)
     make = commands.add_parser("generate", help="decode and write the answers")
-    make.add_argument("--model", default="ripple")
-    make.add_argument("--out", type=Path, required=True)
+    common_options(make)
     make.add_argument("--tasks", nargs="*")
     make.add_argument("--splits", nargs="+", default=["held-out"])
     make.add_argument("--items", type=int, default=500)
@@ -266,15 +204,11 @@ def main() -> None:
     make.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
     make.add_argument("--eos", default="keep")
     make.add_argument("--rows", type=int, default=512)
-    make.add_argument("--seed", type=int, default=0)
-    make.add_argument("--compile", action="store_true", help="twice as fast after some seconds")
-    make.add_argument("--device")
-    make.add_argument("--dtype")
     make.set_defaults(run=generate)
-    judge = commands.add_parser("grade", help="grade answers and print the tables")
-    judge.add_argument("answers", type=Path)
-    judge.add_argument("--out", type=Path)
-    judge.set_defaults(run=grade)
+    grading = commands.add_parser("grade", help="grade answers and print the tables")
+    grading.add_argument("answers", type=Path)
+    grading.add_argument("--out", type=Path)
+    grading.set_defaults(run=grade)
     options = parser.parse_args()
     options.run(options)
 

@@ -18,7 +18,7 @@ import time
 from typing import Any, NamedTuple
 
 import torch
-from ripple_table import bootstrap
+from shared import bootstrap
 
 import wavefront
 from wavefront import tasks

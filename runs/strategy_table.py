@@ -14,19 +14,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from ripple_table import bootstrap, fit, load_grader, samples
+from shared import bootstrap, common_options, fit, header, judge, load_lm, read_answers, samples
 
-import wavefront
-from wavefront import tasks
 from wavefront.decoding import begin
-from wavefront.models.transformer import Transformer
 from wavefront.task import Sample, digest
 from wavefront.text import prompt_ids, visible
 
@@ -105,23 +100,9 @@ def half_of(item: str) -> str:
 
 
 def generate(asked: argparse.Namespace) -> None:
-    lm = wavefront.load(asked.model, device=asked.device, dtype=asked.dtype)
-    if asked.compile and isinstance(lm.model, Transformer):
-        torch._dynamo.config.recompile_limit = 64
-        for block in lm.model.blocks:
-            block.compile(dynamic=True)
-    header = {
-        "model": lm.name,
-        "version": wavefront.__version__,
-        "torch": torch.__version__,
-        "dtype": str(lm.model.dtype),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "command": " ".join(sys.argv),
-        "seed": asked.seed,
-        "items": asked.items,
-    }
+    lm = load_lm(asked)
     with gzip.open(asked.out, "wt") as file:
-        file.write(json.dumps(header) + "\n")
+        file.write(json.dumps(header(lm, asked)) + "\n")
         for group in asked.groups:
             items = items_of(group, asked.items, asked.seed)
             if asked.half:
@@ -165,25 +146,16 @@ def decode(lm, group: str, items, times: int, setting: Setting, asked):
 
 
 def grade(asked: argparse.Namespace) -> None:
-    with gzip.open(asked.answers, "rt") as file:
-        header = json.loads(next(file))
-        rows = [json.loads(line) for line in file]
+    first, rows = read_answers(asked.answers)
     if asked.half:
         rows = [row for row in rows if half_of(row["id"]) == asked.half]
     known = {
         item.id: (name, item)
         for group in dict.fromkeys(row["group"] for row in rows)
-        for name, item in items_of(group, header["items"], header["seed"])
+        for name, item in items_of(group, first["items"], first["seed"])
     }
-    graders = {name: load_grader(name) for name in tasks.names()}
-    verdicts: dict[tuple[str, str], bool] = {}  # the same text is run once
-    for row in rows:
-        name, item = known[row["id"]]
-        key = (row["id"], row["text"])
-        if key not in verdicts:
-            verdicts[key] = graders[name].grade(item, row["text"]).correct
-        row["correct"] = verdicts[key]
-    text = render(header, rows, asked.half)
+    judge(rows, known)
+    text = render(first, rows, asked.half)
     print(text)
     if asked.out:
         asked.out.write_text(text)
@@ -232,8 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Every strategy beside the others.")
     commands = parser.add_subparsers(required=True)
     make = commands.add_parser("generate", help="decode and write the answers")
-    make.add_argument("--model", default="ripple")
-    make.add_argument("--out", type=Path, required=True)
+    common_options(make)
     make.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     make.add_argument("--items", type=int, default=512, help="of each group")
     make.add_argument("--half", choices=["tune", "report"], help="decode only this half")
@@ -242,16 +213,12 @@ def main() -> None:
     make.add_argument("--planned", nargs="*", default=list(PLANNED))
     make.add_argument("--adaptive", nargs="*", default=list(ADAPTIVE))
     make.add_argument("--eos", default="stop")
-    make.add_argument("--seed", type=int, default=0)
-    make.add_argument("--compile", action="store_true")
-    make.add_argument("--device")
-    make.add_argument("--dtype")
     make.set_defaults(run=generate)
-    judge = commands.add_parser("grade", help="grade answers and print the tables")
-    judge.add_argument("answers", type=Path)
-    judge.add_argument("--half", choices=["tune", "report"])
-    judge.add_argument("--out", type=Path)
-    judge.set_defaults(run=grade)
+    grading = commands.add_parser("grade", help="grade answers and print the tables")
+    grading.add_argument("answers", type=Path)
+    grading.add_argument("--half", choices=["tune", "report"])
+    grading.add_argument("--out", type=Path)
+    grading.set_defaults(run=grade)
     asked = parser.parse_args()
     asked.run(asked)
 

@@ -30,7 +30,9 @@ NAMES = (
     "mhco",
     "regret",
     "reliability",
+    "scaling",
     "schedules",
+    "trade",
 )
 
 
@@ -73,7 +75,22 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
+        "scaling": figures.scaling(
+            [
+                figures.Scaled(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
+                for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
+                for side in ("length", "batch")
+            ]
+        ),
         "schedules": figures.schedules(traces),
+        "trade": figures.trade(
+            {
+                "gsm": {
+                    "no cache": [figures.Trade(64, 0.6, 0.5, 0.7)],
+                    "wave": [figures.Trade(c, 0.5, 0.4, 0.6) for c in (8, 16)],
+                }
+            }
+        ),
     }
 
 

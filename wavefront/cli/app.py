@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 import wavefront
 from wavefront.cli import (
     about,
+    bench,
     chat,
     compare,
     demo,
@@ -195,6 +196,7 @@ _add(evaluate.grade, evaluate.GRADE_EXAMPLES)
 _add(pairs.diff, pairs.DIFF_EXAMPLES)
 _add(pairs.explain, pairs.EXPLAIN_EXAMPLES)
 _add(pairs.merge, pairs.MERGE_EXAMPLES)
+_add(bench.bench, bench.EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")

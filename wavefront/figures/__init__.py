@@ -16,6 +16,7 @@ if find_spec("matplotlib") is None:
     raise MissingExtraError("Figures need matplotlib: pip install 'wavefront[figures]'.")
 
 from wavefront.figures.accuracy import Point, accuracy
+from wavefront.figures.bench import Scaled, Trade, scaling, trade
 from wavefront.figures.calibration import reliability
 from wavefront.figures.case import case, moments
 from wavefront.figures.dynamics import dynamics, frontier, heatmap, regret
@@ -34,7 +35,9 @@ __all__ = [
     "Line",
     "Picture",
     "Point",
+    "Scaled",
     "Style",
+    "Trade",
     "accuracy",
     "by_item",
     "case",
@@ -48,5 +51,7 @@ __all__ = [
     "regret",
     "reliability",
     "save",
+    "scaling",
     "schedules",
+    "trade",
 ]

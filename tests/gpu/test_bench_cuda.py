@@ -1,0 +1,60 @@
+"""The bench on a GPU, every row captured and compiled; also a script for where pytest is not."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from wavefront import bench
+from wavefront.bench import loops
+from wavefront.bench.reference import Reference
+from wavefront.bench.subjects import Case
+from wavefront.models.toy import toy
+
+
+def test_every_row_on_the_device():
+    model = toy(vocab_size=96, max_length=1024, device="cuda")
+    only = tuple(name for name in bench.ROWS if name != "text")
+    settings = bench.Settings(
+        model=model,
+        name="toy",
+        only=only,
+        given=16,
+        places=128,
+        lengths=(64, 256),
+        batches=(1, 4),
+        repeats=2,
+        quick=True,
+        compile=True,
+    )
+    report = bench.run(settings)
+    names = {one.name for one in report.rows}
+    assert {"exact-compiled", "exact-eager", "cached-32-compiled", "batch-8-compiled"} <= names
+    assert all(0 < one.ms < math.inf for one in report.rows)
+    (peak,) = (one.peak_bytes for one in report.rows if one.name == "memory-exact")
+    assert peak
+    for one in report.rows:
+        print(f"{one.what:50} {one.ms:.3f} ms")
+
+
+def test_the_loops_give_the_same_tokens_as_on_the_cpu():
+    found = []
+    for device in ("cpu", "cuda"):
+        model = toy(device=device, dtype="float64")
+        canvas = Case(model, 8, 32, rows=2).canvas().tokens
+        both = []
+        for loop in (loops.llada, loops.dual):
+            tokens = canvas.clone()
+            for _ in loop(Reference(model), tokens, 8, steps=32, block=8):
+                pass
+            both.append(tokens.cpu())
+        found.append(torch.stack(both))
+    assert torch.equal(*found)
+
+
+if __name__ == "__main__":
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            test()
+            print(f"ok  {name}", flush=True)

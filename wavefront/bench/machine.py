@@ -1,0 +1,118 @@
+"""Machine: what it is, what runs on it, and what it can do at most."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import wavefront
+from wavefront.bench.clock import Now, in_turns
+
+
+class Limits(NamedTuple):
+    """Measured, not quoted: a large product, and a large sum."""
+
+    flops: float  # operations a second of a large matrix product in the bench's dtype
+    bandwidth: float  # bytes a second read from memory
+
+
+def limits(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    repeats: int = 15,
+    now: Now = time.perf_counter,
+) -> Limits:
+    """The best of the repeats: a limit is what the machine can do, not what it usually does."""
+    cuda = device.type == "cuda"
+    side, count = (8192, 1 << 30) if cuda else (1024, 1 << 26)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    much = torch.ones(count, device=device, dtype=torch.float32)
+
+    def times(call: Callable[[], Any], count: int) -> Callable[[], int]:
+        def piece() -> int:
+            for _ in range(count):
+                call()
+            return count
+
+        return piece
+
+    with torch.no_grad():
+        found = in_turns(
+            device,
+            {
+                "product": times(lambda: left @ right, 8 if cuda else 1),
+                "sum": times(much.sum, 8 if cuda else 1),
+            },
+            repeats=repeats,
+            now=now,
+        )
+    return Limits(2 * side**3 / found["product"].least, 4 * count / found["sum"].least)
+
+
+def about(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Where and with what it was measured."""
+    return {
+        "wavefront": wavefront.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        **(_cuda(device) if device.type == "cuda" else {"cpu_count": _cores()}),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0]
+
+
+def commit() -> str | None:
+    """The commit of a checkout, with a + when it holds changes; None when it is none."""
+    home = Path(wavefront.__file__).parent
+    try:
+        head = _said("git", "-C", str(home), "rev-parse", "--short", "HEAD")
+        changed = _said("git", "-C", str(home), "status", "--porcelain", "-uno")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _cuda(device: torch.device) -> dict[str, Any]:
+    asked = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
+    number = str(device.index or 0)
+    try:
+        said = _said(
+            "nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader", "--id=" + number
+        )
+        driver = dict(zip(asked.split(","), map(str.strip, said.split(",")), strict=True))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        driver = {}
+    return {"cuda": torch.version.cuda, **driver}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=20, check=True
+    ).stdout.strip()

@@ -1,0 +1,143 @@
+"""What a step costs against length and batch, and accuracy against what a decode costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+
+from wavefront.figures.marks import Line, curve, key
+from wavefront.figures.picture import picture
+from wavefront.figures.style import TWO_COLUMNS, Look, Style
+
+TITLES = {"length": "one row", "batch": "rows together"}
+AXES = {"length": "places of the canvas", "batch": "rows of the batch"}
+_WORN = {"exact": ("blue", "^"), "cached": ("green", "o")}
+_CACHES = (
+    ("ink", "v"),
+    ("vermilion", "s"),
+    ("blue", "^"),
+    ("green", "o"),
+    ("purple", "D"),
+    ("orange", "X"),
+    ("sky", "P"),
+)
+
+
+class Scaled(NamedTuple):
+    """Milliseconds a step at every size, with quartiles and the floor, and the fitted exponent."""
+
+    subject: str
+    against: str  # length or batch
+    sizes: Sequence[float]
+    ms: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    floor_ms: Sequence[float]
+    exponent: float | None = None
+
+
+@picture
+def scaling(style: Style, curves: Sequence[Scaled]) -> Figure:
+    """A panel a size, both axes logarithmic: a power is a straight line. Dotted: the floors."""
+    sides = list(dict.fromkeys(one.against for one in curves))
+    figure = Figure(figsize=(TWO_COLUMNS if len(sides) > 1 else TWO_COLUMNS / 2 + 0.4, 2.5))
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
+    entries: dict[str, Any] = {}
+    for panel, side in zip(panels, sides, strict=True):
+        for one in (one for one in curves if one.against == side):
+            look = _look(one.subject, style)
+            curve(panel, Line(one.sizes, one.ms, one.low, one.high), look, style, marks=True)
+            entries.setdefault(f"{one.subject} step", panel.lines[-1])
+            (floor,) = panel.plot(one.sizes, one.floor_ms, color=look.colour, linestyle=":")
+            floor.set_linewidth(0.9)
+            entries.setdefault(f"floor, {one.subject}", floor)
+            _exponent(panel, one, look)
+        _axes(panel, sorted({size for one in curves if one.against == side for size in one.sizes}))
+        panel.set(title=TITLES.get(side, side), xlabel=AXES.get(side, side))
+    panels[0].set_ylabel("ms a step")
+    key(figure, entries)
+    return figure
+
+
+def _look(subject: str, style: Style) -> Look:
+    hue, mark = _WORN.get(subject, ("grey", "v"))
+    return Look(subject, style.hues[hue], mark, "-", False)
+
+
+def _exponent(panel: Axes, one: Scaled, look: Look) -> None:
+    if one.exponent is None:
+        return
+    panel.annotate(
+        f"∝ x$^{{{one.exponent:.2f}}}$",
+        (one.sizes[-1], one.ms[-1]),
+        xytext=(-4, 6),
+        textcoords="offset points",
+        color=look.colour,
+        ha="right",
+        va="bottom",
+        fontsize=7,
+    )
+
+
+def _axes(panel: Axes, sizes: Sequence[float]) -> None:
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_locator(FixedLocator(list(sizes)))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    panel.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    panel.margins(y=0.14)
+    panel.grid(axis="y")
+
+
+class Trade(NamedTuple):
+    """A share of right answers in [0, 1] with its 95 % interval, and its cost in forwards."""
+
+    cost: float
+    mean: float
+    low: float
+    high: float
+
+
+@picture
+def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> Figure:
+    """Right answers against cost, a panel a group of tasks and a line a cache.
+
+    A line of one point is no line: it is what the others are measured by, and goes across.
+    """
+    figure = Figure(figsize=(TWO_COLUMNS, 2.5))
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    panels = figure.subplots(1, len(groups), squeeze=False)[0]
+    names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
+    entries: dict[str, Any] = {}
+    for panel, (group, lines) in zip(panels, groups.items(), strict=True):
+        for number, name in enumerate(names):
+            if name not in lines:
+                continue
+            hue, mark = _CACHES[number % len(_CACHES)]
+            look = Look(name, style.hues[hue], mark, "-", number >= len(_CACHES))
+            ordered = sorted(lines[name])
+            columns = [[100 * getattr(one, n) for one in ordered] for n in ("mean", "low", "high")]
+            line = Line([one.cost for one in ordered], *columns)
+            if len(ordered) == 1:
+                panel.axhline(columns[0][0], color=look.colour, linewidth=0.7, linestyle=":")
+            curve(panel, line, look, style, marks=True)
+            entries.setdefault(name, panel.lines[-1])
+        costs = [one.cost for line in lines.values() for one in line]
+        panel.set_xscale("log", base=2)
+        ticks = [2**n for n in range(-2, 12) if min(costs) / 1.6 <= 2**n <= 1.6 * max(costs)]
+        panel.xaxis.set_major_locator(FixedLocator(ticks))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        panel.set(title=group, xlabel="cost (full forwards an answer)")
+        panel.grid(axis="y")
+    panels[0].set_ylabel("right answers (%)")
+    key(figure, entries)
+    return figure
