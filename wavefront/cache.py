@@ -30,11 +30,6 @@ class Cache(Spec):
 
     refresh: int  # a full forward every so many steps; 1 is no cache at all
 
-    @property
-    def watchful(self) -> bool:
-        """Whether `stale` ever says yes."""
-        return False
-
     def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
         """(B, L) bool: places to recompute besides those wanted and those changed."""
         raise NotImplementedError

@@ -24,7 +24,7 @@ from wavefront.window import Span, choose_window, inside
 class Cached:
     """An `Advance` for one batch. Rows come and go; every full forward takes all of them anew."""
 
-    patience = 16  # void steps before the guess of a strategy's width is given up for good
+    frugal = True  # the width is what a step computes: after a void step it is doubled, no more
 
     def __init__(
         self,
@@ -64,15 +64,18 @@ class Cached:
                 made = full_step(model, config, tree[0], *fixed, sight)
             else:
                 made = window_step(model, config, *tree, *fixed, self.policy, size)
-            stale = self.policy.stale(made.sure, made.stored) & ~made.rows.done
+            stale = (
+                made.flags.held
+                | (self.policy.stale(made.sure, made.stored) & ~made.rows.done).any()
+            )
             need = inside(config, made.rows).sum(-1).max()
-            return (made.rows, made.stored), (made.steps, made.flags, stale.any(), need)
+            return (made.rows, made.stored), (made.steps, made.flags, stale, need)
 
         key = (config, width, padded, full, sight if full else size)
         (rows, self.stored), (steps, flags, stale, need) = self._call(key, step, (rows, stored))
         if self._span:
             self._span.tell(need)
-        if self.policy.watchful and not full:
+        if not full:
             self._stale.append(Glance([stale]))
         return rows, steps, flags
 
@@ -106,15 +109,16 @@ def full_step(
     """Every place is computed and stored; or `size` places, which hold all that is in sight."""
     tokens, wanted = rows.canvas.tokens, reach(config, rows)
     window, overflow = None, wanted.sum(-1) > width
+    held = torch.zeros_like(overflow)
     if size < tokens.shape[1]:
         within = inside(config, rows)
         window = choose_window(wanted, within, torch.zeros_like(wanted), size)
-        overflow = overflow | (within.sum(-1) > size)
+        held = within.sum(-1) > size
     at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
     at = at if window is None else window[:, :width]
     states = forward(model, config, rows, at, padded, window=window, kv=kv)
     cost = computed(config, rows.canvas) * size // tokens.shape[1]
-    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
+    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost, held)
     sure = sureness(after.stats.logp, wanted)
     if (
         window is not None
@@ -141,8 +145,8 @@ def window_step(
     states = forward(model, config, rows, window[:, :width], padded, window=window, kv=kv)
     stored = stored._replace(tokens=stored.tokens.scatter(-1, window, tokens.gather(-1, window)))
     # A row that needs more than the window holds stands still; the next full step takes it.
-    overflow = (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
+    overflow, held = wanted.sum(-1) > width, (wanted | changed).sum(-1) > size
     cost = computed(config, rows.canvas) * size // tokens.shape[1]
     at = window[:, :width]
-    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost)
+    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost, held)
     return Made(after, stored, sureness(after.stats.logp, wanted), steps, flags)

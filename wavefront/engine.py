@@ -31,6 +31,7 @@ class Flags(NamedTuple):
     overflow: Tensor  # some row reached for more places than were scored: its step was void
     bad: Tensor  # some row met NaN
     steps: Tensor  # long: how many of the steps handed back some row did make, at least 1
+    held: Tensor  # some row did not fit into what was computed: its step was void too
 
 
 # One forward and the steps that came of it, in order; each says only what its forward computed.
@@ -58,16 +59,19 @@ def finish(
     states: Tensor,
     overflow: Tensor,
     cost: int,
+    held: Tensor | None = None,
 ) -> tuple[Rows, Sequence[Step], Flags]:
     """What follows a forward that gave the `states` of the places `at`: read, decide, write."""
+    held = torch.zeros_like(overflow) if held is None else held
     reading = read_places(model, config, rows, at, states)
     bad = (reading.bad & wanted.gather(-1, at)).any(-1)
     rows = remember(config, rows, at, reading)
-    rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow)
+    rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow | held)
     others = alternatives(at, reading, rows.canvas)
     step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
     one = torch.ones_like(rows.step[0])
-    return rows, [step], Flags(rows.done.all(), overflow.any(), (rows.bad_step >= 0).any(), one)
+    met_nan = (rows.bad_step >= 0).any()
+    return rows, [step], Flags(rows.done.all(), overflow.any(), met_nan, one, held.any())
 
 
 def forward(
@@ -196,9 +200,8 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
     lag = lateness(canvas)
     remaining = _busy(rows)  # forwards: each settles a step or more of every row
     waiting: deque[tuple[Sequence[Step], Glance, int]] = deque()
-    forwards = places = number = voids = 0
-    # A cached step is also void when many tokens changed at once, which says nothing of its width.
-    usual, patience = width, getattr(run, "patience", 0)
+    forwards = places = number = 0
+    usual, frugal = width, getattr(run, "frugal", False)
     while remaining > 0:
         launch = len(waiting) < remaining
         if launch:
@@ -208,14 +211,16 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
         if launch and len(waiting) <= lag:
             continue
         made, glance, had = waiting.popleft()
-        done, overflow, bad, count = glance.read()
+        done, overflow, bad, count, held = glance.read()
         if bad:
             raise NumericalError(_nan_message(rows))
         if overflow:  # tried again with every place, and so is one that was already in flight
-            width, voids = widest, voids + 1
-        else:
+            if had >= usual:
+                usual = min(widest, 2 * usual) if frugal else widest
+            width = widest
+        elif not held:
             remaining -= 1
-            width = usual if had == widest and voids < patience else width
+            width = usual if had == widest else width
         for step in made[:count]:
             yield step._replace(number=number, forwards=forwards, token_forwards=places)
             number += 1

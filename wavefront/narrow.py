@@ -21,10 +21,6 @@ from wavefront.window import Span, choose_window, inside
 class Narrow:
     """An `Advance` that computes only what is in sight."""
 
-    patience = (
-        16  # a step is void when sight grew by more than a bucket; that says nothing of width
-    )
-
     def __init__(self, length: int, call: Call = eagerly) -> None:
         self._span, self._call = Span(length), call
 
@@ -56,6 +52,6 @@ def narrow_step(
     window = choose_window(wanted, within, nothing, size)  # what is read comes first
     at = window[:, :width]
     states = forward(model, config, rows, at, padded=True, window=window)
-    overflow = (wanted.sum(-1) > width) | (within.sum(-1) > size)
+    overflow, held = wanted.sum(-1) > width, within.sum(-1) > size
     cost = computed(config, rows.canvas) * size // within.shape[1]
-    return finish(model, config, rows, at, wanted, states, overflow, cost)
+    return finish(model, config, rows, at, wanted, states, overflow, cost, held)

@@ -70,7 +70,8 @@ def speculate(draft: int, places: int = 0) -> Advance:
             )
         made = torch.stack(busy).sum().clamp(min=1)
         bad = (rows.bad_step >= 0).any()
-        return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made)
+        never = torch.zeros_like(bad)
+        return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made, never)
 
     return run
 

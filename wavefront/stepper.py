@@ -71,11 +71,7 @@ class _Lent:
     """A stepper on loan: the decode that holds it is the one that may use it."""
 
     def __init__(self, run: Advance) -> None:
-        self._run = run
-
-    @property
-    def patience(self) -> int:
-        return getattr(self._run, "patience", 0)
+        self._run, self.frugal = run, getattr(run, "frugal", False)
 
     def __call__(
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool

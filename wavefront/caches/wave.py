@@ -39,10 +39,6 @@ class Wave(Cache):
         fresh = (rows.age >= 0) & (rows.age >= rows.step[:, None] - self.delay)
         return fresh | ((distance(wanted) <= self.near) & rows.canvas.real)
 
-    @property
-    def watchful(self) -> bool:
-        return self.drop > 0
-
     def stale(self, sure: Tensor, stored: Stored) -> Tensor:
         return sure < self.drop * stored.sure
 
