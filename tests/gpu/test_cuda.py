@@ -12,13 +12,17 @@ import torch
 import wavefront
 from wavefront import noise, spec
 from wavefront.canvas import blank
-from wavefront.decoding import begin
+from wavefront.decoding import begin, source
 from wavefront.engine import advance
 from wavefront.errors import NumericalError
+from wavefront.graph import Graphs, eagerly
 from wavefront.masks import distance, first, rank
 from wavefront.models.toy import toy
+from wavefront.options import plan
 from wavefront.rows import start
+from wavefront.slots import Request, Slots
 from wavefront.speculate import speculate
+from wavefront.stepper import Steppers
 
 SPECS = (
     "standard",
@@ -114,6 +118,96 @@ def test_a_step_never_waits_for_the_device():
                     rows, *_ = run(model, decoding.plan.config, rows, 32, True)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
+
+
+CACHED = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
+HORIZON = "tide(rounds=3, horizon=16, take=threshold(tau=0.3))"
+
+
+def test_captured_steps_decode_as_eager_ones():
+    """Every strategy, plain, under each cache and with a horizon: the same tokens, replayed."""
+    for family in ("llada", "dream"):
+        model = toy(family=family, device="cuda", dtype="float64")
+        steppers = Steppers(model)
+        for schedule, cache in itertools.product((*SPECS, HORIZON), (None, *CACHED)):
+            options = {"max_new_tokens": 48, "schedule": schedule, "cache": cache, "seed": 3}
+            if cache is not None and schedule not in (*SPECS[:5], HORIZON):
+                continue
+            eager = begin(model, PROMPTS, options).drain().answers()
+            for _ in range(2):  # captured, then replayed from what was kept
+                made = begin(model, PROMPTS, options, steppers=steppers).drain().answers()
+                assert made == eager, (family, schedule, cache)
+
+
+def test_a_cached_or_captured_step_never_waits_for_the_device():
+    model = toy(device="cuda")
+    for schedule, cache in itertools.product(("wavefront", "standard", HORIZON), (None, *CACHED)):
+        for capture in (False, True):
+            options = {"max_new_tokens": 64, "schedule": schedule, "cache": cache}
+            decoding = begin(model, PROMPTS, options, steppers=Steppers(model) if capture else None)
+            for _ in range(24):  # every shape that is met has been captured by now
+                next(decoding)
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                for _ in range(16):
+                    next(decoding)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def test_requests_in_slots_get_what_they_get_alone():
+    kinds = [
+        ([5, 6, 7], {"max_new_tokens": 12, "schedule": "standard"}),
+        ([8, 9], {"max_new_tokens": 20, "temperature": 0.7, "seed": 4}),
+        ([3] * 5, {"max_new_tokens": 16, "schedule": "block(size=4)", "steps": 8}),
+        ([9, 9, 9], {"max_new_tokens": 24, "schedule": "rcr(size=16)"}),
+        ([2], {"max_new_tokens": 30, "schedule": HORIZON}),
+    ]
+    for call, cache in itertools.product((eagerly, None), (None, CACHED[0])):
+        model = toy(device="cuda", dtype="float64")
+        requests = []
+        for ids, options in kinds:
+            settled = plan(options, source(model))
+            board = [*ids, *[model.mask_id] * settled.length]
+            requests.append(Request(board, [n >= len(ids) for n in range(len(board))], settled))
+
+        def serve(some, cache=cache, call=call, model=model):
+            policy = cache and spec.resolve(cache, "caches")
+            slots = Slots(model, rows=3, length=40, cache=policy, call=call or Graphs())
+            waiting, seats = list(some), []
+            while waiting or slots.busy:
+                while waiting and slots.free:
+                    seats.append(slots.admit(waiting.pop(0)))
+                slots.step()
+            return [seat.tokens for seat in seats]
+
+        together = serve(requests)
+        alone = [serve([one])[0] for one in requests]
+        same = sum(a == b for a, b in zip(together, alone, strict=True))
+        print(f"slots, captured {call is None}, cache {cache}: {same}/{len(kinds)} as alone")
+        assert same == len(kinds) or cache is not None
+
+
+def test_a_thousand_requests_leave_the_memory_as_it_was():
+    model = toy(device="cuda")
+    slots = Slots(model, rows=8, length=64, call=Graphs())
+    settled = [
+        plan({"max_new_tokens": n, "schedule": s}, source(model))
+        for n, s in itertools.product((8, 16, 24), ("wavefront", "standard", "block(size=4)"))
+    ]
+    left, held = 1000, []
+    while left or slots.busy:
+        while left and slots.free:
+            one = settled[left % len(settled)]
+            board = [5 + left % 7, *[model.mask_id] * one.length]
+            slots.admit(Request(board, [n > 0 for n in range(len(board))], one))
+            left -= 1
+        slots.step()
+        if left % 100 == 0:
+            held.append(torch.cuda.memory_allocated())
+    print(f"memory held: {held[len(held) // 2]} in the middle, {held[-1]} at the end")
+    assert held[-1] <= 1.05 * held[len(held) // 2]
 
 
 def test_stopping_one_step_late_costs_one_forward_and_changes_nothing():
