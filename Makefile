@@ -4,15 +4,21 @@ BIN := .venv/bin
 
 .PHONY: demo test check fmt slow clean
 demo: .venv/ready    ; $(BIN)/wavefront demo
-test: .venv/ready    ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
-slow: .venv/ready    ; $(BIN)/pytest -n 2 -m "slow and not gpu"
-check: .venv/ready   ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
-fmt: .venv/ready     ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+test: .venv/dev      ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
+slow: .venv/dev      ; $(BIN)/pytest -n 2 -m "slow and not gpu"
+check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
+fmt: .venv/dev       ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 clean:               ; rm -rf .venv build dist .pytest_cache .ruff_cache
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/pyvenv.cfg:
 	$(PYTHON) -c 'import sys; sys.exit("wavefront needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+
+# A demo needs the core alone; tests need every extra.
+.venv/ready: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
+.venv/dev: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ .venv/ready
