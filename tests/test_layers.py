@@ -15,7 +15,7 @@ ORDER = [
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "cached", "trace", "tracefile", "measures", "figures",
     "chat", "text", "options", "builtin", "seats", "shared", "slots", "decoding", "completion",
-    "rerun", "fork", "lm",
+    "rerun", "fork", "lm", "hf",
     "testing", "task", "tasks", "corrupt", "train",
     "watch", "report", "studies", "cli", "__main__",
 ]
@@ -23,7 +23,7 @@ ORDER = [
 # The only third-party imports outside torch and the standard library, and where they may stand.
 THIRD_PARTY = {
     "safetensors": {"checkpoint", "train"},
-    "tokenizers": {"text", "builtin", "train"},
+    "tokenizers": {"text", "builtin", "train", "hf"},
     "jinja2": {"chat"},
     "typer": {"cli"},
     "rich": {"cli", "watch"},
@@ -31,6 +31,7 @@ THIRD_PARTY = {
     "huggingface_hub": {"files"},
     "numpy": {"train", "tracefile", "figures", "report"},
     "matplotlib": {"figures"},
+    "transformers": {"hf"},
 }
 
 
