@@ -19,9 +19,9 @@ if find_spec("transformers") is None:
         "wavefront.hf needs transformers: pip install 'wavefront[transformers]'."
     )
 
+from wavefront.hf.answering import DiffusionOutput
 from wavefront.hf.config import DreamConfig, LLaDAConfig
 from wavefront.hf.enabling import enable, lm
-from wavefront.hf.answering import DiffusionOutput
 from wavefront.hf.generation import DiffusionGenerationMixin, generate
 from wavefront.hf.masked import Masked
 from wavefront.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register

@@ -36,5 +36,5 @@ def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
 
 
 def lm(model: Any, tokenizer: Any, *, name: str = "", **settings: Any) -> LM:
-    """An LM of ours over a model and a tokenizer of transformers; settings are those of `Masked`."""
+    """An LM of ours over a model and a tokenizer of theirs; settings are those of `Masked`."""
     return LM(model_of(model, tokenizer, **settings), read_tokenizer(tokenizer), name=name)

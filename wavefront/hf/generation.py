@@ -14,7 +14,13 @@ from wavefront.errors import OptionError
 from wavefront.hf.answering import Ask, DiffusionOutput, answered, begin, settle
 from wavefront.hf.masked import model_of
 from wavefront.hf.streaming import Feed
-from wavefront.hf.wishes import NAMES, check_criteria, check_processors, sort_out
+from wavefront.hf.wishes import (
+    NAMES,
+    check_criteria,
+    check_processors,
+    check_types,
+    sort_out,
+)
 from wavefront.options import wants_trace
 
 
@@ -105,8 +111,7 @@ def prepared(
         raise OptionError("There is no assistant here: use draft to compute steps ahead.")
     if given.get("infill"):
         given["max_new_tokens"] = 1  # transformers wants to know of one; none is added
-    if given.get("use_model_defaults", 0) is None:
-        del given["use_model_defaults"]
+    check_types(given.pop("token_type_ids", None))
     return GenerationMixin.generate(
         model,
         inputs,

@@ -7,6 +7,7 @@ that hands its input through, so that no head needs to be known by name.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -45,10 +46,11 @@ class Masked:
         self.closing = frame(tokenizer)[1] if closing and tokenizer is not None else None
         self.tokenizer = tokenizer
         self._base, self._head = split(model)
-        self.vocab_size = self._check()
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         pad = getattr(model.config, "pad_token_id", None)
         self.pad_id = next(id for id in (pad, *self.stop_ids, 0) if id is not None)
         self.max_length = longest(model, tokenizer) - (self.closing is not None)
+        self._check()
 
     @property
     def device(self) -> torch.device:
@@ -70,6 +72,11 @@ class Masked:
         """(B, Q, D): see `wavefront.model.Model`."""
         if window is not None or kv is not None:
             self._no_cache()
+        return self._states(tokens, attend, at, closing=self.closing is not None)
+
+    def _states(
+        self, tokens: Tensor, attend: Tensor | None, at: Tensor, *, closing: bool = False
+    ) -> Tensor:
         length = tokens.shape[1]
         first = torch.zeros_like(tokens[:, :1])
         if attend is not None:
@@ -79,7 +86,7 @@ class Masked:
             turn = (torch.arange(length, device=tokens.device) + first) % length
             tokens, attend = tokens.gather(1, turn), attend.gather(1, turn)
             attend = attend | (turn == first)  # a row of no places at all has one to look at
-        if self.closing is not None:
+        if closing:
             tokens, attend = self._closed(tokens, attend)
         mask = None if attend is None else attend.long()
         states = self._base(input_ids=tokens, attention_mask=mask)[0]
@@ -124,22 +131,54 @@ class Masked:
         )
 
     @torch.no_grad()
-    def _check(self) -> int:
-        """The size of the vocabulary; refuses a model that head and base do not add up to."""
-        tokens = torch.full((1, 3), self.mask_id, device=self.device)
-        mask = torch.ones_like(tokens)
-        whole = self.model(input_ids=tokens, attention_mask=mask).logits
-        split = self.head(self._base(input_ids=tokens, attention_mask=mask)[0])
-        if whole.shape != split.shape or not torch.allclose(whole, split, atol=1e-3, rtol=1e-2):
+    def _check(self) -> None:
+        """Refuse a model that does not keep the contract."""
+        name, size = type(self.model).__name__, self.vocab_size
+        if not 0 <= self.mask_id < size:
+            raise OptionError(f"mask_id must be between 0 and {size - 1}, not {self.mask_id}.")
+        tokens = torch.tensor([[self.mask_id, size // 2, self.mask_id]], device=self.device)
+        everywhere = torch.arange(3, device=self.device)[None]
+        padded = nn.functional.pad(tokens, (2, 0), value=self.pad_id)
+        real = nn.functional.pad(tokens >= 0, (2, 0), value=False)
+        try:
+            whole = self.raw_logits(tokens)
+            states = self._states(tokens, None, everywhere)
+            parted = self.head(states)
+            beside = self.head(self._states(padded, real, everywhere + 2))
+            before = self._states(tokens[:, [0, 1, 1]], None, everywhere[:, :1])
+        except Exception as error:  # of a stranger's forward, which takes other arguments
+            raise OptionError(f"{name} is no masked LM that can be split: {error}.") from error
+        if not _alike(whole, parted):
             raise OptionError(
-                f"{type(self.model).__name__} does more than its base and then its head, so it "
-                "cannot be split in two: it is no masked LM that decodes here."
+                f"{name} does more than its base and then its head, so it cannot be split in two: "
+                "it is no masked LM that decodes here."
             )
-        if not 0 <= self.mask_id < whole.shape[-1]:
+        if torch.equal(states[:, :1], before):
             raise OptionError(
-                f"mask_id must be between 0 and {whole.shape[-1] - 1}, not {self.mask_id}."
+                f"{name} says the same of a place whatever follows it, so it reads from the left "
+                "only: load it with AutoModelForMaskedLM."
             )
-        return whole.shape[-1]
+        if not _alike(whole, beside):
+            raise OptionError(
+                f"{name} lets padding change what it says of a text, so rows of a batch would "
+                "spoil one another: use a model that attends by its mask alone."
+            )
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding."""
+    fine = a.dtype in (torch.float32, torch.float64)
+    tolerance = {"atol": 1e-4, "rtol": 1e-3} if fine else {"atol": 0.1, "rtol": 0.05}
+    return a.shape == b.shape and torch.allclose(a, b, **tolerance)
+
+
+class _Given(BaseModelOutput):
+    """Hidden states, and None for whatever else a family's output would have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
 
 
 class _Through(nn.Module):
@@ -148,17 +187,19 @@ class _Through(nn.Module):
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
         self.__dict__["base"] = base  # known for its parts, and no part of the head
+        self.__dict__["takes"] = inspect.signature(base.forward)
 
     def __getattr__(self, name: str) -> Any:
         # Some heads ask the base for its embedding matrix.
         return getattr(self.__dict__["base"], name)
 
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=inputs_embeds)  # pyright: ignore[reportArgumentType]
+    def forward(self, *given: Any, **named: Any) -> BaseModelOutput:
+        bound = self.takes.bind(*given, **named).arguments
+        return _Given(last_hidden_state=bound["inputs_embeds"])
 
 
 def split(model: Any) -> tuple[nn.Module, nn.Module]:
-    """(base, head): the head is the model itself around a base that does nothing; weights shared."""
+    """(base, head): the head is the model around a base that does nothing; weights are shared."""
     prefix = getattr(model, "base_model_prefix", "")
     base = getattr(model, "_modules", {}).get(prefix)
     if base is None or model.get_output_embeddings() is None:

@@ -52,4 +52,3 @@ def frame(tokenizer: Any) -> tuple[int | None, int | None]:
     opens = ids[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id)
     closes = ids[-1] == end_of(tokenizer) and len(ids) > opens
     return ids[0] if opens else None, ids[-1] if closes else None
-

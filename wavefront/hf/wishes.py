@@ -104,8 +104,13 @@ def sort_out(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in NAMES:
             options[name] = value
         elif name == "token_type_ids":
-            if value is not None and bool(torch.as_tensor(value).any()):
-                raise OptionError("token_type_ids other than 0 are not kept: leave them out.")
+            check_types(value)
         elif name not in IGNORED and value is not None and value is not False:
             raise OptionError(f"There is no option {name!r}{nearest(name, NAMES)}.")
     return options
+
+
+def check_types(ids: Any) -> None:
+    """Refuse token types that say anything; tokenizers send zeros along."""
+    if ids is not None and bool(torch.as_tensor(ids).any()):
+        raise OptionError("token_type_ids other than 0 are not kept: leave them out.")
