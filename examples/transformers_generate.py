@@ -1,5 +1,7 @@
 """Decode inside transformers: a LLaDA checkpoint, and a masked LM that was never made for it."""
 
+from typing import Any
+
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
@@ -20,7 +22,6 @@ found = model.generate(
     custom_generate=wavefront.hf.generate,
     schedule="wavefront(size=8, radius=2)",
     max_new_tokens=48,
-    steps=24,
     return_dict_in_generate=True,
 )
 answer = found.sequences[0, prompt["input_ids"].shape[1] :]
@@ -28,12 +29,14 @@ print(tokenizer.decode(answer, skip_special_tokens=True))
 print(f"{found.forwards} forwards, {found.tokens_per_forward.item():.1f} tokens in each")
 
 # The wave, drawn by a streamer: settled text stays, the draft behind it is replaced at every step.
-streamer = wavefront.hf.TextDiffusionStreamer(tokenizer, skip_prompt=True)
+streamer = wavefront.hf.WaveStreamer(tokenizer, skip_prompt=True)
 model.generate(**prompt, max_new_tokens=32, steps=8, streamer=streamer)
 
 # A masked LM has no `generate`; `enable` gives it one. Random weights, so that nothing is fetched.
 torch.manual_seed(0)
-sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-bert = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes))
-wavefront.hf.enable(bert, mask_id=tokenizer.convert_tokens_to_ids("<|mdm_mask|>"))
+sizes: Any = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+config = BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes)
+bert = wavefront.hf.enable(
+    BertForMaskedLM(config), mask_id=tokenizer.convert_tokens_to_ids("<|mdm_mask|>")
+)
 print(bert.generate(prompt["input_ids"], schedule="block(size=4)", max_new_tokens=8)[0, -8:])

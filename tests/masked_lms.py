@@ -39,11 +39,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def make(family: str, *, seed: int = 0, suffix: str = "ForMaskedLM", **more: Any) -> Any:
     """A random one, its matrices wide enough for proposals to differ in confidence."""
     config = getattr(transformers, f"{family}Config")(**FAMILIES.get(family, SIZES) | more)
-    torch.manual_seed(seed)
     model = getattr(transformers, f"{family}{suffix}")(config).eval()
-    for parameter in model.parameters():
+    generator = torch.Generator().manual_seed(seed)  # versions differ in how they begin
+    for _, parameter in sorted(model.named_parameters()):
         if parameter.dim() > 1:
-            parameter.data.mul_(6)
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,8 @@ def test_a_published_checkpoint_loads_without_remote_code(path: Path) -> None:
         made = auto.from_pretrained(path)
         assert type(made) is kind
         assert not made.training
-    # People who write it out of habit get ours as well.
-    assert type(AutoModel.from_pretrained(path, trust_remote_code=True)) is kind
+    # Written out of habit, it changes nothing here.
+    assert type(kind.from_pretrained(path, trust_remote_code=True)) is kind
 
 
 def test_forward_gives_the_raw_logits(path: Path) -> None:
@@ -134,6 +135,48 @@ def test_a_config_with_another_architecture_is_refused() -> None:
     config.alibi = True
     with pytest.raises(WavefrontError, match="alibi"):
         AutoModel.from_config(config)
+
+
+def test_a_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
+    """Dream publishes a vocabulary, merges, and a class of its own to read them."""
+    letters = {letter: id for id, letter in enumerate("abcdefghijklmnopqrstuvwxyzĠ")} | {"th": 27}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nt h\n")
+    plain = {"lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    settings = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "added_tokens_decoder": {
+            "28": {"content": "<|endoftext|>", **plain},
+            "29": {"content": "<|mask|>", **plain},
+        },
+        "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "Dream", "mask_token_id": 29}))
+    words = hf.load_tokenizer(tmp_path)
+    assert words("the<|mask|>").input_ids == [27, 4, 29]
+    assert words.decode([27, 4]) == "the"
+    assert (words.mask_token_id, words.eos_token_id, words.pad_token_id) == (29, 28, 28)
+    batch = words(["the", "a"], padding=True)
+    assert batch["input_ids"] == [[27, 4], [28, 0]]
+    rendered = words.apply_chat_template([{"role": "user", "content": "the"}], tokenize=False)
+    assert rendered == "the"
+
+
+def test_our_tokenizer_of_ripple_is_theirs() -> None:
+    path = shipped()["ripple"]
+    ours, theirs = hf.load_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    text = "Sam has 3 bags.<|eot_id|>\n\nfin"
+    assert ours(text).input_ids == theirs(text).input_ids
+    assert ours.mask_token == "<|mdm_mask|>"
+    asked = [{"role": "user", "content": "Hi"}]
+    assert list(ours.apply_chat_template(asked, return_dict=True)["input_ids"]) == list(
+        theirs.apply_chat_template(asked, return_dict=True)["input_ids"]
+    )
+    assert hf.read_tokenizer(ours).encode("Hi") == wavefront.load("ripple").tokenizer.encode("Hi")
 
 
 def test_the_end_of_turn_is_an_end_too(ripple: Any) -> None:

@@ -17,7 +17,6 @@ from transformers.generation.streamers import BaseStreamer
 
 from wavefront import hf
 from wavefront.errors import OptionError
-from wavefront.hf.streaming import _TextDiffusionStreamer
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +80,7 @@ def test_a_draft_is_what_follows_the_settled_text(model: Any, words: Any, prompt
     heard, places = Drafts(), 32
     found = model.generate(**prompt, streamer=heard, max_new_tokens=places, eos="keep")
     answer = found[0, prompt["input_ids"].shape[1] :]
+    assert heard.answer == answer.tolist()
     mask = words.mask_token_id
     assert len(heard.drafts) > 8
     open_places = []
@@ -115,16 +115,18 @@ def test_text_comes_out_of_an_iterator_in_a_thread(model: Any, words: Any, promp
     assert "".join(pieces).split() == words.decode(found[0], skip_special_tokens=True).split()[4:]
 
 
-@pytest.mark.parametrize("kind", [hf.TextDiffusionStreamer, _TextDiffusionStreamer])
+@pytest.mark.parametrize("kind", [hf.TextDiffusionStreamer, hf.WaveStreamer])
 def test_the_wave_is_shown(
     kind: Any, model: Any, words: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = model.generate(**prompt, streamer=kind(words, skip_prompt=True), max_new_tokens=24)
+    given: Any = {"max_new_tokens": 24, "eos": "keep"}
+    found = model.generate(**prompt, streamer=kind(words, skip_prompt=True), **given)
     told = capsys.readouterr().out
     text = words.decode(found[0, prompt["input_ids"].shape[1] :])
     drafts = re.findall("\x1b7(.*?)\x1b\\[0m", told, re.DOTALL)
     assert len(drafts) > 8
-    assert all("[MASK]" in draft for draft in drafts)
+    sign = "░" if kind is hf.WaveStreamer else "[MASK]"
+    assert all(sign in draft for draft in drafts)
     # Every draft is taken back; what then remains on the screen is the answer.
     assert told.count("\x1b8") == told.count("\x1b7")
     assert re.sub("\x1b7.*?\x1b8\x1b\\[J", "", told, flags=re.DOTALL) == text + "\n"

@@ -25,8 +25,8 @@ from wavefront.hf.enabling import enable, lm
 from wavefront.hf.generation import DiffusionGenerationMixin, generate
 from wavefront.hf.masked import Masked
 from wavefront.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
-from wavefront.hf.streaming import TextDiffusionStreamer
-from wavefront.hf.tokenizer import read_tokenizer
+from wavefront.hf.streaming import TextDiffusionStreamer, WaveStreamer
+from wavefront.hf.tokenizer import load_tokenizer, read_tokenizer
 
 __all__ = [
     "DiffusionGenerationMixin",
@@ -37,9 +37,11 @@ __all__ = [
     "LLaDAForDiffusion",
     "Masked",
     "TextDiffusionStreamer",
+    "WaveStreamer",
     "enable",
     "generate",
     "lm",
+    "load_tokenizer",
     "read_tokenizer",
 ]
 

@@ -84,7 +84,9 @@ def _told(streamer: Any, ask: Ask, decoding: Any) -> Any:
     """The steps of a decode, each told to a streamer as well."""
     if ask.infill:
         raise OptionError("A streamer shows text from the left: leave it out with infill.")
-    feed = Feed(streamer, ask.ids, stop_ids=decoding.plan.config.sampling.stop_ids)
+    sampling = decoding.plan.config.sampling
+    ends = () if sampling.eos == "keep" else sampling.stop_ids  # as the ids will be cut, or not
+    feed = Feed(streamer, ask.ids, stop_ids=ends, mask_id=decoding.model.mask_id)
     return feed.watch(decoding, decoding.plan.length)
 
 
@@ -112,7 +114,7 @@ def prepared(
     if given.get("infill"):
         given["max_new_tokens"] = 1  # transformers wants to know of one; none is added
     check_types(given.pop("token_type_ids", None))
-    return GenerationMixin.generate(
+    return GenerationMixin.generate(  # pyright: ignore[reportAttributeAccessIssue]
         model,
         inputs,
         custom_generate=generate,
@@ -125,7 +127,7 @@ def prepared(
 class DiffusionGenerationMixin(GenerationMixin):
     """A model whose `generate` decodes by diffusion, unless told otherwise."""
 
-    def generate(
+    def generate(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         inputs: Any = None,
         generation_config: Any = None,
@@ -143,7 +145,9 @@ class DiffusionGenerationMixin(GenerationMixin):
         }
         if custom_generate is None or custom_generate is generate:
             return prepared(self, inputs, **given)
-        return super().generate(inputs, custom_generate=custom_generate, **given)
+        theirs: Any = super()
+        return theirs.generate(inputs, custom_generate=custom_generate, **given)
 
-    def _supports_default_dynamic_cache(self) -> bool:
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
         return False  # nothing here would fill one

@@ -167,9 +167,8 @@ class Masked:
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     """Equal but for rounding."""
-    fine = a.dtype in (torch.float32, torch.float64)
-    tolerance = {"atol": 1e-4, "rtol": 1e-3} if fine else {"atol": 0.1, "rtol": 0.05}
-    return a.shape == b.shape and torch.allclose(a, b, **tolerance)
+    atol, rtol = (1e-4, 1e-3) if a.dtype in (torch.float32, torch.float64) else (0.1, 0.05)
+    return a.shape == b.shape and torch.allclose(a, b, atol=atol, rtol=rtol)
 
 
 class _Given(BaseModelOutput):

@@ -35,7 +35,7 @@ INDIFFERENT = (
 class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
     """What the families share. `forward` gives the published model's logits, unshifted."""
 
-    config_class = DiffusionConfig
+    config_class: Any = DiffusionConfig
     base_model_prefix = "net"
     main_input_name = "input_ids"
     _supports_sdpa = True
@@ -117,7 +117,9 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
         model.generation_config = generation_config or _generation(ends, net.pad_id)
         return model.eval()
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **others: Any) -> None:
+    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, save_directory: str | os.PathLike[str], **others: Any
+    ) -> None:
         """Write the checkpoint as its family publishes it."""
         if others.get("push_to_hub"):
             raise OptionError("push_to_hub is not done here: save, then upload the folder.")

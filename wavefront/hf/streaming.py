@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,7 +23,9 @@ class Feed:
     the mask token where nothing is decided yet.
     """
 
-    def __init__(self, streamer: Any, prompt: Tensor, *, stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, streamer: Any, prompt: Tensor, *, stop_ids: Sequence[int], mask_id: int
+    ) -> None:
         if prompt.shape[0] != 1:
             raise OptionError(
                 f"A streamer shows one row and there are {prompt.shape[0]}: generate them one by "
@@ -32,6 +34,8 @@ class Feed:
         self.streamer, self.stop_ids = streamer, stop_ids
         self._drafts = hasattr(streamer, "put_draft")
         self._told, self._ended = 0, False
+        if isinstance(streamer, WaveStreamer) and streamer.mask_id is None:
+            streamer.mask_id = mask_id
         streamer.put(prompt.cpu())
 
     def watch(self, steps: Iterable[Step], places: int) -> Iterable[Step]:
@@ -58,8 +62,12 @@ class Feed:
             self.streamer.put_draft(tokens[None, settled:])
 
 
-class _TextDiffusionStreamer(TextStreamer):
-    """Prints settled text for good, and the draft after it until the next one takes its place."""
+class WaveStreamer(TextStreamer):
+    """Prints settled text for good, and the draft after it until the next one takes its place.
+
+    What transformers' `TextDiffusionStreamer` does, with a short sign for an open place instead of
+    the mask token's name, and for every version.
+    """
 
     SAVE, BACK, DIM, PLAIN = "\x1b7", "\x1b8\x1b[J", "\x1b[2m", "\x1b[0m"
 
@@ -68,19 +76,30 @@ class _TextDiffusionStreamer(TextStreamer):
         tokenizer: Any,
         skip_prompt: bool = False,
         sleep_time: float | None = None,
+        *,
+        sign: str = "░",
+        mask_id: int | None = None,
         **decode_kwargs: Any,
     ) -> None:
+        """`mask_id` comes from the model that is decoded with, unless you say it."""
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
-        self.sleep_time, self._shown = sleep_time, False
+        self.sleep_time, self.sign, self.mask_id = sleep_time, sign, mask_id
+        self._shown = False
 
     def put_draft(self, value: Tensor, **others: Any) -> None:
         """Show the draft, of one row, in the place of the one before."""
         self._erase()
-        text = self.tokenizer.decode(value.flatten(), **self.decode_kwargs)
-        sys.stdout.write(f"{self.SAVE}{self.DIM}{text}{self.PLAIN}")
-        sys.stdout.flush()
+        print(f"{self.SAVE}{self.DIM}{self._text(value)}{self.PLAIN}", end="", flush=True)
         self._shown = True
         time.sleep(self.sleep_time or 0)
+
+    def _text(self, value: Tensor) -> str:
+        parts = []
+        for open_, run in groupby(value.flatten().tolist(), key=lambda id: id == self.mask_id):
+            ids = list(run)
+            text = self.tokenizer.decode(ids, **self.decode_kwargs)
+            parts.append(self.sign * len(ids) if open_ else str(text))
+        return "".join(parts)
 
     def put(self, value: Tensor) -> None:
         self._erase()
@@ -92,14 +111,14 @@ class _TextDiffusionStreamer(TextStreamer):
 
     def _erase(self) -> None:
         if self._shown:
-            sys.stdout.write(self.BACK)
+            print(self.BACK, end="")
             self._shown = False
 
 
 if TYPE_CHECKING:
-    TextDiffusionStreamer = _TextDiffusionStreamer
+    TextDiffusionStreamer = WaveStreamer
 else:
     try:
         from transformers import TextDiffusionStreamer
     except ImportError:  # transformers 4 has none
-        TextDiffusionStreamer = _TextDiffusionStreamer
+        TextDiffusionStreamer = WaveStreamer

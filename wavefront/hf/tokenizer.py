@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from transformers import PreTrainedTokenizerFast
 
 from wavefront.errors import OptionError
+from wavefront.files import CONFIG, locate, read_json
 from wavefront.text import Tokenizer
 
 ROLES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "cls_token", "sep_token")
@@ -37,6 +40,26 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
         {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": end_of(tokenizer)},
         template=template if isinstance(template, str) else None,
     )
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
+) -> Any:
+    """A checkpoint's tokenizer as one of transformers, without remote code: Dream's needs some.
+
+    It pads on the left, and declares the mask token that the checkpoint's config names.
+    """
+    directory = locate(path, revision=revision, offline=offline, weights=False)
+    ours = Tokenizer.load(directory)
+    backend = Backend.from_str(ours._backend.to_str())
+    named = {role: text for role, text in ours.special_tokens.items() if role in ROLES}
+    mask = read_json(directory / CONFIG, required=False).get("mask_token_id")
+    if isinstance(mask, int) and (token := backend.id_to_token(mask)):
+        named["mask_token"] = token
+    made = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
+    made.chat_template = ours.template
+    made.model_input_names = ["input_ids", "attention_mask"]
+    return made
 
 
 def end_of(tokenizer: Any) -> int | None:
