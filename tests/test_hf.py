@@ -228,6 +228,13 @@ def test_rows_are_cut_behind_their_end_and_padded(model: Any) -> None:
     assert found[:, 4:].tolist() == [row + [1] * (widest - len(row)) for row in kept]
 
 
+def test_what_no_row_needs_is_left_out(model: Any) -> None:
+    end, answers = ends(model)
+    found = model.generate(PROMPTS[:1], max_new_tokens=8, eos_token_id=end)
+    assert found[0, 4:].tolist() == answers[0][: answers[0].index(end) + 1]
+    assert found.shape[1] < 12
+
+
 def test_padding_and_company_change_nothing(path: Path) -> None:
     made = AutoModel.from_pretrained(path)
     given: Any = {"max_new_tokens": 6, "eos": "keep", "schedule": "wavefront(size=3)"}

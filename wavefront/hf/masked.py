@@ -85,7 +85,6 @@ class Masked:
             first = attend.long().argmax(1, keepdim=True)
             turn = (torch.arange(length, device=tokens.device) + first) % length
             tokens, attend = tokens.gather(1, turn), attend.gather(1, turn)
-            attend = attend | (turn == first)  # a row of no places at all has one to look at
         if closing:
             tokens, attend = self._closed(tokens, attend)
         mask = None if attend is None else attend.long()
