@@ -422,14 +422,22 @@ def test_the_folder_for_the_hub_runs_on_a_masked_lm(tmp_path: Path, monkeypatch:
     assert found.equal(model.generate(ids, max_new_tokens=5))
 
 
-def test_without_transformers_one_sentence_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *a: None if name == 'transformers' else find(name, *a)\n"
+ABSENT = (
+    "import importlib.util as u; find = u.find_spec\n"
+    "u.find_spec = lambda name, *a: None if name == 'transformers' else find(name, *a)\n"
+)
+OLD = "import importlib.metadata as m; m.version = lambda name: '4.9.2'\n"
+
+
+@pytest.mark.parametrize(("before", "word"), [(ABSENT, "needs transformers:"), (OLD, "not 4.9.2")])
+def test_without_a_transformers_of_use_one_sentence_says_what_to_install(
+    before: str, word: str
+) -> None:
+    code = before + (
         "import wavefront\n"
         "try:\n    wavefront.hf\n"
         "except wavefront.MissingExtraError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'wavefront[transformers]'" in done.stdout, done.stderr
+    assert word in done.stdout

@@ -10,6 +10,8 @@ LMs of transformers (BERT and its kin) decode too: `enable(model, tokenizer)` gi
 and `Masked` makes it a model of ours. Needs `pip install 'wavefront[transformers]'`.
 """
 
+import re
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from wavefront.errors import MissingExtraError
@@ -17,6 +19,11 @@ from wavefront.errors import MissingExtraError
 if find_spec("transformers") is None:
     raise MissingExtraError(
         "wavefront.hf needs transformers: pip install 'wavefront[transformers]'."
+    )
+if tuple(map(int, re.findall(r"\d+", version("transformers"))[:2])) < (4, 57):
+    raise MissingExtraError(
+        f"wavefront.hf needs transformers 4.57 or newer, not {version('transformers')}: "
+        "pip install 'wavefront[transformers]'."
     )
 
 from wavefront.hf.answering import DiffusionOutput
