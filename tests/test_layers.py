@@ -25,7 +25,7 @@ ORDER = [
 # The only third-party imports outside torch and the standard library, and where they may stand.
 THIRD_PARTY = {
     "safetensors": {"checkpoint", "train"},
-    "tokenizers": {"text", "builtin", "train"},
+    "tokenizers": {"text", "builtin", "train", "hf"},
     "jinja2": {"chat"},
     "typer": {"cli"},
     "rich": {"cli", "watch"},
@@ -37,7 +37,7 @@ THIRD_PARTY = {
     "matplotlib": {"figures"},
     "lm_eval": {"harness"},
     "tqdm": {"harness"},
-    "transformers": {"harness"},
+    "transformers": {"harness", "hf"},
     "ray": {"evaluate"},
 }
 

@@ -99,8 +99,8 @@ __all__ = ["__version__", "testing", *_HOME]  # pyright: ignore[reportUnsupporte
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":  # `wavefront.testing.check(...)` without a second import
-        return importlib.import_module("wavefront.testing")
+    if name in ("testing", "hf"):  # `wavefront.testing.check(...)` without a second import
+        return importlib.import_module(f"wavefront.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'wavefront' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"wavefront.{_HOME[name]}"), name)

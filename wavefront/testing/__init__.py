@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from wavefront.model import Model
 from wavefront.schedule import Schedule
 from wavefront.testing import laws, model_laws
 from wavefront.testing.laws import LawBroken
 
 __all__ = ["LAWS", "LawBroken", "check"]
 
-LAWS: tuple[Callable[[Schedule], None], ...] = (
+ON_MODELS: tuple[Callable[..., None], ...] = (
+    model_laws.ends_complete_and_final,
+    model_laws.scoring_reach_is_enough,
+    model_laws.a_trace_replays,
+    model_laws.stop_keeps_the_text,
+)
+LAWS: tuple[Callable[..., None], ...] = (
     laws.commits_only_masked,
     laws.looks_where_it_says,
     laws.keeps_its_front_small,
@@ -29,15 +36,15 @@ LAWS: tuple[Callable[[Schedule], None], ...] = (
     laws.reads_only_its_reach,
     laws.runs_on_meta,
     laws.repr_is_a_spec,
-    model_laws.ends_complete_and_final,
-    model_laws.scoring_reach_is_enough,
-    model_laws.a_trace_replays,
-    model_laws.stop_keeps_the_text,
+    *ON_MODELS,
 )
 
 
-def check(schedule: Schedule) -> list[str]:
-    """Hold a strategy to every law; the names of the laws, or `LawBroken` with a sentence."""
+def check(schedule: Schedule, *models: Model) -> list[str]:
+    """Hold a strategy to every law; the names of the laws, or `LawBroken` with a sentence.
+
+    The laws that need a model are tried on toys, or on models of yours.
+    """
     for law in LAWS:
-        law(schedule)
+        law(schedule, *(models if law in ON_MODELS else ()))
     return [law.__name__ for law in LAWS]

@@ -1,16 +1,16 @@
-"""Laws of a strategy that need a model: a seeded toy decodes for real."""
+"""Laws of a strategy that need a model: a seeded toy decodes for real, or a model of yours."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from wavefront.canvas import Canvas, blank
 from wavefront.engine import advance, decode
-from wavefront.model import families
+from wavefront.model import Model, families
 from wavefront.models.toy import toy
 from wavefront.rows import Config, Step
 from wavefront.schedule import Schedule
@@ -21,28 +21,30 @@ from wavefront.text import visible
 from wavefront.trace import Recorder
 
 GREEDY = Sampling()
+Models = Sequence[Model]  # those to hold a strategy on; without any, a toy of every family
 
 
-def _model_and_canvas(family: str) -> tuple[Any, Canvas]:
-    model = toy(seed=3, family=family)
+def _canvas(model: Model) -> Canvas:
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
-    return model, blank(prompts, PLACES, mask_id=model.mask_id, pad_id=model.pad_id)
+    ids = {"mask_id": model.mask_id, "pad_id": model.pad_id}
+    return blank(prompts, PLACES, **ids, device=model.device)
 
 
-def _each(schedule: Schedule) -> Iterator[tuple[str, int]]:
-    """Every family with every budget."""
-    yield from itertools.product(families(), budgets(schedule))
+def _each(schedule: Schedule, models: Models) -> Iterator[tuple[Model, int]]:
+    """Every model with every budget."""
+    toys = [toy(seed=3, family=family) for family in families()]
+    yield from itertools.product(models or toys, budgets(schedule))
 
 
 def _decode(
-    schedule: Schedule, family: str, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
+    schedule: Schedule, model: Model, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
 ) -> tuple[list[Step], Recorder]:
     """A decode of two rows, recorded; `wide` scores every place whatever the strategy reaches."""
 
     def everywhere(model: Any, config: Config, rows: Any, width: int, padded: bool) -> Any:
         return advance(model, config, rows, PLACES, padded)
 
-    model, canvas = _model_and_canvas(family)
+    canvas = _canvas(model)
     config = Config(schedule=schedule, sampling=sampling)
     run = everywhere if wide else advance
     found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], run=run)
@@ -50,10 +52,10 @@ def _decode(
     return list(recorder.watch(found)), recorder
 
 
-def ends_complete_and_final(schedule: Schedule) -> None:
+def ends_complete_and_final(schedule: Schedule, *models: Model) -> None:
     """However many steps there are, everything is decided at the end, for good."""
-    for family, steps in _each(schedule):
-        found, _ = _decode(schedule, family, steps)
+    for model, steps in _each(schedule, models):
+        found, _ = _decode(schedule, model, steps)
         last = found[-1]
         answer = last.canvas.slot >= 0
         require(not bool(last.canvas.masked.any()), f"{schedule!r} leaves places undecided.")
@@ -61,11 +63,11 @@ def ends_complete_and_final(schedule: Schedule) -> None:
         require(bool(last.done.all()), f"{schedule!r} ends without being done.")
 
 
-def scoring_reach_is_enough(schedule: Schedule) -> None:
+def scoring_reach_is_enough(schedule: Schedule, *models: Model) -> None:
     """Scoring only the places in reach commits what scoring every place commits."""
-    for family, steps in _each(schedule):
-        narrow, _ = _decode(schedule, family, steps)
-        whole, _ = _decode(schedule, family, steps, wide=True)
+    for model, steps in _each(schedule, models):
+        narrow, _ = _decode(schedule, model, steps)
+        whole, _ = _decode(schedule, model, steps, wide=True)
         # A step that had to be repeated committed nothing the first time.
         tried = [step for step in narrow if step.decision.commit.any()]
         first = [step for step in whole if step.decision.commit.any()]
@@ -79,10 +81,10 @@ def scoring_reach_is_enough(schedule: Schedule) -> None:
         )
 
 
-def a_trace_replays(schedule: Schedule) -> None:
+def a_trace_replays(schedule: Schedule, *models: Model) -> None:
     """A recorded decode, replayed, gives the same canvas after every step."""
-    for family, steps in _each(schedule):
-        found, recorder = _decode(schedule, family, steps)
+    for model, steps in _each(schedule, models):
+        found, recorder = _decode(schedule, model, steps)
         for step, canvas in zip(found, recorder.trace().replay(), strict=True):
             require(
                 all(torch.equal(a, b) for a, b in zip(step.canvas, canvas, strict=True)),
@@ -90,16 +92,16 @@ def a_trace_replays(schedule: Schedule) -> None:
             )
 
 
-def stop_keeps_the_text(schedule: Schedule) -> None:
+def stop_keeps_the_text(schedule: Schedule, *models: Model) -> None:
     """`eos="stop"` gives the visible text of `keep`, sooner."""
-    for family, steps in _each(schedule):
-        slot = _model_and_canvas(family)[1].slot
-        kept, _ = _decode(schedule, family, steps)
+    for model, steps in _each(schedule, models):
+        slot = _canvas(model).slot
+        kept, _ = _decode(schedule, model, steps)
         answer = kept[-1].canvas.tokens
         # A token that this decode does produce, so that stopping has something to act on.
         stop_ids = (int(answer[slot >= 0].mode().values),)
         sampling = Sampling(eos="stop", stop_ids=stop_ids)
-        stopped, _ = _decode(schedule, family, steps, sampling=sampling)
+        stopped, _ = _decode(schedule, model, steps, sampling=sampling)
         for row in range(2):
             texts = [
                 visible(run[-1].canvas.tokens[row][slot[row] >= 0].tolist(), stop_ids)

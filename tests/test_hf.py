@@ -1,0 +1,443 @@
+"""wavefront inside transformers: our models as theirs, `generate`, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from masked_lms import make, tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopPLogitsWarper,
+)
+
+import wavefront
+from wavefront import hf
+from wavefront.errors import OptionError, PromptError, WavefrontError
+from wavefront.files import shipped
+
+ROOT = Path(__file__).parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+LLADA, DREAM = GOLDEN / "llada-tiny", GOLDEN / "dream-tiny"
+PROMPTS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+
+
+@pytest.fixture(scope="module", params=["llada-tiny", "dream-tiny", "dream-tiny-sharded"])
+def path(request: pytest.FixtureRequest) -> Path:
+    return GOLDEN / request.param
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return AutoModel.from_pretrained(LLADA)
+
+
+@pytest.fixture(scope="module")
+def ripple() -> Any:
+    return AutoModel.from_pretrained(shipped()["ripple"])
+
+
+# The models
+
+
+def test_a_published_checkpoint_loads_without_remote_code(path: Path) -> None:
+    kind = hf.LLaDAForDiffusion if "llada" in path.name else hf.DreamForDiffusion
+    for auto in (AutoModel, AutoModelForMaskedLM):
+        made = auto.from_pretrained(path)
+        assert type(made) is kind
+        assert not made.training
+    # Written out of habit, it changes nothing here.
+    assert type(kind.from_pretrained(path, trust_remote_code=True)) is kind
+
+
+def test_forward_gives_the_raw_logits(path: Path) -> None:
+    made, ours = AutoModel.from_pretrained(path), wavefront.load_model(path, device="cpu")
+    ids, mask = torch.randint(0, 200, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[0, :3] = 0
+    with torch.no_grad():
+        assert torch.equal(made(ids).logits, ours.raw_logits(ids))
+        seen = made(input_ids=ids, attention_mask=mask)
+        assert torch.equal(seen.logits, ours.raw_logits(ids, mask))
+        assert torch.equal(made(ids, return_dict=False)[0], made(ids)[0])
+
+
+def test_forward_can_be_trained(model: Any) -> None:
+    model(PROMPTS).logits.sum().backward()
+    assert model.net.embedding.weight.grad.abs().sum() > 0
+    model.zero_grad()
+
+
+def test_the_dtype_is_ours_the_stored_one_or_the_one_asked_for() -> None:
+    stored = shipped()["ripple"]
+    assert AutoModel.from_pretrained(stored).dtype is torch.float32
+    assert AutoModel.from_pretrained(stored, dtype="auto").dtype is torch.float16
+    assert AutoModel.from_pretrained(stored, dtype=torch.bfloat16).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), {"": "cpu"}])
+def test_a_device_map_names_one_device(device: Any) -> None:
+    assert hf.LLaDAForDiffusion.from_pretrained(LLADA, device_map=device).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"device_map": {"a": "cpu", "b": "cpu"}}, "device_map"),
+        ({"device_map": 99}, "cuda:99"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"dtype": "int4"}, "int4"),
+    ],
+)
+def test_loading_refuses_what_it_would_have_to_ignore(given: Any, word: str) -> None:
+    with pytest.raises(WavefrontError, match=word):
+        hf.LLaDAForDiffusion.from_pretrained(LLADA, **given)
+
+
+def test_a_saved_model_is_a_published_checkpoint(path: Path, tmp_path: Path) -> None:
+    made = AutoModel.from_pretrained(path)
+    made.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(again(PROMPTS).logits, made(PROMPTS).logits)
+    ours = wavefront.load_model(tmp_path, device="cpu")
+    assert torch.equal(ours.raw_logits(PROMPTS), made(PROMPTS).logits)
+    with pytest.raises(OptionError, match="push_to_hub"):
+        made.save_pretrained(tmp_path, push_to_hub=True)
+
+
+def test_a_config_alone_makes_a_random_model(path: Path) -> None:
+    config = AutoConfig.from_pretrained(path)
+    assert config.hidden_size == 64
+    torch.manual_seed(1)
+    made = AutoModel.from_config(config)
+    assert torch.isfinite(made(PROMPTS).logits).all()
+    assert made.generate(PROMPTS, max_new_tokens=4).shape[0] == 2
+
+
+def test_a_config_with_another_architecture_is_refused() -> None:
+    config = AutoConfig.from_pretrained(LLADA)
+    config.alibi = True
+    with pytest.raises(WavefrontError, match="alibi"):
+        AutoModel.from_config(config)
+
+
+def test_a_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
+    """Dream publishes a vocabulary, merges, and a class of its own to read them."""
+    letters = {letter: id for id, letter in enumerate("abcdefghijklmnopqrstuvwxyzĠ")} | {"th": 27}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nt h\n")
+    plain = {"lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    settings = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "added_tokens_decoder": {
+            "28": {"content": "<|endoftext|>", **plain},
+            "29": {"content": "<|mask|>", **plain},
+        },
+        "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "Dream", "mask_token_id": 29}))
+    words = hf.load_tokenizer(tmp_path)
+    assert words("the<|mask|>").input_ids == [27, 4, 29]
+    assert words.decode([27, 4]) == "the"
+    assert (words.mask_token_id, words.eos_token_id, words.pad_token_id) == (29, 28, 28)
+    batch = words(["the", "a"], padding=True)
+    assert batch["input_ids"] == [[27, 4], [28, 0]]
+    rendered = words.apply_chat_template([{"role": "user", "content": "the"}], tokenize=False)
+    assert rendered == "the"
+
+
+def test_our_tokenizer_of_ripple_is_theirs() -> None:
+    path = shipped()["ripple"]
+    ours, theirs = hf.load_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    text = "Sam has 3 bags.<|eot_id|>\n\nfin"
+    assert ours(text).input_ids == theirs(text).input_ids
+    assert ours.mask_token == "<|mdm_mask|>"
+    asked = [{"role": "user", "content": "Hi"}]
+    assert list(ours.apply_chat_template(asked, return_dict=True)["input_ids"]) == list(
+        theirs.apply_chat_template(asked, return_dict=True)["input_ids"]
+    )
+    assert hf.read_tokenizer(ours).encode("Hi") == wavefront.load("ripple").tokenizer.encode("Hi")
+
+
+def test_the_end_of_turn_is_an_end_too(ripple: Any) -> None:
+    assert tuple(ripple.generation_config.eos_token_id) == wavefront.load("ripple").stop_ids
+
+
+# generate
+
+
+SCHEDULES = ["wavefront(size=4)", "standard", "block(size=4)", "left_to_right", "rcr", "tide"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_generate_decodes_as_we_do(path: Path, schedule: str) -> None:
+    made, ours = AutoModel.from_pretrained(path), wavefront.load_model(path, device="cpu")
+    given: Any = {"schedule": schedule, "max_new_tokens": 8, "steps": 8}
+    expected = wavefront.generate_ids(ours, PROMPTS.tolist(), **given, eos="keep").tokens
+    found = made.generate(PROMPTS, custom_generate=hf.generate, **given, eos="keep")
+    assert found[:, :4].equal(PROMPTS)
+    assert found[:, 4:].tolist() == expected
+    assert made.generate(PROMPTS, **given, eos="keep").equal(found)  # it is the default
+    assert hf.generate(made, PROMPTS, **given, eos="keep").equal(found)  # and works by hand
+
+
+def test_the_embedded_model_answers_through_transformers(ripple: Any) -> None:
+    lm, words = wavefront.load("ripple"), AutoTokenizer.from_pretrained(shipped()["ripple"])
+    question = "Sam has 3 bags of 4 figs and eats 2. How many are left?"
+    prompt = words.apply_chat_template(
+        [{"role": "user", "content": question}], return_tensors="pt", return_dict=True
+    )
+    given: Any = {"schedule": "wavefront(size=8, radius=2)", "max_new_tokens": 32, "steps": 12}
+    found = ripple.generate(**prompt, custom_generate=hf.generate, **given)
+    answer = words.decode(found[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert answer == lm.generate(question, **given, eos="stop").text
+    assert "####" in answer
+
+
+def ends(model: Any, places: int = 8) -> tuple[int, list[list[int]]]:
+    """A token that the greedy answers hold, and the answers uncut."""
+    answers = model.generate(PROMPTS, max_new_tokens=places, eos="keep")[:, 4:].tolist()
+    return answers[0][3], answers
+
+
+def test_rows_are_cut_behind_their_end_and_padded(model: Any) -> None:
+    end, answers = ends(model)
+    found = model.generate(PROMPTS, max_new_tokens=8, eos_token_id=end, pad_token_id=1)
+    kept = [row[: row.index(end) + 1] if end in row else row for row in answers]
+    widest = max(map(len, kept))
+    assert found[:, 4:].tolist() == [row + [1] * (widest - len(row)) for row in kept]
+
+
+def test_what_no_row_needs_is_left_out(model: Any) -> None:
+    end, answers = ends(model)
+    found = model.generate(PROMPTS[:1], max_new_tokens=8, eos_token_id=end)
+    assert found[0, 4:].tolist() == answers[0][: answers[0].index(end) + 1]
+    assert found.shape[1] < 12
+
+
+def test_padding_and_company_change_nothing(path: Path) -> None:
+    made = AutoModel.from_pretrained(path)
+    given: Any = {"max_new_tokens": 6, "eos": "keep", "schedule": "wavefront(size=3)"}
+    alone = made.generate(PROMPTS[:1, 1:], **given)[0, 3:]
+    for side in ("left", "right"):
+        row = [0, 6, 7, 8] if side == "left" else [6, 7, 8, 0]
+        ids = torch.tensor([row, PROMPTS[1].tolist()])
+        mask = torch.ones_like(ids)
+        mask[0, row.index(0)] = 0
+        found = made.generate(ids, attention_mask=mask, **given)
+        assert found[:, :4].equal(ids)
+        assert found[0, 4:].equal(alone)
+
+
+def test_max_length_counts_the_prompt(model: Any) -> None:
+    found = model.generate(PROMPTS, max_length=10, eos="keep")
+    assert found.shape == (2, 10)
+
+
+def test_a_dictionary_on_request(model: Any) -> None:
+    given: Any = {"max_new_tokens": 8, "return_dict_in_generate": True, "eos": "keep"}
+    found = model.generate(PROMPTS, steps=4, **given)
+    assert isinstance(found, hf.DiffusionOutput)
+    assert found["sequences"].equal(model.generate(PROMPTS, max_new_tokens=8, steps=4, eos="keep"))
+    assert found.forwards == 4
+    assert found.tokens_per_forward.tolist() == [2.0, 2.0]
+    assert found.history is None
+    assert found.trace is None
+    told = model.generate(PROMPTS, steps=4, output_history=True, **given)
+    assert len(told.history) == 4
+    assert told.history[-1].equal(told.sequences)
+    masked = [(board == model.net.mask_id).sum().item() for board in told.history]
+    assert masked == [12, 8, 4, 0]
+    assert len(list(told.trace.replay())) == 4
+
+
+def test_a_history_needs_a_dictionary(model: Any) -> None:
+    with pytest.raises(OptionError, match="return_dict_in_generate"):
+        model.generate(PROMPTS, max_new_tokens=4, output_history=True)
+
+
+def test_sampling_follows_torch_s_seed(model: Any) -> None:
+    given: Any = {"do_sample": True, "temperature": 2.0, "max_new_tokens": 8, "eos": "keep"}
+
+    def draw(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return model.generate(PROMPTS, **given)
+
+    assert draw(0).equal(draw(0))
+    assert not draw(0).equal(draw(1))
+    assert model.generate(PROMPTS, seed=5, **given).equal(model.generate(PROMPTS, seed=5, **given))
+
+
+def test_several_answers_to_a_prompt_are_several(model: Any) -> None:
+    found = model.generate(
+        PROMPTS,
+        do_sample=True,
+        temperature=3.0,
+        num_return_sequences=3,
+        max_new_tokens=8,
+        eos="keep",
+    )
+    assert found.shape == (6, 12)
+    assert len({tuple(row) for row in found[:3].tolist()}) == 3
+    assert found[:3, :4].equal(PROMPTS[:1].expand(3, 4))
+
+
+def test_greedy_means_greedy(model: Any) -> None:
+    asked = GenerationConfig(max_new_tokens=8, do_sample=False)
+    asked.temperature = 5.0  # as a published file may say
+    assert model.generate(PROMPTS, asked).equal(model.generate(PROMPTS, max_new_tokens=8))
+
+
+def test_top_k_of_one_is_greedy(model: Any) -> None:
+    found = model.generate(PROMPTS, do_sample=True, top_k=1, temperature=2.0, max_new_tokens=8)
+    assert found.equal(model.generate(PROMPTS, max_new_tokens=8))
+
+
+def test_a_generation_config_can_hold_our_options(model: Any) -> None:
+    asked = GenerationConfig(max_new_tokens=8, schedule="left_to_right", eos="keep")
+    expected = model.generate(PROMPTS, max_new_tokens=8, schedule="left_to_right", eos="keep")
+    found = model.generate(PROMPTS, generation_config=asked)
+    assert found.equal(expected)
+    assert not expected.equal(model.generate(PROMPTS, max_new_tokens=8, eos="keep"))
+
+
+class Never(StoppingCriteria):
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"num_beams": 2}, "num_beams"),
+        ({"repetition_penalty": 1.5}, "RepetitionPenalty"),
+        ({"no_repeat_ngram_size": 2}, "NGram"),
+        ({"bad_words_ids": [[3]]}, "BadWords"),
+        ({"guidance_scale": 2.0}, "guidance_scale|Guidance"),
+        ({"max_time": 1.0}, "MaxTime"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
+        ({"logits_processor": LogitsProcessorList([MinLengthLogitsProcessor(3, 1)])}, "MinLength"),
+        ({"logits_processor": LogitsProcessorList([TopPLogitsWarper(0.5)])}, "TopP"),
+        ({"stopping_criteria": StoppingCriteriaList([Never()])}, "Never"),
+        ({"prefix_allowed_tokens_fn": lambda batch, ids: [1]}, "Prefix"),
+        ({"assistant_model": object()}, "assistant"),
+        ({"schedule": "wavefrnt"}, "wavefront"),
+        ({"steps": 0}, "steps"),
+        ({"token_type_ids": torch.ones_like(PROMPTS)}, "token_type_ids"),
+        ({"infill": True}, "nothing to fill"),
+    ],
+)
+def test_what_decoding_cannot_do_is_refused(model: Any, given: Any, word: str) -> None:
+    with pytest.raises(WavefrontError, match=word):
+        model.generate(PROMPTS, custom_generate=hf.generate, **{"max_new_tokens": 4} | given)
+
+
+def test_an_unknown_option_is_refused_by_transformers(model: Any) -> None:
+    with pytest.raises(ValueError, match="scedule"):
+        model.generate(PROMPTS, max_new_tokens=4, scedule="block")
+
+
+def test_a_prompt_too_long_is_refused(model: Any) -> None:
+    with pytest.raises(PromptError, match="shorten"):
+        model.generate(PROMPTS, max_new_tokens=model.net.max_length)
+
+
+def test_holes_are_filled_where_they_stand(model: Any) -> None:
+    mask = model.net.mask_id
+    ids = torch.tensor([[5, mask, 7, mask, mask], [0, 9, mask, 10, 11]])
+    real = torch.ones_like(ids)
+    real[1, 0] = 0
+    found = model.generate(ids, attention_mask=real, infill=True, schedule="standard")
+    holes = ids == mask
+    assert found.shape == ids.shape
+    assert found[~holes].equal(ids[~holes])
+    assert (found[holes] != mask).all()
+    alone = model.generate(ids[1:, 1:], infill=True, schedule="standard")
+    assert alone[0].equal(found[1, 1:])
+
+
+def test_a_strategy_that_names_a_token_needs_the_tokenizer() -> None:
+    words = tokenizer()
+    model = hf.enable(make("Bert"), mask_id=3)
+    given: Any = {"schedule": "adablock(delimiters=('mat',))", "max_new_tokens": 8}
+    with pytest.raises(OptionError, match="tokenizer"):
+        model.generate(torch.tensor([[1, 9]]), **given)
+    by_id = model.generate(torch.tensor([[1, 9]]), max_new_tokens=8, schedule=_by_id(words))
+    assert model.generate(torch.tensor([[1, 9]]), tokenizer=words, **given).equal(by_id)
+    given["schedule"] = "adablock(delimiters=('the mat',))"
+    with pytest.raises(OptionError, match="2 tokens"):
+        model.generate(torch.tensor([[1, 9]]), tokenizer=words, **given)
+
+
+def _by_id(words: Any) -> str:
+    return f"adablock(delimiters=({words.convert_tokens_to_ids('mat')},))"
+
+
+def test_another_custom_generate_is_left_alone(model: Any) -> None:
+    def other(model: Any, input_ids: Any, **_: Any) -> str:
+        return "theirs"
+
+    assert model.generate(PROMPTS, max_new_tokens=2, custom_generate=other) == "theirs"
+
+
+def test_the_folder_for_the_hub_runs(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    given: Any = {"schedule": "block(size=4)", "max_new_tokens": 8}
+    folder = str(ROOT / "hub")
+    found = model.generate(PROMPTS, custom_generate=folder, trust_remote_code=True, **given)
+    assert found.equal(model.generate(PROMPTS, **given))
+    with pytest.raises(WavefrontError, match="num_beams"):
+        model.generate(
+            PROMPTS, custom_generate=folder, trust_remote_code=True, num_beams=2, max_new_tokens=4
+        )
+
+
+def test_the_folder_for_the_hub_runs_on_a_masked_lm(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    words = tokenizer()
+    model = hf.enable(make("Bert"), words)
+    ids = words("the cat", return_tensors="pt").input_ids
+    given: Any = {"custom_generate": str(ROOT / "hub"), "trust_remote_code": True}
+    found = model.generate(ids, max_new_tokens=5, **given)
+    assert found.equal(model.generate(ids, max_new_tokens=5))
+
+
+ABSENT = (
+    "import importlib.util as u; find = u.find_spec\n"
+    "u.find_spec = lambda name, *a: None if name == 'transformers' else find(name, *a)\n"
+)
+OLD = "import importlib.metadata as m; m.version = lambda name: '4.9.2'\n"
+
+
+@pytest.mark.parametrize(("before", "word"), [(ABSENT, "needs transformers:"), (OLD, "not 4.9.2")])
+def test_without_a_transformers_of_use_one_sentence_says_what_to_install(
+    before: str, word: str
+) -> None:
+    code = before + (
+        "import wavefront\n"
+        "try:\n    wavefront.hf\n"
+        "except wavefront.MissingExtraError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'wavefront[transformers]'" in done.stdout, done.stderr
+    assert word in done.stdout

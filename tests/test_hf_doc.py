@@ -1,0 +1,30 @@
+"""Every block of docs/transformers.md runs, in order, as one program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_the_page_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    page = (ROOT / "docs" / "transformers.md").read_text()
+    blocks = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 7
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/transformers.md", "exec"), names)
+    told = capsys.readouterr().out
+    assert "####" in told
+    assert "num_beams" in told
+    assert "\N{LIGHT SHADE}" in told

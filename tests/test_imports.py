@@ -1,0 +1,56 @@
+"""Importing the package is quick, and so is asking for help: heavy packages come when needed."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "matplotlib", "numpy", "tokenizers", "safetensors", "jinja2")
+
+
+def imported(code: str) -> list[str]:
+    """Which heavy packages a fresh interpreter has after running the code."""
+    tell = f"import sys; print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    ran = [sys.executable, "-c", f"{code}\n{tell}"]
+    done = subprocess.run(ran, capture_output=True, text=True, check=True)
+    return eval(done.stderr.strip().splitlines()[-1])
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert imported("import wavefront, wavefront.errors") == []
+
+
+@pytest.mark.parametrize("arguments", ["--help", "generate --help", "--version"])
+def test_help_imports_nothing_heavy(arguments: str) -> None:
+    code = (
+        "import sys, contextlib, wavefront.cli as cli\n"
+        f"sys.argv = ['wavefront', *{arguments.split()}]\n"
+        "with contextlib.suppress(SystemExit):\n    cli.main()\n"
+    )
+    assert imported(code) == []
+
+
+def test_a_name_brings_what_it_needs_and_no_more() -> None:
+    found = imported("import wavefront; wavefront.LM")
+    assert "torch" in found  # so that the list above is seen to work
+    assert "transformers" not in found
+    assert "matplotlib" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "most"), [(["-c", "import wavefront"], 0.3), (["-m", "wavefront", "--help"], 0.5)]
+)
+def test_it_is_quick(arguments: list[str], most: float) -> None:
+    """Seconds of the processor, the best of five: a busy machine says nothing of us."""
+
+    def spent() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min(spent() for _ in range(5)) < most

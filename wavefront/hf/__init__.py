@@ -1,0 +1,55 @@
+"""wavefront inside transformers: `model.generate(ids, custom_generate=wavefront.hf.generate)`.
+
+>>> import wavefront.hf
+>>> from transformers import AutoModel, AutoTokenizer
+>>> model = AutoModel.from_pretrained("GSAI-ML/LLaDA-8B-Instruct")  # doctest: +SKIP
+>>> model.generate(ids, schedule="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
+
+Importing this registers LLaDA and Dream with the Auto classes, so no remote code is needed. Masked
+LMs of transformers (BERT and its kin) decode too: `enable(model, tokenizer)` gives one `generate`,
+and `Masked` makes it a model of ours. Needs `pip install 'wavefront[transformers]'`.
+"""
+
+import re
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from wavefront.errors import MissingExtraError
+
+if find_spec("transformers") is None:
+    raise MissingExtraError(
+        "wavefront.hf needs transformers: pip install 'wavefront[transformers]'."
+    )
+if tuple(map(int, re.findall(r"\d+", version("transformers"))[:2])) < (4, 57):
+    raise MissingExtraError(
+        f"wavefront.hf needs transformers 4.57 or newer, not {version('transformers')}: "
+        "pip install 'wavefront[transformers]'."
+    )
+
+from wavefront.hf.answering import DiffusionOutput
+from wavefront.hf.config import DreamConfig, LLaDAConfig
+from wavefront.hf.enabling import enable, lm
+from wavefront.hf.generation import DiffusionGenerationMixin, generate
+from wavefront.hf.masked import Masked
+from wavefront.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
+from wavefront.hf.streaming import TextDiffusionStreamer, WaveStreamer
+from wavefront.hf.tokenizer import load_tokenizer, read_tokenizer
+
+__all__ = [
+    "DiffusionGenerationMixin",
+    "DiffusionOutput",
+    "DreamConfig",
+    "DreamForDiffusion",
+    "LLaDAConfig",
+    "LLaDAForDiffusion",
+    "Masked",
+    "TextDiffusionStreamer",
+    "WaveStreamer",
+    "enable",
+    "generate",
+    "lm",
+    "load_tokenizer",
+    "read_tokenizer",
+]
+
+register()

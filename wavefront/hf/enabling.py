@@ -1,0 +1,40 @@
+"""A masked LM of transformers gets `generate`; with its tokenizer it becomes an LM of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedModel
+
+from wavefront.errors import OptionError
+from wavefront.hf.generation import DiffusionGenerationMixin
+from wavefront.hf.masked import Masked, model_of
+from wavefront.hf.tokenizer import read_tokenizer
+from wavefront.lm import LM
+
+
+def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
+    """The same object, a masked LM, with a `generate` that decodes by diffusion.
+
+    Masked LMs of transformers have none. Settings are those of `Masked`.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise OptionError(f"enable takes a model of transformers, not {type(model).__name__}.")
+    masked = Masked(model, tokenizer, **settings)
+    kind = type(model)
+    if not isinstance(model, DiffusionGenerationMixin):
+        body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        model.__class__ = type(kind.__name__, (DiffusionGenerationMixin, kind), body)
+    ends = masked.stop_ids
+    model.generation_config = GenerationConfig(
+        eos_token_id=list(ends) if len(ends) > 1 else next(iter(ends), None),
+        pad_token_id=masked.pad_id,
+        use_cache=False,
+    )
+    object.__setattr__(model, "wavefront", masked)
+    return model
+
+
+def lm(model: Any, tokenizer: Any, *, name: str = "", **settings: Any) -> LM:
+    """An LM of ours over a model and a tokenizer of theirs; settings are those of `Masked`."""
+    return LM(model_of(model, tokenizer, **settings), read_tokenizer(tokenizer), name=name)

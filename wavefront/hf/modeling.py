@@ -1,0 +1,191 @@
+"""LLaDA and Dream as models of transformers, with our networks inside: no remote code."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    GenerationConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import MaskedLMOutput
+
+from wavefront.checkpoint import Checkpoint, open_checkpoint
+from wavefront.errors import OptionError
+from wavefront.hf.config import DiffusionConfig, DreamConfig, LLaDAConfig
+from wavefront.hf.generation import DiffusionGenerationMixin
+from wavefront.model import family_module, load_model, resolve_device, save_checkpoint
+from wavefront.models.transformer import Transformer
+from wavefront.text import END_OF_TURN
+
+# Keywords of `from_pretrained` that change nothing here.
+INDIFFERENT = (
+    "_commit_hash", "_from_auto", "_from_pipeline", "adapter_kwargs", "code_revision",
+    "low_cpu_mem_usage", "trust_remote_code", "use_safetensors",
+)  # fmt: skip
+
+
+class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
+    """What the families share. `forward` gives the published model's logits, unshifted."""
+
+    config_class: Any = DiffusionConfig
+    base_model_prefix = "net"
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+
+    def __init__(self, config: DiffusionConfig, net: Transformer | None = None) -> None:
+        """Random weights, unless a network comes along."""
+        super().__init__(config)
+        self.net = _random(config) if net is None else net
+        self.generation_config = _generation(self.net.stop_ids, self.net.pad_id)
+        self.post_init()
+
+    @property
+    def wavefront(self) -> Transformer:
+        """The model as the rest of the package knows it."""
+        return self.net
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """Logits (B, L, V) as `wavefront.Model.raw_logits` gives them, here with a gradient.
+
+        Token types, which some tokenizers send along, mean nothing here.
+        """
+        visible = None if attention_mask is None else attention_mask.bool()
+        logits = self.net(input_ids, visible)
+        return (logits,) if return_dict is False else MaskedLMOutput(logits=logits)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.net.embedding
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.net.output
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the network comes with its numbers."""
+
+    def tie_weights(self, *_: Any, **__: Any) -> None:
+        """Nothing: a network whose head is its embedding has only the one."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *model_args: Any,
+        config: Any = None,
+        dtype: Any = None,
+        torch_dtype: Any = None,
+        device_map: Any = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        generation_config: Any = None,
+        **others: Any,
+    ) -> Any:
+        """A checkpoint in the published layout, read by `wavefront.load_model`: safetensors only.
+
+        Float32 on the CPU and the stored precision on a GPU, unless `dtype` says otherwise; "auto"
+        is the stored one everywhere. `device_map` names one device.
+        """
+        _indifferent(cls.__name__, others)
+        files = open_checkpoint(
+            pretrained_model_name_or_path, revision=revision, offline=local_files_only
+        )
+        asked = torch_dtype if dtype is None else dtype
+        net: Any = load_model(
+            files.directory,
+            device=_device(device_map),
+            dtype=files.dtype if asked == "auto" else asked,
+        )
+        if not isinstance(config, DiffusionConfig):
+            config = cls.config_class.from_pretrained(files.directory)
+        config._name_or_path = str(pretrained_model_name_or_path)
+        model = cls(config, net)
+        ends = (*net.stop_ids, *_ends_of_turn(files, net.stop_ids))
+        model.generation_config = generation_config or _generation(ends, net.pad_id)
+        return model.eval()
+
+    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, save_directory: str | os.PathLike[str], **others: Any
+    ) -> None:
+        """Write the checkpoint as its family publishes it."""
+        if others.get("push_to_hub"):
+            raise OptionError("push_to_hub is not done here: save, then upload the folder.")
+        save_checkpoint(self.net, save_directory)
+        self.generation_config.save_pretrained(save_directory)
+
+
+class LLaDAForDiffusion(DiffusionModel):
+    """LLaDA 8B, 1.5, and whatever has their shape."""
+
+    config_class = LLaDAConfig
+
+
+class DreamForDiffusion(DiffusionModel):
+    """Dream 7B, and whatever has its shape; its logits describe the next place, as published."""
+
+    config_class = DreamConfig
+
+
+def register() -> None:
+    """Make the Auto classes load LLaDA and Dream checkpoints with these."""
+    for model in (LLaDAForDiffusion, DreamForDiffusion):
+        AutoConfig.register(model.config_class.model_type, model.config_class, exist_ok=True)
+        for auto in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
+            auto.register(model.config_class, model, exist_ok=True)
+
+
+def _random(config: DiffusionConfig) -> Transformer:
+    shelf = family_module(config.model_type)
+    net: Transformer = shelf.Net(config.architecture())
+    device = torch.empty(0).device
+    if device.type == "meta":
+        return net
+    net = net.to(torch.get_default_dtype()).to_empty(device=device)
+    net.init_weights(torch.initial_seed() % (1 << 63))
+    return net
+
+
+def _generation(ends: tuple[int, ...], pad_id: int) -> GenerationConfig:
+    """What the ids say. The sampler that a published file asks for is a choice of every call."""
+    eos = ends[0] if len(ends) == 1 else list(ends) or None
+    return GenerationConfig(eos_token_id=eos, pad_token_id=pad_id, use_cache=False)
+
+
+def _ends_of_turn(files: Checkpoint, known: tuple[int, ...]) -> list[int]:
+    """End-of-turn ids, which only the tokenizer's files name."""
+    found = [files.added_token(content) for content in END_OF_TURN]
+    return [id for id in found if id is not None and id not in known]
+
+
+def _device(device_map: Any) -> torch.device:
+    if device_map is None:
+        return torch.device("cpu")
+    if isinstance(device_map, dict) and len(device_map) == 1:
+        device_map = next(iter(device_map.values()))
+    if isinstance(device_map, int) and not isinstance(device_map, bool):
+        device_map = f"cuda:{device_map}"
+    if not isinstance(device_map, str | torch.device):
+        raise OptionError(f"device_map must name one device or 'auto', not {device_map!r}.")
+    return resolve_device(device_map)
+
+
+def _indifferent(name: str, others: dict[str, Any]) -> None:
+    for key, value in others.items():
+        if key not in INDIFFERENT and value not in (None, False, "", "sdpa"):
+            raise OptionError(
+                f"{name}.from_pretrained does not take {key}={value!r}: leave it out; hub settings "
+                "come from the environment (HF_TOKEN, HF_HOME)."
+            )

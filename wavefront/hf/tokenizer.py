@@ -1,0 +1,77 @@
+"""A tokenizer of transformers as a tokenizer of ours, and what it says of its model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from transformers import PreTrainedTokenizerFast
+
+from wavefront.errors import OptionError
+from wavefront.files import CONFIG, locate, read_json
+from wavefront.text import Tokenizer
+
+ROLES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "cls_token", "sep_token")
+
+
+def read_tokenizer(tokenizer: Any) -> Tokenizer:
+    """Ours with the same vocabulary, special tokens and chat template.
+
+    BERT's `[CLS]` opens a raw text here as begin-of-sequence does elsewhere.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise OptionError(
+            f"{type(tokenizer).__name__} is written in Python: load the fast one, with "
+            "AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
+    named = {role: str(getattr(tokenizer, role)) for role in ROLES if getattr(tokenizer, role)}
+    opening, _ = frame(tokenizer)
+    settings: dict[str, Any] = {
+        **named,
+        "bos_token": named.get("bos_token") or named.get("cls_token"),
+        "eos_token": named.get("eos_token") or named.get("sep_token"),
+        "add_bos_token": opening is not None,
+    }
+    template = tokenizer.chat_template
+    return Tokenizer(
+        Backend.from_str(tokenizer.backend_tokenizer.to_str()),
+        {name: value for name, value in settings.items() if value is not None},
+        {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": end_of(tokenizer)},
+        template=template if isinstance(template, str) else None,
+    )
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
+) -> Any:
+    """A checkpoint's tokenizer as one of transformers, without remote code: Dream's needs some.
+
+    It pads on the left, and declares the mask token that the checkpoint's config names.
+    """
+    directory = locate(path, revision=revision, offline=offline, weights=False)
+    ours = Tokenizer.load(directory)
+    backend = Backend.from_str(ours._backend.to_str())
+    named = {role: text for role, text in ours.special_tokens.items() if role in ROLES}
+    mask = read_json(directory / CONFIG, required=False).get("mask_token_id")
+    if isinstance(mask, int) and (token := backend.id_to_token(mask)):
+        named["mask_token"] = token
+    made = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
+    made.chat_template = ours.template
+    made.model_input_names = ["input_ids", "attention_mask"]
+    return made
+
+
+def end_of(tokenizer: Any) -> int | None:
+    """The id that ends a text: end-of-sequence or, as BERT has it, the separator."""
+    return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+
+
+def frame(tokenizer: Any) -> tuple[int | None, int | None]:
+    """The ids that the tokenizer puts before and after a text; None where it puts none."""
+    ids = tokenizer("").input_ids
+    if not ids:
+        return None, None
+    opens = ids[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id)
+    closes = ids[-1] == end_of(tokenizer) and len(ids) > opens
+    return ids[0] if opens else None, ids[-1] if closes else None
