@@ -53,7 +53,10 @@ class KV(NamedTuple):
 
 
 class Model(Protocol):
-    """A bidirectional model over a canvas of places; rows never influence each other."""
+    """A bidirectional model over a canvas of places; rows never influence each other.
+
+    One that computes whole canvases only says so by `windows = False`.
+    """
 
     family: str
     vocab_size: int

@@ -33,9 +33,9 @@ def stepper(plan: Plan, model: Model, canvas: Canvas, call: Call = eagerly) -> A
         return speculate(plan.draft, plan.length)
     if plan.cache is not None:
         copies = 2 if plan.config.cfg_scale > 0 else 1
-        hidden = hides(plan.config, canvas)
+        hidden = hides(plan.config, canvas, model)
         return Cached(plan.cache, model, copies * rows, length, plan.length, call, hidden)
-    if hides(plan.config, canvas):
+    if hides(plan.config, canvas, model):
         return Narrow(length, call)
     return advance if call is eagerly else graphed(call)
 
@@ -51,7 +51,7 @@ class Steppers:
     def __call__(self, plan: Plan, canvas: Canvas) -> Advance:
         """A stepper for one decode, captured where that pays and none other has it."""
         copies = 2 if plan.config.cfg_scale > 0 else 1
-        hidden = hides(plan.config, canvas)
+        hidden = hides(plan.config, canvas, self.model)
         key = (tuple(canvas.tokens.shape), copies, plan.cache, plan.cache and plan.length, hidden)
         if plan.draft > 1 or plan.steps < FEWEST or key in self._lent:
             return stepper(plan, self.model, canvas)

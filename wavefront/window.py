@@ -15,15 +15,17 @@ from torch import Tensor
 from wavefront.canvas import Canvas
 from wavefront.engine import Glance, lateness
 from wavefront.masks import distance
+from wavefront.model import Model
 from wavefront.rows import Config, Rows, reach
 
 BUCKET = 64
 
 
-def hides(config: Config, canvas: Canvas) -> bool:
-    """Whether the strategy hides places of this canvas."""
+def hides(config: Config, canvas: Canvas, model: Model) -> bool:
+    """Whether the strategy hides places of this canvas, and the model can leave them out."""
     schedule = config.schedule
-    return schedule.visible(canvas, schedule.init(canvas)) is not None
+    able = getattr(model, "windows", True)
+    return able and schedule.visible(canvas, schedule.init(canvas)) is not None
 
 
 def inside(config: Config, rows: Rows) -> Tensor:

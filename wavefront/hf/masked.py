@@ -28,6 +28,8 @@ class Masked:
     token with which its tokenizer ends a text, after the last place of the canvas.
     """
 
+    windows = False  # it computes whole canvases only
+
     def __init__(
         self,
         model: Any,
