@@ -216,9 +216,9 @@ def test_a_forged_exit_code_of_the_whole_group_is_no_pass() -> None:
 )
 def test_what_it_may_use_is_limited(code: str, reasons: set[str]) -> None:
     start = time.perf_counter()
-    timeout = 1 if reasons == {"timeout"} else 30
+    timeout = 2 if reasons == {"timeout"} else 30  # long enough to start on a busy machine
     assert verdict(code, timeout=timeout).reason in reasons
-    assert time.perf_counter() - start < sandbox.WALL * timeout + 5
+    assert time.perf_counter() - start < sandbox.WALL * timeout + 30
 
 
 def test_a_filled_disk_is_a_small_one(tmp_path: Path) -> None:
