@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from commands import save_talker
 
+pytestmark = pytest.mark.slow  # every one starts a process of its own
+
 SCRIPT = str(Path(sys.executable).parent / "wavefront")
 ESCAPE = "\x1b"
 
@@ -131,7 +133,7 @@ def test_a_reader_who_has_left_is_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
 )
 def test_an_interruption_has_its_code_and_no_traceback(sent: signal.Signals, code: int) -> None:
     process = subprocess.Popen(

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs(example: Path) -> None:
     if "transformers" in example.stem and find_spec("transformers") is None:

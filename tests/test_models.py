@@ -341,6 +341,7 @@ def test_no_step_needs_the_host(family: str) -> None:
         assert model.hidden(tokens, visible, at, window=window, kv=kv).shape == (2, 4, 64)
 
 
+@pytest.mark.slow
 def test_it_compiles_in_one_graph(family: str) -> None:
     model = toy(family=family)
     tokens, attend = canvas(model, 2, 12), left_padding((12, 8), 12)

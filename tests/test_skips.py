@@ -12,6 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "strict", "code"),
     [("no such thing", "1", 1), ("no such thing", "", 0), ("WAVEFRONT_DATA is not set", "1", 0)],

@@ -536,6 +536,7 @@ def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, flo
     return alike and all(torch.equal(*pair) for pair in parts), ahead.steps_per_forward
 
 
+@pytest.mark.slow
 def test_the_embedded_model_answers_alike():
     lm = wavefront.load("ripple")
     found = [compare(lm, 0, 4, schedule=schedule, steps=12) for schedule in TRIO]

@@ -306,6 +306,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_unbroken(tokenizer: Path, tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     run(toy(tokenizer, unbroken))
@@ -326,6 +327,7 @@ def test_killed_and_resumed_equals_unbroken(tokenizer: Path, tmp_path: Path) -> 
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_phases_by_the_clock(tokenizer: Path, tmp_path: Path) -> None:
     first = toy(
         tokenizer, tmp_path, steps=None, minutes=0.015, warmup=0, decay_fraction=0.0, resume=True
