@@ -17,7 +17,7 @@ ORDER = [
     "chat", "text", "options", "builtin", "seats", "shared", "slots", "decoding", "completion",
     "rerun", "fork", "lm",
     "testing", "task", "tasks", "corrupt", "train",
-    "watch", "report", "studies", "cli", "__main__",
+    "watch", "report", "studies", "bench", "experiments", "serve", "cli", "__main__",
 ]
 # fmt: on
 # The only third-party imports outside torch and the standard library, and where they may stand.
@@ -31,6 +31,12 @@ THIRD_PARTY = {
     "huggingface_hub": {"files"},
     "numpy": {"train", "tracefile", "figures", "report"},
     "matplotlib": {"figures"},
+    "fastapi": {"serve"},
+    "starlette": {"serve"},
+    "pydantic": {"serve"},
+    "pydantic_core": {"serve"},
+    "uvicorn": {"serve"},
+    "prometheus_client": {"serve"},
 }
 
 

@@ -28,6 +28,7 @@ from wavefront.cli import (
     generate,
     measure,
     report,
+    serve,
     shelves,
     trace,
     train,
@@ -183,6 +184,7 @@ _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
 _add(report.report, report.EXAMPLES)
+_add(serve.serve, serve.EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")
