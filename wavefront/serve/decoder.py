@@ -14,7 +14,7 @@ import torch
 
 import wavefront
 from wavefront import spec
-from wavefront.errors import PromptError, WavefrontError
+from wavefront.errors import PromptError, SpecError, WavefrontError
 from wavefront.lm import LM, load
 from wavefront.seats import Moment, Seat
 from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Job, Refused, Seated, Stop, Taken
@@ -80,9 +80,7 @@ class Decoder:
             made = prepare(self.lm, message, length=self.length)
             self._check(made.request)
         except WavefrontError as error:
-            field = "messages" if message.messages is not None else "prompt"
-            param = field if isinstance(error, PromptError) else _named(str(error), message.options)
-            yield Refused(message.id, 400, str(error), "invalid_value", param)
+            yield Refused(message.id, 400, str(error), "invalid_value", _field(error, message))
             return
         except Exception as error:  # whatever a strange option makes of it, it is the request's
             yield Refused(message.id, 400, f"This cannot be decoded: {error}.", "invalid_value")
@@ -227,9 +225,13 @@ def fingerprint(lm: LM) -> str:
     return f"fp_{digest.hexdigest()[:12]}"
 
 
-def _named(message: str, options: Any) -> str | None:
-    """The option that a refusal is about, if it can be told."""
-    return next((name for name in options if name in message), None)
+def _field(error: WavefrontError, job: Job) -> str | None:
+    """The field that a refusal is about, if it can be told."""
+    if isinstance(error, PromptError):
+        return "messages" if job.messages is not None else "prompt"
+    if isinstance(error, SpecError):
+        return "schedule"
+    return next((name for name in job.options if name in str(error)), None)
 
 
 def _refusal(id: str, error: Exception) -> Refused:

@@ -33,9 +33,10 @@ class Prepared:
 def prepare(lm: LM, job: Job, *, length: int) -> Prepared:
     """The job as a request; `length` is the longest board there is."""
     options = dict(job.options)
-    if isinstance(options.get("schedule"), str):
-        # Never by a dotted name: that would import whatever a stranger names.
-        options["schedule"] = spec.resolve(options["schedule"], "schedules", outside=False)
+    for name in ("schedule", "strategy"):
+        if name in options:
+            # Never by a dotted name: that would import whatever a stranger names.
+            options[name] = spec.resolve(str(options[name]), "schedules", outside=False)
     if job.fork is not None:
         made = _forked(lm, job.fork, options)
     elif job.infill:
