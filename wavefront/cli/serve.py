@@ -103,8 +103,8 @@ def serve(
     Requests of any length and strategy share every forward. The API is that of
     /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
     """
-    from wavefront import builtin
     from wavefront import serve as server
+    from wavefront.files import shipped
 
     limits = server.Limits(
         rows=rows,
@@ -120,7 +120,8 @@ def serve(
         keep=keep_seconds,
     )
     source = server.Source(
-        model=builtin.DEFAULT if model.model is None else model.model,
+        # What `builtin.DEFAULT` says, without loading torch.
+        model=next(iter(shipped()), "toy") if model.model is None else model.model,
         device=model.device,
         dtype=model.dtype,
         revision=model.revision,

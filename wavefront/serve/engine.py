@@ -62,10 +62,14 @@ class Engine:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._fail_all("The server is shutting down: send the request again.", "shutting_down")
+        self.abandon()
         self._outbox.put(Stop())
         await asyncio.to_thread(self._process.join, 2)
         self._process.kill()
+
+    def abandon(self) -> None:
+        """Tell all that wait that there is no time left."""
+        self._fail_all("The server is shutting down: send the request again.", "shutting_down")
 
     def submit(self, job: Job) -> Ticket:
         """Send a request on its way."""

@@ -36,8 +36,9 @@ class Server(uvicorn.Server):
         if self.service.engine.failure is not None:
             return True
         if self._asked is not None:
-            late = time.monotonic() - self._asked > self.service.limits.drain
-            if self.service.idle or late:
+            if time.monotonic() - self._asked > self.service.limits.drain:
+                self.service.engine.abandon()
+            if self.service.idle:
                 self.should_exit = True
         return await super().on_tick(counter)
 
