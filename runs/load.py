@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"max_tokens": 16, "schedule": "tide(take=threshold(tau=0.3))"},
 )
 PROMPTS = tuple(f"Client {n} says" for n in range(8))
+PATIENCE = 90  # seconds; a request that takes longer is lost
 RUDE = ("leave", "cancel", "slow", "half")
 
 
@@ -44,6 +47,7 @@ class Tally:
         self.rejected: list[float] = []
         self.answered: list[float] = []
         self.problems: list[str] = []
+        self.lag: list[float] = []  # seconds by which this program itself was late
         self.memory: dict[str, list[float]] = {"server": [], "decoder": []}
 
     def problem(self, text: str) -> None:
@@ -66,7 +70,7 @@ def expected() -> dict[tuple[int, int], str]:
 
 
 async def one_client(
-    number: int, client: httpx.AsyncClient, tally: Tally, wanted: dict[Any, str], until: float
+    number: int, address: Any, tally: Tally, wanted: dict[Any, str], until: float
 ) -> None:
     dice = random.Random(number)
     while time.monotonic() < until:
@@ -75,8 +79,9 @@ async def one_client(
         manner = dice.choice(RUDE) if dice.random() < 0.25 else dice.choice(("stream", "whole"))
         begun = time.monotonic()
         try:
-            status, text = await MANNERS[manner](client, body, dice)
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(PATIENCE):
+                status, text = await MANNERS[manner](address, body, dice)
+        except (OSError, EOFError, ValueError) as error:
             tally.problem(f"{manner}: {type(error).__name__} {error}")
             continue
         took = time.monotonic() - begun
@@ -92,65 +97,105 @@ async def one_client(
             tally.problem(f"{manner}: {status} {text[:200]}")
 
 
-async def whole(client: httpx.AsyncClient, body: dict[str, Any], dice: Any) -> Any:
-    answer = await client.post("/v1/completions", json=body)
-    if answer.status_code != 200:
-        return answer.status_code, answer.text
-    return 200, answer.json()["choices"][0]["text"]
+class Answer:
+    """A request on a connection of its own; a client as light as can be, to measure the server."""
+
+    def __init__(
+        self, address: tuple[str, int], path: str, body: Any, method: str = "POST"
+    ) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: {address[0]}\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self.address, self.request = address, head.encode() + data
+
+    async def __aenter__(self) -> Answer:
+        self.reader, self.writer = await asyncio.open_connection(*self.address)
+        self.writer.write(self.request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+        self.chunked = b"transfer-encoding: chunked" in head.lower()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self.chunked:
+            size = int(await self.reader.readline() or b"-1", 16)
+            if size < 0:
+                raise ConnectionError("the answer broke off")
+            piece = await self.reader.readexactly(size + 2)
+            if not size:
+                return
+            yield piece[:-2]
+        yield await self.reader.read()
+
+    async def read(self) -> str:
+        return b"".join([piece async for piece in self.pieces()]).decode()
 
 
-async def stream(
-    client: httpx.AsyncClient, body: dict[str, Any], dice: Any, pause: float = 0.0
-) -> Any:
-    text, done = "", False
-    asked = {**body, "stream": True}
-    async with client.stream("POST", "/v1/completions", json=asked) as answer:
-        if answer.status_code != 200:
-            return answer.status_code, (await answer.aread()).decode()
-        async for line in answer.aiter_lines():
+async def whole(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    async with Answer(address, "/v1/completions", body) as answer:
+        text = await answer.read()
+    if answer.status != 200:
+        return answer.status, text
+    return 200, json.loads(text)["choices"][0]["text"]
+
+
+async def stream(address: Any, body: dict[str, Any], dice: Any, pause: float = 0.0) -> Any:
+    text, rest = "", b""
+    async with Answer(address, "/v1/completions", {**body, "stream": True}) as answer:
+        if answer.status != 200:
+            return answer.status, await answer.read()
+        async for piece in answer.pieces():
             if pause:
                 await asyncio.sleep(pause)
-            if line == "data: [DONE]":
-                done = True
-            elif line.startswith("data: "):
-                chunk = json.loads(line[6:])
-                if "error" in chunk:
-                    return 500, line
-                text += chunk["choices"][0]["text"]
-    return (200, text) if done else (599, "a stream without an end")
+            *lines, rest = (rest + piece).split(b"\n\n")
+            for line in lines:
+                if line == b"data: [DONE]":
+                    return 200, text
+                if line.startswith(b"data: "):
+                    chunk = json.loads(line[6:])
+                    if "error" in chunk:
+                        return 500, line.decode()
+                    text += chunk["choices"][0]["text"]
+    return 599, "a stream without an end"
 
 
-async def slow(client: httpx.AsyncClient, body: dict[str, Any], dice: Any) -> Any:
-    return await stream(client, body, dice, pause=0.2)
+async def slow(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    return await stream(address, body, dice, pause=0.2)
 
 
-async def leave(client: httpx.AsyncClient, body: dict[str, Any], dice: Any) -> Any:
+async def leave(address: Any, body: dict[str, Any], dice: Any) -> Any:
     """Go away before the answer."""
     try:
-        await asyncio.wait_for(whole(client, body, dice), dice.uniform(0.01, 0.3))
+        await asyncio.wait_for(whole(address, body, dice), dice.uniform(0.01, 0.3))
     except TimeoutError:
         return 0, None
     return 200, None
 
 
-async def half(client: httpx.AsyncClient, body: dict[str, Any], dice: Any) -> Any:
+async def half(address: Any, body: dict[str, Any], dice: Any) -> Any:
     """Go away in the middle of a stream."""
-    asked = {**body, "stream": True}
-    async with client.stream("POST", "/v1/completions", json=asked) as answer:
-        async for _ in answer.aiter_lines():
+    async with Answer(address, "/v1/completions", {**body, "stream": True}) as answer:
+        async for _ in answer.pieces():
             if dice.random() < 0.4:
                 break
-        return answer.status_code if answer.status_code == 429 else 0, None
+        return answer.status if answer.status == 429 else 0, None
 
 
-async def cancel(client: httpx.AsyncClient, body: dict[str, Any], dice: Any) -> Any:
+async def cancel(address: Any, body: dict[str, Any], dice: Any) -> Any:
     """Begin a decode for a viewer, and cancel it."""
-    answer = await client.post("/v1/wavefront/decodes", json=body)
-    if answer.status_code != 202:
-        return answer.status_code, None if answer.status_code == 429 else answer.text
+    async with Answer(address, "/v1/wavefront/decodes", body) as answer:
+        text = await answer.read()
+    if answer.status != 202:
+        return answer.status, None if answer.status == 429 else text
     await asyncio.sleep(dice.uniform(0, 0.2))
-    gone = await client.delete(f"/v1/wavefront/decodes/{answer.json()['id']}")
-    return (0, None) if gone.status_code == 204 else (gone.status_code, gone.text)
+    path = f"/v1/wavefront/decodes/{json.loads(text)['id']}"
+    async with Answer(address, path, None, method="DELETE") as gone:
+        return (0, None) if gone.status == 204 else (gone.status, "not cancelled")
 
 
 MANNERS = {"whole": whole, "stream": stream, "slow": slow, "leave": leave}
@@ -172,31 +217,34 @@ def decoder_of(pid: int) -> int:
     )
 
 
-async def drive(url: str, pid: int, clients: int, seconds: float) -> Tally:
+async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
     tally, wanted = Tally(), expected()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=clients)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-        until = time.monotonic() + seconds
+    host, port = url.removeprefix("http://").split(":")
+    address = (host, int(port))
+    until = time.monotonic() + arguments.seconds
+    decoder = decoder_of(pid)
 
-        async def sample() -> None:
-            decoder = decoder_of(pid)
-            while True:
-                tally.memory["server"].append(resident(pid))
-                tally.memory["decoder"].append(resident(decoder))
-                await asyncio.sleep(1)
+    async def sample() -> None:
+        while True:
+            tally.memory["server"].append(resident(pid))
+            tally.memory["decoder"].append(resident(decoder))
+            before = time.monotonic()
+            await asyncio.sleep(1)
+            tally.lag.append(time.monotonic() - before - 1)
 
-        sampling = asyncio.create_task(sample())
-        await asyncio.gather(*(one_client(n, client, tally, wanted, until) for n in range(clients)))
-        sampling.cancel()
-        # All is quiet again: nothing may be left in the server.
-        for _ in range(600):
-            text = (await client.get("/metrics")).text
-            left = sum(map(float, re.findall(r"^wavefront:num_requests_\w+ (\S+)$", text, re.M)))
-            if not left:
-                break
-            await asyncio.sleep(0.1)
-        else:
-            tally.problem(f"{left:g} requests were never ended")
+    sampling = asyncio.create_task(sample())
+    numbers = range(arguments.clients)
+    await asyncio.gather(*(one_client(n, address, tally, wanted, until) for n in numbers))
+    sampling.cancel()
+    # All is quiet again: nothing may be left in the server.
+    for _ in range(600):
+        async with Answer(address, "/metrics", None, method="GET") as answer:
+            text = await answer.read()
+        left = sum(map(float, re.findall(r"^wavefront:num_requests_\w+ (\S+)$", text, re.M)))
+        if not left:
+            return tally
+        await asyncio.sleep(0.1)
+    tally.problem("some requests were never ended")
     return tally
 
 
@@ -229,6 +277,7 @@ def report(tally: Tally, arguments: argparse.Namespace) -> dict[str, Any]:
         "rejected p99 ms": round(1000 * quantile(tally.rejected, 0.99), 1),
         "answered p50 s": round(quantile(tally.answered, 0.5), 2),
         "answered p99 s": round(quantile(tally.answered, 0.99), 2),
+        "own lag p99 ms": round(1000 * quantile(tally.lag, 0.99), 1),
         "server MiB": memory("server"),
         "decoder MiB": memory("decoder"),
         "counts": dict(sorted(tally.counts.items())),
@@ -252,7 +301,7 @@ def main() -> int:
         try:
             while httpx.get(f"{url}/ready").status_code != 200:
                 time.sleep(0.2)
-            tally = asyncio.run(drive(url, process.pid, arguments.clients, arguments.seconds))
+            tally = asyncio.run(drive(url, process.pid, arguments))
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(60)
