@@ -171,10 +171,10 @@ async def slow(address: Any, body: dict[str, Any], dice: Any) -> Any:
 async def leave(address: Any, body: dict[str, Any], dice: Any) -> Any:
     """Go away before the answer."""
     try:
-        await asyncio.wait_for(whole(address, body, dice), dice.uniform(0.01, 0.3))
+        status, _ = await asyncio.wait_for(whole(address, body, dice), dice.uniform(0.01, 0.3))
     except TimeoutError:
         return 0, None
-    return 200, None
+    return status, None
 
 
 async def half(address: Any, body: dict[str, Any], dice: Any) -> Any:
