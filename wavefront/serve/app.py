@@ -54,6 +54,9 @@ ERRORS: dict[int | str, Any] = {
     status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
     for status, text in STATUSES.items()
 }
+STREAM: dict[int | str, Any] = {
+    200: {"description": "An answer, or a stream of it.", "content": {"text/event-stream": {}}}
+}
 Id = Annotated[str, Path(max_length=200)]
 From = Annotated[int, Query(alias="from", ge=0, lt=1 << 31)]
 
@@ -106,11 +109,11 @@ class Counted:
 
 
 def _answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=schema(Chat))
+    @app.post("/v1/chat/completions", responses=STREAM, openapi_extra=schema(Chat))
     async def chat(request: Request) -> Any:
         return await service.answer(request, Chat)
 
-    @app.post("/v1/completions", openapi_extra=schema(Complete))
+    @app.post("/v1/completions", responses=STREAM, openapi_extra=schema(Complete))
     async def complete(request: Request) -> Any:
         return await service.answer(request, Complete)
 
@@ -136,7 +139,7 @@ def _viewers(app: FastAPI, service: Service) -> None:
     async def fork(request: Request, id: Id) -> Any:
         return await service.branch(request, id)
 
-    @app.get("/v1/wavefront/decodes/{id}/events")
+    @app.get("/v1/wavefront/decodes/{id}/events", responses=STREAM)
     async def events(id: Id, start: From = 0) -> Any:
         return service.watch(id, start)
 
@@ -158,7 +161,11 @@ def _probes(app: FastAPI, service: Service) -> None:
     async def version() -> Any:
         return service.version()
 
-    @app.get("/metrics", response_class=Response)
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}},
+    )
     async def metrics() -> Any:
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response(service.metrics.text(), media_type=kind)
