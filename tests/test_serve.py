@@ -115,7 +115,7 @@ def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> Non
     )
     want = alone.generate("Hi", max_new_tokens=24, temperature=0.8, seed=7, top_p=0.9, **options)
     assert made.choices[0].message.content == want.text
-    assert made.usage.model_extra["wavefront"]["forwards"] == want.forwards
+    assert made.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
     holes = "Once <mask:6> upon <mask:5>."
     filled = client.completions.create(model="talker", prompt=holes, extra_body={"infill": True})
     assert filled.choices[0].text == alone.infill(holes).text

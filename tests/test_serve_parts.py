@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ import torch
 import wavefront
 from wavefront.errors import MissingExtraError, OptionError
 from wavefront.measures import mhco
+from wavefront.serve import bodies
 from wavefront.serve.bodies import NOT_HERE, UNSUPPORTED, Begin, Chat, Complete
 from wavefront.serve.decoder import Decoder, Queue, fingerprint
 from wavefront.serve.guard import Guard
@@ -118,6 +119,7 @@ def test_lengths_under_all_their_names() -> None:
     for name in ("max_new_tokens", "max_tokens", "gen_length", "max_completion_tokens"):
         options = check(Complete, {"prompt": "x", name: 7}).options()
         assert list(options.values()) == [7]
+    assert check(Complete, {"prompt": "x", "seed": 7.0}).options() == {"seed": 7}
     both = check(Complete, {"prompt": "x", "max_tokens": 7, "max_completion_tokens": 7})
     assert both.options() == {"max_new_tokens": 7}
 
@@ -134,6 +136,22 @@ def test_a_viewer_gives_one_prompt() -> None:
     for given in ({}, {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}):
         with pytest.raises(Refusal):
             check(Begin, given)
+
+
+def test_words_are_the_library_s(lm: Any) -> None:
+    """What the schema lists is what the library takes."""
+    for name, words in {
+        "priority": bodies.Priority,
+        "eos": bodies.Eos,
+        "sampling": bodies.Rule,
+        "remasking": bodies.Remasking,
+        "alg": bodies.Algorithm,
+    }.items():
+        for word in get_args(words):
+            lm.plan({name: word})
+        with pytest.raises(OptionError) as caught:
+            lm.plan({name: "nonsense"})
+        assert all(word in str(caught.value) for word in get_args(words))
 
 
 def test_schemas_stand_alone() -> None:
@@ -246,8 +264,10 @@ def test_what_cannot_be_decoded_is_refused_and_nothing_is_imported(
 
 
 def test_without_a_length_there_is_room_for_what_fits(lm: Any) -> None:
-    made = prepare(lm, Job(id="a", prompt="x" * 100), length=128)
+    made = prepare(lm, Job(id="a", prompt="x" * 100), Limits(), length=128)
     assert made.request.plan.length == 28
+    made = prepare(lm, Job(id="a", prompt="x"), Limits(new_tokens=48, steps=24), length=128)
+    assert made.request.plan.length == 24
 
 
 def test_a_client_that_goes_away_frees_its_row_before_the_next_step(lm: Any) -> None:
@@ -270,7 +290,7 @@ def test_clients_take_turns(lm: Any) -> None:
     queue = Queue()
     for id, client in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")]:
         job = job_of(id, client=client)
-        queue.add(Teller(lm, job, prepare(lm, job, length=64)))
+        queue.add(Teller(lm, job, prepare(lm, job, Limits(), length=64)))
     queue.remove("a2")
     order = []
     while teller := queue.next():
@@ -280,7 +300,7 @@ def test_clients_take_turns(lm: Any) -> None:
 
 def test_lanes_are_as_large_as_what_is_in_them(lm: Any) -> None:
     lanes = Lanes(lm.model, rows=4, length=128, steps=64, fit=True)
-    request = prepare(lm, job_of("a"), length=128).request
+    request = prepare(lm, job_of("a"), Limits(), length=128).request
     seats = [lanes.admit(request) for _ in range(4)]
     assert [lane.rows for lane in lanes.lanes] == [1, 1, 2]
     assert {lane.length for lane in lanes.lanes} == {32}
@@ -359,7 +379,8 @@ def events_of(decoder: Decoder, job: Job) -> list[dict[str, Any]]:
     (taken,) = decoder.take(job)
     assert isinstance(taken, Taken), taken
     said = drained(decoder)
-    return [taken.first, *(one.event for one in said if isinstance(one, Told | Ended))]
+    told = [taken.first, *(one.event for one in said if isinstance(one, Told | Ended))]
+    return [event for event in told if event is not None]
 
 
 @pytest.mark.parametrize("schedule", ["wavefront(size=4)", "block(size=4)", "tbd(size=8, drop=2)"])

@@ -231,11 +231,11 @@ class Slots:
         seat.tokens, seat.final = tokens, shown.final[at, :size].tolist()
         seat.steps += bool(commits)
         seat.done = bool(shown.done[at])
-        lists = [board[at, :size].nonzero()[:, 0].tolist() for board in (shown.back, shown.front)]
+        back, front = (b[at, :size].nonzero()[:, 0].tolist() for b in (shown.back, shown.front))
         survey = None
         if seat.request.plan.config.survey:
             survey = Survey(*(board[at, :size].tolist() for board in (shown.scope, shown.logp)))
-        return Moment(seat, commits, *lists, survey)
+        return Moment(seat, commits, back, front, survey)
 
     def _board(self, ids: Sequence[int], holes: Sequence[bool]) -> Canvas:
         """(1, L): from the left, so that a request stands at the same places whoever is beside."""

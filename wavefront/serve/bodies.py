@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from wavefront.errors import nearest
@@ -55,10 +63,20 @@ WHY = {
     "trace": "ask for events instead",
 }
 
-Id = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
-Whole = Annotated[StrictInt, Field(ge=1, lt=1 << 31)]
+# JSON does not tell 8.0 from 8.
+Int = Annotated[
+    StrictInt,
+    BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v),
+]
+Id = Annotated[Int, Field(ge=0, lt=1 << 31)]
+Whole = Annotated[Int, Field(ge=1, lt=1 << 31)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Word = Annotated[str, Field(max_length=64)]
+# As the library has them; said here too, so that the schema can.
+Priority = Literal["confidence", "probability", "margin", "entropy", "random"]
+Eos = Literal["keep", "stop", "defer", "suppress-logit", "suppress-confidence", "llada-confidence"]
+Rule = Literal["llada", "dream"]
+Remasking = Literal["low_confidence", "random"]
+Algorithm = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 
 
 class Body(BaseModel):
@@ -112,24 +130,24 @@ class Decoding(Body):
     max_completion_tokens: Whole | None = Field(None, description="The same.")
     gen_length: Whole | None = Field(None, description="The same.")
     steps: Whole | None = Field(None, description="Forward budget; one for each place.")
-    priority: Word | None = Field(None, description="What goes first: confidence, entropy, ...")
-    eos: Word | None = Field(None, description="What an end token does; stop.")
+    priority: Priority | None = Field(None, description="What goes first.")
+    eos: Eos | None = Field(None, description="What an end token does; stop.")
     temperature: Number | None = Field(None, ge=0, le=100)
-    seed: Annotated[StrictInt, Field(ge=0, lt=1 << 63)] | None = None
-    sampling: Word | None = None
+    seed: Annotated[Int, Field(ge=0, lt=1 << 63)] | None = None
+    sampling: Rule | None = None
     top_p: Number | None = Field(None, ge=0, le=1)
-    top_k: Annotated[StrictInt, Field(ge=0, lt=1 << 31)] | None = None
+    top_k: Annotated[Int, Field(ge=0, lt=1 << 31)] | None = None
     order_noise: Number | None = Field(None, ge=0, le=1e6)
     stop_ids: list[Id] | None = Field(None, max_length=64)
     block_length: Whole | None = None
     block_size: Whole | None = None
     max_wave_size: Whole | None = None
     radius: Whole | None = None
-    remasking: Word | None = None
-    eos_policy: Word | None = None
+    remasking: Remasking | None = None
+    eos_policy: Eos | None = None
     logits_eos_inf: StrictBool | None = None
     confidence_eos_eot_inf: StrictBool | None = None
-    alg: Word | None = None
+    alg: Algorithm | None = None
     eps: Number | None = Field(None, ge=0, le=1)
     alg_temp: Number | None = Field(None, ge=0, le=1e6)
     timeout: Number | None = Field(
@@ -249,7 +267,7 @@ class Begin(Decoding):
 class Branch(Decoding):
     """A decode that goes on from a step of another; what it does not say is as it was there."""
 
-    at: Annotated[StrictInt, Field(ge=0, lt=1 << 31)] = Field(description="Steps to keep.")
+    at: Annotated[Int, Field(ge=0, lt=1 << 31)] = Field(description="Steps to keep.")
     put: dict[str, str | Id] = Field(
         default_factory=dict, description="Places, from 0, to texts or token ids written there."
     )

@@ -77,7 +77,7 @@ class Decoder:
             self._leave(message.id)
             return
         try:
-            made = prepare(self.lm, message, length=self.length)
+            made = prepare(self.lm, message, self.limits, length=self.length)
             self._check(made.request)
         except WavefrontError as error:
             yield Refused(message.id, 400, str(error), "invalid_value", _field(error, message))

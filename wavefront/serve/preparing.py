@@ -12,6 +12,7 @@ from wavefront.lm import LM
 from wavefront.options import DEFAULT_LENGTH
 from wavefront.seats import Request
 from wavefront.serve.jobs import Board, Fork, Job
+from wavefront.serve.settings import Limits
 from wavefront.text import prompt_ids
 
 # What the page keeps of every step is as large as the canvas; this bounds both together.
@@ -30,7 +31,7 @@ class Prepared:
         return Board(list(request.ids), list(request.holes), self.answer, request.infilling)
 
 
-def prepare(lm: LM, job: Job, *, length: int) -> Prepared:
+def prepare(lm: LM, job: Job, limits: Limits, *, length: int) -> Prepared:
     """The job as a request; `length` is the longest board there is."""
     options = dict(job.options)
     for name in ("schedule", "strategy"):
@@ -45,11 +46,11 @@ def prepare(lm: LM, job: Job, *, length: int) -> Prepared:
         request = lm.request_infill(job.prompt, **options)
         made = Prepared(request, list(request.holes))
     else:
-        made = _plain(lm, job, options, length)
+        made = _plain(lm, job, options, min(limits.new_tokens, limits.steps), length)
     return _measured(made) if job.measure else made
 
 
-def _plain(lm: LM, job: Job, options: dict[str, Any], length: int) -> Prepared:
+def _plain(lm: LM, job: Job, options: dict[str, Any], most: int, length: int) -> Prepared:
     if isinstance(job.prompt, list):
         ids = check_ids(lm.model, job.prompt)
         if lm.model.mask_id in ids:
@@ -67,7 +68,7 @@ def _plain(lm: LM, job: Job, options: dict[str, Any], length: int) -> Prepared:
             "shorten it."
         )
     if not any(name in options for name in ("max_new_tokens", "max_tokens", "gen_length")):
-        options["max_new_tokens"] = min(DEFAULT_LENGTH, room)
+        options["max_new_tokens"] = min(DEFAULT_LENGTH, room, most)
     settled = lm.plan(options)
     board = [*ids, *[lm.model.mask_id] * settled.length]
     holes = [False] * len(ids) + [True] * settled.length

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -194,7 +195,7 @@ class Service:
         """The events of a decode, from one on."""
         ticket = self.find(id)
 
-        async def watched() -> Any:
+        async def watched() -> AsyncGenerator[bytes, None]:
             ticket.readers += 1
             try:
                 async for piece in pictures(ticket, start=start, quiet=self.limits.quiet):
