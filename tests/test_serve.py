@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -454,3 +455,24 @@ def test_nobody_waits_for_a_thread(server: Running) -> None:
         stop.set()
         for job in jobs:
             job.result()
+
+
+def test_load_with_rude_clients() -> None:
+    """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
+    script = Path(__file__).parent.parent / "runs" / "load.py"
+    arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
+    made = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    found = json.loads(made.stdout)
+    assert found["lost or mixed"] == 0
+    assert found["answers checked"] > 20
+    assert found["rejected"] > 0
+    assert found["server MiB"]["end"] < 1.5 * found["server MiB"]["at third"] + 50
+    assert found["decoder MiB"]["end"] < 1.5 * found["decoder MiB"]["at third"] + 50

@@ -124,7 +124,7 @@ async function begin(event) {
   if (hasHoles()) asked.infill = true;
   else asked.max_new_tokens = Number(byId('length').value);
   announce('Decoding.');
-  byId('decode').disabled = true;
+  byId('decode').disabled = byId('share').disabled = true;
   const reels = [];
   try {
     for (const card of cards()) {
