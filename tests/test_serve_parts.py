@@ -611,3 +611,23 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     )
     with pytest.raises(MissingExtraError, match=r"wavefront\[serve\]"):
         importlib.import_module("wavefront.serve")
+
+
+@pytest.mark.slow
+def test_mixed_requests_on_the_embedded_model() -> None:
+    lm = wavefront.load("ripple")
+    decoder = decoder_of(lm, rows=3, length=256)
+    questions = ("I have two figs and a pear. How many fruits?", "What is 17 + 25?")
+    kinds: tuple[dict[str, Any], ...] = (
+        {"schedule": "wavefront(size=8, radius=2)", "max_new_tokens": 24},
+        {"schedule": "block(size=8)", "max_new_tokens": 32, "steps": 16, "eos": "stop"},
+        {"temperature": 0.7, "seed": 11, "max_new_tokens": 16},
+    )
+    asked = {f"{q} {k}": (questions[q], kinds[k]) for q in range(2) for k in range(3)}
+    for id, (question, options) in asked.items():
+        messages = [{"role": "user", "content": question}]
+        (taken,) = decoder.take(Job(id=id, messages=messages, options=options))
+        assert isinstance(taken, Taken)
+    texts = answers(drained(decoder))
+    for id, (question, options) in asked.items():
+        assert texts[id] == lm.generate(question, **options).text

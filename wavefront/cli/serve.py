@@ -6,6 +6,7 @@ import os
 from typing import Annotated
 
 from wavefront.cli.options import ModelOptions, option
+from wavefront.cli.output import complain
 
 EXAMPLES = """\
 Examples
@@ -127,12 +128,15 @@ def serve(
         revision=model.revision,
         offline=model.offline,
     )
+    key = os.environ.get(KEY) if api_key is None else api_key
+    if key is None and host not in ("127.0.0.1", "::1", "localhost"):
+        complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
     server.run(
         server.Settings(
             source=source,
             host=host,
             port=port,
-            api_key=os.environ.get(KEY) if api_key is None else api_key,
+            api_key=key,
             open_metrics=open_metrics,
             hosts=tuple(allow_host or ()),
             name=name,

@@ -33,7 +33,8 @@ class Engine:
         self.settings, self.metrics = settings, metrics
         self.state = "loading"  # then "ready"; "down" until another has loaded; "stopped"
         self.about: About | None = None
-        self.failure: str | None = None  # why the first could not load
+        self.failure: str | None = None  # why the first could not load; there is no second
+        self.failed = ""  # what the last that could not load said
         self.shelf = Shelf(seconds=settings.limits.keep, most=settings.limits.kept)
         self.restarts = 0
         self._beat = time.monotonic()
@@ -124,7 +125,7 @@ class Engine:
             elif isinstance(message, About):
                 self.about, self.state = message, "ready"
             elif isinstance(message, Failed):
-                self.failure = message.message
+                self.failed = message.message
             elif ticket := self.shelf.open.get(message.id):
                 if isinstance(message, Ended | Refused):
                     self._finish(ticket, message)
@@ -179,9 +180,10 @@ class Engine:
         self._process.kill()
         await asyncio.to_thread(self._process.join)
         if first:
-            self.failure = self.failure or "The decode process ended while it loaded the model."
+            self.failure = self.failed or "The decode process ended while it loaded the model."
             return
         self.restarts += 1
         self.metrics.restarted()
         await asyncio.sleep(PATIENCE[min(self.restarts - 1, len(PATIENCE) - 1)])
-        self._launch()
+        with contextlib.suppress(OSError):  # not even a process is to be had: the next look retries
+            self._launch()
