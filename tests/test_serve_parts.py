@@ -372,6 +372,18 @@ def test_nan_is_the_request_s_own_error(lm: Any) -> None:
     assert refused.code == "numerical_error"
 
 
+def test_a_cache_serves_too(lm: Any) -> None:
+    limits = Limits(rows=3, length=128)
+    decoder = Decoder(lm, limits, fit=True, cache="wave(refresh=4)")
+    for id in "abcd":
+        list(decoder.take(job_of(id)))
+    said = drained(decoder)
+    assert {one.id for one in said if isinstance(one, Ended)} == set("abcd")
+    own = job_of("e", options={"cache": "wave(refresh=9)"})
+    (refused,) = decoder.take(own)
+    assert refused.status == 400
+
+
 # Events
 
 

@@ -34,6 +34,9 @@ class Queue:
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Teller]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
     def add(self, teller: Teller) -> None:
         self._lines.setdefault(teller.job.client, deque()).append(teller)
 
@@ -106,7 +109,8 @@ class Decoder:
 
     @property
     def busy(self) -> bool:
-        return bool(self.seated) or any(lane.busy for lane in self.lanes.lanes)
+        """Whether another `step` has anything to do."""
+        return bool(self.seated or self.queue) or any(lane.busy for lane in self.lanes.lanes)
 
     def step(self) -> Iterator[Any]:
         """Seat who waits, and make one step of every lane."""
