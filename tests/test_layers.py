@@ -39,6 +39,12 @@ THIRD_PARTY = {
     "tqdm": {"harness"},
     "transformers": {"harness", "hf"},
     "ray": {"evaluate"},
+    "fastapi": {"serve"},
+    "starlette": {"serve"},
+    "pydantic": {"serve"},
+    "pydantic_core": {"serve"},
+    "uvicorn": {"serve"},
+    "prometheus_client": {"serve"},
 }
 
 

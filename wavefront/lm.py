@@ -91,10 +91,6 @@ class LM:
             raise OptionError(f"{text!r} is {len(ids)} tokens of this model: name a single one.")
         return ids[0]
 
-    def plan(self, **options: Unpack[Options]) -> Plan:
-        """The options as they are settled for this model, everything said."""
-        return plan(options, source(self.model, self.stop_ids, self._id_of))
-
     def generate(
         self,
         prompt: Any,
@@ -171,14 +167,16 @@ class LM:
         if not any(row.holes):
             raise PromptError("There is nothing to fill: write a hole as <mask:8>.")
         check_length(self.model, len(row.ids), 0)
-        given = source(self.model, self.stop_ids, self._id_of)
-        settled = plan(options, given, length=sum(row.holes))
-        return row, settled
+        return row, self.plan(options, length=sum(row.holes))
+
+    def plan(self, options: Mapping[str, Any], *, length: int | None = None) -> Plan:
+        """Options, checked and settled for this model; `length` is given when holes decide it."""
+        return plan(options, source(self.model, self.stop_ids, self._id_of), length=length)
 
     def request(self, prompt: Any, *, raw: bool = False, **options: Unpack[Options]) -> Request:
         """One prompt, checked, as a request for `wavefront.slots.Slots`."""
         ids = prompt_ids(self.tokenizer, prompt, raw=raw)
-        settled = plan(options, source(self.model, self.stop_ids, self._id_of))
+        settled = self.plan(options)
         check_length(self.model, len(ids), settled.length)
         board = [*check_ids(self.model, ids), *[self.model.mask_id] * settled.length]
         return Request(board, [False] * len(ids) + [True] * settled.length, settled)
@@ -188,8 +186,8 @@ class LM:
         row, settled = self._holes(text, options)
         return Request(row.ids, row.holes, settled, infilling=True)
 
-    def completion(self, seat: Seat) -> Completion:
-        """What has become of a request in a slot."""
+    def completion(self, seat: Seat, *, holes: Sequence[bool] | None = None) -> Completion:
+        """What has become of a request in a slot; `holes` says what the answer is, if more."""
         request = seat.request
         stop_ids = request.plan.config.sampling.stop_ids
         end = stop_ids[0] if stop_ids else self.model.mask_id
@@ -198,7 +196,7 @@ class LM:
         tokens = [token if settled else end for token, settled in pairs]
         spent = Spent(seat.forwards, seat.token_forwards, seat.steps)
         read = Reader(self.tokenizer, stop_ids, infilling=request.infilling)
-        return read(tokens, request.holes, seat.open, spent)
+        return read(tokens, request.holes if holes is None else holes, seat.open, spent)
 
     def fork(
         self,

@@ -47,6 +47,13 @@ class Commit(NamedTuple):
     logp: float
 
 
+class Survey(NamedTuple):
+    """What a step saw, over the whole board of the request."""
+
+    scope: list[bool]  # where the strategy looked
+    logp: list[float]  # of the proposal, at every place that was masked
+
+
 class Moment(NamedTuple):
     """What a step did to a request."""
 
@@ -54,3 +61,4 @@ class Moment(NamedTuple):
     commits: list[Commit]
     back: list[int]  # places taken back
     front: list[int]  # places held ready for the next step
+    survey: Survey | None = None  # of a request whose Config asks for it

@@ -26,10 +26,11 @@ class Shown(NamedTuple):
     """What the host learns of a step, all groups together: boards (R, L), then columns (R,)."""
 
     tokens: Tensor  # long
-    final: Tensor  # bool, as the next three
+    final: Tensor  # bool, as the next four
     commit: Tensor
     back: Tensor  # taken back
     front: Tensor  # held ready for the next step
+    scope: Tensor  # where the strategy looked
     logp: Tensor  # float32: of the proposal, as read
     done: Tensor  # bool, as the rest
     bad: Tensor  # met NaN
@@ -182,6 +183,7 @@ def _decide(
                 commit=step.decision.commit & here,
                 back=back & here,
                 front=held & here,
+                scope=step.decision.scope & here,
                 logp=torch.where(here, made.stats.logp, 0),
                 done=made.done & mine,
                 bad=(made.bad_step >= 0) & mine,

@@ -19,7 +19,7 @@ from wavefront.errors import OptionError, PromptError, whole
 from wavefront.graph import Call, eagerly
 from wavefront.model import Model
 from wavefront.rows import Config, Rows
-from wavefront.seats import Commit, Moment, Request, Seat
+from wavefront.seats import Commit, Moment, Request, Seat, Survey
 from wavefront.shared import Shown, empty, joined, put, refreshed, together, windowed
 
 NARROWEST = 16  # places read of a row; then powers of two, so that shapes are few
@@ -233,8 +233,11 @@ class Slots:
         seat.tokens, seat.final = tokens, shown.final[at, :size].tolist()
         seat.steps += bool(commits)
         seat.done = bool(shown.done[at])
-        lists = [board[at, :size].nonzero()[:, 0].tolist() for board in (shown.back, shown.front)]
-        return Moment(seat, commits, *lists)
+        back, front = (b[at, :size].nonzero()[:, 0].tolist() for b in (shown.back, shown.front))
+        survey = None
+        if seat.request.plan.config.survey:
+            survey = Survey(*(board[at, :size].tolist() for board in (shown.scope, shown.logp)))
+        return Moment(seat, commits, back, front, survey)
 
     def _board(self, ids: Sequence[int], holes: Sequence[bool]) -> Canvas:
         """(1, L): from the left, so that a request stands at the same places whoever is beside."""

@@ -32,6 +32,7 @@ from wavefront.cli import (
     measure,
     pairs,
     report,
+    serve,
     shelves,
     trace,
     train,
@@ -197,6 +198,7 @@ _add(pairs.diff, pairs.DIFF_EXAMPLES)
 _add(pairs.explain, pairs.EXPLAIN_EXAMPLES)
 _add(pairs.merge, pairs.MERGE_EXAMPLES)
 _add(bench.bench, bench.EXAMPLES)
+_add(serve.serve, serve.EXAMPLES)
 _add(train.train, train.EXAMPLES, train.SETTINGS)
 _add(about.version)
 _add(trace.record_trace, trace.RECORD_EXAMPLES, to=traces, name="record")

@@ -146,7 +146,7 @@ class Worker:
         return fingerprint.environment(self.lm)
 
     def about(self, options: Mapping[str, Any]) -> About:
-        made = self.lm.plan(**options)
+        made = self.lm.plan(options)
         return About(
             dict(self._model),
             made.options(),
@@ -162,7 +162,7 @@ class Worker:
     def decode(self, job: Job) -> Done:
         """Answer a batch, in the shape that the job asks for."""
         began = time.monotonic()
-        model, made = self.lm.model, self.lm.plan(**job.options)
+        model, made = self.lm.model, self.lm.plan(job.options)
         ids = [one.ids(self.lm.tokenizer, job.raw) for one in job.prompts]
         ids += [ids[-1]] * (job.rows - len(ids))
         hole = [model.mask_id] * made.length

@@ -1,0 +1,314 @@
+"""Load: many clients on a server of the toy model, some of them rude; what was lost or mixed.
+
+    python runs/load.py --clients 200 --seconds 120
+
+Clients stream, do not stream, go away, cancel, and read slowly, at random. Every answer that is
+finished is held against what the model says alone. Memory of both processes is sampled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+KINDS: tuple[dict[str, Any], ...] = (
+    {"max_tokens": 8},
+    {"max_tokens": 16, "schedule": "block(size=4)"},
+    {"max_tokens": 24, "steps": 8, "schedule": "standard"},
+    {"max_tokens": 12, "temperature": 0.8, "seed": 5},
+    {"max_tokens": 16, "schedule": "tide(take=threshold(tau=0.3))"},
+)
+PROMPTS = tuple(f"Client {n} says" for n in range(8))
+PATIENCE = 90  # seconds; a request that takes longer is lost
+RUDE = ("leave", "cancel", "slow", "half")
+
+
+class Tally:
+    """What happened."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.rejected: list[float] = []
+        self.answered: list[float] = []
+        self.problems: list[str] = []
+        self.lag: list[float] = []  # seconds by which this program itself was late
+        self.memory: dict[str, list[float]] = {"server": [], "decoder": []}
+
+    def problem(self, text: str) -> None:
+        self.counts["problems"] += 1
+        if len(self.problems) < 20:
+            self.problems.append(text)
+
+
+def expected() -> dict[tuple[int, int], str]:
+    """Every answer, by the library alone."""
+    import wavefront
+
+    lm = wavefront.load("toy")
+    texts = {}
+    for p, prompt in enumerate(PROMPTS):
+        for k, kind in enumerate(KINDS):
+            options = {"max_new_tokens" if n == "max_tokens" else n: v for n, v in kind.items()}
+            texts[p, k] = lm.generate(prompt, raw=True, eos="stop", **options).text
+    return texts
+
+
+async def one_client(
+    number: int, address: Any, tally: Tally, wanted: dict[Any, str], until: float
+) -> None:
+    dice = random.Random(number)
+    while time.monotonic() < until:
+        p, k = dice.randrange(len(PROMPTS)), dice.randrange(len(KINDS))
+        body = {"prompt": PROMPTS[p], "user": str(number), **KINDS[k]}
+        manner = dice.choice(RUDE) if dice.random() < 0.25 else dice.choice(("stream", "whole"))
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                status, text = await MANNERS[manner](address, body, dice)
+        except (OSError, EOFError, ValueError) as error:
+            tally.problem(f"{manner}: {type(error).__name__} {error}")
+            continue
+        took = time.monotonic() - begun
+        tally.counts[f"{manner} {status}"] += 1
+        if status == 429:
+            tally.rejected.append(took)
+            await asyncio.sleep(dice.uniform(0.5, 1.5))
+        elif status == 200 and text is not None:
+            tally.answered.append(took)
+            if text != wanted[p, k]:
+                tally.problem(f"{manner}: {body} gave {text!r}, not {wanted[p, k]!r}")
+        elif status != 200 and text is not None:
+            tally.problem(f"{manner}: {status} {text[:200]}")
+
+
+class Answer:
+    """A request on a connection of its own; a client as light as can be, to measure the server."""
+
+    def __init__(
+        self, address: tuple[str, int], path: str, body: Any, method: str = "POST"
+    ) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: {address[0]}\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self.address, self.request = address, head.encode() + data
+
+    async def __aenter__(self) -> Answer:
+        self.reader, self.writer = await asyncio.open_connection(*self.address)
+        self.writer.write(self.request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+        self.chunked = b"transfer-encoding: chunked" in head.lower()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self.chunked:
+            size = int(await self.reader.readline() or b"-1", 16)
+            if size < 0:
+                raise ConnectionError("the answer broke off")
+            piece = await self.reader.readexactly(size + 2)
+            if not size:
+                return
+            yield piece[:-2]
+        yield await self.reader.read()
+
+    async def read(self) -> str:
+        return b"".join([piece async for piece in self.pieces()]).decode()
+
+
+async def whole(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    async with Answer(address, "/v1/completions", body) as answer:
+        text = await answer.read()
+    if answer.status != 200:
+        return answer.status, text
+    return 200, json.loads(text)["choices"][0]["text"]
+
+
+async def stream(address: Any, body: dict[str, Any], dice: Any, pause: float = 0.0) -> Any:
+    text, rest = "", b""
+    async with Answer(address, "/v1/completions", {**body, "stream": True}) as answer:
+        if answer.status != 200:
+            return answer.status, await answer.read()
+        async for piece in answer.pieces():
+            if pause:
+                await asyncio.sleep(pause)
+            *lines, rest = (rest + piece).split(b"\n\n")
+            for line in lines:
+                if line == b"data: [DONE]":
+                    return 200, text
+                if line.startswith(b"data: "):
+                    chunk = json.loads(line[6:])
+                    if "error" in chunk:
+                        return 500, line.decode()
+                    text += chunk["choices"][0]["text"]
+    return 599, "a stream without an end"
+
+
+async def slow(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    return await stream(address, body, dice, pause=0.2)
+
+
+async def leave(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Go away before the answer."""
+    try:
+        status, _ = await asyncio.wait_for(whole(address, body, dice), dice.uniform(0.01, 0.3))
+    except TimeoutError:
+        return 0, None
+    return status, None
+
+
+async def half(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Go away in the middle of a stream."""
+    async with Answer(address, "/v1/completions", {**body, "stream": True}) as answer:
+        async for _ in answer.pieces():
+            if dice.random() < 0.4:
+                break
+        return answer.status if answer.status == 429 else 0, None
+
+
+async def cancel(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Begin a decode for a viewer, and cancel it."""
+    async with Answer(address, "/v1/wavefront/decodes", body) as answer:
+        text = await answer.read()
+    if answer.status != 202:
+        return answer.status, None if answer.status == 429 else text
+    await asyncio.sleep(dice.uniform(0, 0.2))
+    path = f"/v1/wavefront/decodes/{json.loads(text)['id']}"
+    async with Answer(address, path, None, method="DELETE") as gone:
+        return (0, None) if gone.status == 204 else (gone.status, "not cancelled")
+
+
+MANNERS = {"whole": whole, "stream": stream, "slow": slow, "leave": leave}
+MANNERS |= {"half": half, "cancel": cancel}
+
+
+def resident(pid: int) -> float:
+    """MiB of a process."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def decoder_of(pid: int) -> int:
+    children = [
+        one for f in Path(f"/proc/{pid}/task").glob("*/children") for one in f.read_text().split()
+    ]
+    return next(
+        int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()
+    )
+
+
+async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
+    tally, wanted = Tally(), expected()
+    host, port = url.removeprefix("http://").split(":")
+    address = (host, int(port))
+    until = time.monotonic() + arguments.seconds
+    decoder = decoder_of(pid)
+
+    async def sample() -> None:
+        while True:
+            tally.memory["server"].append(resident(pid))
+            tally.memory["decoder"].append(resident(decoder))
+            before = time.monotonic()
+            await asyncio.sleep(1)
+            tally.lag.append(time.monotonic() - before - 1)
+
+    sampling = asyncio.create_task(sample())
+    numbers = range(arguments.clients)
+    await asyncio.gather(*(one_client(n, address, tally, wanted, until) for n in numbers))
+    sampling.cancel()
+    # All is quiet again: nothing may be left in the server.
+    for _ in range(600):
+        async with Answer(address, "/metrics", None, method="GET") as answer:
+            text = await answer.read()
+        left = sum(map(float, re.findall(r"^wavefront:num_requests_\w+ (\S+)$", text, re.M)))
+        if not left:
+            return tally
+        await asyncio.sleep(0.1)
+    tally.problem("some requests were never ended")
+    return tally
+
+
+def quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def report(tally: Tally, arguments: argparse.Namespace) -> dict[str, Any]:
+    def memory(name: str) -> dict[str, float]:
+        found = tally.memory[name]
+        third = max(1, len(found) // 3)
+        late = max(found[-third:])
+        return {
+            "at third": round(max(found[:third])),
+            "end": round(late),
+            "peak": round(max(found)),
+        }
+
+    return {
+        "clients": arguments.clients,
+        "seconds": arguments.seconds,
+        "rows": arguments.rows,
+        "queue": arguments.queue,
+        "answers checked": len(tally.answered),
+        "answers a second": round(len(tally.answered) / arguments.seconds, 1),
+        "lost or mixed": tally.counts["problems"],
+        "rejected": len(tally.rejected),
+        "rejected p50 ms": round(1000 * quantile(tally.rejected, 0.5), 1),
+        "rejected p99 ms": round(1000 * quantile(tally.rejected, 0.99), 1),
+        "answered p50 s": round(quantile(tally.answered, 0.5), 2),
+        "answered p99 s": round(quantile(tally.answered, 0.99), 2),
+        "own lag p99 ms": round(1000 * quantile(tally.lag, 0.99), 1),
+        "server MiB": memory("server"),
+        "decoder MiB": memory("decoder"),
+        "counts": dict(sorted(tally.counts.items())),
+        "problems": tally.problems,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--queue", type=int, default=64)
+    arguments = parser.parse_args()
+    shape = ["--rows", str(arguments.rows), "--queue", str(arguments.queue), "--threads", "1"]
+    command = [sys.executable, "-m", "wavefront", "serve", "-m", "toy", "--port", "0", *shape]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        try:
+            while httpx.get(f"{url}/ready").status_code != 200:
+                time.sleep(0.2)
+            tally = asyncio.run(drive(url, process.pid, arguments))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+    found = report(tally, arguments) | {"exit code": code}
+    print(json.dumps(found, indent=2))
+    return 1 if tally.counts["problems"] or code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

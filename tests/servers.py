@@ -1,0 +1,91 @@
+"""A real server in a process of its own, for the tests that talk to one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PATIENCE = 180.0  # seconds: other tests may keep the machine busy
+
+
+class Running:
+    """A server: where it is, and its process."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, key: str | None) -> None:
+        self.process, self.url = process, url
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # It may take a while, and must not reuse a connection that the server has just closed.
+        self.client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    def wait(self, path: str = "/ready", status: int = 200) -> None:
+        """Until a probe says so."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            with contextlib.suppress(httpx.TransportError):
+                if self.client.get(path).status_code == status:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{path} never said {status}")
+
+    def decoder(self) -> int:
+        """The pid of its decode process."""
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        pids = [int(one) for file in children for one in file.read_text().split()]
+        # spawn also keeps a small process that tracks shared resources.
+        return next(
+            pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        found = re.findall(
+            rf"^wavefront:{name}(?:{{.*}})? (\S+)$", self.client.get("/metrics").text, re.M
+        )
+        return sum(map(float, found))
+
+
+@contextlib.contextmanager
+def serving(*arguments: str, key: str | None = None, **environment: str) -> Iterator[Running]:
+    """`wavefront serve` with these arguments, ready; ended when left."""
+    command = [
+        sys.executable,
+        "-m",
+        "wavefront",
+        "serve",
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        *arguments,
+    ]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **environment}
+    settings.pop("WAVEFRONT_API_KEY", None)
+    if key:
+        settings["WAVEFRONT_API_KEY"] = key
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stderr.read()
+        running = Running(process, found[0], key)
+        try:
+            running.wait()
+            yield running
+        finally:
+            running.client.close()
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()

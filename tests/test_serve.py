@@ -1,0 +1,478 @@
+"""The server as its clients meet it: a real process, the official client, and bad days."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from commands import save_talker
+from servers import PATIENCE, Running, serving
+
+import wavefront
+
+pytestmark = pytest.mark.slow
+KEY = "a-secret"
+LONG = {"prompt": "Once", "max_tokens": 200}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_talker(tmp_path_factory.mktemp("talker"))
+
+
+@pytest.fixture(scope="module")
+def server(folder: str) -> Iterator[Running]:
+    with serving("-m", folder, "--name", "talker", "--rows", "4", key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: str) -> wavefront.LM:
+    return wavefront.load(folder)
+
+
+def said(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+# The official client
+
+
+def test_the_official_client_completes(client: openai.OpenAI, alone: Any) -> None:
+    made = client.chat.completions.create(model="talker", messages=said("Hi"), max_tokens=24)
+    want = alone.generate("Hi", max_new_tokens=24)
+    assert made.choices[0].message.content == want.text
+    assert made.choices[0].message.role == "assistant"
+    assert made.choices[0].finish_reason == want.finish_reason
+    assert made.usage.completion_tokens == len(want.tokens)
+    assert made.usage.prompt_tokens == want.prompt_tokens
+    assert made.usage.total_tokens == want.prompt_tokens + len(want.tokens)
+    assert made.system_fingerprint.startswith("fp_")
+    assert made.id.startswith("chatcmpl-")
+    text = client.completions.create(model="talker", prompt="Hi", max_tokens=24)
+    assert text.choices[0].text == alone.generate("Hi", raw=True, max_new_tokens=24).text
+
+
+def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
+    want = alone.generate("Hi", max_new_tokens=48)
+    chunks = list(
+        client.chat.completions.create(
+            model="talker",
+            messages=said("Hi"),
+            max_completion_tokens=48,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    pieces = [one.choices[0].delta.content or "" for one in chunks if one.choices]
+    assert "".join(pieces) == want.text
+    assert len([one for one in pieces if one]) > 2
+    assert chunks[-2].choices[0].finish_reason == want.finish_reason
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == len(want.tokens)
+    assert len({one.id for one in chunks}) == 1
+    plain = client.completions.create(model="talker", prompt="Hi", max_tokens=20, stream=True)
+    text = "".join(one.choices[0].text for one in plain)
+    assert text == alone.generate("Hi", raw=True, max_new_tokens=20).text
+
+
+def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> None:
+    options = {
+        "schedule": "block(size=4)",
+        "steps": 12,
+        "priority": "entropy",
+        "eos": "keep",
+        "order_noise": 0.1,
+        "top_k": 9,
+    }
+    made = client.chat.completions.create(
+        model="talker",
+        messages=said("Hi"),
+        max_tokens=24,
+        temperature=0.8,
+        seed=7,
+        top_p=0.9,
+        extra_body=options,
+    )
+    want = alone.generate("Hi", max_new_tokens=24, temperature=0.8, seed=7, top_p=0.9, **options)
+    assert made.choices[0].message.content == want.text
+    assert made.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
+    holes = "Once <mask:6> upon <mask:5>."
+    filled = client.completions.create(model="talker", prompt=holes, extra_body={"infill": True})
+    assert filled.choices[0].text == alone.infill(holes).text
+
+
+def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(model="talker", messages=said("Hi"), logprobs=True)
+    assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_field")
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(model="talker", messages=said("Hi"), extra_body={"schedule": "os.path"})
+    assert caught.value.param == "schedule"
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(model="talker", messages=said("Hi"), max_tokens=2000, stream=True)
+    assert "there is room for 256" in caught.value.message
+    with pytest.raises(openai.NotFoundError) as caught:
+        chat(model="gpt-9", messages=said("Hi"))
+    assert caught.value.code == "model_not_found"
+    stranger = openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        stranger.models.list()
+    assert [one.id for one in client.models.list()] == ["talker"]
+    assert client.models.retrieve("talker").id == "talker"
+
+
+def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"schedule": "wavefront(size=4, radius=1)"},
+        {"schedule": "block(size=8)"},
+        {"schedule": "standard", "steps": 9},
+        {"temperature": 0.9, "seed": 3},
+        {"schedule": "tide(take=threshold(tau=0.3))"},
+    ]
+
+    def one(number: int) -> tuple[str, str]:
+        options = kinds[number % len(kinds)]
+        prompt, places = f"Number {number % 7}", 8 + 5 * (number % 6)
+        asked = {"model": "talker", "messages": said(prompt), "max_tokens": places}
+        if number % 2:
+            stream = client.chat.completions.create(**asked, extra_body=options, stream=True)
+            text = "".join(c.choices[0].delta.content or "" for c in stream)
+        else:
+            made = client.chat.completions.create(**asked, extra_body=options)
+            text = made.choices[0].message.content
+        return text, alone.generate(prompt, max_new_tokens=places, **options).text
+
+    with ThreadPoolExecutor(24) as pool:
+        for text, want in pool.map(one, range(48)):
+            assert text == want
+
+
+# Streams and events
+
+
+def test_the_stream_on_the_wire(server: Running) -> None:
+    body = {"prompt": "Hi", "max_tokens": 16, "stream": True}
+    with server.client.stream(
+        "POST", "/v1/completions", json=body, headers={"x-request-id": "mine-1"}
+    ) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-request-id"] == "mine-1"
+        lines = [line for line in answer.iter_lines() if line]
+    assert all(line.startswith(("data: ", ": ")) for line in lines)
+    assert lines[-1] == "data: [DONE]"
+
+
+def events(server: Running, id: str, start: int = 0) -> list[dict[str, Any]]:
+    with server.client.stream("GET", f"/v1/wavefront/decodes/{id}/events?from={start}") as answer:
+        assert answer.status_code == 200
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: Any) -> None:
+    begun = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=20, measure=True)
+    assert begun.status_code == 202
+    id = begun.json()["id"]
+    whole = events(server, id)
+    assert whole == events(server, id)
+    assert whole[5:] == events(server, id, 5)
+    assert events(server, id, 10**6) == []
+    assert whole[-1]["end"]["text"] == alone.generate("Hi", max_new_tokens=20).text
+    fork = server.post(f"/v1/wavefront/decodes/{id}/fork", at=5, put={"19": "z"}, steps=3)
+    forked = events(server, fork.json()["id"])
+    assert len(forked) == 4
+    assert [19, *[p for p, *_ in whole[0]["given"]]][0] in [p for p, *_ in forked[0]["given"]]
+    late = server.post(f"/v1/wavefront/decodes/{id}/fork", at=99)
+    assert (late.status_code, late.json()["error"]["param"]) == (400, "at")
+    odd = server.post(f"/v1/wavefront/decodes/{id}/fork", at=1, put={"x": "z"})
+    assert odd.json()["error"]["param"] == "put"
+
+
+def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
+    made = server.post("/v1/completions", prompt="Hi", max_tokens=12, events=True).json()
+    told = events(server, made["id"])
+    assert told[-1]["end"]["text"] == made["choices"][0]["text"]
+    quiet = server.post("/v1/completions", prompt="Hi", max_tokens=12).json()
+    assert server.client.get(f"/v1/wavefront/decodes/{quiet['id']}/events").status_code == 404
+
+
+def test_a_decode_can_be_cancelled(server: Running) -> None:
+    id = server.post("/v1/wavefront/decodes", **LONG).json()["id"]
+    assert server.client.delete(f"/v1/wavefront/decodes/{id}").status_code == 204
+    assert events(server, id)[-1]["error"]["code"] == "cancelled"
+    assert server.client.delete("/v1/wavefront/decodes/nothing").status_code == 404
+
+
+def raw_post(server: Running, body: dict[str, Any]) -> socket.socket:
+    """A request on a socket of its own, of which nothing is read."""
+    host, port = server.url.removeprefix("http://").split(":")
+    data = json.dumps(body).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    made = socket.create_connection((host, int(port)))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    made.sendall(head.encode() + data)
+    return made
+
+
+def eventually(what: Any) -> None:
+    until = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_that_go_away_leave_their_rows(server: Running, stream: bool) -> None:
+    gone = server.metric("request_success_total")
+    sockets = [raw_post(server, {**LONG, "stream": stream}) for _ in range(8)]
+    eventually(lambda: server.metric("num_requests_running") >= 1)
+    for one in sockets:
+        one.close()
+    eventually(lambda: server.metric("num_requests_running") == 0)
+    assert server.metric("request_success_total") == gone + 8
+    assert server.metric("num_requests_waiting") == 0
+    assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
+
+
+def test_who_does_not_read_holds_up_nobody(server: Running) -> None:
+    lazy = [raw_post(server, {**LONG, "stream": True, "events": True}) for _ in range(3)]
+    for _ in range(3):
+        answer = server.post("/v1/completions", prompt="Hi", max_tokens=8)
+        assert answer.status_code == 200
+    for one in lazy:  # nothing was lost to it
+        one.settimeout(PATIENCE)
+        data = b""
+        while b"[DONE]" not in data:
+            more = one.recv(65536)
+            assert more
+            data += more
+        one.close()
+
+
+# Probes and borders
+
+
+def test_probes_metrics_and_version(server: Running) -> None:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as bare:
+        assert bare.get("/health").json() == {"status": "ready"}
+        assert bare.get("/ready").status_code == 200
+        for path in ("/metrics", "/version", "/openapi.json", "/v1/models", "/nowhere"):
+            assert bare.get(path).status_code == 401
+    assert server.client.get("/version").json()["version"] == wavefront.__version__
+    server.post("/v1/completions", prompt="Hi", max_tokens=5)
+    for name in ("steps_total", "forwards_total", "generation_tokens_total", "step_seconds_count"):
+        assert server.metric(name) > 0
+    assert server.metric("time_to_first_token_seconds_count") > 0
+
+
+def test_bad_addresses_methods_and_json(server: Running) -> None:
+    assert server.client.get("/nowhere").json()["error"]["code"] == "http_404"
+    wrong = server.client.get("/v1/completions")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "http_405")
+    headers = {"content-type": "application/json"}
+    deep = b"[" * 100_000
+    for content in (b"{", b"", b"\xff", deep, b'{"prompt": "x", "temperature": NaN}', b"null"):
+        answer = server.client.post("/v1/completions", content=content, headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"]
+    assert server.post("/v1/completions", prompt="x" * (1 << 20)).status_code == 413
+    half = json.dumps({"prompt": "half a character: \ud800"}).encode()
+    odd = server.client.post("/v1/completions", content=half, headers=headers)
+    assert (odd.status_code, odd.json()["error"]["param"]) == (400, "prompt")
+
+
+def test_a_deadline_is_kept(server: Running) -> None:
+    late = server.post("/v1/completions", **LONG, timeout=0.05)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+    body = {**LONG, "timeout": 0.3, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=body) as answer:
+        text = answer.read().decode()
+    assert '"code":"timeout"' in text
+    assert text.rstrip().endswith("[DONE]")
+
+
+def test_a_full_queue_answers_at_once(folder: str) -> None:
+    with serving("-m", folder, "--rows", "1", "--queue", "1") as server:
+        with ThreadPoolExecutor(12) as pool:
+            made = list(pool.map(lambda _: server.post("/v1/completions", **LONG), range(12)))
+        statuses = sorted(one.status_code for one in made)
+        assert set(statuses) == {200, 429}
+        assert statuses.count(200) >= 2
+        for one in made:
+            if one.status_code == 429:
+                assert int(one.headers["retry-after"]) >= 1
+                assert one.json()["error"]["type"] == "rate_limit_error"
+
+
+# Bad days
+
+
+def test_a_killed_decode_process_is_started_again(folder: str, alone: Any) -> None:
+    with serving("-m", folder, "--rows", "2") as server:
+        body = {**LONG, "stream": True}
+        with ThreadPoolExecutor(4) as pool:
+            plain = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(3)]
+            with server.client.stream("POST", "/v1/completions", json=body) as answer:
+                next(answer.iter_lines())
+                os.kill(server.decoder(), signal.SIGKILL)
+                rest = answer.read().decode() if not answer.is_stream_consumed else ""
+            ended = [one.result() for one in plain]
+        assert '"code":"engine_down"' in rest or not rest
+        for one in ended:
+            if one.status_code != 200:
+                assert one.status_code == 503
+                assert one.json()["error"]["code"] == "engine_down"
+                assert one.headers["retry-after"]
+        assert any(one.status_code == 503 for one in ended)
+        server.wait("/ready", 200)
+        again = server.post("/v1/completions", prompt="Hi", max_tokens=12)
+        want = alone.generate("Hi", raw=True, max_new_tokens=12).text
+        assert again.json()["choices"][0]["text"] == want
+        assert server.metric("engine_restarts_total") == 1
+
+
+def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
+    with serving("-m", folder) as server:
+        os.kill(server.decoder(), signal.SIGKILL)
+        server.wait("/health", 503)
+        refused = server.post("/v1/completions", prompt="Hi")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_down")
+        assert server.client.get("/ready").status_code == 503
+        server.wait("/health", 200)
+        server.wait()
+
+
+def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
+    with serving("-m", folder, "--stuck-seconds", "3") as server:
+        pid = server.decoder()
+        os.kill(pid, signal.SIGSTOP)
+        refused = server.post("/v1/completions", prompt="Hi", max_tokens=4)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_down")
+        server.wait()
+        assert server.decoder() != pid
+        assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
+
+
+def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
+    with serving("-m", folder, "--rows", "2", "--drain-seconds", "120") as server:
+        with ThreadPoolExecutor(10) as pool:
+            jobs = [
+                pool.submit(server.post, "/v1/completions", prompt=f"n{n}", max_tokens=200)
+                for n in range(8)
+            ]
+            names = ("num_requests_waiting", "num_requests_running")
+            eventually(lambda: sum(map(server.metric, names)) == 8)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait("/ready", 503)
+            late = server.post("/v1/completions", prompt="late")
+            assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+            assert server.client.get("/health").status_code == 200
+            assert [one.result().status_code for one in jobs] == [200] * 8
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
+    with serving("-m", folder, "--drain-seconds", "0", "--threads", "1") as server:
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(server.post, "/v1/completions", **LONG)
+            eventually(lambda: server.metric("num_requests_running") >= 1)
+            server.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(httpx.TransportError):
+                assert job.result().status_code in (200, 503)
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_its_decode_process_does_not_outlive_it(folder: str) -> None:
+    with serving("-m", folder) as server:
+        pid = server.decoder()
+        server.process.kill()
+        server.process.wait()
+
+        def ended() -> bool:
+            try:
+                with open(f"/proc/{pid}/stat") as stat:
+                    return stat.read().rpartition(")")[2].split()[0] == "Z"
+            except FileNotFoundError:
+                return True
+
+        eventually(ended)
+
+
+def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
+    command = [sys.executable, "-m", "wavefront", "serve", "-m", "nothing-like-it", "--port", "0"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert made.returncode == 1
+    assert "error: 'nothing-like-it' is not a directory" in made.stderr
+    assert "Traceback" not in made.stderr
+
+
+def test_a_taken_port_is_told(server: Running) -> None:
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "wavefront", "serve", "-m", "toy", "--port", port]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert made.returncode == 1
+    assert "Cannot listen" in made.stderr
+
+
+def test_nobody_waits_for_a_thread(server: Running) -> None:
+    """Probes answer while every row is busy."""
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            server.post("/v1/completions", **LONG)
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(busy) for _ in range(4)]
+        for _ in range(10):
+            assert server.client.get("/health").status_code == 200
+        stop.set()
+        for job in jobs:
+            job.result()
+
+
+def test_load_with_rude_clients() -> None:
+    """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
+    script = Path(__file__).parent.parent / "runs" / "load.py"
+    arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
+    made = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    found = json.loads(made.stdout)
+    assert found["lost or mixed"] == 0
+    assert found["answers checked"] > 20
+    assert found["rejected"] > 0
+    assert found["server MiB"]["end"] < 1.5 * found["server MiB"]["at third"] + 50
+    assert found["decoder MiB"]["end"] < 1.5 * found["decoder MiB"]["at third"] + 50

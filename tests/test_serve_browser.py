@@ -1,0 +1,303 @@
+"""The page in a real browser: generate, watch, scrub, compare, fork, share; no complaint."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import save_talker
+from playwright.sync_api import Page, expect, sync_playwright
+from servers import PATIENCE, Running, serving
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine"),
+]
+KEY = "a-secret"
+WAIT = 1000 * PATIENCE
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    expect.set_options(timeout=WAIT)
+    with sync_playwright() as made:
+        # Containers often have no user for its sandbox; the pages are our own.
+        opened = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+    expect.set_options(timeout=5000)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = save_talker(tmp_path_factory.mktemp("talker"))
+    with serving("-m", folder, "--name", "talker") as running:
+        yield running
+
+
+@pytest.fixture
+def show(browser: Any, server: Running) -> Iterator[Any]:
+    """Opens the page; in the end nothing may have been complained of, or asked for elsewhere."""
+    problems: list[str] = []
+    contexts = []
+
+    def opened(url: str = server.url, *, quiet: bool = True, **settings: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
+        context.set_default_timeout(WAIT)
+        contexts.append(context)
+        page = context.new_page()
+        if quiet:
+            page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        ours = (url, "blob:", "data:")
+        page.on("request", lambda one: one.url.startswith(ours) or problems.append(one.url))
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def decode(page: Page, *, length: int = 24, more: int = 0) -> None:
+    """Ask for a decode and wait for its end."""
+    expect(page.locator("#model")).to_have_text("talker")
+    page.get_by_label("Length").fill(str(length))
+    for _ in range(more):
+        page.get_by_role("button", name="Compare with another").click()
+    page.get_by_role("button", name="Decode").click()
+    done(page)
+
+
+def done(page: Page) -> None:
+    expect(page.get_by_role("button", name="Share as a file")).to_be_enabled()
+
+
+def known(page: Page, pane: int = 0) -> int:
+    return page.locator(".pane").nth(pane).locator("[data-place].k").count()
+
+
+def numbers(page: Page, name: str) -> list[str]:
+    return page.locator(f"[data-number='{name}']").all_text_contents()
+
+
+def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
+    page = show()
+    page.get_by_label("What shall it answer?").fill("Hi")
+    decode(page)
+    expect(page.locator("[data-place]")).to_have_count(24)
+    steps = int(page.locator("#scrub").get_attribute("max") or 0)
+    assert 1 < steps <= 24
+    expect(page.locator("#moment")).to_have_text(f"step {steps} / {steps}")
+    assert numbers(page, "forwards") == [str(steps)]
+    assert re.fullmatch(r"\d+ % · \d+ %|[\d.]+ % · [\d.]+ %", numbers(page, "MHCO")[0])
+    answer = server.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], max_tokens=24
+    )
+    text = answer.json()["choices"][0]["message"]["content"]
+    assert page.locator(".answer").text_content() == text
+    page.locator("#scrub").fill("5")
+    assert known(page) == 5
+    expect(page.locator("[data-place].now")).to_have_count(1)
+    assert page.locator("[data-place].front").count() > 0
+    page.locator("#scrub").fill("0")
+    assert known(page) == 0
+
+
+def test_the_canvas_fills_while_it_is_decoded(show: Any) -> None:
+    page = show()
+    expect(page.locator("#model")).to_have_text("talker")
+    page.get_by_label("What shall it answer?").fill("Hi")
+    page.get_by_label("Length").fill("200")
+    page.get_by_role("button", name="Decode").click()
+    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    assert known(page) < 200  # it is still being filled
+    expect(page.locator(".status")).to_contain_text("decoding")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Decode")).to_be_enabled()
+    expect(page.locator(".answer")).to_have_text(re.compile("Stopped|cancelled"))
+
+
+def test_the_keyboard_steps_and_plays(show: Any) -> None:
+    page = show()
+    decode(page, length=12)
+    page.locator("body").click(position={"x": 5, "y": 300})
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#moment")).to_have_text(re.compile("^step 2 /"))
+    page.get_by_label("Speed").select_option("fast")
+    page.locator("body").click(position={"x": 5, "y": 300})
+    page.keyboard.press("Space")
+    expect(page.locator("#moment")).to_have_text(re.compile(r"^step (\d+) / \1$"))
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.locator("[data-place='0']").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[data-place='1']")).to_be_focused()
+    expect(page.locator("[data-place='1']")).to_have_attribute("aria-label", re.compile("Place 2"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".tools .head")).to_have_text("Place 2")
+
+
+def test_three_side_by_side(show: Any) -> None:
+    page = show()
+    decode(page, length=16, more=2)
+    expect(page.locator(".pane")).to_have_count(3)
+    expect(page.get_by_role("button", name="Compare with another")).to_be_hidden()
+    titles = page.locator(".pane .spec").all_text_contents()
+    assert titles == ["wavefront(size=8, radius=2)", "block(size=8)", "standard()"]
+    assert len(numbers(page, "forwards")) == len(numbers(page, "MHCO")) == 3
+    page.locator("#scrub").fill("4")
+    assert [known(page, pane) for pane in range(3)] == [4, 4, 4]
+    tops = page.locator(".pane").evaluate_all("all => all.map((one) => one.offsetTop)")
+    assert len(set(tops)) == 1
+
+
+def test_controls_write_the_spec(show: Any) -> None:
+    page = show()
+    expect(page.locator("#model")).to_have_text("talker")
+    spec = page.get_by_label("Strategy as a spec string")
+    page.get_by_label("F: size").fill("4")
+    page.get_by_label("R: radius").fill("1")
+    page.get_by_label(re.compile("Threshold")).fill("0.5")
+    expect(spec).to_have_value("wavefront(size=4, radius=1, take=threshold(tau=0.5))")
+    page.get_by_label("Strategy", exact=True).select_option("block")
+    expect(spec).to_have_value("block(size=8, take=threshold(tau=0.5))")
+    page.get_by_label("Steps", exact=True).fill("9")
+    page.get_by_label("Temperature").fill("0.7")
+    page.get_by_label("Seed").fill("3")
+    decode(page, length=16)
+    assert int(numbers(page, "forwards")[0]) <= 16
+
+
+def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
+    page = show()
+    decode(page, length=16)
+    page.locator("#scrub").fill("6")
+    before = {
+        place: page.locator(f"[data-place='{place}']").text_content()
+        for place in range(16)
+        if "k" in (page.locator(f"[data-place='{place}']").get_attribute("class") or "").split()
+    }
+    masked = next(place for place in range(16) if place not in before)
+    page.locator(f"[data-place='{masked}']").click()
+    page.get_by_label(f"Text to write at place {masked + 1}").fill("Q")
+    page.get_by_role("button", name="Fork from here").click()
+    expect(page.locator(".pane")).to_have_count(2)
+    done(page)
+    fork = page.locator(".pane").last
+    assert fork.locator(f"[data-place='{masked}']").text_content() == "Q"
+    for place, text in before.items():
+        assert fork.locator(f"[data-place='{place}']").text_content() == text
+    expect(fork.locator(".kept")).to_have_count(7)
+    expect(fork.locator(".status")).to_contain_text("of wavefront(size=8, radius=2)")
+
+
+def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None:
+    page = show()
+    page.get_by_label("What shall it answer?").fill("Hi </script><img src=x onerror=alert(1)>")
+    decode(page, length=16, more=1)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Share as a file").click()
+    file = tmp_path / "shared.html"
+    download.value.save_as(file)
+    shared = show(file.as_uri())
+    expect(shared.locator(".pane")).to_have_count(2)
+    expect(shared.locator("#prompt")).to_have_text("Hi </script><img src=x onerror=alert(1)>")
+    expect(shared.locator("img")).to_have_count(0)
+    shared.locator("#scrub").fill("3")
+    assert [known(shared, 0), known(shared, 1)] == [3, 3]
+    shared.locator("body").press("ArrowRight")
+    expect(shared.locator("#moment")).to_have_text(re.compile("^step 4 /"))
+    theirs = page.locator(".answer").all_text_contents()
+    shared.locator("body").press("End")
+    assert shared.locator(".answer").all_text_contents() == theirs
+
+
+def test_errors_are_shown(show: Any) -> None:
+    page = show(quiet=False)  # a browser reports every 400 itself
+    expect(page.locator("#model")).to_have_text("talker")
+    page.get_by_label("Strategy as a spec string").fill("blok(size=8)")
+    page.get_by_role("button", name="Decode").click()
+    expect(page.get_by_role("alert")).to_contain_text("did you mean 'block'?")
+    expect(page.get_by_role("button", name="Decode")).to_be_enabled()
+
+
+def test_holes_are_filled(show: Any) -> None:
+    page = show()
+    page.get_by_label("What shall it answer?").fill("One <mask:5> two <mask:4>.")
+    expect(page.get_by_label("Length")).to_be_disabled()
+    page.get_by_role("button", name="Decode").click()
+    done(page)
+    expect(page.locator("[data-place]")).to_have_count(9)
+    expect(page.locator(".given")).to_have_text(["One ", " two ", "."])
+
+
+def test_a_reload_in_mid_decode_resumes(show: Any) -> None:
+    page = show()
+    page.get_by_label("What shall it answer?").fill("Reload me")
+    expect(page.locator("#model")).to_have_text("talker")
+    page.get_by_label("Length").fill("200")
+    page.get_by_role("button", name="Decode").click()
+    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    page.reload()
+    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    expect(page.get_by_label("What shall it answer?")).to_have_value("Reload me")
+    done(page)
+    expect(page.locator(".answer")).not_to_be_empty()
+
+
+def test_light_dark_and_narrow(show: Any) -> None:
+    def paper(page: Page) -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    page = show(color_scheme="light")
+    decode(page, length=12, more=2)
+    light = paper(page)
+    painted = page.evaluate("document.querySelector('canvas').toDataURL()")
+    page.get_by_role("button", name="Light or dark").click()
+    assert paper(page) != light
+    assert page.evaluate("document.querySelector('canvas').toDataURL()") != painted
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    tops = page.locator(".pane").evaluate_all("all => all.map((one) => one.offsetTop)")
+    assert tops == sorted(set(tops))  # one below the other
+
+
+def test_everything_has_a_name(show: Any) -> None:
+    page = show()
+    decode(page, length=12, more=1)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, textarea, canvas')].filter(
+          (one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)
+        ).map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_a_key_is_asked_for_and_kept_in_memory_only(
+    show: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = save_talker(tmp_path_factory.mktemp("keyed"))
+    with serving("-m", folder, "--name", "talker", key=KEY) as keyed:
+        page = show(keyed.url, quiet=False)
+        expect(page.get_by_role("alert")).to_contain_text("wants an API key")
+        page.get_by_label("Key, kept in this page only").fill(KEY)
+        page.get_by_label("Key, kept in this page only").press("Enter")
+        expect(page.locator("#model")).to_have_text("talker")
+        page.get_by_text("API key", exact=True).click()
+        decode(page, length=8)
+        assert known(page) == 8
+        stored = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+        assert KEY not in stored
+        page.close()

@@ -1,0 +1,70 @@
+"""docs/serve.md: its examples run as they stand, and its tables are the code's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import save_talker
+from servers import PATIENCE, Running, serving
+
+from wavefront.serve.metrics import Metrics
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = save_talker(tmp_path_factory.mktemp("talker"))
+    with serving("-m", folder, "--name", "ripple") as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_the_curl_examples(server: Running) -> None:
+    chat, stream = (
+        subprocess.run(
+            ["bash", "-c", example.replace("http://localhost:8000", server.url)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        ).stdout
+        for example in blocks("sh")
+    )
+    assert json.loads(chat)["choices"][0]["message"]["role"] == "assistant"
+    assert stream.rstrip().endswith("data: [DONE]")
+    assert '"error"' not in stream
+
+
+@pytest.mark.slow
+def test_the_python_example(server: Running) -> None:
+    (example,) = blocks("python")
+    code = example.replace("http://localhost:8000", server.url)
+    made = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.strip()
+
+
+def test_every_metric_is_listed() -> None:
+    for family in Metrics().registry.collect():
+        assert family.name.removeprefix("wavefront:") in PAGE
+
+
+def test_every_picture_is_there_and_small() -> None:
+    pictures = re.findall(r"!\[.+?\]\((images/.+?)\)", PAGE)
+    assert len(pictures) == 3
+    for name in pictures:
+        assert 0 < (DOCS / name).stat().st_size < 200_000

@@ -1,0 +1,149 @@
+"""`wavefront serve`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from wavefront.cli.options import ModelOptions, option
+from wavefront.cli.output import complain
+
+EXAMPLES = """\
+Examples
+wavefront serve
+wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --rows 32 --port 8080
+WAVEFRONT_API_KEY=secret wavefront serve --host 0.0.0.0
+
+Then
+open http://127.0.0.1:8000 in a browser, or
+curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}'
+"""
+KEY = "WAVEFRONT_API_KEY"
+
+
+def serve(
+    *,
+    host: Annotated[
+        str, option("Server", "NAME", "Where to listen; by default this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, option("Server", "N", "By default 8000; 0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        option(
+            "Server",
+            "KEY",
+            f"Wanted of every request but the probes; by default ${KEY}. "
+            "A command line can be read by other users of the machine: the variable cannot.",
+        ),
+    ] = None,
+    open_metrics: Annotated[
+        bool, option("Server", "", "Give /metrics without the key.", "--open-metrics")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        option("Server", "NAME", "A name that requests may call us by; may be given again."),
+    ] = None,
+    name: Annotated[
+        str | None, option("Server", "NAME", "Of the model, in the API; by default its own.")
+    ] = None,
+    page: Annotated[
+        bool, option("Server", "", "Serve the page at /; by default yes.", "--page/--no-page")
+    ] = True,
+    rows: Annotated[int, option("Batching", "N", "Requests to decode at once; by default 8.")] = 8,
+    queue: Annotated[
+        int, option("Batching", "N", "Requests that may wait beyond those; by default 64.")
+    ] = 64,
+    lanes: Annotated[
+        str,
+        option(
+            "Batching",
+            "WORD",
+            "one: one board for all, for GPUs; fit: boards as small as the requests, for CPUs; "
+            "auto, the default, chooses.",
+        ),
+    ] = "auto",
+    cache: Annotated[
+        str | None, option("Batching", "SPEC", 'Such as "wave(refresh=32)"; by default none.')
+    ] = None,
+    threads: Annotated[
+        int, option("Batching", "N", "Of torch on the CPU; by default its own choice.")
+    ] = 0,
+    max_length: Annotated[
+        int,
+        option(
+            "Limits", "N", "Places of a prompt and its answer; by default 4096, or the model's."
+        ),
+    ] = 0,
+    max_new_tokens: Annotated[
+        int, option("Limits", "N", "Places of an answer; by default 2048.", "--max-new-tokens")
+    ] = 2048,
+    max_steps: Annotated[int, option("Limits", "N", "By default 2048.")] = 2048,
+    max_messages: Annotated[int, option("Limits", "N", "By default 256.")] = 256,
+    max_body: Annotated[int, option("Limits", "N", "Bytes of a request; by default 1048576.")] = (
+        1 << 20
+    ),
+    timeout: Annotated[
+        float, option("Limits", "X", "Until a request is given up; by default 600.")
+    ] = 600.0,
+    stuck_seconds: Annotated[
+        float,
+        option("Limits", "X", "Until a silent decode process is restarted; by default 120."),
+    ] = 120.0,
+    drain_seconds: Annotated[
+        float,
+        option("Limits", "X", "At SIGTERM, for what is under way; by default 30."),
+    ] = 30.0,
+    keep_seconds: Annotated[
+        float, option("Limits", "X", "For which events can be read; by default 300.")
+    ] = 300.0,
+    model: ModelOptions,
+) -> None:
+    """Serve a model behind OpenAI's API, with a page where the wave moves.
+
+    Requests of any length and strategy share every forward. The API is that of
+    /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
+    """
+    from wavefront import serve as server
+    from wavefront.files import shipped
+
+    limits = server.Limits(
+        rows=rows,
+        queue=queue,
+        length=max_length,
+        new_tokens=max_new_tokens,
+        steps=max_steps,
+        messages=max_messages,
+        body=max_body,
+        seconds=timeout,
+        stuck=stuck_seconds,
+        drain=drain_seconds,
+        keep=keep_seconds,
+    )
+    source = server.Source(
+        # What `builtin.DEFAULT` says, without loading torch.
+        model=next(iter(shipped()), "toy") if model.model is None else model.model,
+        device=model.device,
+        dtype=model.dtype,
+        revision=model.revision,
+        offline=model.offline,
+    )
+    key = os.environ.get(KEY) if api_key is None else api_key
+    if key is None and host not in ("127.0.0.1", "::1", "localhost"):
+        complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
+    server.run(
+        server.Settings(
+            source=source,
+            host=host,
+            port=port,
+            api_key=key,
+            open_metrics=open_metrics,
+            hosts=tuple(allow_host or ()),
+            name=name,
+            page=page,
+            lanes=lanes,
+            cache=cache,
+            threads=threads,
+            limits=limits,
+        )
+    )

@@ -1,0 +1,23 @@
+"""Serve: a model behind OpenAI's API, and a page where the wave moves.
+
+Two processes. The HTTP process (`app`, `guard`, `bodies`, `replies`, `streams`) checks, counts and
+answers; it never touches torch's tensors. The decode process (`decoder`, `lanes`, `telling`) owns
+the model and its slots. They exchange the plain messages of `jobs` through a pipe; `engine` starts
+the decode process, watches over it and starts another when it dies or is stuck.
+
+Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
+"""
+
+from importlib.util import find_spec
+
+from wavefront.errors import MissingExtraError
+
+if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client")):
+    raise MissingExtraError(
+        "The server needs FastAPI, uvicorn and prometheus-client: pip install 'wavefront[serve]'."
+    )
+
+from wavefront.serve.server import run
+from wavefront.serve.settings import Limits, Settings, Source
+
+__all__ = ["Limits", "Settings", "Source", "run"]

@@ -1,0 +1,189 @@
+"""The engine: the decode process as the server holds it, started, watched and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import queue
+import threading
+import time
+from typing import Any
+
+from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Job, Refused, Stop
+from wavefront.serve.metrics import Metrics
+from wavefront.serve.settings import Settings
+from wavefront.serve.tickets import Shelf, Ticket
+
+WATCH = 0.2  # seconds between two looks at the process
+PATIENCE = (0.0, 1.0, 5.0, 15.0)  # seconds before a start that follows a failure
+
+
+def decode(settings: Settings, pipe: Any) -> None:
+    """What the decode process runs; the server itself never loads torch."""
+    from wavefront.serve.decoder import run
+
+    run(settings, pipe)
+
+
+class Engine:
+    """Requests go in by `submit`; what becomes of them is told to their tickets."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self.state = "loading"  # then "ready"; "down" until another has loaded; "stopped"
+        self.about: About | None = None
+        self.failure: str | None = None  # why the first could not load; there is no second
+        self.failed = ""  # what the last that could not load said
+        self.shelf = Shelf(seconds=settings.limits.keep, most=settings.limits.kept)
+        self.restarts = 0
+        self._beat = time.monotonic()
+        self._process: Any = None
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a row."""
+        return sum(ticket.seated is None for ticket in self.shelf.open.values())
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._launch()
+        self._tasks.append(asyncio.create_task(self._watch()))
+
+    async def stop(self) -> None:
+        """End the process; whatever is still open is answered."""
+        self.state = "stopped"
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self.abandon()
+        self._outbox.put(Stop())
+        await asyncio.to_thread(self._process.join, 2)
+        self._process.kill()
+
+    def abandon(self) -> None:
+        """Tell all that wait that there is no time left."""
+        self._fail_all("The server is shutting down: send the request again.", "shutting_down")
+
+    def submit(self, job: Job) -> Ticket:
+        """Send a request on its way."""
+        ticket = Ticket(job)
+        self.shelf.open[ticket.id] = ticket
+        self._outbox.put(job)
+        self._gauge()
+        return ticket
+
+    def drop(self, ticket: Ticket, refused: Refused) -> None:
+        """Give a request up; its row is free before the next step."""
+        if ticket.outcome is None:
+            self._outbox.put(Drop(ticket.id))
+            self._finish(ticket, refused)
+
+    def _launch(self) -> None:
+        # spawn: a process forked from one with threads, or with CUDA, may hang.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(target=decode, args=(self.settings, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._outbox = queue.SimpleQueue()
+        self._beat = time.monotonic()
+        given = (ours, self._process, self._outbox)
+        for target in (self._read, self._write):
+            threading.Thread(target=target, args=given, daemon=True).start()
+
+    def _read(self, pipe: Any, process: Any, outbox: Any) -> None:
+        try:
+            while True:
+                said = pipe.recv()
+                self._loop.call_soon_threadsafe(self._hear, process, said)
+        except (EOFError, OSError, RuntimeError):
+            outbox.put(None)  # it is gone, or the loop is
+
+    @staticmethod
+    def _write(pipe: Any, process: Any, outbox: Any) -> None:
+        with contextlib.suppress(OSError):
+            while (message := outbox.get()) is not None:
+                pipe.send(message)
+                if isinstance(message, Stop):
+                    return
+
+    def _hear(self, process: Any, said: list[Any]) -> None:
+        if process is not self._process:
+            return  # the last words of one that was given up
+        self._beat = time.monotonic()
+        for message in said:
+            if isinstance(message, Beat):
+                self.metrics.step(message)
+            elif isinstance(message, About):
+                self.about, self.state = message, "ready"
+            elif isinstance(message, Failed):
+                self.failed = message.message
+            elif ticket := self.shelf.open.get(message.id):
+                if isinstance(message, Ended | Refused):
+                    self._finish(ticket, message)
+                else:
+                    ticket.hear(message)
+        self._gauge()
+
+    def _finish(self, ticket: Ticket, outcome: Ended | Refused) -> None:
+        ticket.hear(outcome)
+        self.shelf.close(ticket)
+        self.metrics.ended(ticket)
+        self._gauge()
+
+    def _gauge(self) -> None:
+        self.metrics.load(waiting=self.waiting, open=len(self.shelf.open))
+
+    def _fail_all(self, message: str, code: str) -> None:
+        for ticket in list(self.shelf.open.values()):
+            self._finish(ticket, Refused(ticket.id, 503, message, code))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH)
+            self._give_up_the_late()
+            dead = not self._process.is_alive()
+            silent = time.monotonic() - self._beat > self.settings.limits.stuck
+            if dead or (silent and self.state == "ready"):
+                await self._restart()
+
+    def _give_up_the_late(self) -> None:
+        limits, now = self.settings.limits, time.monotonic()
+        for ticket in list(self.shelf.open.values()):
+            allowed = ticket.job.seconds or limits.seconds
+            if now - ticket.arrived > allowed:
+                message = f"The answer took more than {allowed:g} seconds: ask for less."
+                self.drop(ticket, Refused(ticket.id, 504, message, "timeout"))
+            elif self._forgotten(ticket):
+                message = "Nobody has been watching this decode: start it again."
+                self.drop(ticket, Refused(ticket.id, 499, message, "cancelled"))
+
+    def _forgotten(self, ticket: Ticket) -> bool:
+        if not ticket.job.detached or ticket.readers:
+            return False
+        return time.monotonic() - ticket.unwatched_since > self.settings.limits.alone
+
+    async def _restart(self) -> None:
+        first = self.about is None
+        self.state = "loading" if first else "down"
+        self._fail_all(
+            "The decode process ended and is started again: send the request again.", "engine_down"
+        )
+        self._process.kill()
+        await asyncio.to_thread(self._process.join)
+        if first:
+            self.failure = self.failed or "The decode process ended while it loaded the model."
+            return
+        self.restarts += 1
+        self.metrics.restarted()
+        await asyncio.sleep(PATIENCE[min(self.restarts - 1, len(PATIENCE) - 1)])
+        with contextlib.suppress(OSError):  # not even a process is to be had: the next look retries
+            self._launch()
