@@ -25,6 +25,7 @@ from wavefront.cli import (
     compare,
     demo,
     evaluate,
+    experiment,
     forks,
     generate,
     harness,
@@ -185,6 +186,8 @@ _add(about.models)
 _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
+_add(experiment.experiment, experiment.EXAMPLES)
+_add(experiment.experiments, experiment.LIST_EXAMPLES)
 _add(report.report, report.EXAMPLES)
 _add(harness.lm_eval, harness.LM_EVAL_EXAMPLES, harness.SETTINGS)
 _add(harness.lm_eval_tasks, harness.TASKS_EXAMPLES)
