@@ -22,15 +22,18 @@ from wavefront.measures import calibration, dynamics, gradient, regret
 SPECS = ("standard", "block(size=4)", "wavefront(size=4, radius=2)")
 NAMES = (
     "accuracy",
+    "bars",
     "case",
     "dynamics",
     "frontier",
+    "gaps",
     "gradient",
     "heatmap",
     "mhco",
     "regret",
     "reliability",
     "schedules",
+    "tradeoff",
 )
 
 
@@ -63,17 +66,21 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
+    spots = [figures.Spot(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
     return {
         "accuracy": figures.accuracy(points),
+        "bars": figures.bars(bars, mark="the paper"),
         "case": figures.case(traces, lm.tokenizer.pieces, row=1),
         "dynamics": figures.dynamics(fronts, heat, regrets, width=4),
         "frontier": figures.frontier(fronts),
+        "gaps": figures.gaps([figures.Gap("a", 1.0, -1.0, 2.0, 0.5)], xlabel="points"),
         "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
         "heatmap": figures.heatmap(dynamics.heat(traces[SPECS[0]], of="entropy")),
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
         "schedules": figures.schedules(traces),
+        "tradeoff": figures.tradeoff(spots, chosen=SPECS[0]),
     }
 
 

@@ -35,6 +35,7 @@ from wavefront.cli import (
     shelves,
     trace,
     train,
+    tune,
 )
 from wavefront.cli.groups import expand
 from wavefront.cli.options import UsageError
@@ -188,6 +189,7 @@ _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
 _add(experiment.experiment, experiment.EXAMPLES)
 _add(experiment.experiments, experiment.LIST_EXAMPLES)
+_add(tune.tune, tune.EXAMPLES)
 _add(report.report, report.EXAMPLES)
 _add(harness.lm_eval, harness.LM_EVAL_EXAMPLES, harness.SETTINGS)
 _add(harness.lm_eval_tasks, harness.TASKS_EXAMPLES)

@@ -57,10 +57,10 @@ def bars(
     found = []
     for key, group in groups.items():
         share = group.accuracy
-        parts = [part / 100 for part in (share.value, share.low, share.high)]
         printed = number(paper(key))
         mark = None if printed is None else printed / 100
-        found.append(figures.Bar(at(key), key[-1], *parts, mark))
+        mean, low, high = (part / 100 for part in (share.value, share.low, share.high))
+        found.append(figures.Bar(at(key), key[-1], mean, low, high, mark))
     return figures.bars(found, mark="the paper, on its models and data")
 
 

@@ -106,6 +106,9 @@ class Lab:
     progress: Callable[[str, float], None] = lambda what, share: None
     _worker: Worker | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, 0)
+
     @property
     def models(self) -> tuple[str, ...]:
         return self.scale.models or (self.loader.path,)

@@ -102,9 +102,10 @@ def _claims(groups: Any) -> list[Claim]:
         claims.append(directed(text, spec, base, wave))
     drafted = pool(groups, f"{BLOCK[:-1]}, draft={DRAFT})")
     text, ratio = "SSD is quicker than left to right", _ratio(base, drafted)
-    claims.append(measured(text, "%", ratio, len(_each(drafted)), "lower"))
+    where = f"{BLOCK}, draft={DRAFT}"
+    claims.append(measured(f"{text} (%)", where, ratio, len(_each(drafted)), "lower"))
     claims.append(
-        directed("SSD has fewer right answers than left to right", "", base, drafted, "lower")
+        directed("SSD has fewer right answers than left to right", where, base, drafted, "lower")
     )
     return claims
 

@@ -45,7 +45,8 @@ def tradeoff(
                color=style.soft, linewidth=0.9, zorder=1)  # fmt: skip
     seen: set[str] = set()
     for one in spots:
-        look, family = worn[one.name], kind(one.name).replace("_", " ")
+        few = len(spots) <= 6
+        look, family = worn[one.name], label(one.name, specs) if few else kind(one.name)
         panel.vlines(one.cost, 100 * one.low, 100 * one.high, color=look.colour, alpha=0.35,
                      linewidth=0.8, zorder=2)  # fmt: skip
         panel.plot([one.cost], [100 * one.mean], marker=look.mark, color=look.colour, linestyle="",
@@ -60,5 +61,5 @@ def tradeoff(
     panel.set(xlabel=xlabel, ylabel="right answers (%)")
     panel.margins(x=0.12)
     panel.grid(axis="y")
-    panel.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=4)
     return figure
