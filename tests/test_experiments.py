@@ -32,6 +32,9 @@ STUDIES = ("schedules", "mhco", "case", "calibration", "dynamics", "gradient")
 IDS = (*STUDIES, "main", "bertscore", "size-radius", "bbh", "baselines", "parity", "steps",
        "temperature", "priority", "latency")  # fmt: skip
 
+DRAW = Bench.draw
+DATA = os.environ.get("WAVEFRONT_DATA")
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,3 +293,18 @@ def test_a_killed_experiment_goes_on_and_ends_with_the_same_numbers(tmp_path: Pa
 def test_a_scale_refuses_what_none_takes() -> None:
     with pytest.raises(wavefront.OptionError, match="steps must be at least 1"):
         Scale(steps=0)
+
+
+@pytest.mark.skipif(not DATA, reason="WAVEFRONT_DATA is not set")
+def test_studies_and_grids_take_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "draw", DRAW)
+    bench = Bench(lm=wavefront.load("toy"), tasks=("gsm8k",), length=256, style="paper")
+    found = bench.draw("gsm8k", 3)
+    assert [one.id for one in found] == [one.id for one in bench.draw("gsm8k", 3)]
+    assert all(len(one.answer) < 256 and "####" in one.answer for one in found)
+    few = ("-m", "toy", "--items", "1", "-n", "8", "-q", "--data", str(DATA))
+    home = tmp_path / "steps"
+    run("experiment", "steps", "--paper", *few, "-o", str(home))
+    rows = runs.read(home).tables[1].rows
+    assert {row[1] for row in rows} == {"GSM8K"}
+    assert [row[-1] for row in rows][-2:] == ["82.03", "82.03"]

@@ -200,3 +200,9 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtraError ")
     assert "pip install 'wavefront[figures]'" in done.stdout
+
+
+def test_bars_that_are_all_zero_are_drawn() -> None:
+    none = [figures.Bar("gsm", spec, 0.0, 0.0, 0.0) for spec in SPECS]
+    assert figures.bars(none).bytes("svg")
+    assert figures.mhco({"candidates": none, "extent": none}).bytes("svg")

@@ -148,6 +148,4 @@ def _scaled(scale: Scale, given: dict[str, Any]) -> Scale:
     changes = {name: value for name, value in given.items() if value is not None and value != ()}
     if given["models"] == ():
         changes["models"] = ()  # the one that was named
-    if "length" in changes and "steps" not in changes and scale.steps == scale.length:
-        changes["steps"] = None
     return replace(scale, **changes)

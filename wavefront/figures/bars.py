@@ -83,7 +83,9 @@ def draw_bars(
                 100 * bar.visible, at - half, at + half, color=style.ink, linewidth=1.3, zorder=4
             )
         if bar.high == 0:
-            panel.text(at, 0.6, "0", color=look.colour, ha="center", va="bottom", fontsize=6.5)
+            # In points: where all are 0, any height in % may be far outside the panel.
+            panel.annotate("0", (at, 0), xytext=(0, 2), textcoords="offset points",
+                           color=look.colour, ha="center", va="bottom", fontsize=6.5)  # fmt: skip
     panel.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
     panel.tick_params(axis="x", length=0)
     panel.set_xlim(-0.6, len(tasks) - 0.4)

@@ -6,7 +6,6 @@ It is on no list, because it is nothing without a file.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 
 from wavefront.errors import OptionError, one_of
 from wavefront.grading import Grade
-from wavefront.grading.final import ANYWHERE, MARK, NUMBER, OPTION, grade_final
+from wavefront.grading.final import ANYWHERE, MARK, grade_final
 from wavefront.task import Ask, Sample, Style, digest
 from wavefront.tasks._benchmark import Benchmark
 
@@ -25,8 +24,8 @@ KINDS = (*ANYWHERE, "text")
 class Jsonl(Benchmark):
     """A line is an object with `prompt` and `answer`, or `target`: the final answer alone.
 
-    An answer that ends with `#### x` has x as its target. `kind` says what a final answer is, and
-    is found out from the targets when it is not given.
+    An answer that ends with `#### x` has x as its target. `answers` says what a final answer is;
+    when it is not given, the targets tell.
     """
 
     version: ClassVar[str] = "1"
@@ -81,8 +80,7 @@ class Jsonl(Benchmark):
 
 def kind_of(targets: Sequence[str]) -> str:
     """What the targets are, all of them; "text" when nothing else holds."""
-    tests = {"number": NUMBER, "choice": OPTION} | ANYWHERE
-    for kind in ANYWHERE:
-        if targets and all(re.fullmatch(tests[kind], one.strip("$ ")) for one in targets):
+    for kind, pattern in ANYWHERE.items():
+        if targets and all(pattern.fullmatch(one.strip("$ ")) for one in targets):
             return kind
     return "text"
