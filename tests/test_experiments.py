@@ -190,7 +190,7 @@ def test_a_direction_needs_an_interval_clear_of_zero_and_the_test() -> None:
     few = _claims.directed("c", "w", group(False, False), group(True, True))
     assert few.verdict == "undecided: fewer than 6 items"
     # Five of twelve, all one way: the bootstrap is clear of 0, the exact test is not below 0.05.
-    five = _claims.directed("c", "w", group(*[False] * 12), group(*[True] * 5, *[False] * 7))
+    five: Any = _claims.directed("c", "w", group(*[False] * 12), group(*[True] * 5, *[False] * 7))
     assert five.found.low > 0
     assert five.p == pytest.approx(0.0625)
     assert five.verdict.startswith("undecided: McNemar")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.errors import CheckpointError, OptionError, WavefrontError, WavefrontWarning, whole
+from wavefront.errors import CheckpointError, OptionError, WavefrontError, whole
 from wavefront.evaluate import (
     Loader,
     Local,
@@ -177,11 +176,15 @@ class Lab:
             resolve(cell.schedule, "schedules")
         made = []
         for number, cell in enumerate(cells):
-            self.progress(f"{cell.task}, {cell.schedule} {cell.case}".strip(), number / len(cells))
-            made.append(self._cell(cell, trace))
+            what = f"{cell.task}, {cell.schedule} {cell.case}".strip()
+
+            def show(done: int, total: int, what: str = what, number: int = number) -> None:
+                self.progress(what, (number + done / max(1, total)) / len(cells))
+
+            made.append(self._cell(cell, trace, show))
         return made
 
-    def _cell(self, cell: Cell, trace: str) -> Measured:
+    def _cell(self, cell: Cell, trace: str, show: Callable[[int, int], None]) -> Measured:
         scale, folder = self.scale, self.home / RUNS / cell.folder
         options: dict[str, Any] = {
             "schedule": cell.schedule,
@@ -200,9 +203,7 @@ class Lab:
             loader=worker.loader,
             command=self.command,
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WavefrontWarning)  # a quota above F is what is tried
-            produce(Local(worker), setup, folder)
+        produce(Local(worker), setup, folder, progress=show)
         grade(open_run(folder), data=self.data, allow_unsandboxed=self.allow_unsandboxed)
         run = open_run(folder)
         return Measured(cell, run, grades.verdicts(run), summary.cost(run))
