@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from wavefront import figures
 from wavefront.errors import OptionError, real
 from wavefront.evaluate.asked import samples_of
-from wavefront.experiments._groups import Group, booted, gap, points
+from wavefront.experiments._groups import Group, as_numbers, booted, gap, points
 from wavefront.experiments._lab import Cell, Lab, Measured
 from wavefront.figures import Spot, front
 from wavefront.report.run import Interval, Table
@@ -117,17 +117,16 @@ def tune(
     objective: Objective | None = None,
 ) -> Findings:
     """Choose on one half of the items, and show on the other what that is worth."""
-    wanted = objective or Objective()
-    attempts = [Attempt.parse(text) for text in dict.fromkeys((*bases, *tries))]
     if not bases:
         raise OptionError("Tuning needs a base to compare with: give --base SPEC.")
+    wanted = objective or Objective()
+    attempts = {one.text: one for one in map(Attempt.parse, (*bases, *tries))}
     _, samples = samples_of(lab.scale.tasks[0], lab.ask())
     if len(samples) < FEWEST:
         raise OptionError(f"Tuning needs at least {FEWEST} items, and there are {len(samples)}.")
-    half = len(samples) // 2
-    made = _part(lab, "tuning", half).measure([one.cell(lab) for one in attempts])
-    found = {one.text: Group((m,)) for one, m in zip(attempts, made, strict=True)}
-    base = found[attempts[0].text]
+    tuning = _part(lab, "tuning", len(samples) // 2)
+    found = _answered(tuning, attempts.values())
+    base = next(iter(found.values()))
     allowed = {text: group for text, group in found.items() if wanted.allows(base, group)}
     if not allowed:
         fewest = min(group.forwards or 0.0 for group in found.values())
@@ -135,9 +134,21 @@ def tune(
             f"No setting takes at most {wanted.max_forwards:g} forwards, the fewest being "
             f"{fewest:.1f}: allow more, or try quicker strategies with --try."
         )
-    chosen = max(allowed, key=lambda text: wanted.rank(allowed[text]))
-    return _page(lab, wanted, attempts, found, allowed=allowed, chosen=chosen, half=half,
-                 total=len(samples), bases=bases)  # fmt: skip
+    chosen = attempts[max(allowed, key=lambda text: wanted.rank(allowed[text]))]
+    named = {one.text: one for one in (chosen, *map(Attempt.parse, bases))}
+    rest = _answered(_part(lab, "held-out", len(samples)), named.values())
+    seen = {item for one in base.cells for item in one.right}
+    apart = {text: Group(tuple(_without(m, seen) for m in g.cells)) for text, g in rest.items()}
+    spots = [_spot(text, group) for text, group in found.items()]
+    tables = [_held(apart, chosen.text), _tried(found, spots, allowed)]
+    return _page(lab, wanted, chosen, tables=tables, spots=spots, total=len(samples))
+
+
+def _answered(lab: Lab, attempts: Iterable[Attempt]) -> dict[str, Group]:
+    """Every setting with its answers."""
+    listed = list(attempts)
+    made = lab.measure([one.cell(lab) for one in listed])
+    return {one.text: Group((m,)) for one, m in zip(listed, made, strict=True)}
 
 
 def _part(lab: Lab, name: str, count: int) -> Lab:
@@ -151,48 +162,43 @@ def _part(lab: Lab, name: str, count: int) -> Lab:
 def _page(
     lab: Lab,
     wanted: Objective,
-    attempts: Sequence[Attempt],
-    found: dict[str, Group],
+    chosen: Attempt,
     *,
-    allowed: dict[str, Group],
-    chosen: str,
-    half: int,
+    tables: Sequence[Table],
+    spots: Sequence[Spot],
     total: int,
-    bases: Sequence[str],
 ) -> Findings:
-    base = found[attempts[0].text]
-    spots = [_spot(text, group) for text, group in found.items()]
-    best = {spot.name for spot in front(spots)}
-    rows = [
-        [text, group.accuracy, None if group is base else points(gap(base, group)),
-         group.forwards, group.rate, text in best, text in allowed]
-        for text, group in found.items()
-    ]  # fmt: skip
-    tried = Table("On the half that was tuned on", TRIED, rows, f"The base is {attempts[0].text}.")
-    named = list(dict.fromkeys((chosen, *bases)))
-    cells = [one.cell(lab) for one in attempts if one.text in named]
-    rest = _part(lab, "held-out", total).measure(cells)
-    seen = {item for one in base.cells for item in one.right}
-    texts = [one.text for one in attempts if one.text in named]
-    apart = {t: Group((_without(m, seen),)) for t, m in zip(texts, rest, strict=True)}
-    held = _held(apart, chosen)
-    one = next(one for one in attempts if one.text == chosen)
-    flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in one.options.items())
-    paste = f'-s "{one.schedule}"{flags}'
+    held, tried = tables
+    flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in chosen.options.items())
+    paste, half = f'-s "{chosen.schedule}"{flags}', total // 2
     return Findings(
-        title=f"Tuned on {lab.scale.tasks[0]}: {chosen}",
+        title=f"Tuned on {lab.scale.tasks[0]}: {chosen.text}",
         text=f"{TEXT}\n\nWanted: {wanted}. Chosen: {paste}",
         configuration=lab.configuration()
         | {"items of each task": total, "tuned on": half, "held out": total - half}
-        | {"wanted": str(wanted), "tried": [one.text for one in attempts]},
-        tables=[held, tried],
+        | {"wanted": str(wanted), "tried": [spot.name for spot in spots]},
+        tables=tables,
         numbers={
-            "chosen": {"spec": one.schedule, "options": one.options, "command": paste},
-            "tuning": [dict(zip(TRIED, row, strict=True)) for row in tried.rows],
-            "held-out": [dict(zip(HELD, row, strict=True)) for row in held.rows],
+            "chosen": {"spec": chosen.schedule, "options": chosen.options, "command": paste},
+            "tuning": as_numbers(tried),
+            "held-out": as_numbers(held),
         },
-        figures={"tune": (figures.tradeoff(spots, chosen=chosen), "Right answers and forwards")},
+        figures={
+            "tune": (figures.tradeoff(spots, chosen=chosen.text), "Right answers and forwards")
+        },
     )
+
+
+def _tried(found: dict[str, Group], spots: Sequence[Spot], allowed: Collection[str]) -> Table:
+    """Every setting on the half that chooses; the first is the base."""
+    first, base = next(iter(found.items()))
+    best = {spot.name for spot in front(spots)}
+    rows: list[list[Any]] = []
+    for text, group in found.items():
+        less = None if group is base else points(gap(base, group))
+        cost = (group.forwards, group.rate)
+        rows.append([text, group.accuracy, less, *cost, text in best, text in allowed])
+    return Table("On the half that was tuned on", TRIED, rows, f"The base is {first}.")
 
 
 def _spot(text: str, group: Group) -> Spot:
