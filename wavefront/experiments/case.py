@@ -10,7 +10,7 @@ from wavefront.studies import Findings
 from wavefront.studies._intervals import FEWEST
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, humaneval"
-SMALL = Scale(tasks=("boolean_expressions",), items=1, length=48)
+SMALL = Scale(tasks=("code",), items=1)
 PAPER = Scale(models=(LLADA,), tasks=("humaneval",), items=1, length=1024, style="paper")
 ONE = f"undecided: fewer than {FEWEST} items"
 
