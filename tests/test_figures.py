@@ -22,9 +22,11 @@ from wavefront.measures import calibration, dynamics, gradient, regret
 SPECS = ("standard", "block(size=4)", "wavefront(size=4, radius=2)")
 NAMES = (
     "accuracy",
+    "bars",
     "case",
     "dynamics",
     "frontier",
+    "gaps",
     "gradient",
     "heatmap",
     "mhco",
@@ -33,6 +35,7 @@ NAMES = (
     "scaling",
     "schedules",
     "trade",
+    "tradeoff",
 )
 
 
@@ -65,11 +68,14 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
+    spots = [figures.Spot(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
     return {
         "accuracy": figures.accuracy(points),
+        "bars": figures.bars(bars, mark="the paper"),
         "case": figures.case(traces, lm.tokenizer.pieces, row=1),
         "dynamics": figures.dynamics(fronts, heat, regrets, width=4),
         "frontier": figures.frontier(fronts),
+        "gaps": figures.gaps([figures.Gap("a", 1.0, -1.0, 2.0, 0.5)], xlabel="points"),
         "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
         "heatmap": figures.heatmap(dynamics.heat(traces[SPECS[0]], of="entropy")),
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
@@ -91,6 +97,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
                 }
             }
         ),
+        "tradeoff": figures.tradeoff(spots, chosen=SPECS[0]),
     }
 
 
@@ -210,3 +217,9 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtraError ")
     assert "pip install 'wavefront[figures]'" in done.stdout
+
+
+def test_bars_that_are_all_zero_are_drawn() -> None:
+    none = [figures.Bar("gsm", spec, 0.0, 0.0, 0.0) for spec in SPECS]
+    assert figures.bars(none).bytes("svg")
+    assert figures.mhco({"candidates": none, "extent": none}).bytes("svg")

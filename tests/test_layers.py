@@ -18,7 +18,7 @@ ORDER = [
     "chat", "text", "options", "builtin", "seats", "shared", "slots", "stepper", "decoding",
     "completion", "rerun", "fork", "lm", "hf",
     "testing", "sandbox", "grading", "task", "tasks", "corrupt", "train",
-    "watch", "report", "studies", "evaluate", "harness", "bench", "experiments", "serve",
+    "watch", "report", "studies", "evaluate", "harness", "bench", "experiments", "tune", "serve",
     "cli", "__main__",
 ]
 # fmt: on

@@ -26,6 +26,7 @@ from wavefront.cli import (
     compare,
     demo,
     evaluate,
+    experiment,
     forks,
     generate,
     harness,
@@ -36,6 +37,7 @@ from wavefront.cli import (
     shelves,
     trace,
     train,
+    tune,
 )
 from wavefront.cli.groups import expand
 from wavefront.cli.options import UsageError
@@ -187,6 +189,9 @@ _add(about.models)
 _add(demo.demo, demo.EXAMPLES)
 _add(compare.compare, compare.EXAMPLES)
 _add(measure.measure, measure.EXAMPLES)
+_add(experiment.experiment, experiment.EXAMPLES)
+_add(experiment.experiments, experiment.LIST_EXAMPLES)
+_add(tune.tune, tune.EXAMPLES)
 _add(report.report, report.EXAMPLES)
 _add(harness.lm_eval, harness.LM_EVAL_EXAMPLES, harness.SETTINGS)
 _add(harness.lm_eval_tasks, harness.TASKS_EXAMPLES)

@@ -169,7 +169,7 @@ def _produce(
                 command=shlex.join(["wavefront", *sys.argv[1:]]),
             )
     homes = {where.out / name if len(setups) > 1 else where.out: s for name, s in setups.items()}
-    with _stoppable(where.out), _opened(engine, loader, output) as worker:
+    with stoppable(where.out), _opened(engine, loader, output) as worker:
         for home, setup in homes.items():
             with progress_bar(f"{setup.task} {home.name}", shown=not output.quiet) as show:
                 produce(worker, _ending(setup, worker), home, progress=show)
@@ -221,7 +221,8 @@ def _opened(options: EngineOptions, loader: Any, output: PlainOptions) -> Iterat
 
 
 @contextlib.contextmanager
-def _stoppable(out: Path) -> Iterator[None]:
+def stoppable(out: Path) -> Iterator[None]:
+    """Say how to go on when it is interrupted."""
     try:
         yield
     except KeyboardInterrupt:

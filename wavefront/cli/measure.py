@@ -107,7 +107,7 @@ def measure(
     }
     chosen |= {"seed": seed, "radius": radius, "batch": batch_size, "command": _command()}
     studies.check(**chosen)
-    with _progress(shown=not quiet) as progress:
+    with progress_shown(shown=not quiet) as progress:
         progress("loading the model", 0.0)
         found = study.run(studies.Bench(lm=model.load(), progress=progress, **chosen))
         progress("drawing", 1.0)
@@ -123,7 +123,8 @@ def _command() -> str:
 
 
 @contextlib.contextmanager
-def _progress(*, shown: bool) -> Iterator[Callable[[str, float], None]]:
+def progress_shown(*, shown: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error for parts of a whole."""
     console = stderr()
     if not shown or not can_animate(console):
         yield lambda what, share: None

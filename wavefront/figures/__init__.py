@@ -16,33 +16,41 @@ if find_spec("matplotlib") is None:
     raise MissingExtraError("Figures need matplotlib: pip install 'wavefront[figures]'.")
 
 from wavefront.figures.accuracy import Point, accuracy
+from wavefront.figures.bars import Bar, bars
 from wavefront.figures.bench import Scaled, Trade, scaling, trade
 from wavefront.figures.calibration import reliability
 from wavefront.figures.case import case, moments
 from wavefront.figures.dynamics import dynamics, frontier, heatmap, regret
+from wavefront.figures.gaps import Gap, gaps
 from wavefront.figures.gradient import gradient
 from wavefront.figures.marks import Line, by_item
-from wavefront.figures.mhco import Bar, mhco
+from wavefront.figures.mhco import mhco
 from wavefront.figures.picture import Picture, save
 from wavefront.figures.schedules import schedules
 from wavefront.figures.style import DARK, LIGHT, STYLES, Style, kind
+from wavefront.figures.tradeoff import Spot, front, tradeoff
 
 __all__ = [
     "DARK",
     "LIGHT",
     "STYLES",
     "Bar",
+    "Gap",
     "Line",
     "Picture",
     "Point",
     "Scaled",
+    "Spot",
     "Style",
     "Trade",
     "accuracy",
+    "bars",
     "by_item",
     "case",
     "dynamics",
+    "front",
     "frontier",
+    "gaps",
     "gradient",
     "heatmap",
     "kind",
@@ -54,4 +62,5 @@ __all__ = [
     "scaling",
     "schedules",
     "trade",
+    "tradeoff",
 ]

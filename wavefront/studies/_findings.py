@@ -53,11 +53,14 @@ class Findings:
         return [*written, numbers, summary, run.save(made, home)]
 
     def markdown(self) -> str:
-        """The tables, under the title and above the configuration."""
+        """The tables and figures, under the title and above the configuration."""
         parts = [f"# {self.title}\n", f"{self.text}\n"]
         for table in self.tables:
             parts += [f"## {table.title}\n", *markdown_rows(table), ""]
             parts += [f"{table.note}\n"] if table.note else []
+        if self.figures:
+            parts.append("## Figures\n")
+            parts += [f"![{told}]({name}.svg)\n" for name, (_, told) in self.figures.items()]
         parts.append("## Configuration\n")
         parts += [f"* {name}: `{value}`" for name, value in self.configuration.items()]
         return "\n".join(parts) + "\n"

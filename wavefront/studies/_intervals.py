@@ -34,7 +34,12 @@ def resampled(
     found = statistic(weights)
     found = found[~found.isnan()]
     low, high = (float(found.quantile(q)) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(value, min(low, value), max(high, value))
+    return spanning(value, low, high)
+
+
+def spanning(value: float, low: float, high: float, *, scale: float = 1.0) -> Interval:
+    """An interval that holds its value, whatever rounding did to its ends."""
+    return Interval(scale * value, scale * min(low, value), scale * max(high, value))
 
 
 def ends(found: Found) -> tuple[float, float, float]:

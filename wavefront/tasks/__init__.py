@@ -20,6 +20,7 @@ from wavefront.errors import OptionError, nearest
 from wavefront.task import Generated, Sample, Split, Style
 from wavefront.tasks._benchmark import Benchmark
 from wavefront.tasks._data import real_bbh
+from wavefront.tasks._jsonl import Jsonl
 from wavefront.tasks._presets import preset, presets
 
 __all__ = [
@@ -96,6 +97,8 @@ def benchmarks() -> list[str]:
 def load(name: str, **options: Any) -> Generated:
     """The task of this name. Options are its fields: `load("code", allow_unsandboxed=True)`."""
     variants = _variants()
+    if name == "jsonl":  # a file of the user's own
+        return _made(Jsonl, options)
     if name in variants:
         file, made = variants[name]
         return _made(_kind(file), {**made, **options})

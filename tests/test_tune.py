@@ -1,0 +1,164 @@
+"""`wavefront tune`: chosen on one half, shown on the other; files of prompts; going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from commands import records, refused, run
+
+from wavefront import tasks
+from wavefront.errors import OptionError
+from wavefront.experiments._groups import Group
+from wavefront.experiments._lab import Cell
+from wavefront.figures import Picture, Spot, front
+from wavefront.report import run as runs
+from wavefront.task import Ask
+from wavefront.tune import TRIES, Attempt, Objective
+
+FEW = ("--try", "block(size=4)", "--try", "tide(rounds=4, take=threshold(tau=0.001))",
+       "--try", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": f"{n} and {n}?", "answer": f"so\n#### {2 * n}"} for n in range(7)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path: Path) -> None:
+    home = tmp_path / "out"
+    done = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home))
+    last = done.stdout.strip().splitlines()[-1]
+    # All are wrong, so the quickest is taken.
+    assert last == '-s "tide(rounds=4, take=threshold(tau=0.001))"'
+    found = runs.read(home)
+    held, tried = found.tables
+    assert [row[0] for row in tried.rows][:2] == ["block(size=8)", "wavefront(size=8, radius=2)"]
+    assert len(tried.rows) == 5
+    assert {row[-1] for row in held.rows} == {4}  # of seven, three chose
+    numbers = json.loads((home / "numbers.json").read_text())
+    assert numbers["chosen"]["spec"] == "tide(rounds=4, take=threshold(tau=0.001))"
+    halves = [
+        {json.loads(line)["id"] for file in (home / part).rglob("answers.jsonl")
+         for line in file.read_text().splitlines()}
+        for part in ("tuning", "held-out")
+    ]  # fmt: skip
+    assert len(halves[0]) == 3
+    assert halves[0] < halves[1]
+    assert (home / "tune.png").is_file()
+    before = {file: file.stat().st_mtime_ns for file in home.rglob("answers.jsonl")}
+    again = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home), "--json")
+    assert records(again) == [numbers["chosen"]]
+    assert before == {file: file.stat().st_mtime_ns for file in home.rglob("answers.jsonl")}
+
+
+def test_the_seed_deals_the_halves(prompts: Path) -> None:
+    task = tasks.load("jsonl", path=str(prompts))
+    draws = [[one.id for one in task.items(Ask(count=3, seed=seed))] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    assert draws[0] == [one.id for one in task.items(Ask(count=7, seed=0))][:3]
+
+
+def test_options_of_a_decode_follow_a_bar() -> None:
+    one = Attempt.parse("wavefront(size=8, radius=2) | eos=defer, steps=32")
+    assert one.schedule == "wavefront(size=8, radius=2)"
+    assert one.options == {"eos": "defer", "steps": 32}
+    for text in TRIES:
+        Attempt.parse(text)
+    with pytest.raises(OptionError, match="not written name=value"):
+        Attempt.parse("block | eos")
+    with pytest.raises(OptionError, match="wavfront"):
+        Attempt.parse("wavfront")
+
+
+def made(right: int, of: int, forwards: float) -> Group:
+    cell: Any = SimpleNamespace(
+        cell=Cell("m", "t", "s"),
+        right={n: n < right for n in range(of)},
+        cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
+    )
+    return Group((cell,))
+
+
+def test_what_is_wanted_decides() -> None:
+    base, quick, bad = made(20, 20, 32), made(19, 20, 8), made(2, 20, 4)
+    plain = Objective()
+    assert plain.allows(base, quick)
+    assert not plain.allows(base, bad)
+    assert plain.rank(quick) > plain.rank(base)
+    few = Objective(max_forwards=10)
+    assert not few.allows(base, base)
+    assert few.rank(quick) > few.rank(bad)
+    dear, cheap = Objective(weight=30), Objective(weight=0.01)
+    assert dear.rank(bad) > dear.rank(quick) > dear.rank(base)
+    assert cheap.rank(base) > cheap.rank(quick) > cheap.rank(bad)
+    with pytest.raises(OptionError, match="not both"):
+        Objective(max_forwards=1, weight=1)
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    spots = [Spot(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
+                                                 ("d", 8, 0.6), ("e", 9, 0.6))]  # fmt: skip
+    assert [one.name for one in front(spots)] == ["b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"prompt": "a"}, "Line 1 of"),
+        ({"answer": "a"}, "Line 1 of"),
+        ({"prompt": " ", "answer": "a"}, "Line 1 of"),
+        ([1], "Line 1 of"),
+        ("{", "cannot be read as JSON lines"),
+    ],
+)
+def test_a_bad_file_is_refused(line: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(line if isinstance(line, str) else json.dumps(line))
+    assert said in refused("tune", str(file), "-m", "toy", "-o", str(tmp_path / "o"))
+    assert "cannot be read" in refused("tune", str(tmp_path / "no.jsonl"), "-m", "toy")
+
+
+def test_kinds_of_answers_are_found_out(tmp_path: Path) -> None:
+    for targets, kind in ((["1", "-2.5"], "number"), (["(A)", "(B)"], "choice"),
+                          (["yes", "No"], "yes_no"), (["a", "1"], "text")):  # fmt: skip
+        file = tmp_path / "q.jsonl"
+        file.write_text(
+            "".join(json.dumps({"prompt": "p", "target": t, "id": t}) + "\n" for t in targets)
+        )
+        task = tasks.load("jsonl", path=str(file))
+        samples = task.items(Ask())
+        assert {one.extra["kind"] for one in samples} == {kind}
+        assert all(task.grade(one, f"so #### {one.target}").correct for one in samples)
+        assert not any(task.grade(one, "#### what").correct for one in samples)
+    with pytest.raises(OptionError, match="needs a file"):
+        tasks.load("jsonl")
+    with pytest.raises(OptionError, match="answers must be one of"):
+        tasks.load("jsonl", path="a", answers="words")
+
+
+def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
+    out = ("-o", str(tmp_path / "o"), "-m", "toy")
+    assert "at least 4 items" in refused("tune", str(prompts), *FEW, "--items", "3", *out)
+    assert "not both" in refused("tune", "gsm", "--weight", "1", "--max-forwards", "3", *out)
+    said = refused("tune", str(prompts), *FEW, "--max-forwards", "0.5", *out)
+    assert "No setting takes at most 0.5 forwards" in said
+
+
+def test_a_figure_of_one_setting_can_be_drawn() -> None:
+    from wavefront import figures
+
+    drawn = figures.tradeoff([Spot("block(size=8)", 3, 0.5, 0.4, 0.6)])
+    assert isinstance(drawn, Picture)
+    assert drawn.bytes("svg")

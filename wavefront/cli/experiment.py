@@ -1,0 +1,151 @@
+"""`wavefront experiment` and `wavefront experiments`: the paper, a table or figure a command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wavefront.cli.asking import EngineOptions, loader_of
+from wavefront.cli.evaluate import Accept, stoppable
+from wavefront.cli.measure import progress_shown
+from wavefront.cli.options import ModelOptions, UsageError, option
+from wavefront.cli.output import say, say_json
+from wavefront.cli.tables import print_columns
+
+if TYPE_CHECKING:
+    from wavefront.experiments import Scale
+
+EXAMPLES = """\
+Examples
+wavefront experiments
+wavefront experiment main
+wavefront experiment main --items 200 -n 128 --device cuda --out runs/main
+wavefront experiment steps --task gsm -n 96
+wavefront experiment bertscore --task wikitext --data DIR --encoder minilm
+wavefront experiment main --paper --model DIR --items 100
+wavefront report experiments/main
+"""
+LIST_EXAMPLES = """\
+Examples
+wavefront experiments
+wavefront experiments --json
+"""
+
+
+def experiment(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of `wavefront experiments`.")
+    ] = None,
+    *,
+    listed: Annotated[bool, option(None, "", "List all, and leave.", "--list")] = False,
+    paper: Annotated[
+        bool,
+        option(
+            None,
+            "",
+            "The paper's scale: its models, benchmarks and lengths. Options given besides win.",
+            "--paper",
+        ),
+    ] = False,
+    task: Annotated[
+        list[str] | None,
+        option(None, "NAME", "Where items come from; may be given again.", "--task"),
+    ] = None,
+    items: Annotated[
+        int | None, option(None, "N", "Of each task; by default a few.", "--items", "-i")
+    ] = None,
+    places: Annotated[
+        int | None, option(None, "N", "Of the canvas.", "--max-new-tokens", "-n")
+    ] = None,
+    steps: Annotated[
+        int | None, option(None, "T", "To fill it in; by default N, a token each.", "--steps", "-t")
+    ] = None,
+    seed: Annotated[int, option(None, "N", "Of the items; by default 0.")] = 0,
+    batch_size: Annotated[
+        int | None, option(None, "N", "Items to decode at once.", "--batch-size", "-b")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option(None, "DIR", "Where files go; by default experiments/NAME.", "--out", "-o"),
+    ] = None,
+    data: Annotated[
+        str, option(None, "DIR", "Where data sets lie; by default $WAVEFRONT_DATA.")
+    ] = "",
+    encoder: Annotated[
+        str | None,
+        option(None, "NAME", "Of BERTScore: minilm (the default), roberta-large, a directory."),
+    ] = None,
+    layer: Annotated[int | None, option(None, "N", "Of the encoder.")] = None,
+    accept: Accept = False,
+    quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
+    model: ModelOptions,
+) -> None:
+    """Repeat an experiment of the paper, on any model and data, and hold it against its claims.
+
+    By default on the embedded model with its own tasks, so that it ends in minutes; so few items
+    decide little, and the page says so. Everything goes into a directory: the table beside the
+    paper's numbers, figures, numbers.json, summary.md with a verdict on every claim, and run.json
+    for `wavefront report`. Stopped by anything, the same command goes on.
+    """
+    if listed or name is None:
+        if not listed:
+            raise UsageError("Name an experiment; `wavefront experiments` lists them.")
+        experiments()
+        return
+    from wavefront import experiments as shelf
+
+    chosen = shelf.find(name)
+    given = {"tasks": tuple(task or ()), "items": items, "length": places, "steps": steps}
+    given["rows"] = batch_size
+    given["models"] = () if model.model else None
+    scale = _scaled(chosen.PAPER if paper else chosen.SMALL, given)
+    home = out or Path("experiments") / name
+    with stoppable(home), progress_shown(shown=not quiet) as progress:
+        lab = shelf.Lab(
+            name=name,
+            scale=scale,
+            home=home,
+            loader=loader_of(model, EngineOptions()),
+            seed=seed,
+            data=data,
+            encoder=encoder or ("roberta-large" if paper else "minilm"),
+            layer=layer,
+            allow_unsandboxed=accept,
+            command=shlex.join(["wavefront", *sys.argv[1:]]),
+            progress=progress,
+        )
+        lab.check()
+        progress("loading the model", 0.0)
+        found = chosen.run(lab)
+        progress("drawing", 1.0)
+        written = found.write(home)
+    say(found.markdown().rstrip())
+    print(f"{len(written)} files in {home}", file=sys.stderr)
+
+
+def experiments(
+    *, as_json: Annotated[bool, option(None, "", "JSON objects, one per line.", "--json")] = False
+) -> None:
+    """List the experiments: the paper's table or figure, what is asked, and what each needs."""
+    from wavefront import experiments as shelf
+
+    told = [shelf.about(name) for name in shelf.names()]
+    if as_json:
+        for one in told:
+            say_json(one)
+        return
+    columns = ("name", "paper", "what", "needs")
+    print_columns(columns, [[one[part] for part in columns] for one in told])
+
+
+def _scaled(scale: Scale, given: dict[str, Any]) -> Scale:
+    """A scale with what was given in its place."""
+    changes = {name: value for name, value in given.items() if value is not None and value != ()}
+    if given["models"] == ():
+        changes["models"] = ()  # the one that was named
+    return replace(scale, **changes)

@@ -1,0 +1,227 @@
+"""Lab: the models, the items and the place on disk of an experiment, at one scale."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wavefront.errors import CheckpointError, OptionError, WavefrontError, whole
+from wavefront.evaluate import (
+    Loader,
+    Local,
+    Run,
+    Setup,
+    Worker,
+    fingerprint,
+    grade,
+    grades,
+    open_run,
+    produce,
+    summary,
+)
+from wavefront.evaluate.asked import open_task
+from wavefront.lm import LM
+from wavefront.spec import resolve
+from wavefront.studies import Bench
+from wavefront.task import Ask, Style
+
+RUNS = "runs"
+# The paper's three models, by their hub ids.
+LLADA, LLADA15, DREAM = (
+    "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-1.5", "Dream-org/Dream-v0-Instruct-7B",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large an experiment is."""
+
+    tasks: tuple[str, ...] = ("boolean_expressions",)
+    models: tuple[str, ...] = ()  # none: the default model
+    items: int | None = 12  # of each task; None: all
+    length: int = 64  # N
+    steps: int | None = None  # T; N when None
+    seeds: tuple[int, ...] = (0,)  # of what is drawn, where an experiment draws
+    rows: int = 8  # decoded at once
+    style: Style = "bare"
+
+    def __post_init__(self) -> None:
+        for name, least in (("items", 1), ("length", 1), ("steps", 1), ("rows", 1)):
+            if getattr(self, name) is not None:
+                whole("batch_size" if name == "rows" else name, getattr(self, name), least)
+        for one in self.seeds:
+            whole("seed", one, 0)
+
+
+class Cell(NamedTuple):
+    """One entry of a table: a model, a task, a strategy, and what else varies."""
+
+    model: str
+    task: str
+    schedule: str
+    case: str = ""  # what else varies, in words
+    seed: int = 0
+    options: Mapping[str, Any] = {}  # of the decode, beside the lab's own
+
+    @property
+    def folder(self) -> Path:
+        """Where its run lies, below the lab's."""
+        parts = (self.task, self.schedule, self.case, f"seed={self.seed}" if self.seed else "")
+        words = [re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts if part]
+        return Path(re.sub(r"[^A-Za-z0-9._=]+", "-", short(self.model))) / "--".join(words)
+
+
+class Measured(NamedTuple):
+    """A cell with its answers."""
+
+    cell: Cell
+    run: Run
+    right: Mapping[str, bool]
+    cost: Mapping[str, Any]
+
+
+def short(model: str) -> str:
+    """A model's name without where it lies."""
+    return Path(model).name
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """What an experiment works with. Its runs are kept under `home`, and gone on with."""
+
+    name: str
+    scale: Scale
+    home: Path
+    loader: Loader = field(default_factory=Loader)
+    seed: int = 0  # of the items
+    data: str = ""
+    encoder: str = "minilm"  # of BERTScore
+    layer: int | None = None
+    allow_unsandboxed: bool = False
+    command: str = ""
+    progress: Callable[[str, float], None] = lambda what, share: None
+    _worker: Worker | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, 0)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.scale.models or (self.loader.path,)
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.scale.length if self.scale.steps is None else self.scale.steps
+
+    def ask(self) -> Ask:
+        """Which items."""
+        scale = self.scale
+        return Ask(count=scale.items, seed=self.seed, style=scale.style, data=self.data)
+
+    def worker(self, model: str) -> Worker:
+        """A worker with a model; the one before it is let go."""
+        if self._worker is None or self._worker.loader.path != model:
+            self._worker = Worker(replace(self.loader, path=model))
+        return self._worker
+
+    def lm(self, model: str) -> LM:
+        return self.worker(model).lm
+
+    def bench(self, model: str, **chosen: Any) -> Bench:
+        """The same for a study."""
+        scale = self.scale
+        given: dict[str, Any] = {
+            "tasks": scale.tasks,
+            "items": scale.items,
+            "length": scale.length,
+            "steps": scale.steps,
+            "seed": self.seed,
+            "batch": scale.rows,
+            "data": self.data,
+            "style": scale.style,
+            "command": self.command,
+            "progress": self.progress,
+        }
+        return Bench(lm=self.lm(model), **(given | chosen))
+
+    def check(self) -> None:
+        """Refuse what is not there, all of it in one sentence, before anything is loaded."""
+        missing = []
+        for model in self.models:
+            try:
+                loader = replace(self.loader, path=model)
+                if self.scale.models:
+                    replace(loader, offline=True).directory()
+            except CheckpointError:
+                missing.append(f"the checkpoint {model} (fetch it, or give --model DIR)")
+            except WavefrontError as error:
+                missing.append(f"the checkpoint {model} ({str(error).rstrip('.')})")
+        for task in self.scale.tasks:
+            opened = open_task(task)  # a wrong name is told as it is
+            try:
+                opened.items(replace(self.ask(), count=1))
+            except OptionError as error:
+                missing.append(f"items of {task} ({str(error).rstrip('.')})")
+        if missing:
+            what = "The paper's scale" if self.scale.models else "This"
+            raise OptionError(f"{what} needs what is not here: {'; '.join(missing)}.")
+
+    def measure(self, cells: Sequence[Cell], *, trace: str = "") -> list[Measured]:
+        """Every cell answered and graded; what was there before is kept."""
+        for cell in cells:
+            resolve(cell.schedule, "schedules")
+        made = []
+        for number, cell in enumerate(cells):
+            what = f"{cell.task}, {cell.schedule} {cell.case}".strip()
+
+            def show(done: int, total: int, what: str = what, number: int = number) -> None:
+                self.progress(what, (number + done / max(1, total)) / len(cells))
+
+            made.append(self._cell(cell, trace, show))
+        return made
+
+    def _cell(self, cell: Cell, trace: str, show: Callable[[int, int], None]) -> Measured:
+        scale, folder = self.scale, self.home / RUNS / cell.folder
+        options: dict[str, Any] = {
+            "schedule": cell.schedule,
+            "max_new_tokens": scale.length,
+            "steps": self.steps,
+            "seed": cell.seed,
+            "eos": "stop",  # the text is that of keep, sooner
+        }
+        worker = self.worker(cell.model)
+        setup = Setup(
+            task=cell.task,
+            ask=self.ask(),
+            options=options | dict(cell.options),
+            rows=scale.rows,
+            trace=trace,
+            loader=worker.loader,
+            command=self.command,
+        )
+        produce(Local(worker), setup, folder, progress=show)
+        grade(open_run(folder), data=self.data, allow_unsandboxed=self.allow_unsandboxed)
+        run = open_run(folder)
+        return Measured(cell, run, grades.verdicts(run), summary.cost(run))
+
+    def configuration(self) -> dict[str, Any]:
+        """What a number needs beside it."""
+        scale, last = self.scale, self.models[-1]
+        found: dict[str, Any] = {
+            "experiment": self.name,
+            "command": self.command,
+            "commit": fingerprint.commit(),
+            "models": [short(model) for model in self.models],
+            "tasks": list(scale.tasks),
+            "items of each task": scale.items or "all",
+            "style of the prompts": scale.style,
+            "places (N)": scale.length,
+            "steps (T)": self.steps,
+            "seed of the items": self.seed,
+            "rows at once": scale.rows,
+        }
+        return found | fingerprint.environment(self.lm(last))

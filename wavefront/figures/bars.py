@@ -1,0 +1,94 @@
+"""Bars of shares by task and strategy, each with its interval and, if there is one, a mark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from wavefront.figures.marks import hatch, key
+from wavefront.figures.picture import picture
+from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+
+
+class Bar(NamedTuple):
+    """A share in [0, 1] with its 95 % interval, and another to be marked beside it."""
+
+    task: str
+    schedule: str
+    mean: float
+    low: float
+    high: float
+    visible: float | None = None
+
+
+@picture
+def bars(
+    style: Style, found: Sequence[Bar], *, ylabel: str = "right answers (%)", mark: str = ""
+) -> Figure:
+    """One panel; `mark` names what the mark of a bar is, such as the paper's number."""
+    tasks = list(dict.fromkeys(bar.task for bar in found))
+    specs = list(dict.fromkeys(bar.schedule for bar in found))
+    wide = len(tasks) * len(specs) > 9
+    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
+    figure.set_layout_engine("constrained")
+    panel = figure.subplots()
+    draw_bars(panel, style, found, specs, tasks)
+    panel.set_ylabel(ylabel)
+    key_of(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
+    return figure
+
+
+def key_of(figure: Figure, style: Style, specs: Sequence[str], *, visible: str = "") -> None:
+    """The strategies of bars, and what the mark means."""
+    worn = looks(specs, style)
+    entries = {
+        worn[one].label: Patch(facecolor=worn[one].colour, hatch=hatch(worn[one])) for one in specs
+    }
+    if visible:
+        line = Line2D([], [], linestyle="", marker="_", markersize=7, markeredgewidth=1.2)
+        line.set_color(style.ink)
+        entries[visible] = line  # pyright: ignore[reportArgumentType]
+    key(figure, entries)
+
+
+def draw_bars(
+    panel: Axes, style: Style, bars: Sequence[Bar], specs: Sequence[str], tasks: Sequence[str]
+) -> None:
+    """Bars into a panel: groups by task, in them a bar for each strategy."""
+    worn = looks(specs, style)
+    width = 0.8 / len(specs)
+    for bar in bars:
+        look = worn[bar.schedule]
+        at = tasks.index(bar.task) + (specs.index(bar.schedule) - (len(specs) - 1) / 2) * width
+        panel.bar(
+            at,
+            100 * bar.mean,
+            0.86 * width,
+            color=look.colour,
+            zorder=2,
+            hatch=hatch(look),
+        )
+        if bar.high > bar.low:
+            panel.vlines(
+                at, 100 * bar.low, 100 * bar.high, color=style.ink, linewidth=0.8, zorder=3
+            )
+        if bar.visible:
+            half = 0.36 * width
+            panel.hlines(
+                100 * bar.visible, at - half, at + half, color=style.ink, linewidth=1.3, zorder=4
+            )
+        if bar.high == 0:
+            # In points: where all are 0, any height in % may be far outside the panel.
+            panel.annotate("0", (at, 0), xytext=(0, 2), textcoords="offset points",
+                           color=look.colour, ha="center", va="bottom", fontsize=6.5)  # fmt: skip
+    panel.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
+    panel.tick_params(axis="x", length=0)
+    panel.set_xlim(-0.6, len(tasks) - 0.4)
+    tallest = max(max(bar.high, bar.visible or 0.0) for bar in bars)
+    panel.set_ylim(0, max(panel.get_ylim()[1], 108 * tallest))
+    panel.grid(axis="y")

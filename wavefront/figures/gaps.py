@@ -1,0 +1,43 @@
+"""Differences with their intervals, a line each around zero: better to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from wavefront.figures.picture import picture
+from wavefront.figures.style import ONE_COLUMN, Style
+
+
+class Gap(NamedTuple):
+    """A difference with its 95 % interval, and the paper's where it prints one."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    paper: float | None = None
+
+
+@picture
+def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> Figure:
+    """Lines from the top in the order given."""
+    figure = Figure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
+    figure.set_layout_engine("constrained")
+    panel = figure.subplots()
+    green, ink = style.hues["green"], style.hues["vermilion"]
+    panel.axvline(0, color=style.soft, linewidth=0.6, zorder=1)
+    for at, one in enumerate(reversed(found)):
+        panel.hlines(at, one.low, one.high, color=green, linewidth=1.1, zorder=2)
+        panel.plot([one.value], [at], marker="o", color=green, zorder=3)
+        if one.paper is not None:
+            panel.plot([one.paper], [at], marker="|", markersize=7, color=ink, zorder=4)
+    panel.set_yticks(range(len(found)), [one.name.replace("_", " ") for one in reversed(found)])
+    panel.tick_params(axis="y", length=0)
+    panel.set_ylim(-0.6, len(found) - 0.4)
+    told = f"{xlabel}; bar: the paper" if any(one.paper is not None for one in found) else xlabel
+    panel.set_xlabel(told)
+    panel.grid(axis="x")
+    return figure
