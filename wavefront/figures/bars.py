@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -86,7 +87,8 @@ def draw_bars(
             # In points: where all are 0, any height in % may be far outside the panel.
             panel.annotate("0", (at, 0), xytext=(0, 2), textcoords="offset points",
                            color=look.colour, ha="center", va="bottom", fontsize=6.5)  # fmt: skip
-    panel.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
+    names = [textwrap.fill(task.replace("_", " "), 12) for task in tasks]  # a word a line at worst
+    panel.set_xticks(range(len(tasks)), names)
     panel.tick_params(axis="x", length=0)
     panel.set_xlim(-0.6, len(tasks) - 0.4)
     tallest = max(max(bar.high, bar.visible or 0.0) for bar in bars)
