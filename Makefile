@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check fmt slow clean
+.PHONY: demo test check fmt slow docs clean
 demo: .venv/ready    ; $(BIN)/wavefront demo
 test: .venv/ready    ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
 slow: .venv/ready    ; $(BIN)/pytest -n 2 -m "slow and not gpu"
 check: .venv/ready   ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
+docs: .venv/ready    ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 fmt: .venv/ready     ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-clean:               ; rm -rf .venv build dist .pytest_cache .ruff_cache
+clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("wavefront needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
