@@ -49,7 +49,7 @@ if __name__ == "__main__":
     items = task.items(Ask(count=2, style="bare"))
     assert all(task.grade(item, item.answer).correct for item in items)
     lm = wavefront.load("ripple")
-    answers = lm.generate([item.prompt for item in items], max_new_tokens=32, steps=16, eos="defer")
+    answers = lm.generate([item.prompt for item in items], max_new_tokens=32, eos="defer")
     for item, answer in zip(items, answers, strict=True):
         grade = task.grade(item, answer.text)
         print(f"{item.prompt} -> {grade.answer}, {'right' if grade.correct else 'wrong'}")
