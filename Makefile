@@ -7,7 +7,7 @@ demo: .venv/ready    ; $(BIN)/wavefront demo
 test: .venv/ready    ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
 slow: .venv/ready    ; $(BIN)/pytest -n 2 -m "slow and not gpu"
 check: .venv/ready   ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
-docs: .venv/ready    ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/ready    ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 fmt: .venv/ready     ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 
