@@ -5,15 +5,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
+)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder and logs nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 class Loaded(HTMLParser):
@@ -90,8 +104,32 @@ def test_the_reference_has_signatures_and_nothing_private(site: Path) -> None:
     identifiers = re.findall(r'id="(wavefront\.[\w.]+)"', text)
     assert "wavefront.lm.LM.generate" in identifiers
     assert "wavefront.schedule.Decision.commit" in identifiers
+    assert "up to the first stop token; of an infilling, the whole text" in text  # a comment
     private = [one for one in identifiers if re.search(r"\._", one)]
     assert private == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine")
+def test_a_browser_finds_and_asks_nobody_else(site: Path) -> None:
+    """Served from the folder: the search answers, and no request leaves the site."""
+    from playwright.sync_api import sync_playwright
+
+    handler = partial(Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as made:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}/"
+        browser = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page, asked = browser.new_page(), []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{home}index.html")
+        page.fill("input[name=query]", "teacher forcing")
+        page.wait_for_selector(".md-search-result__item")
+        assert "measures" in page.locator(".md-search-result__list").inner_html()
+        browser.close()
+        server.shutdown()
+    assert len(asked) > 5
+    assert [url for url in asked if not url.startswith((home, "blob:", "data:"))] == []
 
 
 @pytest.mark.slow
