@@ -15,6 +15,9 @@ NOTE = re.compile(r"<!-- (.+?) -->\n\Z")
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 
 
+SHELLS = {"sh": "bash", "shell": "bash"}
+
+
 class Block(NamedTuple):
     """A fenced block: its language, the file it quotes, the remark before it, and its text."""
 
@@ -51,7 +54,7 @@ def blocks(page: Path, language: str = "") -> list[Block]:
         note = NOTE.search(text[: match.start()])
         line = text[: match.start()].count("\n") + 2
         parts = (title.group(1) if title else "", note.group(1) if note else "", inside)
-        found.append(Block(page, line, kind, *parts))
+        found.append(Block(page, line, SHELLS.get(kind, kind), *parts))
     return [block for block in found if language in ("", block.language)]
 
 

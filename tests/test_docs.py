@@ -29,6 +29,8 @@ SLOW = {
     },
     "bash": {"README.md", "docs/reproduce.md", "docs/studies.md"},
 }
+# Pages whose code another test runs, because it needs a server or a package besides.
+ELSEWHERE = {"docs/serve.md": "test_serve_doc.py", "docs/transformers.md": "test_hf_doc.py"}
 # What is not run, and why. Commands of ours that are listed here must still parse.
 EXEMPT = {
     "make": "makes an environment; .ci/run does",
@@ -70,7 +72,7 @@ def with_blocks(language: str) -> list[object]:
     return [
         pytest.param(page, id=name(page), marks=pytest.mark.slow if name(page) in slow else ())
         for page in PAGES
-        if blocks(page, language)
+        if blocks(page, language) and name(page) not in ELSEWHERE
     ]
 
 
@@ -100,6 +102,13 @@ def test_the_python_of_a_page_runs(
             pytest.skip("WAVEFRONT_DATA is not set")
         code = "\n" * (block.line - 1) + block.text
         exec(compile(code, str(page), "exec"), space)
+
+
+def test_what_runs_elsewhere_does() -> None:
+    """The other test is there, and reads the page itself."""
+    for page in PAGES:
+        if other := ELSEWHERE.get(name(page)):
+            assert page.name in (ROOT / "tests" / other).read_text("utf-8")
 
 
 def test_few_blocks_are_left_out() -> None:
