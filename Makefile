@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check fmt slow clean
+.PHONY: demo test check docs fmt slow clean
 demo: .venv/ready    ; $(BIN)/wavefront demo
 test: .venv/dev      ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
 slow: .venv/dev      ; $(BIN)/pytest -n 2 -m "slow and not gpu"
 check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
+docs: .venv/dev      ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 fmt: .venv/dev       ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-clean:               ; rm -rf .venv build dist .pytest_cache .ruff_cache
+clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -c 'import sys; sys.exit("wavefront needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

@@ -48,5 +48,5 @@ if __name__ == "__main__":
     from wavefront.testing import check
 
     print("keeps the laws:", ", ".join(check(OutsideIn())))
-    answer = wavefront.load().generate("Hello", schedule=OutsideIn(size=2), max_new_tokens=24)
+    answer = wavefront.load().generate("Hello", schedule=OutsideIn(size=2), max_new_tokens=16)
     print("an answer:", repr(answer.text))

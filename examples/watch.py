@@ -4,12 +4,14 @@ import wavefront
 from wavefront.watch import watch
 
 lm = wavefront.load()
-stream = lm.stream("Tell me a story.", schedule="wavefront(size=4)", max_new_tokens=48)
-sure = 0
+question = "I have a fig, two pears, and a plum. How many fruits do I have?"
+stream = lm.stream(question, schedule="wavefront(size=4)", max_new_tokens=24)
+committed = sure = 0
 for step in watch(stream, delay=0.03):
     # Tensors of shape (batch, places): what was committed, and the log-probability of it.
-    committed = step.decision.commit
-    sure += int((step.view.stats.logp[committed] > -0.7).sum())
+    commit = step.decision.commit
+    committed += int(commit.sum())
+    sure += int((step.view.stats.logp[commit] > -0.1).sum())
 
-answer = stream.completions[0]
-print(f"{sure} of {len(answer.tokens)} tokens were more likely than not")
+print(stream.completions[0].text)
+print(f"of {sure} of {committed} tokens the model was at least 90 % sure")

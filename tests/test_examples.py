@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +17,7 @@ from wavefront.testing import check
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
@@ -40,3 +43,35 @@ def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch)
     made = spec.resolve("examples.new_schedule.OutsideIn(size=3)", "schedules")
     assert repr(made) == "examples.new_schedule.OutsideIn(size=3)"
     assert "reads_only_its_reach" in check(made)
+
+
+def test_there_is_an_example_of_everything() -> None:
+    names = {path.stem for path in EXAMPLES}
+    expected = {"decode", "watch", "compare", "infill", "evaluate", "new_schedule", "new_task"}
+    assert expected <= names
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    assert cells[0]["cell_type"] == "markdown"
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_the_cells_of_a_notebook_run(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after another in one namespace, as a kernel would run them; no Jupyter is needed."""
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", module)
+    for number, cell in enumerate(json.loads(notebook.read_text("utf-8"))["cells"]):
+        if cell["cell_type"] == "code":
+            code = compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec")
+            exec(code, module.__dict__)

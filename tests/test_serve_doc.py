@@ -40,7 +40,8 @@ def test_the_curl_examples(server: Running) -> None:
             check=True,
             timeout=PATIENCE,
         ).stdout
-        for example in blocks("sh")
+        for example in blocks("bash")
+        if example.startswith("curl")
     )
     assert json.loads(chat)["choices"][0]["message"]["role"] == "assistant"
     assert stream.rstrip().endswith("data: [DONE]")

@@ -272,3 +272,21 @@ def test_items_are_different_and_a_longer_list_begins_with_the_shorter() -> None
     assert all("/train/" in item.id and not item.prompt.startswith("You're") for item in bare)
     with pytest.raises(OptionError, match="without examples"):
         task.items(Ask(shots=2))
+
+
+def test_a_task_without_held_out_skeletons_ends_with_a_sentence() -> None:
+    """A few skeletons may all fall into training; drawing must not go on for ever."""
+
+    class Constant(contract.Procedural):
+        @property
+        def name(self) -> str:
+            return "constant"
+
+        def draft(self, rng: Random, reserved: bool) -> contract.Draft:
+            return contract.Draft("Which number?", contract.worked("", "1"), "1", "always the same")
+
+    kept_out = contract.is_held_out("constant|always the same")
+    empty, full = ("train", "held-out") if kept_out else ("held-out", "train")
+    assert Constant().sample(Random(0), split=full).target == "1"
+    with pytest.raises(OptionError, match=f"drafts was {empty}; give it more skeletons"):
+        Constant().sample(Random(0), split=empty)

@@ -30,6 +30,7 @@ STYLES: tuple[Style, ...] = ("bare", "paper")
 HELD_OUT_SHARE = 16  # one skeleton in sixteen never enters training
 GENERATED = 100  # items of a generated task, when no number is given
 DRAWS = 50  # for every item wanted, so that a small task ends with a sentence
+DRAFTS = 20_000  # for one item, so that a task without held-out skeletons does too
 SHELF = Path(__file__).parent / "tasks"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -131,11 +132,15 @@ class Procedural(Spec):
                 f" and style from {STYLES}"
             )
         reserved = split == "held-out-template"
-        while True:
+        for _ in range(DRAFTS):
             draft = self.draft(rng, reserved)
             kept_out = is_held_out(f"{self.name}|{draft.skeleton}")
             if kept_out == (split != "train") and not is_real(draft.original or draft.question):
                 break
+        else:
+            raise OptionError(
+                f"{self.name}: none of {DRAFTS} drafts was {split}; give it more skeletons."
+            )
         prompt = draft.question if style == "bare" else paper_prompt(self.name, draft.question)
         key = digest(draft.question).hex()
         return Sample(f"{self.name}/{split}/{key}", prompt, draft.worked, draft.target, draft.extra)

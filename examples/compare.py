@@ -1,0 +1,19 @@
+"""Ask held-out problems under three strategies: what is right, and what it costs."""
+
+from random import Random
+
+import wavefront
+from wavefront import tasks
+
+lm = wavefront.load("ripple")
+task = tasks.load("boolean_expressions")
+rng = Random(4)
+samples = [task.sample(rng, split="held-out") for _ in range(4)]
+prompts = [sample.prompt for sample in samples]
+
+print(f"{'strategy':<28} right   forwards")
+for schedule in ("standard", "wavefront(size=8, radius=2)", "dsb(size=16)"):
+    answers = lm.generate(prompts, schedule=schedule, max_new_tokens=24, eos="defer")
+    graded = [task.grade(*pair) for pair in zip(samples, (a.text for a in answers), strict=True)]
+    right = sum(grade.correct for grade in graded)
+    print(f"{schedule:<28} {right} of {len(samples)}  {answers[0].forwards:>8}")

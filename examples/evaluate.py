@@ -1,0 +1,31 @@
+"""Evaluate two strategies on the same items, and compare them in pairs.
+
+A run is a directory: stopped at any moment, it goes on when it is asked for again.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from wavefront.evaluate import Loader, Local, Setup, Worker, difference, grade, open_run, produce
+from wavefront.task import Ask
+
+loader = Loader(path="ripple")
+engine = Local(Worker(loader))  # `wavefront.evaluate.cluster` has one for Ray
+with TemporaryDirectory() as folder:
+    runs = []
+    for schedule in ("block(size=8)", "dsb(size=16)"):
+        setup = Setup(
+            task="boolean_expressions",
+            ask=Ask(count=4, style="bare"),
+            options={"schedule": schedule, "max_new_tokens": 24, "eos": "stop"},
+            rows=4,
+            loader=loader,
+        )
+        where = Path(folder) / schedule
+        produce(engine, setup, where)
+        run = open_run(where)
+        grade(run)
+        runs.append(open_run(where))
+    pair = difference(*runs)
+    print(pair.schedules, pair.comparison.first, pair.comparison.second)
+    print("difference", pair.comparison.gap)

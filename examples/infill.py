@@ -1,0 +1,14 @@
+"""Fill holes in a text: what stands on both sides of a hole is known from the start."""
+
+import wavefront
+
+lm = wavefront.load("ripple")
+text = "Ivy reads 24 * 9 = <mask:3> pages.\n304 - 216 = <mask:2> pages are left.\n#### <mask:2>"
+
+stream = lm.stream_infill(text, schedule="wavefront(size=4)")
+for step in stream:
+    (place,) = step.decision.commit[0].nonzero().flatten().tolist()
+    token = int(step.canvas.tokens[0, place])
+    print(f"step {step.number}: {lm.tokenizer.decode([token])!r} at place {place}")
+
+print(stream.completions[0].text)

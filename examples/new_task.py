@@ -1,0 +1,55 @@
+"""A task of your own, outside the package: how many fruits are that?
+
+Items are drawn, so that there are always new ones; an item belongs to one split, by its skeleton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import wavefront
+from wavefront.task import Ask, Draft, Procedural, between, worked
+
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True)
+class Fruits(Procedural):
+    """Figs, pears and plums, between two and `most` of each."""
+
+    most: int = 9
+
+    kind = "number"  # how a final answer is read: number, choice, yes_no, true_false, words, …
+    version = "1"  # part of every result; raise it when items or grades change
+
+    @property
+    def name(self) -> str:
+        return "fruits"
+
+    def draft(self, rng: Random, reserved: bool) -> Draft:
+        figs, pears, plums = (between(rng, 2, self.most) for _ in range(3))
+        said = "I have {} figs, {} pears, and {} plums.".format(
+            *(NUMBERS[count - 2] for count in (figs, pears, plums))
+        )
+        # A wording that is kept for testing alone: the split "held-out-template".
+        asked = "How many fruits are that?" if reserved else "How many fruits do I have?"
+        both, total = figs + pears, figs + pears + plums
+        steps = f"fig + {figs} = {figs}, pear + {pears} = {both}, plum + {plums} = {total}"
+        return Draft(
+            question=f"{said} {asked}",
+            worked=worked(steps, str(total)),
+            target=str(total),
+            skeleton=f"{figs} {pears} {plums}",
+        )
+
+
+if __name__ == "__main__":
+    task = Fruits(most=8)
+    items = task.items(Ask(count=2, style="bare"))
+    assert all(task.grade(item, item.answer).correct for item in items)
+    lm = wavefront.load("ripple")
+    answers = lm.generate([item.prompt for item in items], max_new_tokens=32, eos="defer")
+    for item, answer in zip(items, answers, strict=True):
+        grade = task.grade(item, answer.text)
+        print(f"{item.prompt} -> {grade.answer}, {'right' if grade.correct else 'wrong'}")

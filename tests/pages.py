@@ -1,0 +1,96 @@
+"""README and docs as tests read them: fenced blocks, commands, links and headings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NOTE = re.compile(r"<!-- (.+?) -->\n\Z")
+LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+
+
+SHELLS = {"sh": "bash", "shell": "bash"}
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, the file it quotes, the remark before it, and its text."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    note: str
+    text: str
+
+
+class Command(NamedTuple):
+    """A command of a shell block, and the file its output goes to."""
+
+    words: list[str]
+    into: str
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str = "") -> list[Block]:
+    """The blocks of a page, in order; of one language, or all."""
+    text = page.read_text("utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        kind, rest, inside = match.groups()
+        title = re.search(r'title="(.+?)"', rest)
+        note = NOTE.search(text[: match.start()])
+        line = text[: match.start()].count("\n") + 2
+        parts = (title.group(1) if title else "", note.group(1) if note else "", inside)
+        found.append(Block(page, line, SHELLS.get(kind, kind), *parts))
+    return [block for block in found if language in ("", block.language)]
+
+
+def commands(text: str, variables: dict[str, str]) -> list[Command]:
+    """The commands of a shell block; assignments go to `variables`, a pipe is refused."""
+    found: list[Command] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars="&;|>")
+        words.whitespace_split, words.commenters = True, "#"
+        parts: list[list[str]] = [[]]
+        for word in words:
+            if word in ("&&", ";"):
+                parts.append([])
+            else:
+                parts[-1].append(Template(word).safe_substitute(variables))
+        for part in filter(None, parts):
+            assert "|" not in part, f"a pipe is more than this shell does: {line}"
+            set_ = re.fullmatch(r"([A-Z]+)=(.*)", part[0], re.DOTALL)
+            if set_ is not None and len(part) == 1:
+                variables[set_.group(1)] = set_.group(2)
+                continue
+            into = part[part.index(">") + 1] if ">" in part else ""
+            found.append(Command(part[: part.index(">")] if into else part, into))
+    return found
+
+
+def links(page: Path) -> list[str]:
+    """The targets of all links and pictures of a page, code aside."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    return LINK.findall(re.sub(r"`[^`\n]*`", "code", text))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings of a page can be linked by."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    kept = [re.sub(r"[^\w\- ]", "", title.lower()).strip() for title in plain]
+    return {title.replace(" ", "-") for title in kept}
