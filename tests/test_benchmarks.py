@@ -404,6 +404,7 @@ def test_the_hub_is_checked_by_content(few: str, monkeypatch: pytest.MonkeyPatch
             items(name, data="hub")
 
 
+@pytest.mark.slow
 def test_the_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises((OptionError, MissingExtraError), match=r"could not be fetched|pip install"):

@@ -34,6 +34,7 @@ def text_of(file: io.TextIOWrapper) -> str:
     return file.read()
 
 
+@pytest.mark.slow
 def test_the_demo_needs_no_terminal() -> None:
     done = program(*SMALL)
     assert done.stderr == ""

@@ -139,7 +139,7 @@ def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_pat
 
 def test_a_layout_is_the_same_however_often_it_is_made(pictures) -> None:
     """The solver of the layout is not: its last digits move, and with them every mark's name."""
-    assert len({pictures["dynamics"].bytes("svg") for _ in range(24)}) == 1
+    assert len({pictures["dynamics"].bytes("svg") for _ in range(12)}) == 1
 
 
 def test_every_figure_of_the_package_is_tried() -> None:

@@ -287,7 +287,7 @@ def test_ten_lines_of_python_read_it(lm, tmp_path):
     file = tracefile.save(made.trace, tmp_path / "trace.npz")
     code += "\nimport sys; assert 'torch' not in sys.modules and 'wavefront' not in sys.modules"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code.replace("trace.npz", str(file))],
+        [sys.executable, "-I", "-c", code.replace("figs.npz", str(file))],
         capture_output=True,
         text=True,
         cwd=tmp_path,
