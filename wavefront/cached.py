@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
-from wavefront.engine import Flags, Glance, computed, finish, forward, lateness
+from wavefront.engine import Flags, Glance, computed, finish, forward, lateness, read_first
 from wavefront.graph import Call, eagerly
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
-from wavefront.window import Span, choose_window, inside
+from wavefront.window import Span, choose_window, inside, needed
 
 
 class Cached:
@@ -68,7 +68,7 @@ class Cached:
                 made.flags.held
                 | (self.policy.stale(made.sure, made.stored) & ~made.rows.done).any()
             )
-            need = inside(config, made.rows).sum(-1).max()
+            need = needed(config, made.rows) if self._span else None
             return (made.rows, made.stored), (made.steps, made.flags, stale, need)
 
         key = (config, width, padded, full, sight if full else size)
@@ -108,23 +108,20 @@ def full_step(
 ) -> Made:
     """Every place is computed and stored; or `size` places, which hold all that is in sight."""
     tokens, wanted = rows.canvas.tokens, reach(config, rows)
-    window, overflow = None, wanted.sum(-1) > width
-    held = torch.zeros_like(overflow)
+    overflow = wanted.sum(-1) > width
     if size < tokens.shape[1]:
-        within = inside(config, rows)
+        within = inside(config, rows, wanted)
         window = choose_window(wanted, within, torch.zeros_like(wanted), size)
-        held = within.sum(-1) > size
-    at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
-    at = at if window is None else window[:, :width]
+        at, held = window[:, :width], within.sum(-1) > size
+        # What was not computed is of no token, so it is new when it comes in sight.
+        known = torch.full_like(tokens, -1).scatter(-1, window, tokens.gather(-1, window))
+    else:
+        window, at, held, known = None, read_first(wanted, width), None, tokens
     states = forward(model, config, rows, at, padded, window=window, kv=kv)
     cost = computed(config, rows.canvas) * size // tokens.shape[1]
     after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost, held)
     sure = sureness(after.stats.logp, wanted)
-    if (
-        window is not None
-    ):  # what was not computed is of no token, and is new when it comes in sight
-        tokens = torch.full_like(tokens, -1).scatter(-1, window, tokens.gather(-1, window))
-    return Made(after, Stored(tokens, rows.step, sure), sure, steps, flags)
+    return Made(after, Stored(known, rows.step, sure), sure, steps, flags)
 
 
 def window_step(
@@ -140,7 +137,7 @@ def window_step(
 ) -> Made:
     """`size` places are computed, of which the first `width` can be read."""
     tokens, wanted = rows.canvas.tokens, reach(config, rows)
-    changed = (tokens != stored.tokens) & inside(config, rows)
+    changed = (tokens != stored.tokens) & inside(config, rows, wanted)
     window = choose_window(wanted, changed, policy.ask(rows, wanted, stored), size)
     states = forward(model, config, rows, window[:, :width], padded, window=window, kv=kv)
     stored = stored._replace(tokens=stored.tokens.scatter(-1, window, tokens.gather(-1, window)))

@@ -43,11 +43,15 @@ def advance(
 ) -> tuple[Rows, Sequence[Step], Flags]:
     """One step of every row, reading at most `width` places of each. Pure."""
     wanted = reach(config, rows)
-    # The places in reach come first, by position; what follows them only fills a fixed width.
-    at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
+    at = read_first(wanted, width)
     states = forward(model, config, rows, at, padded)
     cost = computed(config, rows.canvas)
     return finish(model, config, rows, at, wanted, states, wanted.sum(-1) > width, cost)
+
+
+def read_first(wanted: Tensor, width: int) -> Tensor:
+    """(B, width) long: the places wanted, by position; what follows them only fills the width."""
+    return (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
 
 
 def finish(

@@ -15,7 +15,7 @@ from wavefront.engine import Flags, computed, finish, forward
 from wavefront.graph import Call, eagerly
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step, reach
-from wavefront.window import Span, choose_window, inside
+from wavefront.window import Span, choose_window, inside, needed
 
 
 class Narrow:
@@ -31,8 +31,7 @@ class Narrow:
 
         def step(tree: Rows) -> tuple[Any, Any]:
             made = narrow_step(model, config, tree, width, size)
-            need = inside(config, made[0]).sum(-1).max()
-            return made[0], (made[1], made[2], need)
+            return made[0], (made[1], made[2], needed(config, made[0]))
 
         rows, (steps, flags, need) = self._call((config, width, size), step, rows)
         self._span.tell(need)
@@ -47,7 +46,8 @@ def narrow_step(
     model: Model, config: Config, rows: Rows, width: int, size: int
 ) -> tuple[Rows, Sequence[Step], Flags]:
     """One step that computes `size` places of every row and reads at most `width`. Pure."""
-    wanted, within = reach(config, rows), inside(config, rows)
+    wanted = reach(config, rows)
+    within = inside(config, rows, wanted)
     nothing = torch.zeros_like(wanted)
     window = choose_window(wanted, within, nothing, size)  # what is read comes first
     at = window[:, :width]

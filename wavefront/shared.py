@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
 from wavefront.canvas import Canvas
-from wavefront.engine import finish
+from wavefront.engine import finish, read_first
 from wavefront.graph import leaves, mapped
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, reach, start
@@ -101,8 +101,7 @@ def windowed(
 ) -> Any:
     """One step of every row but the `waiting` (R,), a window of places computed, as above."""
     canvas = _joint(groups)
-    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
-    wanted = torch.stack(every).any(0)
+    every, wanted = _reaches(configs, groups)
     changed = (canvas.tokens != stored.tokens) & canvas.real
     asks = [policy.ask(rows, one, stored) for rows, one in zip(groups, every, strict=True)]
     window = choose_window(wanted, changed, torch.stack(asks).any(0), size)
@@ -127,11 +126,16 @@ def _whole(
     model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int, kv: KV | None
 ) -> Any:
     canvas = _joint(groups)
-    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
-    wanted = torch.stack(every).any(0)
-    at = (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
+    every, wanted = _reaches(configs, groups)
+    at = read_first(wanted, width)
     states = model.hidden(canvas.tokens, _attend(configs, groups, canvas), at, kv=kv)
     return _decide(model, configs, groups, at, every, states, wanted.sum(-1) > width)
+
+
+def _reaches(configs: Sequence[Config], groups: Sequence[Rows]) -> tuple[list[Tensor], Tensor]:
+    """What each group wants to read, and all of them together, (R, L) bool."""
+    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
+    return every, torch.stack(every).any(0)
 
 
 def _joint(groups: Sequence[Rows]) -> Canvas:

@@ -28,11 +28,16 @@ def hides(config: Config, canvas: Canvas, model: Model) -> bool:
     return able and schedule.visible(canvas, schedule.init(canvas)) is not None
 
 
-def inside(config: Config, rows: Rows) -> Tensor:
-    """(B, L) bool: what a step must compute: all that is in sight, and all that is read."""
+def inside(config: Config, rows: Rows, wanted: Tensor) -> Tensor:
+    """(B, L) bool: what a step must compute: all that is in sight, and all that is wanted."""
     seen = config.schedule.visible(rows.canvas, rows.state)
     board = rows.canvas.real if seen is None else seen & rows.canvas.real
-    return board | reach(config, rows)
+    return board | wanted
+
+
+def needed(config: Config, rows: Rows) -> Tensor:
+    """Scalar long: how many places the next step of these rows must compute, at most."""
+    return inside(config, rows, reach(config, rows)).sum(-1).max()
 
 
 class Span:
@@ -46,7 +51,7 @@ class Span:
         """Enough for the next step as far as the host knows; the first step is asked for."""
         late = lateness(rows.canvas)
         if not self._size:
-            self._size = self._bucket(int(inside(config, rows).sum(-1).max()), late)
+            self._size = self._bucket(int(needed(config, rows)), late)
         while len(self._told) > late:
             self._size = self._bucket(self._told.popleft().read()[0], late)
         return self._size
