@@ -62,6 +62,7 @@ class Task(Protocol):
     """What evaluation needs of a task: items to ask, and a grade for what was answered."""
 
     version: ClassVar[str]
+    executes: ClassVar[bool]  # grading runs what the model wrote
 
     @property
     def name(self) -> str: ...
@@ -113,6 +114,7 @@ class Procedural(Spec):
     """A task whose items are generated; a subclass names itself and writes `draft`."""
 
     version: ClassVar[str] = "1"
+    executes: ClassVar[bool] = False
     kind: ClassVar[str] = "number"
 
     @property

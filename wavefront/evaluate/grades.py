@@ -80,7 +80,6 @@ def _line(key: str, answer: Mapping[str, Any], sample: Sample, task: Any) -> dic
     """A verdict. What could not be asked is wrong, and no grader is called for it."""
     problem = answer.get("problem")
     made = Grade(False, None, "not asked") if problem else task.grade(sample, answer["text"])
-    strict = made.correct and made.how in ("strict", "executed")
     told = {
         "key": key,
         "id": sample.id,
@@ -88,14 +87,14 @@ def _line(key: str, answer: Mapping[str, Any], sample: Sample, task: Any) -> dic
         "version": str(task.version),
         "text_hash": digest(answer["text"]),
         "correct": bool(made.correct),
-        "strict": bool(getattr(made, "strict", strict)),
-        "flexible": bool(getattr(made, "flexible", made.correct)),
+        "strict": bool(made.strict),
+        "flexible": bool(made.flexible),
         "answer": made.answer,
         "target": sample.target,
         "how": made.how,
     }
-    if getattr(task, "executes", hasattr(task, "allow_unsandboxed")):
-        told["layers"] = list(getattr(made, "layers", ()))  # what stood around the code
+    if task.executes:
+        told["layers"] = list(made.layers)  # what stood around the code
     return told
 
 

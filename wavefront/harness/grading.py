@@ -23,11 +23,7 @@ def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str,
     if not isinstance(text, str):  # several samples of one item: the first counts
         text = text[0]
     grade = _task(doc["task"], doc["options"]).grade(sample(doc), text)
-    read = grade.correct and grade.how == "strict"
-    verdicts = (grade.correct, getattr(grade, "strict", read), getattr(grade, "flexible", None))
-    if verdicts[2] is None:
-        verdicts = (*verdicts[:2], grade.correct)
-    return {name: float(verdict) for name, verdict in zip(METRICS, verdicts, strict=True)}
+    return {name: float(getattr(grade, name)) for name in METRICS}
 
 
 def sample(doc: Mapping[str, Any]) -> Sample:

@@ -35,8 +35,7 @@ class Written(NamedTuple):
 
 def benchmarks() -> list[str]:
     """The tasks of the paper's five benchmarks, by their names here."""
-    listed = getattr(tasks, "benchmarks", list)()
-    return [name for name in listed if name.startswith(BENCHMARKS)]
+    return [name for name in tasks.benchmarks() if name.startswith(BENCHMARKS)]
 
 
 def write(
@@ -62,7 +61,7 @@ def write(
 
 
 def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> Written:
-    risky = unsandboxed and _executes(tasks.load(name))
+    risky = unsandboxed and tasks.load(name).executes
     options = {"allow_unsandboxed": True} if risky else {}
     task: Task = tasks.load(name, **options)
     samples = task.items(ask)
@@ -75,11 +74,6 @@ def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) ->
     text = _yaml(task, name, data, length=length, ask=ask, risky=risky)
     yaml.write_text(text, encoding="utf-8")
     return Written(f"{PREFIX}{name}", len(samples), yaml)
-
-
-def _executes(task: Any) -> bool:
-    """Whether grading runs code that a model wrote."""
-    return bool(getattr(task, "executes", hasattr(task, "allow_unsandboxed")))
 
 
 def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:

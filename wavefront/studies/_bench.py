@@ -153,7 +153,7 @@ class Bench:
         self, name: str, samples: Sequence[Sample], answers: Sequence[Completion]
     ) -> list[bool] | None:
         task = tasks.load(name)
-        if name in UNGRADED or getattr(task, "executes", False):
+        if name in UNGRADED or task.executes:
             return None
         pairs = zip(samples, answers, strict=True)
         return [task.grade(sample, answer.text).correct for sample, answer in pairs]

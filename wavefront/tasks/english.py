@@ -49,6 +49,7 @@ class English(Spec):
     """A paragraph cut in two at a word: the first part is asked, the second answers."""
 
     version: ClassVar[str] = "1"
+    executes: ClassVar[bool] = False
     longest: int = 420  # characters of both parts together
 
     @property
