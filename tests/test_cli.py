@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,11 @@ def test_models_are_listed_with_how_to_load_them() -> None:
 
 
 def test_versions() -> None:
-    assert run("--version").stdout == f"wavefront {wavefront.__version__}\n"
+    (line,) = run("--version").stdout.splitlines()
+    assert re.fullmatch(
+        rf"wavefront {re.escape(wavefront.__version__)} "
+        rf"\((commit [0-9a-f]{{7,12}}(-dirty)?, )?torch {re.escape(metadata.version('torch'))}\)",
+        line,
+    )
     assert run("version").stdout.splitlines()[0] == f"wavefront {wavefront.__version__}"
     assert json.loads(run("version", "--json").stdout)["wavefront"] == wavefront.__version__

@@ -70,7 +70,7 @@ def test_every_option_of_the_library_has_its_spelling_in_every_command() -> None
     tree = typer.main.get_command(app)
     for command, mine in groups.items():
         here = spellings(*mine)
-        taken = {name for one in tree.commands[command].params for name in one.opts}  # pyright: ignore[reportAttributeAccessIssue]
+        taken = {name for one in tree.commands[command].whole.params for name in one.opts}  # pyright: ignore[reportAttributeAccessIssue]
         assert taken.issuperset(here.values())
         length = {"max_new_tokens", "gen_length", "max_tokens"} if command == "infill" else set()
         assert set(here) - {"stop_id"} == set(known) - length

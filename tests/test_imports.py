@@ -5,8 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
+
+from wavefront.cli.app import app
 
 HEAVY = ("torch", "transformers", "matplotlib", "numpy", "tokenizers", "safetensors", "jinja2")
 
@@ -31,6 +35,36 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
         "with contextlib.suppress(SystemExit):\n    cli.main()\n"
     )
     assert imported(code) == []
+
+
+def test_the_first_help_page_imports_no_command() -> None:
+    code = (
+        "import sys, contextlib, wavefront.cli as cli\n"
+        "sys.argv = ['wavefront', '--help']\n"
+        "with contextlib.suppress(SystemExit):\n    cli.main()\n"
+        "print(sorted(n for n in sys.modules if n.startswith('wavefront.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    parts = ("app", "commands", "output", "shelf", "usage")
+    known = {"wavefront.cli", "wavefront.errors", *(f"wavefront.cli.{part}" for part in parts)}
+    assert set(eval(done.stderr)) == known
+
+
+def sketches(group: Any) -> list[Any]:
+    """Every command that is listed before it is loaded, those of inner groups too."""
+    found = []
+    for sketch in group.commands.values():
+        found.append(sketch)
+        found += sketches(sketch.whole) if hasattr(sketch.whole, "commands") else []
+    return found
+
+
+def test_the_line_of_a_command_is_how_its_own_page_begins() -> None:
+    every = sketches(typer.main.get_command(app))
+    assert len(every) >= 31
+    for sketch in every:
+        assert sketch.whole.name == sketch.name
+        assert sketch.help == sketch.whole.help.partition("\n\n")[0]
 
 
 def test_a_name_brings_what_it_needs_and_no_more() -> None:

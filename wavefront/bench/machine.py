@@ -14,6 +14,7 @@ import torch
 
 import wavefront
 from wavefront.bench.clock import Now, in_turns
+from wavefront.source import commit
 
 
 class Limits(NamedTuple):
@@ -82,17 +83,6 @@ def device_name(device: torch.device) -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return (names or [platform.processor() or platform.machine()])[0]
-
-
-def commit() -> str | None:
-    """The commit of a checkout, with a + when it holds changes; None when it is none."""
-    home = Path(wavefront.__file__).parent
-    try:
-        head = _said("git", "-C", str(home), "rev-parse", "--short", "HEAD")
-        changed = _said("git", "-C", str(home), "status", "--porcelain", "-uno")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head + ("+" if changed else "")
 
 
 def _cuda(device: torch.device) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import typer
 import wavefront
 from wavefront.cli.output import print_table, say_json
 from wavefront.cli.shelves import summary
+from wavefront.source import commit
 
 # Published checkpoints to meet a family by.
 PUBLISHED = {
@@ -40,10 +41,18 @@ def version(
     """Print the versions that a report should name."""
     found = {"wavefront": wavefront.__version__, "python": platform.python_version()}
     found |= {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")}
+    found |= {"commit": known} if (known := commit()) else {}
     if as_json:
         say_json(found)
     else:
         print("\n".join(f"{name} {number}" for name, number in found.items()))
+
+
+def say_version() -> None:
+    """One line for `--version`: ours, the commit if it is known, and torch."""
+    also = [f"commit {known}"] if (known := commit()) else []
+    also.append(f"torch {metadata.version('torch')}")
+    print(f"wavefront {wavefront.__version__} ({', '.join(also)})")
 
 
 def _built_in() -> list[dict[str, Any]]:

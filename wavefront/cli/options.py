@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from wavefront.cli.usage import UsageError as UsageError
+
 if TYPE_CHECKING:
     from wavefront.lm import LM
-
-# typer brings click along under a private name in some versions; the class is the same in all.
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 Group = TypeVar("Group")
 

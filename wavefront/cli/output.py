@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wavefront.watch import printable
-
 
 def stderr() -> Console:
     """A console for everything that is not an answer."""
@@ -54,6 +52,8 @@ def print_examples(text: str | None) -> None:
 
 def complain(kind: str, sentence: str) -> None:
     """`error: …` or `warning: …`, on one line however long."""
+    from wavefront.watch import printable
+
     style = "bold red" if kind == "error" else "bold yellow"
     # A sentence may quote a file or a model, so it is as untrusted as they are.
     message = Text.assemble((f"{kind}: ", style), printable(" ".join(sentence.split())))
@@ -62,6 +62,8 @@ def complain(kind: str, sentence: str) -> None:
 
 def say(text: str) -> None:
     """An answer: as it is into a file or a pipe, without control characters on a terminal."""
+    from wavefront.watch import printable
+
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,6 +21,7 @@ import wavefront
 from wavefront.evaluate.lines import dump, write_text
 from wavefront.files import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
 from wavefront.lm import LM
+from wavefront.source import commit as commit
 
 PACKAGE = Path(wavefront.__file__).parent
 # The sources that an answer depends on; what shows, grades or compares it may change under a run.
@@ -173,19 +173,3 @@ def _driver() -> str | None:
 def here() -> str:
     """This process among all of a cluster."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-@cache
-def commit() -> str | None:
-    """The commit of our sources, with a mark when they were changed since; None outside git."""
-    command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=12"]
-    command += ["--exclude=*"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        inside = subprocess.run(
-            ["git", "-C", str(PACKAGE), "ls-files", "--error-unmatch", "__init__.py"],
-            capture_output=True,
-            timeout=10,
-        )
-        return told.stdout.strip() if inside.returncode == 0 else None
-    return None
