@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -37,6 +38,19 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
     assert imported(code) == []
 
 
+@pytest.mark.parametrize(
+    "line", ["generate -s w", "eval --task g", "experiment m", "generate -m r"]
+)
+def test_completing_a_word_imports_nothing_heavy(line: str) -> None:
+    code = (
+        "import os, contextlib, wavefront.cli as cli\n"
+        f"os.environ.update(_WAVEFRONT_COMPLETE='complete_bash', COMP_WORDS='wavefront {line}',"
+        f" COMP_CWORD='{len(line.split())}')\n"
+        "with contextlib.suppress(SystemExit):\n    cli.main()\n"
+    )
+    assert imported(code) == []
+
+
 def test_the_first_help_page_imports_no_command() -> None:
     code = (
         "import sys, contextlib, wavefront.cli as cli\n"
@@ -45,7 +59,7 @@ def test_the_first_help_page_imports_no_command() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('wavefront.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    parts = ("app", "commands", "output", "shelf", "usage")
+    parts = ("app", "commands", "completing", "output", "shelf", "usage")
     known = {"wavefront.cli", "wavefront.errors", *(f"wavefront.cli.{part}" for part in parts)}
     assert set(eval(done.stderr)) == known
 
@@ -74,16 +88,26 @@ def test_a_name_brings_what_it_needs_and_no_more() -> None:
     assert "matplotlib" not in found
 
 
+TAB = {"_WAVEFRONT_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "most"), [(["-c", "import wavefront"], 0.3), (["-m", "wavefront", "--help"], 0.5)]
+    ("arguments", "line", "most"),
+    [
+        (["-c", "import wavefront"], "", 0.3),
+        (["-m", "wavefront", "--help"], "", 0.5),
+        (["-m", "wavefront"], "wavefront generate -s w", 0.5),
+        (["-m", "wavefront"], "wavefront eval --task ", 0.5),
+    ],
 )
-def test_it_is_quick(arguments: list[str], most: float) -> None:
+def test_it_is_quick(arguments: list[str], line: str, most: float) -> None:
     """Seconds of the processor, the best of five: a busy machine says nothing of us."""
+    env = {**os.environ, **(TAB | {"_TYPER_COMPLETE_ARGS": line} if line else {})}
 
     def spent() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True, env=env)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

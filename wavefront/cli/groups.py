@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
+from wavefront.cli.completing import completed
 from wavefront.cli.options import PlainOptions
 from wavefront.errors import OptionError, WavefrontError, WavefrontWarning
 
@@ -31,6 +32,7 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
         else:
             keyword = inspect.Parameter.KEYWORD_ONLY
             parameters.append(parameter.replace(annotation=hints[name], kind=keyword))
+    parameters = [completed(command.__name__, one) for one in parameters]
 
     @functools.wraps(command)
     def expanded(**values: Any) -> None:

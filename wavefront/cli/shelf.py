@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from wavefront.cli.commands import TRACE, Entry
+from wavefront.cli.completing import brief
 
 HELP = {"help_option_names": ["--help", "-h"]}
 
@@ -25,6 +26,9 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
         self.epilog = examples
         _print_examples(*(examples or "").split("\n\n"))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        return _in_brief(super().shell_complete(ctx, incomplete))
 
 
 class Sketch(TyperCommand):
@@ -59,6 +63,9 @@ class Shelf(TyperGroup):
         for name, entry in self.table.items():
             self.commands[name] = Sketch(name, entry)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        return _in_brief(super().shell_complete(ctx, incomplete))
+
 
 class Family(Shelf):
     """A group within the group, whose help page ends with examples too."""
@@ -90,6 +97,12 @@ def _build(
     given = {"help": text, "epilog": examples, "context_settings": settings}
     one.command(name, cls=Command, **given)(expand(command))
     return typer.main.get_command(one)
+
+
+def _in_brief(suggestions: list[Any]) -> list[Any]:
+    for one in suggestions:
+        one.help = brief(one.help or "")
+    return suggestions
 
 
 def _print_examples(*parts: str) -> None:
