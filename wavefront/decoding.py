@@ -50,9 +50,12 @@ class Decoding:
         run: Advance | None = None,
     ) -> None:
         """`rows`, of the same canvas, go on from where they are; `run` makes their steps."""
-        self.model, self.canvas, self.plan = model, canvas, plan
-        self.forwards = self.token_forwards = 0
-        self.begun = 0  # steps that were made before, of a decode that goes on
+        self.model: Model = model
+        self.canvas: Canvas = canvas
+        self.plan: Plan = plan
+        self.forwards: int = 0
+        self.token_forwards: int = 0
+        self.begun: int = 0  # steps that were made before, of a decode that goes on
         count = canvas.tokens.shape[0]
         config = recorded(plan.config, record)
         self._recorder = Recorder(canvas, config, model.mask_id) if record else None

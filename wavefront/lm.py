@@ -30,7 +30,9 @@ class Stream:
     """Iterate it for the steps of a decode; `completions` holds what has come of it so far."""
 
     def __init__(self, lm: LM, decoding: Decoding, *, infilling: bool = False) -> None:
-        self.lm, self.decoding, self._infilling = lm, decoding, infilling
+        self.lm: LM = lm
+        self.decoding: Decoding = decoding
+        self._infilling = infilling
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -78,11 +80,15 @@ class LM:
         self, model: Model, tokenizer: Tokenizer, *, name: str = "", capture: bool = False
     ) -> None:
         """`capture`: on CUDA, record each step once and replay it (wavefront.graph)."""
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model: Model = model
+        self.tokenizer: Tokenizer = tokenizer
+        self.name: str = name
         if capture and model.device.type != "cuda":
             raise OptionError(f"Steps are captured on CUDA, not on {model.device}: leave it out.")
         self._steppers = Steppers(model) if capture else None
-        self.stop_ids = tuple(dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids]))
+        self.stop_ids: tuple[int, ...] = tuple(
+            dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids])
+        )
 
     def _id_of(self, text: str) -> int:
         """The token that a text is, for options that name one by its text."""

@@ -41,8 +41,11 @@ class Slots:
         """`steps` is the most a request may ask for, `length` when None."""
         whole("rows", rows, 1)
         whole("length", length, 2, model.max_length)
-        self.model, self.rows, self.length, self.cache = model, rows, length, cache
-        self.steps = length if steps is None else steps
+        self.model: Model = model
+        self.rows: int = rows
+        self.length: int = length
+        self.cache: Cache | None = cache
+        self.steps: int = length if steps is None else steps
         whole("steps", self.steps, 1)
         self.seats: dict[int, Seat] = {}
         self._call, self._groups = call, dict[Config, Rows]()

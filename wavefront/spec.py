@@ -26,7 +26,7 @@ class Spec:
         super().__init_subclass__()
         # Placed in the class itself, so that @dataclass keeps it instead of writing its own.
         if "__repr__" not in cls.__dict__:
-            cls.__repr__ = _render
+            type.__setattr__(cls, "__repr__", _render)  # an assignment would hide it from checkers
 
     @classmethod
     def spec_name(cls) -> str:

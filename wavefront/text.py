@@ -57,21 +57,22 @@ class Tokenizer:
         self, backend: Backend, settings: Json, config: Json, *, template: str | None = None
     ) -> None:
         """`settings` is `tokenizer_config.json`, `config` is `config.json`; `backend` is kept."""
-        self.template = template
-        self.special_tokens = chat.named_tokens(settings)
-        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.bos_id = backend.token_to_id(self.special_tokens.get("bos_token", ""))
+        self.template: str | None = template
+        self.special_tokens: dict[str, str] = chat.named_tokens(settings)
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.bos_id: int | None = backend.token_to_id(self.special_tokens.get("bos_token", ""))
         # What raw text starts with.
-        self.opening = _ids(self.bos_id) if settings.get("add_bos_token") is True else []
+        self.opening: list[int] = _ids(self.bos_id) if settings.get("add_bos_token") is True else []
         end = backend.token_to_id(self.special_tokens.get("eos_token", ""))
         stops = _ids(config.get("eos_token_id")) or _ids(end)
         stops += _ids([backend.token_to_id(token) for token in END_OF_TURN])
-        self.stop_ids = tuple(dict.fromkeys(stops))
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
 
         added = backend.get_added_tokens_decoder()
         names = {*self.special_tokens.values(), *chat.extra_tokens(settings)}
         names |= {added[id].content for id in _ids(config.get("mask_token_id")) if id in added}
-        self.special_ids = frozenset(
+        self.special_ids: frozenset[int] = frozenset(
             id for id, token in added.items() if token.special or token.content in names
         )
         self._control = {
