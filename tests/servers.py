@@ -73,6 +73,7 @@ def serving(*arguments: str, key: str | None = None, **environment: str) -> Iter
     ]
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **environment}
     settings.pop("WAVEFRONT_API_KEY", None)
+    settings.pop("WAVEFRONT_API_KEY_FILE", None)
     if key:
         settings["WAVEFRONT_API_KEY"] = key
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings) as process:

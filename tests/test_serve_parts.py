@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import wavefront
+from wavefront.cli.serve import find_key
 from wavefront.errors import MissingExtraError, OptionError
 from wavefront.measures import mhco
 from wavefront.serve import bodies
@@ -554,6 +556,10 @@ def test_the_host_must_be_ours_on_loopback() -> None:
     named = {"settings": {"hosts": ("box.local",)}}
     assert guarded(base="http://box.local:1", **named).status_code == 200
     assert guarded(base="http://any.example", settings={"host": "0.0.0.0"}).status_code == 200
+    both = {"settings": {"host": "0.0.0.0", "hosts": ("box.local",)}}
+    assert guarded(base="http://any.example", **both).status_code == 421
+    for base in ("http://box.local", "http://127.0.0.1:8000"):  # the second is a probe from inside
+        assert guarded(base=base, **both).status_code == 200
 
 
 def test_bodies_are_json_and_small() -> None:
@@ -594,6 +600,27 @@ def test_the_shared_page_loads_nothing_and_runs_one_script() -> None:
     assert "http://" not in page
     assert "https://" not in page
     assert " src=" not in page
+
+
+def test_the_key_is_found_where_it_was_put(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("WAVEFRONT_API_KEY", raising=False)
+    monkeypatch.delenv("WAVEFRONT_API_KEY_FILE", raising=False)
+    assert find_key(None) is None
+    file = tmp_path / "key"
+    monkeypatch.setenv("WAVEFRONT_API_KEY_FILE", str(file))
+    with pytest.raises(OptionError, match="no such file or directory"):
+        find_key(None)
+    file.write_bytes(b"\xff")
+    with pytest.raises(OptionError, match="not utf-8"):
+        find_key(None)
+    file.write_text("from the file\n")
+    assert find_key(None) == "from the file"
+    monkeypatch.setenv("WAVEFRONT_API_KEY", "from the variable")
+    assert find_key(None) == "from the variable"
+    assert find_key("from the command line") == "from the command line"
+    monkeypatch.delenv("WAVEFRONT_API_KEY")
+    monkeypatch.setenv("WAVEFRONT_API_KEY_FILE", "")
+    assert find_key(None) is None
 
 
 def test_settings_are_checked() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from wavefront.cli.options import ModelOptions, option
 from wavefront.cli.output import complain
+from wavefront.errors import OptionError
 
 EXAMPLES = """\
 Examples
@@ -20,6 +22,7 @@ curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
   -d '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}'
 """
 KEY = "WAVEFRONT_API_KEY"
+KEY_FILE = f"{KEY}_FILE"
 
 
 def serve(
@@ -33,7 +36,8 @@ def serve(
         option(
             "Server",
             "KEY",
-            f"Wanted of every request but the probes; by default ${KEY}. "
+            f"Wanted of every request but the probes; by default ${KEY}, or the text in the file "
+            f"${KEY_FILE}. "
             "A command line can be read by other users of the machine: the variable cannot.",
         ),
     ] = None,
@@ -128,7 +132,7 @@ def serve(
         revision=model.revision,
         offline=model.offline,
     )
-    key = os.environ.get(KEY) if api_key is None else api_key
+    key = find_key(api_key)
     if key is None and host not in ("127.0.0.1", "::1", "localhost"):
         complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
     server.run(
@@ -147,3 +151,20 @@ def serve(
             limits=limits,
         )
     )
+
+
+def find_key(given: str | None) -> str | None:
+    """The key of the command line, of the environment, or of the file that it names."""
+    if given is not None or KEY in os.environ:
+        return os.environ[KEY] if given is None else given
+    path = os.environ.get(KEY_FILE)
+    if not path:
+        return None
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "not UTF-8").lower()
+        raise OptionError(
+            f"The API key's file {path!r} cannot be read ({reason}): put it there, set "
+            f"{KEY}, or leave {KEY_FILE} empty to serve whoever comes."
+        ) from error

@@ -84,6 +84,7 @@ class Settings:
     @property
     def known_hosts(self) -> frozenset[str] | None:
         """Names that requests may call us by; None: any, because we do not know our own."""
-        if self.host in LOOPBACK:
+        if self.host in LOOPBACK or self.hosts:
+            # This machine always: a probe from inside knows no other name.
             return frozenset((*LOOPBACK, *self.hosts))
-        return frozenset(self.hosts) if self.hosts else None
+        return None

@@ -1,0 +1,38 @@
+# syntax=docker/dockerfile:1
+# The server in a container; docs/serve.md says how to build and run it. For a CPU unless told:
+#   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t wavefront .
+ARG PYTHON=3.11-slim-bookworm
+
+FROM python:${PYTHON} AS build
+RUN pip install --no-cache-dir hatchling==1.33.0
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY wavefront ./wavefront
+RUN python -m hatchling build --target wheel --directory /dist
+
+FROM python:${PYTHON}
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY constraints.txt /opt/wavefront/
+# torch in a layer of its own, before our sources: it is most of the image and seldom changes.
+RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" \
+    --constraint /opt/wavefront/constraints.txt torch
+RUN --mount=type=bind,from=build,source=/dist,target=/dist \
+    pip install --no-cache-dir --constraint /opt/wavefront/constraints.txt \
+    "$(echo /dist/*.whl)[serve,hub]"
+
+# A number, so that a cluster can see that it is not root.
+RUN useradd --uid 10001 --create-home wavefront && install --directory --owner 10001 /models
+USER 10001
+WORKDIR /home/wavefront
+VOLUME ["/models"]
+# A container is reached from outside or not at all, so it listens to all and wants a key: it does
+# not start without the secret of this name, WAVEFRONT_API_KEY, or an empty WAVEFRONT_API_KEY_FILE.
+# (The linter takes the name of the file for the key.)
+# hadolint ignore=DL3064
+ENV HF_HOME=/models \
+    PYTHONUNBUFFERED=1 \
+    WAVEFRONT_API_KEY_FILE=/run/secrets/wavefront_api_key
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+ENTRYPOINT ["wavefront", "serve", "--host", "0.0.0.0", "--port", "8000"]
