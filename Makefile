@@ -2,12 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs fmt slow clean
+.PHONY: demo test check docs dist fmt slow clean
 demo: .venv/ready    ; $(BIN)/wavefront demo
 test: .venv/dev      ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
 slow: .venv/dev      ; $(BIN)/pytest -n 2 -m "slow and not gpu"
 check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
 docs: .venv/dev      ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+# What a release consists of, in dist/; it fails when the changelog has no notes for the version.
+dist: .venv/dev
+	mkdir -p dist && $(BIN)/python runs/release_notes.py > dist/NOTES.md
+	$(BIN)/python -m hatchling build --directory dist
 fmt: .venv/dev       ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 

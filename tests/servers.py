@@ -71,9 +71,10 @@ def serving(*arguments: str, key: str | None = None, **environment: str) -> Iter
         "1",
         *arguments,
     ]
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **environment}
-    settings.pop("WAVEFRONT_API_KEY", None)
-    settings.pop("WAVEFRONT_API_KEY_FILE", None)
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    for mine in ("WAVEFRONT_API_KEY", "WAVEFRONT_API_KEY_FILE"):
+        settings.pop(mine, None)
+    settings |= environment
     if key:
         settings["WAVEFRONT_API_KEY"] = key
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings) as process:

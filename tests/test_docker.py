@@ -1,0 +1,128 @@
+"""The Dockerfile, as far as it can be held to account without Docker."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from servers import serving
+
+import wavefront
+from wavefront.cli.app import app
+
+ROOT = Path(wavefront.__file__).parents[1]
+TEXT = (ROOT / "Dockerfile").read_text("utf-8")
+
+
+def instructions(name: str) -> list[str]:
+    """What follows an instruction, its lines joined."""
+    joined = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE))
+    return re.findall(rf"^{name} (.+)$", joined, re.MULTILINE)
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if linter is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run(
+        [linter, "--failure-threshold", "style", str(ROOT / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    wrong = "FROM python:latest\nRUN cd /tmp && pip install torch\n"
+    seen = subprocess.run([linter, "-"], input=wrong, capture_output=True, text=True, check=False)
+    assert seen.returncode != 0  # so that silence means something
+
+
+def copied() -> list[str]:
+    """The parts of the tree that the image is made of."""
+    found: list[str] = []
+    for line in instructions("COPY"):
+        *sources, _ = line.split()
+        found += sources
+    return found
+
+
+def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert {*copied()} == sent
+    assert all((ROOT / name).exists() for name in sent)
+
+
+@pytest.mark.slow
+def test_what_is_copied_makes_the_wheel(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    for name in copied():
+        here = ROOT / name
+        leave_out = shutil.ignore_patterns("__pycache__")
+        if here.is_dir():
+            shutil.copytree(here, tmp_path / name, ignore=leave_out)
+        else:
+            shutil.copy(here, tmp_path)
+    (command,) = (line for line in instructions("RUN") if "hatchling build" in line)
+    words = command.replace("/dist", str(tmp_path / "dist")).split()
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
+    assert len([*(tmp_path / "dist").glob("wavefront-*.whl")]) == 1
+
+
+def test_it_starts_the_server_as_nobody_special() -> None:
+    (user,) = instructions("USER")
+    assert user.isdigit()
+    assert int(user) > 0
+    (start,) = instructions("ENTRYPOINT")
+    program, *words = json.loads(start)
+    assert program == "wavefront"
+    group = typer.main.get_command(app)
+    context = group.make_context(program, [*words])
+    _, command, rest = group.resolve_command(context, words)  # pyright: ignore[reportAttributeAccessIssue]
+    given = command.make_context("serve", rest, parent=context).params
+    assert (given["host"], given["port"]) == ("0.0.0.0", 8000)
+    assert instructions("EXPOSE") == ["8000"]
+    # Reached from outside, so it does not start without a key.
+    assert "WAVEFRONT_API_KEY_FILE=/run/secrets/wavefront_api_key" in instructions("ENV")[0]
+
+
+@pytest.mark.slow
+def test_the_health_check_knows_a_live_server_from_a_dead_one(tmp_path: Path) -> None:
+    (check,) = instructions("HEALTHCHECK")
+    program, *words = json.loads(check.partition(" CMD ")[2])
+    assert program == "python"
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    # With names of its own the server still knows the one that the check calls it by.
+    arguments = ("-m", "toy", "--host", "0.0.0.0", "--allow-host", "0.0.0.0")
+    with serving(*arguments, WAVEFRONT_API_KEY_FILE=str(key)) as server:
+        port = server.url.rpartition(":")[2]
+        probe = [sys.executable, *(word.replace(":8000", f":{port}") for word in words)]
+        assert subprocess.run(probe, capture_output=True, check=False).returncode == 0, probe
+        assert server.client.get("/v1/models").status_code == 401
+    assert subprocess.run(probe, capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.slow
+def test_without_a_key_the_container_says_so_and_ends(tmp_path: Path) -> None:
+    start = json.loads(instructions("ENTRYPOINT")[0])
+    (variables,) = instructions("ENV")
+    env = dict(one.split("=", 1) for one in shlex.split(variables))
+    done = subprocess.run(
+        [sys.executable, "-m", *start],
+        env={**env, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: The API key's file '/run/secrets/wavefront_api_key' cannot be")
