@@ -10,7 +10,7 @@ check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(
 docs: .venv/dev      ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 # What a release consists of, in dist/; it fails when the changelog has no notes for the version.
 dist: .venv/dev
-	mkdir -p dist && $(BIN)/python runs/release_notes.py > dist/NOTES.md
+	rm -rf dist && mkdir dist && $(BIN)/python runs/release_notes.py > dist/NOTES.md
 	$(BIN)/python -m hatchling build --directory dist
 fmt: .venv/dev       ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache

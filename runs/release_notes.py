@@ -3,8 +3,8 @@
     python runs/release_notes.py            # a version in development: what is unreleased
     python runs/release_notes.py 0.1.0
 
-A version that is no development version must have a dated section, `## 0.1.0 - 2026-12-31`, and
-nothing may be left under "Unreleased".
+A version that is no development version must have a dated section, `## 0.1.0 - 2026-12-31`, that
+says something, and nothing may be left under "Unreleased".
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def notes(text: str, version: str) -> str:
     """What the changelog says of a version."""
     found = sections(text)
     if ".dev" in version:
-        heading = "Unreleased"
-    else:
-        dated = rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d"
-        heading = next((name for name in found if re.fullmatch(dated, name)), None)
-        if heading is None:
-            raise NoNotes(f"CHANGELOG.md has no section '## {version} - YYYY-MM-DD': write it.")
-        if found.get("Unreleased"):
-            raise NoNotes(f"CHANGELOG.md has unreleased changes: move them to {version}.")
-    if not found.get(heading):
+        if "Unreleased" not in found:
+            raise NoNotes("CHANGELOG.md has no section '## Unreleased': write it.")
+        return found["Unreleased"] or "Nothing yet."
+    dated = rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d"
+    heading = next((name for name in found if re.fullmatch(dated, name)), None)
+    if heading is None:
+        raise NoNotes(f"CHANGELOG.md has no section '## {version} - YYYY-MM-DD': write it.")
+    if found.get("Unreleased"):
+        raise NoNotes(f"CHANGELOG.md has unreleased changes: move them to {version}.")
+    if not found[heading]:
         raise NoNotes(f"CHANGELOG.md says nothing under '## {heading}': write what changed.")
     return found[heading]
 

@@ -92,6 +92,19 @@ def test_it_starts_the_server_as_nobody_special() -> None:
     assert "WAVEFRONT_API_KEY_FILE=/run/secrets/wavefront_api_key" in instructions("ENV")[0]
 
 
+def test_the_options_of_the_page_are_options_of_the_server() -> None:
+    page = (ROOT / "docs" / "serve.md").read_text("utf-8").replace("\\\n", " ")
+    runs = re.findall(r"^docker run .* wavefront(?: (.+))?$", page, re.MULTILINE)
+    assert len(runs) == 2
+    group = typer.main.get_command(app)
+    for words in (["serve", *shlex.split(run)] for run in runs):
+        context = group.make_context("wavefront", [*words])
+        _, command, rest = group.resolve_command(context, words)  # pyright: ignore[reportAttributeAccessIssue]
+        assert command.make_context("serve", rest, parent=context).params["rows"] in (8, 32)
+    arguments = {*re.findall(r"--build-arg (\w+)=", page)}
+    assert arguments <= {one.partition("=")[0] for one in instructions("ARG")}
+
+
 @pytest.mark.slow
 def test_the_health_check_knows_a_live_server_from_a_dead_one(tmp_path: Path) -> None:
     (check,) = instructions("HEALTHCHECK")

@@ -178,9 +178,13 @@ def test_the_extra_of_all_is_all() -> None:
     assert inside == {*EXTRAS} - WORKSHOP - {"all"}
 
 
+def test_every_extra_has_its_line_in_the_docs() -> None:
+    page = (ROOT / "docs" / "start.md").read_text("utf-8")
+    assert {*re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)} == {*EXTRAS} - WORKSHOP
+
+
 def test_this_version_has_its_notes() -> None:
-    text = release_notes.notes((ROOT / "CHANGELOG.md").read_text("utf-8"), wavefront.__version__)
-    assert text.startswith("### ")
+    assert release_notes.notes((ROOT / "CHANGELOG.md").read_text("utf-8"), wavefront.__version__)
 
 
 CHANGES = """# Changelog
@@ -202,12 +206,13 @@ CHANGES = """# Changelog
 def test_notes_are_the_section_of_the_version() -> None:
     assert release_notes.notes(CHANGES.format(""), "0.2.0") == "- New."
     assert release_notes.notes(CHANGES.format("- Next."), "0.3.0.dev0") == "- Next."
+    assert release_notes.notes(CHANGES.format(""), "0.3.0.dev0") == "Nothing yet."
     for text, version, why in (
         (CHANGES.format("- Next."), "0.2.0", "unreleased changes"),
         (CHANGES.format(""), "0.3.0", "no section '## 0.3.0 - YYYY-MM-DD'"),
         (CHANGES.format(""), "0.1.0", "no section"),  # without its date
-        (CHANGES.format(""), "0.3.0.dev0", "says nothing"),
-        ("# Changelog\n", "0.3.0.dev0", "says nothing"),
+        ("# Changelog\n\n## 0.1.0 - 2027-01-01\n", "0.1.0", "says nothing"),
+        ("# Changelog\n", "0.3.0.dev0", "no section '## Unreleased'"),
     ):
         with pytest.raises(release_notes.NoNotes, match=why):
             release_notes.notes(text, version)
