@@ -186,8 +186,9 @@ def ends(cells, schedules) -> str:
         ended = [row for row in rows if row["first_eos"] >= 0]
         when = sum(row["first_eos"] / row["steps"] for row in ended) / max(len(ended), 1)
         share = sum(r["eos_commits"] / r["max_new_tokens"] for r in rows) / len(rows)
-        size = sum(row["visible"] for row in rows) / max(sum(row["reference"] for row in rows), 1)
-        lines.append(f"| {schedule} | {when:.2f} | {share:.2f} | {size:.2f} |")
+        told = sum(row["reference"] for row in rows)  # real items have no worked answer
+        size = f"{sum(row['visible'] for row in rows) / told:.2f}" if told else "–"
+        lines.append(f"| {schedule} | {when:.2f} | {share:.2f} | {size} |")
     return "\n".join(lines)
 
 

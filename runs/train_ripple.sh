@@ -1,24 +1,21 @@
 #!/usr/bin/env bash
 # Trains ripple, the model this package carries: about 19.3 M parameters, LLaDA architecture.
 #
-#   runs/train_ripple.sh [MINUTES] [OUT]        MINUTES: of each of the two phases, 9 unless told
+#   runs/train_ripple.sh [OUT]                 three runs of two phases, 41 minutes in all
 #
 # Hardware: one CUDA GPU, written for an H200 (on a smaller one, lower --tokens-per-step), and several
 #           CPU cores, which make the data while the GPU trains. Nothing is downloaded.
-# Cost:     two phases of MINUTES each, compilation included; besides, the tokenizer (seconds) and the
-#           held-out loss after each phase. A phase that was interrupted goes on from its last saved state.
-# Output:   OUT/tokenizer, OUT/run/{state.pt,log.jsonl}, and OUT/run/model: the checkpoint
+# Output:   OUT/tokenizer, OUT/{first,second,third}/{state.pt,log.jsonl,model}: the checkpoint is OUT/third/model
 #           (config.json, tokenizer, model.safetensors of 38.6 MB in fp16).
 #
-# PHASE=stable or PHASE=decay does one phase alone, where one command may not run as long as both take.
-# TEXT=english adds WikiText-2 (found through WAVEFRONT_DATA) to tokenizer and training; TEXT=file, a file.
-# Further options of `python -m wavefront.train run` go into OPTIONS, such as OPTIONS="--seed 1"; to go on
-# from a checkpoint with a re-warmed learning rate: OPTIONS="--init DIR --no-resume" PHASE=stable, then PHASE=decay.
+# A phase that is done is passed over, and one that was interrupted goes on from its last saved state: call it again.
+# ONLY="second stable" does one phase alone, where one command may not run as long as all take.
+# TEXT=english adds WikiText-2 (found through WAVEFRONT_DATA) to tokenizer and training, as in the weights
+# carried here; TEXT=file, a file. SCALE=0.1 takes a tenth of the minutes, for a trial.
+# Further options of `python -m wavefront.train run` go into OPTIONS, such as OPTIONS="--device cpu".
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minutes=${1:-9}
-out=${2:-build/ripple}
-phase=${PHASE:-all}
+out=${1:-build/ripple}
 python=${PYTHON:-python3}
 read -ra options <<<"${OPTIONS:-}"
 text=()
@@ -29,10 +26,23 @@ if [ ! -f "$out/tokenizer/tokenizer.json" ]; then
 fi
 if [ -n "${TEXT:-}" ]; then text+=(--text-share 0.05); fi
 
-train() {
-  "$python" -m wavefront.train run --out "$out/run" --tokenizer "$out/tokenizer" --resume \
-    --minutes "$minutes" --optimizer muon --front-share 0.3 "$@" "${text[@]}" "${options[@]}"
+# RUN PHASE MINUTES FROM [OPTION ...]; FROM: the run whose weights it begins with, or -. Without decay first (stable): the weights stay good to go on from. Then the
+# decay, which takes the loss down.
+phase() {
+  local run=$1 name=$2 minutes=$3 start=()
+  if [ -f "$out/$run/state.pt" ]; then start=(--resume); elif [ "$4" != - ]; then start=(--init "$out/$4/model"); fi
+  shift 4
+  if [ -n "${ONLY:-}" ] && [ "$ONLY" != "$run $name" ]; then return; fi
+  if [ -f "$out/$run/$name.done" ]; then return; fi
+  minutes=$("$python" -c "print($minutes * ${SCALE:-1})")
+  "$python" -m wavefront.train run --out "$out/$run" --tokenizer "$out/tokenizer" "${start[@]}" \
+    --minutes "$minutes" --optimizer muon "$@" "${text[@]}" "${options[@]}"
+  touch "$out/$run/$name.done"
 }
-# Without decay first: the weights stay good to go on from. Then the decay, which takes them down.
-if [ "$phase" != decay ]; then train --decay-fraction 0; fi
-if [ "$phase" != stable ]; then train --decay-fraction 0.7; fi
+fronts=(--front-share 0.3) # rows masked as a decoder from the left leaves them
+phase first stable 10 - --seed 0 --decay-fraction 0
+phase first decay 6.5 - --seed 0 --decay-fraction 0.9
+phase second stable 8.5 first --seed 1 --decay-fraction 0 "${fronts[@]}"
+phase second decay 6.5 first --seed 1 --decay-fraction 0.9 "${fronts[@]}"
+phase third stable 4.5 second --seed 2 --decay-fraction 0 "${fronts[@]}"
+phase third decay 4 second --seed 2 --decay-fraction 0.92 "${fronts[@]}"

@@ -112,8 +112,8 @@ def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, wid
     console, file = drawn(width)
     for number, problem in enumerate(contest.draw(lm, 12, 400, 0), 1):
         grade = problem.task.grade(problem.sample, "#### 1\x1b[31m 漢字漢字漢字")
-        row = contest._row(console, number, problem, [grade] * 3)
-        assert row.cell_len == (58 if width < 70 else min(width, contest.WIDEST))
+        row = contest._row(console, number, problem, [grade] * len(contest.STRATEGIES))
+        assert row.cell_len == (68 if width < 80 else min(width, contest.WIDEST))
         assert ESCAPE not in row.plain
         console.print(row, soft_wrap=True)
     assert len(text_of(file).splitlines()) == 12
@@ -127,4 +127,4 @@ def test_marks_can_be_told_apart_in_every_encoding() -> None:
 
 
 def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
-    assert all(len(line) <= 80 for line in [demo.NOTE, *demo.YOUR_TURN.splitlines()])
+    assert all(len(line) <= 80 for line in [*demo.NOTE.splitlines(), *demo.YOUR_TURN.splitlines()])

@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "demo": Entry(
         "demo.demo",
-        "Watch the built-in model solve a problem, then see three strategies side by side.",
+        "Watch the built-in model solve a problem, then see four strategies side by side.",
     ),
     "compare": Entry(
         "compare.compare",

@@ -1,4 +1,4 @@
-"""`wavefront demo`: the wave on one problem, then three strategies side by side on a dozen."""
+"""`wavefront demo`: the wave on one problem, then four strategies side by side on a dozen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ wavefront demo --problems 36 --places 96 > demo.txt
 LIVE_SEED = 8  # of the first problem, chosen because the model solves it; the rest are as drawn
 PAUSE = 0.03  # seconds after each step: a small model is too quick to be watched
 TOY_PROMPT = "Tell me a story about the sea."
-NOTE = "A few problems make a picture, not a measurement; docs/results.md has those."
+NOTE = """\
+tide, our own wave, takes all that it is sure of, in rounds within a step.
+A few problems make a picture, not a measurement; docs/results.md has those."""
 YOUR_TURN = """\
   Q="Ada has 3 boxes with 8 coins each. She loses 4 of them. How many are left?"
   wavefront generate "$Q" -n 64 --watch
@@ -57,7 +59,7 @@ def demo(
     ] = 48,
     seed: Annotated[int, option(None, "N", "Of the problems to compare on; by default 0.")] = 0,
 ) -> None:
-    """Watch the built-in model solve a problem, then see three strategies side by side.
+    """Watch the built-in model solve a problem, then see four strategies side by side.
 
     The problems are of kinds that the model was trained on, but none of these was in its training.
     Takes less than a minute on two cores, no file and no network.
