@@ -18,6 +18,6 @@ if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_cl
     )
 
 from wavefront.serve.server import run
-from wavefront.serve.settings import Limits, Settings, Source
+from wavefront.serve.settings import Limits, Scale, Settings, Source
 
-__all__ = ["Limits", "Settings", "Source", "run"]
+__all__ = ["Limits", "Scale", "Settings", "Source", "run"]
