@@ -17,6 +17,9 @@ def load_ray(address: str | None) -> Any:
     for a token that is drawn for it. Ray reads such settings when it is imported; versions before
     2.52 know no tokens.
     """
+    if "ray" not in sys.modules:
+        # A thread of Ray Serve that asks once more after the end must not start Ray anew.
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     if "ray" not in sys.modules and is_own(address):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         if "RAY_AUTH_MODE" not in os.environ:
@@ -42,7 +45,9 @@ def start_ray(address: str | None, *, cores: int) -> bool:
     given: dict[str, Any] = {"address": address}
     if is_own(address):
         # Ray counts the cores there are; whoever asks for more than that, means it.
-        given = {"include_dashboard": False, "num_cpus": max(cores, os.cpu_count() or 1)}
+        cores = max(cores, os.cpu_count() or 1)
+        # Ray by itself would rather join one that somebody has started on this machine.
+        given = {"address": "local", "include_dashboard": False, "num_cpus": cores}
     try:
         ray.init(log_to_driver=False, logging_level="ERROR", **given)
     # Whatever Ray or its network stack raises, the user needs the one sentence.

@@ -134,6 +134,8 @@ class Fleet(Desk):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self.abandon()
+        if is_own(self.scale.address):
+            return  # all of it ends
         with contextlib.suppress(Exception):  # the cluster may be gone before us
             await asyncio.wait_for(aside(lambda: self.serve.delete(self.name)), 10)
 
