@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.slow
 KEY = "a-secret"
 LONG = {"prompt": "Once", "max_tokens": 200}
 ROWS = 2
-REPLICAS = ("--engine", "ray", "--replicas", "2", "--rows", str(ROWS))
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}  # of a cluster that wants one
+REPLICAS = ("--replicas", "2", "--rows", str(ROWS))
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +41,20 @@ def alone(folder: str) -> wavefront.LM:
     return wavefront.load(folder)
 
 
+@contextlib.contextmanager
+def fleet(folder: str, *arguments: str, key: str | None = None, **env: str) -> Iterator[Running]:
+    """A server with replicas, all of them there; ended as servers are, so that Ray ends too."""
+    with serving("-m", folder, "--engine", "ray", *arguments, key=key, **env) as running:
+        try:
+            yield running
+        finally:
+            running.process.terminate()
+            running.process.wait(PATIENCE)
+
+
 @pytest.fixture(scope="module")
 def server(folder: str) -> Iterator[Running]:
-    with serving("-m", folder, "--name", "talker", *REPLICAS, key=KEY) as running:
+    with fleet(folder, "--name", "talker", *REPLICAS, key=KEY) as running:
         eventually(lambda: running.metric("replicas") == 2)
         yield running
 
@@ -191,7 +204,7 @@ def stream(server: Running, body: dict[str, Any]) -> tuple[str, dict[str, Any] |
 def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, victim: str) -> None:
     """The replica itself, or its decode process: both are the loss of a replica."""
     want = alone.generate("Once", raw=True, max_new_tokens=200).text
-    with serving("-m", folder, *REPLICAS) as server:
+    with fleet(folder, *REPLICAS) as server:
         eventually(lambda: server.metric("replicas") == 2)
         with ThreadPoolExecutor(16) as pool:
             plain = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(6)]
@@ -225,7 +238,7 @@ def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, vi
 
 
 def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
-    with serving("-m", folder, "--engine", "ray", "--rows", "1") as server:
+    with fleet(folder, "--rows", "1") as server:
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(3)]
             eventually(lambda: server.metric("slots_busy") == 1)
@@ -241,7 +254,7 @@ def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
 
 
 def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> None:
-    with serving("-m", folder, *REPLICAS, "--drain-seconds", "120") as server:
+    with fleet(folder, *REPLICAS, "--drain-seconds", "120") as server:
         every = below(server.process.pid)
         assert any("raylet" in one for one in every.values())
         with ThreadPoolExecutor(10) as pool:
@@ -257,12 +270,64 @@ def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> No
         eventually(lambda: not every.keys() & processes().keys())
 
 
-def test_nothing_outlives_a_server_that_is_killed(folder: str) -> None:
-    with serving("-m", folder, *REPLICAS) as server:
-        every = below(server.process.pid)
+def ours(server: Running) -> set[int]:
+    """What of its processes holds a model, or a part of Ray that could start one."""
+    words = ("ServeReplica", "spawn_main", "ServeController", "Keeper", "raylet", "gcs_server")
+    return {pid for word in words for pid in named(server, word)}
+
+
+def test_no_replica_outlives_a_server_that_is_killed(folder: str) -> None:
+    with fleet(folder, *REPLICAS) as server:
+        every = ours(server)
         server.process.kill()
         server.process.wait()
-        eventually(lambda: not every.keys() & processes().keys())
+        # Two agents of Ray, which hold nothing, take a minute longer.
+        eventually(lambda: not every & processes().keys())
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """A Ray of somebody else's; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = f"--head --block --port={port} --num-cpus=4 --include-dashboard=false"
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
+    environment = {**os.environ, **TOKEN, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        until = time.monotonic() + PATIENCE
+        while "--block" not in (line := process.stdout.readline()):
+            assert line, process.wait()
+            assert time.monotonic() < until
+        yield f"127.0.0.1:{port}"
+        process.terminate()
+        process.communicate()
+
+
+def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) -> None:
+    want = alone.generate("Hi", raw=True, max_new_tokens=12).text
+    there = ("--address", cluster, "--rows", "1")
+
+    def replicas() -> list[int]:
+        return [pid for pid, (_, command) in processes().items() if "ServeReplica" in command]
+
+    before = set(replicas())
+    with fleet(folder, *there, **TOKEN) as one, fleet(folder, *there, **TOKEN) as two:
+        for server in (one, two):  # neither is in the other's way
+            made = server.post("/v1/completions", prompt="Hi", max_tokens=12)
+            assert made.json()["choices"][0]["text"] == want
+        assert len({*replicas()} - before) == 2
+        two.process.terminate()
+        assert two.process.wait(PATIENCE) == 0, two.process.stderr.read()
+        eventually(lambda: len({*replicas()} - before) == 1)
+        assert one.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
+        # Nobody can say goodbye for the other: its replica notices by itself.
+        one.process.kill()
+        one.process.wait()
+        eventually(lambda: not {*replicas()} - before)
 
 
 def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:

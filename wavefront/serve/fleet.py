@@ -61,14 +61,16 @@ def cluster(scale: Scale) -> Iterator[None]:
     began = start_ray(scale.address, cores=math.ceil(scale.replicas * scale.cpus))
     ray = load_ray(scale.address)
     try:
-        found = serve.status()
         gpus = ray.cluster_resources().get("GPU", 0)
         if gpus and not scale.gpus:
             message = f"{gpus:g} GPUs are there and no replica uses one: give --gpus-per-replica."
             warnings.warn(message, WavefrontWarning, stacklevel=2)
         yield
-        if not is_own(scale.address) and not (found.applications or found.proxies):
-            serve.shutdown()
+        if not is_own(scale.address):
+            with contextlib.suppress(Exception):  # the cluster may be gone before us
+                left = serve.status()
+                if not (left.applications or left.proxies):
+                    serve.shutdown()  # nobody else uses it
     finally:
         if began:
             ray.shutdown()
