@@ -3,7 +3,8 @@
 Two processes. The HTTP process (`app`, `guard`, `bodies`, `replies`, `streams`) checks, counts and
 answers; it never touches torch's tensors. The decode process (`decoder`, `lanes`, `telling`) owns
 the model and its slots. They exchange the plain messages of `jobs` through a pipe; `engine` starts
-the decode process, watches over it and starts another when it dies or is stuck.
+the decode process, watches over it and starts another when it dies or is stuck. Instead of it,
+`fleet` has Ray Serve keep several, each in a `replica`, on this machine or on many.
 
 Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
 """

@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
     listener = _listen(settings)
     with contextlib.ExitStack() as around:
         if settings.scale is not None:
-            from wavefront.serve.fleet import cluster  # needs Ray
+            from wavefront.serve.onray import cluster  # needs Ray
 
             around.enter_context(cluster(settings.scale))
         _serve(settings, listener)
