@@ -17,9 +17,9 @@ parser = argparse.ArgumentParser(description="Ask a running server a question.")
 parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the server listens")
 url = parser.parse_args().url.rstrip("/")
 
-# It sends a request again by itself when the server is full (429) or restarting (503).
+# The client sends a request again by itself when the server is full (429) or restarting (503).
 key = os.environ.get("WAVEFRONT_API_KEY", "none")
-client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=3)
+client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
 try:
     model = client.models.list().data[0].id
 except openai.APIConnectionError:

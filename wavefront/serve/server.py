@@ -45,8 +45,8 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve until a signal says otherwise."""
-    listener = _listen(settings)
     with contextlib.ExitStack() as around:
+        listener = around.enter_context(_listen(settings))
         if settings.scale is not None:
             from wavefront.serve.onray import cluster  # needs Ray
 
