@@ -291,7 +291,8 @@ def cluster() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = f"--head --block --port={port} --num-cpus=4 --include-dashboard=false"
+    # A GPU that is only said to be there: Ray shares it out all the same.
+    options = f"--head --block --port={port} --num-cpus=4 --num-gpus=1 --include-dashboard=false"
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
     environment = {**os.environ, **TOKEN, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -303,13 +304,13 @@ def cluster() -> Iterator[str]:
             assert line, process.wait()
             assert time.monotonic() < until
         yield f"127.0.0.1:{port}"
-        process.terminate()
+        process.kill()  # by SIGTERM it would wait half a minute for others to leave
         process.communicate()
 
 
 def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) -> None:
     want = alone.generate("Hi", raw=True, max_new_tokens=12).text
-    there = ("--address", cluster, "--rows", "1")
+    there = ("--address", cluster, "--rows", "1", "--gpus-per-replica", "0.5", "--device", "cpu")
 
     def replicas() -> list[int]:
         return [pid for pid, (_, command) in processes().items() if "ServeReplica" in command]
@@ -319,7 +320,12 @@ def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) ->
         for server in (one, two):  # neither is in the other's way
             made = server.post("/v1/completions", prompt="Hi", max_tokens=12)
             assert made.json()["choices"][0]["text"] == want
-        assert len({*replicas()} - before) == 2
+        found = {*replicas()} - before
+        assert len(found) == 2
+        for pid in found:
+            (decoder,) = (one for one, command in below(pid).items() if "spawn_main" in command)
+            environment = Path(f"/proc/{decoder}/environ").read_bytes().split(b"\0")
+            assert b"CUDA_VISIBLE_DEVICES=0" in environment
         two.process.terminate()
         assert two.process.wait(PATIENCE) == 0, two.process.stderr.read()
         eventually(lambda: len({*replicas()} - before) == 1)
