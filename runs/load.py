@@ -51,6 +51,7 @@ class Tally:
         self.answered: list[float] = []
         self.problems: list[str] = []
         self.kills = 0
+        self.back: list[float] = []  # seconds until the replica was replaced
         self.lag: list[float] = []  # seconds by which this program itself was late
         self.memory: dict[str, list[float]] = {"server": [], "decoder": []}
 
@@ -247,6 +248,11 @@ async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
             if time.monotonic() < until - 5:
                 tally.kills += 1
                 os.kill(random.choice(below(pid, b"ServeReplica")), signal.SIGKILL)
+                begun = time.monotonic()
+                for whole in (False, True):  # first it has to be noticed
+                    while (await metric(address, "replicas") == arguments.replicas) != whole:
+                        await asyncio.sleep(0.2)
+                tally.back.append(time.monotonic() - begun)
 
     sampling, killing = asyncio.create_task(sample()), asyncio.create_task(kill())
     numbers = range(arguments.clients)
@@ -255,14 +261,17 @@ async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
     killing.cancel()
     # All is quiet again: nothing may be left in the server.
     for _ in range(600):
-        async with Answer(address, "/metrics", None, method="GET") as answer:
-            text = await answer.read()
-        left = sum(map(float, re.findall(r"^wavefront:num_requests_\w+ (\S+)$", text, re.M)))
-        if not left:
+        if not await metric(address, r"num_requests_\w+"):
             return tally
         await asyncio.sleep(0.1)
     tally.problem("some requests were never ended")
     return tally
+
+
+async def metric(address: Any, name: str) -> float:
+    async with Answer(address, "/metrics", None, method="GET") as answer:
+        text = await answer.read()
+    return sum(map(float, re.findall(rf"^wavefront:{name} (\S+)$", text, re.M)))
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -288,6 +297,7 @@ def report(tally: Tally, arguments: argparse.Namespace) -> dict[str, Any]:
         "queue": arguments.queue,
         "replicas": arguments.replicas,
         "replicas killed": tally.kills,
+        "replaced after s": [round(one, 1) for one in tally.back],
         "answers checked": len(tally.answered),
         "answers a second": round(len(tally.answered) / arguments.seconds, 1),
         "lost or mixed": tally.counts["problems"],

@@ -62,7 +62,7 @@ class Fleet(Desk):
         return limits.rows * self.scale.replicas + limits.queue
 
     async def start(self) -> None:
-        self._begun = time.monotonic()
+        self._whole = time.monotonic()  # when all of them were there
         # It restarts, but not when this process is gone.
         self._keeper = self.ray.remote(Keeper).options(num_cpus=0, max_restarts=-1).remote()
         self._tasks = [asyncio.create_task(one) for one in (self._deploy(), self._watch())]
@@ -111,7 +111,7 @@ class Fleet(Desk):
             self._give_up_the_late()
             if time.monotonic() - looked > LOOK:
                 # Whatever the cluster answers, the next look may find it better.
-                with contextlib.suppress(self.ray.exceptions.RayError, RuntimeError, TimeoutError):
+                with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._look(), PATIENCE)
                 looked = time.monotonic()
 
@@ -129,12 +129,19 @@ class Fleet(Desk):
             self._warn(f"A replica could not load: {failure}")
         if self.about is not None:
             self.state = "ready" if self.running else "down"
-        if self.running < self.scale.replicas and time.monotonic() - self._begun > PATIENCE:
-            self._warn(
-                f"{self.running} of {self.scale.replicas} replicas run: each needs "
-                f"{self.scale.cpus:g} CPUs and {self.scale.gpus:g} GPUs."
-            )
+        self._count()
         self._dispatch()
+
+    def _count(self) -> None:
+        """Say so when replicas are missing for long."""
+        asked = self.scale
+        if self.running >= asked.replicas:
+            self._whole = time.monotonic()
+        elif time.monotonic() - self._whole > PATIENCE:
+            self._warn(
+                f"{self.running} of {asked.replicas} replicas run: the others still load, or the "
+                f"cluster has no room for {asked.cpus:g} CPUs and {asked.gpus:g} GPUs each."
+            )
 
     async def _meet(self) -> None:
         handle = await aside(lambda: self.serve.get_app_handle(self.name))
@@ -172,7 +179,7 @@ class Fleet(Desk):
 
     async def _check(self, ticket: Ticket) -> None:
         """Whoever has to wait learns at once whether it is worth it."""
-        with contextlib.suppress(self.ray.exceptions.RayError):  # it will be checked in its turn
+        with contextlib.suppress(Exception):  # a replica was lost: it is checked in its turn
             for message in await self._handle.check.remote(ticket.job):
                 self._told(ticket, message)
         if ticket.outcome is None:
