@@ -69,6 +69,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         ws="none",
         http="h11",  # the other parser, where it is installed, has no limit on headers
     )
+    listener.listen(config.backlog)  # who comes as soon as the line is there is not turned away
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"wavefront serves on http://{shown}:{port}", file=sys.stderr, flush=True)
