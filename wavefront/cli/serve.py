@@ -169,6 +169,7 @@ def serve(
         offline=model.offline,
     )
     key = find_key(api_key)
+    os.environ.pop(KEY, None)  # what we start has no need of it
     if key is None and host not in ("127.0.0.1", "::1", "localhost"):
         complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
     server.run(
