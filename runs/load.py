@@ -1,9 +1,11 @@
 """Load: many clients on a server of the toy model, some of them rude; what was lost or mixed.
 
     python runs/load.py --clients 200 --seconds 120
+    python runs/load.py --clients 60 --seconds 120 --replicas 2 --kill 20
 
 Clients stream, do not stream, go away, cancel, and read slowly, at random. Every answer that is
-finished is held against what the model says alone. Memory of both processes is sampled.
+finished is held against what the model says alone. Memory of the server and of its decode processes
+is sampled. `--kill` sends SIGKILL to one of the replicas every so many seconds.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 PROMPTS = tuple(f"Client {n} says" for n in range(8))
 PATIENCE = 90  # seconds; a request that takes longer is lost
+BROKEN = 598  # our word for a stream that ends in saying that its replica was lost
 RUDE = ("leave", "cancel", "slow", "half")
 
 
@@ -47,6 +50,8 @@ class Tally:
         self.rejected: list[float] = []
         self.answered: list[float] = []
         self.problems: list[str] = []
+        self.kills = 0
+        self.back: list[float] = []  # seconds until the replica was replaced
         self.lag: list[float] = []  # seconds by which this program itself was late
         self.memory: dict[str, list[float]] = {"server": [], "decoder": []}
 
@@ -93,6 +98,8 @@ async def one_client(
             tally.answered.append(took)
             if text != wanted[p, k]:
                 tally.problem(f"{manner}: {body} gave {text!r}, not {wanted[p, k]!r}")
+        elif status == BROKEN and tally.kills:
+            tally.counts["streams broken off"] += 1
         elif status != 200 and text is not None:
             tally.problem(f"{manner}: {status} {text[:200]}")
 
@@ -159,7 +166,8 @@ async def stream(address: Any, body: dict[str, Any], dice: Any, pause: float = 0
                 if line.startswith(b"data: "):
                     chunk = json.loads(line[6:])
                     if "error" in chunk:
-                        return 500, line.decode()
+                        lost = chunk["error"]["code"] == "engine_down"
+                        return BROKEN if lost else 500, line.decode()
                     text += chunk["choices"][0]["text"]
     return 599, "a stream without an end"
 
@@ -208,13 +216,15 @@ def resident(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def decoder_of(pid: int) -> int:
-    children = [
-        one for f in Path(f"/proc/{pid}/task").glob("*/children") for one in f.read_text().split()
-    ]
-    return next(
-        int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()
-    )
+def below(pid: int, word: bytes) -> list[int]:
+    """The processes under one, at any depth, whose command has this word."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, file.read_text().split()):
+                mine = word in Path(f"/proc/{child}/cmdline").read_bytes()
+                found += [child] * mine + below(child, word)
+    return found
 
 
 async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
@@ -222,30 +232,46 @@ async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
     host, port = url.removeprefix("http://").split(":")
     address = (host, int(port))
     until = time.monotonic() + arguments.seconds
-    decoder = decoder_of(pid)
 
     async def sample() -> None:
         while True:
             tally.memory["server"].append(resident(pid))
-            tally.memory["decoder"].append(resident(decoder))
+            with contextlib.suppress(OSError):  # one may have just been killed
+                tally.memory["decoder"].append(sum(map(resident, below(pid, b"spawn_main"))))
             before = time.monotonic()
             await asyncio.sleep(1)
             tally.lag.append(time.monotonic() - before - 1)
 
-    sampling = asyncio.create_task(sample())
+    async def kill() -> None:
+        while arguments.kill:
+            await asyncio.sleep(arguments.kill)
+            if time.monotonic() < until - 5:
+                tally.kills += 1
+                os.kill(random.choice(below(pid, b"ServeReplica")), signal.SIGKILL)
+                begun = time.monotonic()
+                for whole in (False, True):  # first it has to be noticed
+                    while (await metric(address, "replicas") == arguments.replicas) != whole:
+                        await asyncio.sleep(0.2)
+                tally.back.append(time.monotonic() - begun)
+
+    sampling, killing = asyncio.create_task(sample()), asyncio.create_task(kill())
     numbers = range(arguments.clients)
     await asyncio.gather(*(one_client(n, address, tally, wanted, until) for n in numbers))
     sampling.cancel()
+    killing.cancel()
     # All is quiet again: nothing may be left in the server.
     for _ in range(600):
-        async with Answer(address, "/metrics", None, method="GET") as answer:
-            text = await answer.read()
-        left = sum(map(float, re.findall(r"^wavefront:num_requests_\w+ (\S+)$", text, re.M)))
-        if not left:
+        if not await metric(address, r"num_requests_\w+"):
             return tally
         await asyncio.sleep(0.1)
     tally.problem("some requests were never ended")
     return tally
+
+
+async def metric(address: Any, name: str) -> float:
+    async with Answer(address, "/metrics", None, method="GET") as answer:
+        text = await answer.read()
+    return sum(map(float, re.findall(rf"^wavefront:{name} (\S+)$", text, re.M)))
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -269,6 +295,9 @@ def report(tally: Tally, arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds": arguments.seconds,
         "rows": arguments.rows,
         "queue": arguments.queue,
+        "replicas": arguments.replicas,
+        "replicas killed": tally.kills,
+        "replaced after s": [round(one, 1) for one in tally.back],
         "answers checked": len(tally.answered),
         "answers a second": round(len(tally.answered) / arguments.seconds, 1),
         "lost or mixed": tally.counts["problems"],
@@ -292,8 +321,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--queue", type=int, default=64)
+    parser.add_argument("--replicas", type=int, default=0, help="on Ray Serve; 0: without")
+    parser.add_argument("--kill", type=float, default=0, help="a replica every so many seconds")
     arguments = parser.parse_args()
     shape = ["--rows", str(arguments.rows), "--queue", str(arguments.queue), "--threads", "1"]
+    if arguments.replicas:
+        shape += ["--engine", "ray", "--replicas", str(arguments.replicas)]
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "toy", "--port", "0", *shape]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

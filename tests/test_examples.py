@@ -11,13 +11,27 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from servers import serving
 
 from wavefront import spec
 from wavefront.testing import check
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+CLIENT = ROOT / "examples" / "serve_client.py"  # needs a server
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {CLIENT})
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def run(example: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"} | more
+    return subprocess.run(
+        [sys.executable, str(example), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=120,
+    )
 
 
 @pytest.mark.slow
@@ -25,17 +39,27 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 def test_an_example_runs(example: Path) -> None:
     if "transformers" in example.stem and find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        timeout=120,
-    )
+    done = run(example)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.slow
+def test_the_client_talks_to_a_server() -> None:
+    with serving("-m", "ripple", key="a-secret") as server:
+        done = run(CLIENT, "--url", server.url, WAVEFRONT_API_KEY="a-secret")
+        stranger = run(CLIENT, "--url", server.url, WAVEFRONT_API_KEY="wrong")
+    assert done.returncode == 0, done.stderr
+    answer, counted = done.stdout.split(" tokens, ended by ")
+    assert "####" in answer  # it went on to an answer
+    streamed, refused = counted.split("refused: ")
+    assert "####" in streamed
+    assert refused.startswith("logprobs: ")
+    assert (stranger.returncode, stranger.stderr.count("\n")) == (1, 1)
+    assert "set WAVEFRONT_API_KEY" in stranger.stderr
+    gone = run(CLIENT, "--url", server.url)
+    assert gone.returncode == 1
+    assert gone.stderr == f"There is no server at {server.url}: start one with `wavefront serve`.\n"
 
 
 def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +70,17 @@ def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_is_an_example_of_everything() -> None:
-    names = {path.stem for path in EXAMPLES}
-    expected = {"decode", "watch", "compare", "infill", "evaluate", "new_schedule", "new_task"}
+    names = {path.stem for path in (*EXAMPLES, CLIENT)}
+    expected = {
+        "serve_client",
+        "decode",
+        "watch",
+        "compare",
+        "infill",
+        "evaluate",
+        "new_schedule",
+        "new_task",
+    }
     assert expected <= names
     assert NOTEBOOKS
 

@@ -10,7 +10,7 @@ import wavefront
 ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
-    "errors", "source", "masks", "canvas", "noise", "quota", "spec",
+    "errors", "raystart", "source", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "window", "cached", "narrow",
@@ -38,7 +38,7 @@ THIRD_PARTY = {
     "lm_eval": {"harness"},
     "tqdm": {"harness"},
     "transformers": {"harness", "hf"},
-    "ray": {"evaluate"},
+    "ray": {"raystart", "serve"},
     "fastapi": {"serve"},
     "starlette": {"serve"},
     "pydantic": {"serve"},

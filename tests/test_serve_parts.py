@@ -18,7 +18,7 @@ from wavefront.errors import MissingExtraError, OptionError
 from wavefront.measures import mhco
 from wavefront.serve import bodies
 from wavefront.serve.bodies import NOT_HERE, UNSUPPORTED, Begin, Chat, Complete
-from wavefront.serve.decoder import Decoder, Queue, fingerprint
+from wavefront.serve.decoder import Decoder, fingerprint
 from wavefront.serve.guard import Guard
 from wavefront.serve.jobs import Beat, Drop, Ended, Fork, Job, Refused, Seated, Taken, Told
 from wavefront.serve.lanes import Lanes
@@ -29,6 +29,7 @@ from wavefront.serve.replies import Refusal, Reply
 from wavefront.serve.settings import Limits, Settings, Source
 from wavefront.serve.telling import Teller, _withheld
 from wavefront.serve.tickets import Shelf, Ticket
+from wavefront.serve.turns import Queue
 
 MIXED: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 12, "schedule": "standard"},

@@ -153,10 +153,10 @@ class EngineOptions:
         if self.engine == "local" and (self.workers != 1 or self.address is not None):
             raise OptionError("Workers and an address belong to Ray: give --engine ray as well.")
         if self.engine == "ray":
-            from wavefront.evaluate.cluster import load_ray
+            from wavefront.raystart import load_ray
 
             self.resources()
-            load_ray()
+            load_ray(self.address)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,14 @@ from typing import Annotated
 
 from wavefront.cli.options import ModelOptions, option
 from wavefront.cli.output import complain
-from wavefront.errors import OptionError
+from wavefront.errors import OptionError, one_of
 
 EXAMPLES = """\
 Examples
 wavefront serve
 wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --rows 32 --port 8080
 WAVEFRONT_API_KEY=secret wavefront serve --host 0.0.0.0
+wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --engine ray --replicas 4 --gpus-per-replica 1
 
 Then
 open http://127.0.0.1:8000 in a browser, or
@@ -23,6 +24,7 @@ curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
 """
 KEY = "WAVEFRONT_API_KEY"
 KEY_FILE = f"{KEY}_FILE"
+ENGINES = ("local", "ray")
 
 
 def serve(
@@ -54,6 +56,28 @@ def serve(
     page: Annotated[
         bool, option("Server", "", "Serve the page at /; by default yes.", "--page/--no-page")
     ] = True,
+    engine: Annotated[
+        str, option("Replicas", "WORD", "local (the default), or ray: replicas on Ray Serve.")
+    ] = "local",
+    replicas: Annotated[
+        int | None,
+        option("Replicas", "N", "Each with the model and rows of its own; by default 1."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        option(
+            "Replicas",
+            "ADDR",
+            "Of a running Ray cluster, or auto; by default one is started here.",
+        ),
+    ] = None,
+    cpus_per_replica: Annotated[
+        float | None, option("Replicas", "X", "CPUs of each; by default 1.")
+    ] = None,
+    gpus_per_replica: Annotated[
+        float | None,
+        option("Replicas", "X", "GPUs of each; by default 0. 0.5 lets two share one."),
+    ] = None,
     rows: Annotated[int, option("Batching", "N", "Requests to decode at once; by default 8.")] = 8,
     queue: Annotated[
         int, option("Batching", "N", "Requests that may wait beyond those; by default 64.")
@@ -111,6 +135,18 @@ def serve(
     from wavefront import serve as server
     from wavefront.files import shipped
 
+    one_of("engine", engine, ENGINES)
+    asked = {
+        "replicas": replicas,
+        "address": address,
+        "cpus": cpus_per_replica,
+        "gpus": gpus_per_replica,
+    }
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if asked and engine == "local":
+        raise OptionError("Replicas and their options belong to Ray: give --engine ray as well.")
+    scale = server.Scale(**asked) if engine == "ray" else None  # pyright: ignore[reportArgumentType]
+
     limits = server.Limits(
         rows=rows,
         queue=queue,
@@ -133,6 +169,7 @@ def serve(
         offline=model.offline,
     )
     key = find_key(api_key)
+    os.environ.pop(KEY, None)  # what we start has no need of it
     if key is None and host not in ("127.0.0.1", "::1", "localhost"):
         complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
     server.run(
@@ -149,6 +186,7 @@ def serve(
             cache=cache,
             threads=threads,
             limits=limits,
+            scale=scale,
         )
     )
 

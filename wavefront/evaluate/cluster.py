@@ -8,7 +8,6 @@ and so are the answers.
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wavefront.errors import (
-    MissingExtraError,
     OptionError,
     RunError,
     WavefrontError,
@@ -26,6 +24,7 @@ from wavefront.errors import (
 )
 from wavefront.evaluate.run import differences
 from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt, Worker
+from wavefront.raystart import load_ray, start_ray
 
 PATIENCE = 60.0  # seconds without any worker before it is said what is waited for
 
@@ -49,20 +48,11 @@ class Resources:
             raise OptionError(f"gpus_per_worker above 1 must be whole, not {self.gpus}.")
 
 
-def load_ray() -> Any:
-    """The package, which is an extra."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError("--engine ray needs Ray: pip install 'wavefront[ray]'.") from None
-    return ray
-
-
 class Cluster:
     """An engine of workers on Ray. Use it in a `with`, so that they are given back."""
 
     def __init__(self, loader: Loader, resources: Resources) -> None:
-        self.ray, self.resources = load_ray(), resources
+        self.ray, self.resources = load_ray(resources.address), resources
         # As many threads as there are processors to a worker, unless somebody said so.
         threads = loader.threads or max(1, int(resources.cpus))
         self.loader = replace(loader.at_home(), threads=threads)
@@ -74,29 +64,12 @@ class Cluster:
         self._told = False
 
     def __enter__(self) -> Cluster:
-        if not self.ray.is_initialized():
-            self._begin()
+        asked = self.resources
+        cores = math.ceil(asked.workers * asked.cpus)
+        self._began = start_ray(asked.address, cores=cores)
         for _ in range(self.resources.workers):
             self._start()
         return self
-
-    def _begin(self) -> None:
-        asked = self.resources
-        given: dict[str, Any] = {"address": asked.address}
-        if asked.address is None and "RAY_ADDRESS" not in os.environ:
-            given = {"include_dashboard": False}
-            # Ray counts the cores there are; whoever asks for more workers than that, means it.
-            cores = math.ceil(asked.workers * asked.cpus)
-            given["num_cpus"] = max(cores, os.cpu_count() or 1)
-        try:
-            self.ray.init(log_to_driver=False, logging_level="ERROR", **given)
-        # Whatever Ray or its network stack raises, the user needs the one sentence.
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            raise RunError(
-                f"Ray cannot be reached at {asked.address or 'this machine'}: {reason}."
-            ) from error
-        self._began = True
 
     def __exit__(self, *_: object) -> None:
         for worker in (*self._idle, *self._starting.values()):

@@ -3,7 +3,8 @@
 Two processes. The HTTP process (`app`, `guard`, `bodies`, `replies`, `streams`) checks, counts and
 answers; it never touches torch's tensors. The decode process (`decoder`, `lanes`, `telling`) owns
 the model and its slots. They exchange the plain messages of `jobs` through a pipe; `engine` starts
-the decode process, watches over it and starts another when it dies or is stuck.
+the decode process, watches over it and starts another when it dies or is stuck. Instead of it,
+`fleet` has Ray Serve keep several, each in a `replica`, on this machine or on many.
 
 Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
 """
@@ -18,6 +19,6 @@ if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_cl
     )
 
 from wavefront.serve.server import run
-from wavefront.serve.settings import Limits, Settings, Source
+from wavefront.serve.settings import Limits, Scale, Settings, Source
 
-__all__ = ["Limits", "Settings", "Source", "run"]
+__all__ = ["Limits", "Scale", "Settings", "Source", "run"]

@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import time
-from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,48 +16,28 @@ from wavefront import spec
 from wavefront.errors import PromptError, SpecError, WavefrontError
 from wavefront.lm import LM, load
 from wavefront.seats import Moment, Seat
-from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Job, Refused, Seated, Stop, Taken
+from wavefront.serve.jobs import (
+    About,
+    Beat,
+    Check,
+    Drop,
+    Ended,
+    Failed,
+    Job,
+    Refused,
+    Seated,
+    Stop,
+    Taken,
+)
 from wavefront.serve.lanes import Lanes
 from wavefront.serve.preparing import prepare
 from wavefront.serve.settings import Limits, Settings
 from wavefront.serve.telling import Teller
+from wavefront.serve.turns import Queue
 from wavefront.slots import Slots
 
 IDLE = 0.5  # seconds between two signs of life when there is nothing to do
 LONGEST = 4096  # places of a board, unless told otherwise
-
-
-class Queue:
-    """Who waits for a row. Clients take turns; within a client, first come first served."""
-
-    def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Teller]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def add(self, teller: Teller) -> None:
-        self._lines.setdefault(teller.job.client, deque()).append(teller)
-
-    def next(self) -> Teller | None:
-        """Whose turn it is; their client goes to the back."""
-        if not self._lines:
-            return None
-        client, line = self._lines.popitem(last=False)
-        teller = line.popleft()
-        if line:
-            self._lines[client] = line
-        return teller
-
-    def remove(self, id: str) -> None:
-        for client, line in list(self._lines.items()):
-            kept = deque(teller for teller in line if teller.job.id != id)
-            if len(kept) == len(line):
-                continue
-            if kept:
-                self._lines[client] = kept
-            else:
-                del self._lines[client]
 
 
 class Decoder:
@@ -70,15 +49,18 @@ class Decoder:
         policy = None if cache is None else spec.resolve(cache, "caches")
         shape: dict[str, Any] = {"rows": limits.rows, "length": self.length, "cache": policy}
         self.lanes = Lanes(lm.model, steps=limits.steps, fit=fit, **shape)
-        self.queue = Queue()
+        self.queue = Queue[Teller]()
         self.seated: dict[str, tuple[Slots, Seat, Teller]] = {}
         self.failures = 0  # in a row, of steps
 
-    def take(self, message: Job | Drop) -> Iterator[Any]:
+    def take(self, message: Job | Check | Drop) -> Iterator[Any]:
         """Hear the server."""
         if isinstance(message, Drop):
             self._leave(message.id)
             return
+        asked = isinstance(message, Check)
+        if isinstance(message, Check):
+            message = message.job
         try:
             made = prepare(self.lm, message, self.limits, length=self.length)
             self._check(made.request)
@@ -89,7 +71,8 @@ class Decoder:
             yield Refused(message.id, 400, f"This cannot be decoded: {error}.", "invalid_value")
             return
         teller = Teller(self.lm, message, made)
-        self.queue.add(teller)
+        if not asked:
+            self.queue.add(teller)
         told = (made.board, teller.first()) if message.events else (None, None)
         yield Taken(message.id, len(made.answer) - sum(made.answer), *told)
 

@@ -10,12 +10,12 @@ import threading
 import time
 from typing import Any
 
-from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Job, Refused, Stop
+from wavefront.serve.desk import WATCH, Desk
+from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Refused, Stop
 from wavefront.serve.metrics import Metrics
 from wavefront.serve.settings import Settings
-from wavefront.serve.tickets import Shelf, Ticket
+from wavefront.serve.tickets import Ticket
 
-WATCH = 0.2  # seconds between two looks at the process
 PATIENCE = (0.0, 1.0, 5.0, 15.0)  # seconds before a start that follows a failure
 
 
@@ -26,16 +26,12 @@ def decode(settings: Settings, pipe: Any) -> None:
     run(settings, pipe)
 
 
-class Engine:
-    """Requests go in by `submit`; what becomes of them is told to their tickets."""
+class Engine(Desk):
+    """A desk with one decode process behind it."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.settings, self.metrics = settings, metrics
-        self.state = "loading"  # then "ready"; "down" until another has loaded; "stopped"
-        self.about: About | None = None
-        self.failure: str | None = None  # why the first could not load; there is no second
+        super().__init__(settings, metrics)
         self.failed = ""  # what the last that could not load said
-        self.shelf = Shelf(seconds=settings.limits.keep, most=settings.limits.kept)
         self.restarts = 0
         self._beat = time.monotonic()
         self._process: Any = None
@@ -45,11 +41,6 @@ class Engine:
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
-
-    @property
-    def waiting(self) -> int:
-        """Requests without a row."""
-        return sum(ticket.seated is None for ticket in self.shelf.open.values())
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -68,23 +59,11 @@ class Engine:
         await asyncio.to_thread(self._process.join, 2)
         self._process.kill()
 
-    def abandon(self) -> None:
-        """Tell all that wait that there is no time left."""
-        self._fail_all("The server is shutting down: send the request again.", "shutting_down")
+    def _send(self, ticket: Ticket) -> None:
+        self._outbox.put(ticket.job)
 
-    def submit(self, job: Job) -> Ticket:
-        """Send a request on its way."""
-        ticket = Ticket(job)
-        self.shelf.open[ticket.id] = ticket
-        self._outbox.put(job)
-        self._gauge()
-        return ticket
-
-    def drop(self, ticket: Ticket, refused: Refused) -> None:
-        """Give a request up; its row is free before the next step."""
-        if ticket.outcome is None:
-            self._outbox.put(Drop(ticket.id))
-            self._finish(ticket, refused)
+    def _recall(self, ticket: Ticket) -> None:
+        self._outbox.put(Drop(ticket.id))
 
     def _launch(self) -> None:
         # spawn: a process forked from one with threads, or with CUDA, may hang.
@@ -124,6 +103,7 @@ class Engine:
                 self.metrics.step(message)
             elif isinstance(message, About):
                 self.about, self.state = message, "ready"
+                self.metrics.there(1)
             elif isinstance(message, Failed):
                 self.failed = message.message
             elif ticket := self.shelf.open.get(message.id):
@@ -132,19 +112,6 @@ class Engine:
                 else:
                     ticket.hear(message)
         self._gauge()
-
-    def _finish(self, ticket: Ticket, outcome: Ended | Refused) -> None:
-        ticket.hear(outcome)
-        self.shelf.close(ticket)
-        self.metrics.ended(ticket)
-        self._gauge()
-
-    def _gauge(self) -> None:
-        self.metrics.load(waiting=self.waiting, open=len(self.shelf.open))
-
-    def _fail_all(self, message: str, code: str) -> None:
-        for ticket in list(self.shelf.open.values()):
-            self._finish(ticket, Refused(ticket.id, 503, message, code))
 
     async def _watch(self) -> None:
         while True:
@@ -155,25 +122,10 @@ class Engine:
             if dead or (silent and self.state == "ready"):
                 await self._restart()
 
-    def _give_up_the_late(self) -> None:
-        limits, now = self.settings.limits, time.monotonic()
-        for ticket in list(self.shelf.open.values()):
-            allowed = ticket.job.seconds or limits.seconds
-            if now - ticket.arrived > allowed:
-                message = f"The answer took more than {allowed:g} seconds: ask for less."
-                self.drop(ticket, Refused(ticket.id, 504, message, "timeout"))
-            elif self._forgotten(ticket):
-                message = "Nobody has been watching this decode: start it again."
-                self.drop(ticket, Refused(ticket.id, 499, message, "cancelled"))
-
-    def _forgotten(self, ticket: Ticket) -> bool:
-        if not ticket.job.detached or ticket.readers:
-            return False
-        return time.monotonic() - ticket.unwatched_since > self.settings.limits.alone
-
     async def _restart(self) -> None:
         first = self.about is None
         self.state = "loading" if first else "down"
+        self.metrics.there(0)
         self._fail_all(
             "The decode process ended and is started again: send the request again.", "engine_down"
         )

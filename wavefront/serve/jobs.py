@@ -1,6 +1,7 @@
 """Jobs: what the two processes say to each other, in plain pickled tuples.
 
-To the decode process go `Job`, `Drop` and `Stop`; a list of the others comes back after each step.
+To the decode process go `Job`, `Check`, `Drop` and `Stop`; a list of the others comes back after
+each step.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Job:
     events: bool = False  # tell every step
     measure: bool = False  # and what was seen in it
     seconds: float | None = None  # until it is given up; the server's own limit when None
+    told: bool = True  # somebody may read it as it grows; else its end is all that counts
     detached: bool = False  # it goes on while nobody reads, for a while
 
 
@@ -41,6 +43,12 @@ class Board(NamedTuple):
 class Fork(NamedTuple):
     board: Board
     put: dict[int, str | int]  # places, counted over the answer, to texts or ids
+
+
+class Check(NamedTuple):
+    """Can it be decoded? It is not, yet."""
+
+    job: Job
 
 
 class Drop(NamedTuple):

@@ -38,6 +38,7 @@ class Metrics:
         self.tokens = counter("generation_tokens", "Visible tokens of finished answers.")
         self.prompts = counter("prompt_tokens", "Tokens of prompts of finished answers.")
         self.restarts = counter("engine_restarts", "Decode processes started again.")
+        self.replicas = gauge("replicas", "Decode processes that take requests.")
         self.step_seconds = histogram("step_seconds", "Seconds of a step.")
         self.first = histogram("time_to_first_token_seconds", "Seconds to the first settled text.")
         self.queued = histogram("request_queue_time_seconds", "Seconds of waiting for a row.")
@@ -54,6 +55,9 @@ class Metrics:
     def load(self, *, waiting: int, open: int) -> None:
         self.waiting.set(waiting)
         self.running.set(open - waiting)
+
+    def there(self, replicas: int) -> None:
+        self.replicas.set(replicas)
 
     def restarted(self) -> None:
         self.restarts.inc()

@@ -45,6 +45,16 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve until a signal says otherwise."""
+    with contextlib.ExitStack() as around:
+        listener = around.enter_context(_listen(settings))
+        if settings.scale is not None:
+            from wavefront.serve.onray import cluster  # needs Ray
+
+            around.enter_context(cluster(settings.scale))
+        _serve(settings, listener)
+
+
+def _serve(settings: Settings, listener: socket.socket) -> None:
     app, service = make(settings)
     config = uvicorn.Config(
         app,
@@ -57,8 +67,9 @@ def run(settings: Settings) -> None:
         backlog=1024,
         lifespan="on",
         ws="none",
+        http="h11",  # the other parser, where it is installed, has no limit on headers
     )
-    listener = _listen(settings)
+    listener.listen(config.backlog)  # who comes as soon as the line is there is not turned away
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"wavefront serves on http://{shown}:{port}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 import wavefront
 from wavefront.serve.bodies import Answering, Begin, Branch, Chat, Complete, Decoding
+from wavefront.serve.desk import Desk
 from wavefront.serve.engine import Engine
 from wavefront.serve.jobs import Ended, Fork, Job, Refused
 from wavefront.serve.metrics import Metrics
@@ -34,7 +35,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
         self.metrics = Metrics()
-        self.engine = Engine(settings, self.metrics)
+        self.engine = _engine(settings, self.metrics)
         self.draining = False
 
     @property
@@ -56,7 +57,7 @@ class Service:
             words = {"loading": "The model is being loaded", "down": "The decode process restarts"}
             said = words.get(self.engine.state, "The server has stopped")
             self._reject(f"engine_{self.engine.state}", 503, f"{said}: try again later.", 2)
-        if len(self.engine.shelf.open) >= self.limits.rows + self.limits.queue:
+        if len(self.engine.shelf.open) >= self.engine.room:
             message = f"{self.limits.queue} requests are waiting already: try again later."
             self._reject("queue_full", 429, message, 1)
 
@@ -71,6 +72,7 @@ class Service:
         body = check(kind, content)
         shape = Shape(chat=kind is Chat)
         job = self.job(body, request, id=f"{shape.prefix}{uuid.uuid4().hex}", events=body.events)
+        job = replace(job, told=bool(body.stream or body.events))
         if isinstance(body, Chat):
             job = replace(job, messages=self._messages(body.messages))
         elif isinstance(body, Complete):
@@ -240,6 +242,14 @@ class Service:
         entry = {"id": about.name, "object": "model", "created": 0, "owned_by": "wavefront"}
         own = {"chat": about.chat, "family": about.family, "max_length": about.length}
         return [entry | {"wavefront": own | {"strategies": about.strategies}}]
+
+
+def _engine(settings: Settings, metrics: Metrics) -> Desk:
+    if settings.scale is None:
+        return Engine(settings, metrics)
+    from wavefront.serve.fleet import Fleet  # needs Ray
+
+    return Fleet(settings, metrics)
 
 
 def _inherited(origin: Ticket, at: int) -> dict[str, Any]:

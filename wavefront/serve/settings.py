@@ -53,6 +53,23 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Replicas on Ray Serve, each with the model and `Limits.rows` rows of its own."""
+
+    replicas: int = 1
+    address: str | None = None  # of a cluster that runs, or "auto"; None starts one here
+    cpus: float = 1.0  # of each replica
+    gpus: float = 0.0  # of each replica; half a one lets two share it
+
+    def __post_init__(self) -> None:
+        whole("replicas", self.replicas, 1)
+        real("cpus_per_replica", self.cpus, 0)
+        real("gpus_per_replica", self.gpus, 0)
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise OptionError(f"gpus_per_replica above 1 must be whole, not {self.gpus}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """A server."""
 
@@ -68,6 +85,7 @@ class Settings:
     cache: str | None = None
     threads: int = 0  # of torch; 0: its own choice
     limits: Limits = field(default_factory=Limits)
+    scale: Scale | None = None  # None: one decode process, beside this one
 
     def __post_init__(self) -> None:
         whole("port", self.port, 0, 65535)

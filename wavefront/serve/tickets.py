@@ -50,8 +50,9 @@ class Ticket:
             return
         now = time.monotonic() - self.arrived
         if isinstance(message, Taken):
+            if self.taken is None:
+                self._note(message.first)
             self.taken = message
-            self._note(message.first)
         elif isinstance(message, Seated):
             self.seated = now
         elif isinstance(message, Refused):
@@ -79,6 +80,15 @@ class Ticket:
         told = json.dumps(event, separators=(",", ":")).encode()
         self.events.append(told)
         self.size += len(told) + 64
+
+    def forget(self) -> bool:
+        """Begin anew, as if nothing had happened; False when somebody has seen that it has."""
+        if self.job.told and (self.text or self.commits):
+            return False
+        self.seated, self.text, self.commits = None, "", []
+        self.events = self.events[:1]  # how it begins, which is the same again
+        self.size = sum(len(one) + 64 for one in self.events)
+        return True
 
     async def more(self, seconds: float | None = None) -> bool:
         """Wait for a change; False when none came in time. Look before you wait."""

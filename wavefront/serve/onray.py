@@ -1,0 +1,86 @@
+"""Ray Serve, found, started and left as it was; and what replicas are given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wavefront.errors import MissingExtraError, WavefrontWarning
+from wavefront.files import shipped
+from wavefront.raystart import is_own, load_ray, start_ray
+from wavefront.serve.settings import Scale, Settings
+
+
+def load_serve(address: str | None) -> Any:
+    """Ray Serve, which is an extra."""
+    try:
+        load_ray(address)
+        from ray import serve
+    except (ImportError, MissingExtraError):
+        raise MissingExtraError(
+            "--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'."
+        ) from None
+    return serve
+
+
+@contextlib.contextmanager
+def cluster(scale: Scale) -> Iterator[None]:
+    """Ray, while the server runs; what was started for it ends with it."""
+    serve = load_serve(scale.address)
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    began = start_ray(scale.address, cores=math.ceil(scale.replicas * scale.cpus))
+    ray = load_ray(scale.address)
+    try:
+        gpus = ray.cluster_resources().get("GPU", 0)
+        if gpus and not scale.gpus:
+            message = f"{gpus:g} GPUs are there and no replica uses one: give --gpus-per-replica."
+            warnings.warn(message, WavefrontWarning, stacklevel=2)
+        yield
+        if not is_own(scale.address):
+            with contextlib.suppress(Exception):  # the cluster may be gone before us
+                left = serve.status()
+                if not (left.applications or left.proxies):
+                    serve.shutdown()  # nobody else uses it
+    finally:
+        if began:
+            ray.shutdown()
+
+
+async def aside(work: Callable[[], Any]) -> Any:
+    """Blocking work in a thread that nobody has to wait for at the end."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[Any] = loop.create_future()
+
+    def tell(set: Callable[[Any], None], value: Any) -> None:
+        if not made.done():
+            set(value)
+
+    def run() -> None:
+        try:
+            said = (made.set_result, work())
+        except Exception as error:
+            said = (made.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, *said)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await made
+
+
+def remote(settings: Settings) -> Settings:
+    """The same as a replica needs it: paths that hold anywhere, no secrets, nothing kept."""
+    assert settings.scale is not None
+    source, local = settings.source, Path(settings.source.model).expanduser()
+    if source.model not in (*shipped(), "toy") and local.is_dir():
+        source = replace(source, model=str(local.resolve()))
+    threads = settings.threads or max(1, int(settings.scale.cpus))
+    limits = replace(settings.limits, keep=0.0)
+    return replace(settings, source=source, api_key=None, threads=threads, limits=limits)
