@@ -26,7 +26,10 @@ from wavefront.watch import Board, Film, side
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
 
 ESCAPE = "\x1b"
-COMMANDS = ["trace", *(f"trace {n}" for n in ("record", "show", "replay", "export", "fork"))]
+COMMANDS = [
+    "trace",
+    *(f"trace {n}" for n in ("record", "show", "draw", "replay", "export", "fork")),
+]
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
         ("eval --engine ", asking.ENGINES),
         ("diff a b --verdict ", grades.VERDICTS),
         ("train ", ("run", "tokenizer", "loss", "export", "speed")),
-        ("trace ", ("record", "show", "replay", "export", "fork")),
+        ("trace ", ("record", "show", "draw", "replay", "export", "fork")),
     ],
 )
 def test_what_is_suggested_is_what_there_is(line: str, known: Any) -> None:

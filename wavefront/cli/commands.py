@@ -123,7 +123,7 @@ COMMANDS = {
     ),
     "version": Entry("about.version", "Print the versions that a report should name.", ""),
     "trace": Entry(
-        "traces.traces", "Decodes in files: recorded, shown, repeated, exported, forked."
+        "traces.traces", "Decodes in files: recorded, shown, drawn, repeated, exported, forked."
     ),
 }
 
@@ -132,6 +132,11 @@ TRACE = {
         "trace.record_trace", "Answer a prompt, and keep how it came about.", "RECORD_EXAMPLES"
     ),
     "show": Entry("trace.show", "Play recorded decodes, several side by side.", "SHOW_EXAMPLES"),
+    "draw": Entry(
+        "trace.draw",
+        "Draw decodes as a film, an SVG file that plays by itself in a browser or a README.",
+        "DRAW_EXAMPLES",
+    ),
     "replay": Entry(
         "forks.replay",
         "Decode again what was recorded, and say whether every commit is the same.",

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.cli.contest import STRATEGIES, cut
+from wavefront.cli.contest import PAPER, cut
 from wavefront.cli.decode import prepare, record, settled
 from wavefront.cli.generate import read
 from wavefront.cli.groups import given
@@ -90,7 +90,7 @@ def compare(
     asked = decoding.schedule or []
     if asked and not FEWEST <= len(asked) <= MOST:
         raise UsageError(f"Compare {FEWEST} to {MOST} strategies: give --schedule so many times.")
-    text, names = read(prompt, file), asked or [*STRATEGIES]
+    text, names = read(prompt, file), asked or [*PAPER]
     each: list[Any] = [replace(decoding, schedule=name) for name in names]
     # All of them are checked before a model is loaded.
     wanted = [settled(given(one) | given(length)) for one in each]

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from wavefront.lm import LM, Completion
     from wavefront.task import Grade, Sample, Task
 
+PAPER = ("standard", "block", "wavefront")
 # The paper's three, and our own wave, which takes whatever it is sure of.
-STRATEGIES = {
-    "standard": "standard",
-    "block": "block",
-    "wavefront": "wavefront",
+STRATEGIES = {name: name for name in PAPER} | {
     "tide": "tide(rounds=8, horizon=64, take=threshold(tau=0.98))",
 }
 # What a problem is called, and the task it comes from; none that runs what a model wrote.

@@ -1,11 +1,13 @@
-"""`wavefront trace record`, `show` and `export`: decodes in files."""
+"""`wavefront trace record`, `show`, `draw` and `export`: decodes in files."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -26,8 +28,8 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import say, say_json, stderr
-from wavefront.errors import TraceError, one_of, whole
-from wavefront.watch import Board, Film, can_animate, plain, side_by_side, watch
+from wavefront.errors import TraceError, one_of, real, whole
+from wavefront.watch import Board, Film, animation, can_animate, plain, side_by_side, watch
 
 if TYPE_CHECKING:
     from wavefront.trace import Trace
@@ -37,6 +39,7 @@ Examples
 wavefront trace record "I have 2 figs and a pear. How many fruits?" -o f.npz
 wavefront trace show f.npz
 wavefront trace replay f.npz
+wavefront trace draw f.npz -o wave.svg
 wavefront trace export f.npz > f.csv
 wavefront trace fork f.npz --at 8 --schedule block -o g.npz
 wavefront trace show f.npz g.npz
@@ -57,6 +60,11 @@ EXPORT_EXAMPLES = """\
 Examples
 wavefront trace export f.npz > f.csv
 wavefront trace export f.npz --format json -o f.json
+"""
+DRAW_EXAMPLES = """\
+Examples
+wavefront trace draw f.npz g.npz -o wave.svg
+wavefront trace draw f.npz --seconds 4 > wave.svg
 """
 SPEED, LONGEST = 20.0, 20.0  # steps a second; and seconds that a decode takes at most
 MOST = 4  # traces side by side
@@ -191,12 +199,49 @@ def export(
     one_of("--format", form, ("csv", "json"))
     trace = load_row(file, row)
     write = {"csv": print_csv, "json": print_json}[form]
+    with _target(out) as target:
+        write(trace, target)
+
+
+def draw(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Traces, as `trace record` makes.")
+    ],
+    *,
+    out: Annotated[
+        Path | None, option(None, "PATH", "Where to; by default standard output.", "--output", "-o")
+    ] = None,
+    seconds: Annotated[
+        float, option(None, "X", "How long the film takes before it begins anew; by default 10.")
+    ] = 10.0,
+    row: Row = 0,
+) -> None:
+    """Draw decodes as a film, an SVG file that plays by itself in a browser or a README.
+
+    Below one another on one clock of forwards, so that a strategy that needs fewer is done earlier.
+    Outlined: what the strategy looks at. Coloured: what was decided, by how sure the model was.
+    """
+    real("seconds", seconds, 0.5, 600)
+    if len(files) > MOST:
+        raise UsageError(f"At most {MOST} traces at once, not {len(files)}.")
+    picture = animation([load_row(file, row) for file in files], seconds=seconds)
+    with _target(out) as target:
+        target.write(picture)
+    if out is not None:
+        many = "a decode" if len(files) == 1 else f"{len(files)} decodes"
+        note = f"{out}: a film of {many}, {len(picture.encode()) / 1000:.0f} kB"
+        stderr().print(note, style="dim", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _target(out: Path | None) -> Iterator[IO[str]]:
+    """Where to write: a file, or standard output."""
     if out is None:
-        write(trace, sys.stdout)
+        yield sys.stdout
         return
     try:
         with out.open("w", encoding="utf-8", newline="") as target:
-            write(trace, target)
+            yield target
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{out} cannot be written: {reason}.") from error

@@ -5,10 +5,12 @@ the picture is redrawn in place; anywhere else a few snapshots are printed as pl
 goes to standard error, because standard output is for the answer.
 
 `board` turns steps into frames, `picture` frames into text, `screen` puts that where it is seen,
-`side` several at once; `film` makes steps of a trace, so that it can be watched again.
+`side` several at once; `film` makes steps of a trace, so that it can be watched again, and
+`animation` a picture that plays by itself.
 Nothing here imports torch, so that the command line starts at once.
 """
 
+from wavefront.watch.animation import animation
 from wavefront.watch.board import Board
 from wavefront.watch.film import Film, Texts
 from wavefront.watch.picture import plain, printable, visible
@@ -19,6 +21,7 @@ __all__ = [
     "Board",
     "Film",
     "Texts",
+    "animation",
     "can_animate",
     "plain",
     "printable",

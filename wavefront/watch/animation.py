@@ -1,0 +1,199 @@
+"""Animation: decodes as one SVG file that plays by itself in a browser, a page or a README.
+
+All decodes share one clock of forwards, so that a strategy that needs fewer is done earlier. A
+place is outlined while the strategy looks at it, and its token appears in the colour of how sure
+the model was. Where motion is not wanted the answers stand as they ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from wavefront.watch.film import Film, titles
+from wavefront.watch.picture import END, level, visible
+
+if TYPE_CHECKING:
+    from wavefront.rows import Step
+    from wavefront.trace import Trace
+
+COLUMNS = 62  # of text
+WIDE, HIGH, LEFT = 8.4, 22, 14  # a column, a line, the margin
+REST = 0.16  # of the time: the end is looked at before it begins again
+STYLE = """text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1a1a1a}
+.h{font-weight:bold}.n,.end{fill:#6b6b6b}.c{fill:#fff;stroke:#d9d9d9}.m{fill:#ececec}
+.f{fill:none;stroke:#0072b2;stroke-width:1.5}
+.sure{fill:#b9e6d9}.likely{fill:#f8dfa8}.unsure{fill:#f5c0a0}.back{fill:#cfcfcf}
+@media(prefers-color-scheme:dark){text{fill:#ececec}.n,.end{fill:#a7adb5}.c{fill:#12161c;stroke:#2b323b}
+.m{fill:#232a33}.f{stroke:#5aa9f0}.sure{fill:#0d5a45}.likely{fill:#6b4d06}.unsure{fill:#7a3413}
+.back{fill:#444}}
+@media(prefers-reduced-motion:reduce){g,rect{animation:none!important}.g{display:none}}"""
+
+
+class Box(NamedTuple):
+    """Where a place of the answer stands, in columns and lines."""
+
+    column: int
+    line: int
+    width: int
+
+
+class Look(NamedTuple):
+    """What a place shows between two moments, counted in forwards."""
+
+    place: int
+    begin: int
+    end: int | None  # None: to the last
+    kind: str
+    text: str = ""
+
+
+def animation(traces: Sequence[Trace], *, names: Sequence[str] = (), seconds: float = 10.0) -> str:
+    """The first row of every trace, below one another, as SVG; by name, else by strategy."""
+    looks = [_looks(trace) for trace in traces]
+    last = max((trace.forwards for trace in traces), default=1)
+    moments = _Moments(seconds, max(last, 1))
+    body, top = [], 6
+    heads = names or [titles(trace)[-1] for trace in traces]
+    for trace, head, (found, texts) in zip(traces, heads, looks, strict=True):
+        told = f"{trace.forwards} forwards"
+        card, high = _card((head, told), found, _layout(texts), top, moments)
+        body.append(card)
+        top += high + 8
+    width = round(2 * LEFT + WIDE * COLUMNS)
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width + 12} {top}' "
+        f"width='{width + 12}'>\n<style>{STYLE}\n{moments.rules()}</style>\n{''.join(body)}</svg>\n"
+    )
+
+
+class _Moments:
+    """Names for spans of time, each written once."""
+
+    def __init__(self, seconds: float, last: int) -> None:
+        self._seconds, self._last, self._names = seconds, last, dict[tuple[int, int | None], str]()
+
+    def name(self, begin: int, end: int | None) -> str:
+        return self._names.setdefault((begin, end), f"k{len(self._names)}")
+
+    def rules(self) -> str:
+        """Hidden, then shown from the beginning to the end of a span, again and again."""
+        made = []
+        for (begin, end), name in self._names.items():
+            on, off = self._percent(begin), 100 if end is None else self._percent(end)
+            until = f"{off:g}%,to{{opacity:0}}" if end is not None else ""
+            made.append(
+                f"@keyframes {name}{{from,{on:g}%{{opacity:0}}{on + 0.01:g}%,{off - 0.01:g}%"
+                f"{{opacity:1}}{until}}}.{name}{{animation:{name} {self._seconds:g}s infinite}}"
+            )
+        return "\n".join(made)
+
+    def _percent(self, forwards: int) -> float:
+        return round(100 * (1 - REST) * forwards / self._last, 2)
+
+
+def _looks(trace: Trace) -> tuple[list[Look], list[str]]:
+    """What the places of the first row show and when, and the texts they end with."""
+    film = Film(trace)
+    places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
+    stops = frozenset(film.decoding.plan.config.sampling.stop_ids)
+
+    def word(token: int) -> str:
+        return END if token in stops else visible(film.lm.tokenizer.decode([token]))
+
+    looks: list[Look] = []
+    seen: dict[int, int] = {}  # place: looked at since
+    held: dict[int, Look] = {}  # place: its token
+    before = 0
+    for step in film:
+        now, (commit, scope, back) = step.forwards, _marks(step)
+        for number, at in enumerate(places):
+            if scope[at] and number not in held:
+                seen.setdefault(number, before)
+            elif number in seen:
+                looks.append(Look(number, seen.pop(number), before, "f"))
+            if commit[at]:
+                looks += _ended(seen.pop(number, None), number, now)
+                kind = level(float(step.view.stats.logp[0, at].exp()))
+                token = word(int(step.view.proposal[0, at]))
+                held[number] = Look(number, now, None, "end" if token == END else kind, token)
+            if back[at] and number in held:
+                looks.append(held.pop(number)._replace(end=now, kind="back"))
+        before = now
+    canvas = film.decoding.canvas
+    final, masked = canvas.tokens[0].tolist(), canvas.masked[0].tolist()
+    texts = ["" if masked[at] else word(final[at]) for at in places]
+    return looks + list(held.values()), texts
+
+
+def _ended(since: int | None, place: int, now: int) -> list[Look]:
+    return [] if since is None or since == now else [Look(place, since, now, "f")]
+
+
+def _marks(step: Step) -> tuple[list[bool], list[bool], list[bool]]:
+    commit, scope, _, remask, _ = step.decision
+    back = [False] * commit.shape[1] if remask is None else remask[0].tolist()
+    return commit[0].tolist(), scope[0].tolist(), back
+
+
+def _layout(texts: Sequence[str]) -> list[Box]:
+    """A box for each token, in lines; a line break ends its line."""
+    boxes, column, line = [], 0, 0
+    for text in texts:
+        shown = text.rstrip("\n")
+        width = min(max(1, len(shown)), COLUMNS)
+        if column + width > COLUMNS:
+            column, line = 0, line + 1
+        boxes.append(Box(column, line, width))
+        column += width
+        if text.endswith("\n"):
+            column, line = 0, line + 1
+    return boxes
+
+
+def _card(
+    head: tuple[str, str],
+    looks: Sequence[Look],
+    boxes: Sequence[Box],
+    top: int,
+    moments: _Moments,
+) -> tuple[str, int]:
+    """A decode with what is said of it above; and how high it is."""
+    high = HIGH * (boxes[-1].line + 1 if boxes else 1) + 38
+    width = round(2 * LEFT + WIDE * COLUMNS)
+    room = COLUMNS - len(head[1]) - 2
+    title = head[0] if len(head[0]) <= room else f"{head[0][: room - 1]}…"
+    parts = [
+        f"<g transform='translate(6 {top})'>"
+        f"<rect class='c' width='{width}' height='{high}' rx='6'/>"
+        f"<text class='h' x='{LEFT}' y='20'>{escape(title)}</text>"
+        f"<text class='n' x='{width - LEFT}' y='20' text-anchor='end'>{head[1]}</text>"
+    ]
+    parts += [_box("m", box) for box in boxes]
+    for look in sorted(looks, key=lambda one: one.begin):
+        parts.append(_drawn(look, boxes[look.place], moments.name))
+    return "\n".join([*parts, "</g>\n"]), high
+
+
+def _box(kind: str, box: Box, more: str = "") -> str:
+    x, y = LEFT + WIDE * box.column, 30 + HIGH * box.line
+    return (
+        f"<rect class='{kind}{more}' x='{x:.1f}' y='{y}' "
+        f"width='{WIDE * box.width - 1:.1f}' height='{HIGH - 3}' rx='2'/>"
+    )
+
+
+def _drawn(look: Look, box: Box, name: Callable[[int, int | None], str]) -> str:
+    span = name(look.begin, look.end)
+    passing = " g" if look.end is not None else ""  # not there in the end
+    if look.kind == "f":
+        return _box("f", box, f" {span}{passing}")
+    text = look.text.rstrip("\n")[: box.width] or " "
+    x, y = LEFT + WIDE * box.column, 30 + HIGH * box.line + 14
+    shade = "" if look.kind == "end" else _box(look.kind, box)
+    faint = " class='end'" if look.kind == "end" else ""
+    return (
+        f"<g class='{span}{passing}'>{shade}<text x='{x:.1f}' y='{y}' xml:space='preserve'"
+        f" textLength='{WIDE * len(text):.1f}'{faint}>{escape(text)}</text></g>"
+    )
