@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from wavefront.figures.marks import hatch, key
+from wavefront.figures.marks import key
 from wavefront.figures.picture import picture
 from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
 
@@ -48,7 +48,7 @@ def key_of(figure: Figure, style: Style, specs: Sequence[str], *, visible: str =
     """The strategies of bars, and what the mark means."""
     worn = looks(specs, style)
     entries = {
-        worn[one].label: Patch(facecolor=worn[one].colour, hatch=hatch(worn[one])) for one in specs
+        worn[one].label: Patch(facecolor=worn[one].colour, hatch=worn[one].hatch) for one in specs
     }
     if visible:
         line = Line2D([], [], linestyle="", marker="_", markersize=7, markeredgewidth=1.2)
@@ -72,7 +72,7 @@ def draw_bars(
             0.86 * width,
             color=look.colour,
             zorder=2,
-            hatch=hatch(look),
+            hatch=look.hatch,
         )
         if bar.high > bar.low:
             panel.vlines(

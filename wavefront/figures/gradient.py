@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.figures.marks import Line, beside, curve, hatch, key
+from wavefront.figures.marks import Line, beside, curve, key
 from wavefront.figures.picture import picture
 from wavefront.figures.style import TWO_COLUMNS, Style, looks
 from wavefront.measures.gradient import Containment
@@ -75,7 +75,7 @@ def _draw_containment(
                 2 * half,
                 color=worn[spec].colour,
                 zorder=2,
-                hatch=hatch(worn[spec]),
+                hatch=worn[spec].hatch,
             )
             panel.hlines(
                 100 * found[name].chance,

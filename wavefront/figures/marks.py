@@ -104,8 +104,3 @@ def _columns(labels: Sequence[str], room: float) -> int:
         if sum(4.1 * max(map(len, part)) + 34 for part in parts) <= room:
             return columns
     return 1
-
-
-def hatch(look: Look) -> str | None:
-    """What tells two bars of one colour apart."""
-    return "//////" if look.hollow else None

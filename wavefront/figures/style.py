@@ -28,7 +28,9 @@ _WORN = {
     "tbd": ("orange", "h"),
 }
 _SPARE = (("sky", "p"), ("purple", "*"), ("orange", "d"), ("grey", "H"))
-_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+# Of one kind, in the order in which they come: lines, and what fills a bar.
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (3, 1, 1, 1, 1, 1)))
+_HATCHES = (None, "//////", "......", "xxxxxx", "------")
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class Look(NamedTuple):
     mark: str
     dash: Any
     hollow: bool
+    hatch: str | None = None
 
 
 def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
@@ -154,7 +157,8 @@ def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
         spare = _SPARE[strangers.index(one) % len(_SPARE)] if one in strangers else None
         hue, mark = spare or _WORN[one]
         dash = _DASHES[before % len(_DASHES)]
-        found[spec] = Look(label(spec, specs), style.hues[hue], mark, dash, before > 0)
+        fill = _HATCHES[before % len(_HATCHES)]
+        found[spec] = Look(label(spec, specs), style.hues[hue], mark, dash, before > 0, fill)
     return found
 
 
