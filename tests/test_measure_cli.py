@@ -148,6 +148,14 @@ def test_items_are_held_out_fixed_by_the_seed_and_fit(lm, monkeypatch) -> None:
         Bench(lm=lm, items=1, length=8).draw("gsm")
 
 
+def test_what_a_later_task_cannot_hold_is_said_before_anything_is_decoded(lm, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(Bench, "decode", lambda *args, **options: pytest.fail("decoded"))
+    tasks = ("boolean_expressions", "multistep_arithmetic_two")
+    with pytest.raises(OptionError, match="multistep_arithmetic_two have answers that fit 24"):
+        studies.find("mhco").run(Bench(lm=lm, tasks=tasks, items=2, length=24))
+
+
 def test_intervals_are_over_items_and_in_pairs() -> None:
     top, bottom = torch.tensor([1, 3, 0, 4]), torch.tensor([4, 4, 4, 4])
     found = ratio(top, bottom, scale=100)

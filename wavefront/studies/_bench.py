@@ -105,9 +105,14 @@ class Bench:
         for _ in range(DRAWS * wanted):
             yield task.sample(random, split="held-out", style=self.style)
 
-    def expect(self, parts: int) -> None:
-        """Say how many parts, each about a batch under a strategy, the study has."""
+    def expect(self, parts: int, count: int | None = None) -> None:
+        """Say how many parts, each about a batch under a strategy, the study has.
+
+        Later tasks are drawn from once, so that what does not fit is said before hours are spent.
+        """
         self._parts, self._done = max(1, parts), 0
+        for name in self.tasks[1:]:
+            self.draw(name, count)
 
     def batches(self, count: int | None = None) -> int:
         """How many batches the items of a task make."""

@@ -23,7 +23,7 @@ def run(bench: Bench) -> Findings:
     """Decode one item and take snapshots."""
     name = bench.tasks[0]
     samples = bench.draw(name, 1)
-    bench.expect(len(bench.schedules))
+    bench.expect(len(bench.schedules), count=1)
     made = {spec: bench.decode(name, samples, spec) for spec in bench.schedules}
     traces = {spec: one.traces[0] for spec, one in made.items()}
     longest = max(map(len, traces.values()))

@@ -22,7 +22,7 @@ def run(bench: Bench) -> Findings:
     """Decode one item under every strategy and draw it."""
     name = bench.tasks[0]
     samples = bench.draw(name, 1)
-    bench.expect(len(bench.schedules))
+    bench.expect(len(bench.schedules), count=1)
     traces, rows, numbers = {}, [], {}
     for spec in bench.schedules:
         made = bench.decode(name, samples, spec)
