@@ -4,7 +4,7 @@
     python runs/experiments.py schedules parity    # some of them
     python runs/experiments.py main -- --items 200 --device cuda
 
-Answers stay in scratch/experiments; docs/results/NAME gets summary.md and the light figures.
+Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the light figures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def page(name: str, more: list[str]) -> bool:
         return False
     target = RESULTS / name
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / home / "summary.md", target)
+    for file in ("summary.md", "numbers.json"):
+        shutil.copy(ROOT / home / file, target)
     for item in run.read(ROOT / home).figures:
         stem = Path(item.file).stem
         for kind in run.KINDS:
