@@ -4,7 +4,8 @@
     python runs/experiments.py schedules parity    # some of them
     python runs/experiments.py main -- --items 200 --device cuda
 
-Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the light figures.
+Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the
+light figures.
 """
 
 from __future__ import annotations
