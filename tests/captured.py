@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront.graph import copied, leaves, mapped, write
+from wavefront.graph import copied, leaves, step_in_place, write
 
 
 class Static:
-    """What captured graphs do, on the CPU: trees of their own, overwritten at every step's end."""
+    """What captured graphs do, on the CPU: trees of their own, overwritten at every step's end.
+
+    The tree is overwritten by the graphs' own code, in their order: a step whose tree after it is
+    partly the tree before it comes out as it does on the device.
+    """
 
     def __init__(self) -> None:
         self.trees: dict[Any, Any] = {}
@@ -19,8 +23,4 @@ class Static:
             self.trees[key, shape] = copied(tree)
         static = self.trees[key, shape]
         write(static, tree)
-        after, out = step(static)
-        mine = {leaf.data_ptr() for leaf in leaves(static)}
-        out = mapped(out, lambda t: t.clone() if t.data_ptr() in mine else t)
-        write(static, copied(after))
-        return static, copied(out)
+        return static, copied(step_in_place(step, static))

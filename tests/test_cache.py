@@ -7,12 +7,15 @@ import torch
 from captured import Static
 
 import wavefront
+import wavefront.cached
+import wavefront.engine
+import wavefront.window
 from wavefront import spec
 from wavefront.cached import Cached
 from wavefront.decoding import Decoding, begin
 from wavefront.engine import advance, decode
 from wavefront.errors import OptionError
-from wavefront.graph import graphed
+from wavefront.graph import graphed, write
 from wavefront.models.toy import toy
 from wavefront.rows import start
 from wavefront.stepper import FEWEST, KEPT, Steppers
@@ -141,6 +144,38 @@ def test_a_step_may_overwrite_its_own_input(schedule):
             assert torch.equal(one.decision.commit, two.decision.commit)
             assert torch.equal(one.canvas.tokens, two.canvas.tokens)
             assert torch.equal(one.view.masked, two.view.masked)
+
+
+KEPT_CASES = (
+    ("left_to_right", "dual(refresh=6)"),
+    pytest.param("block(size=4)", "prefix(refresh=6)", marks=pytest.mark.slow),
+    pytest.param("wavefront", "dual(refresh=6)", marks=pytest.mark.slow),
+    pytest.param("wavefront", "wave(refresh=4, size=20, near=2)", marks=pytest.mark.slow),
+)
+
+
+@pytest.mark.parametrize(("schedule", "cache"), KEPT_CASES)
+def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, monkeypatch):
+    """The tokens and the step a full step began with, also where it overwrites its own tree.
+
+    Stored as they are after it, what it commits counts as computed, and is never computed.
+    """
+    for module in (wavefront.engine, wavefront.cached, wavefront.window):
+        monkeypatch.setattr(module, "lateness", lambda canvas: 1)  # as on the device
+    model = toy(family=family, dtype="float64")
+    steppers = Steppers(model, graphs=Static)
+    options = {"max_new_tokens": 24, "schedule": schedule, "cache": cache}
+    eager = begin(model, PROMPTS, options).drain().answers()
+    for _ in range(2):  # made, then used again
+        assert begin(model, PROMPTS, options, steppers=steppers).drain().answers() == eager
+
+
+def test_a_tree_may_hold_parts_of_the_tree_it_overwrites():
+    static = (torch.tensor([1, 2]), torch.tensor([3, 4]), torch.tensor([[5, 6], [7, 8]]))
+    write(static, (static[1], static[0], static[2].flip(0)))
+    assert [leaf.tolist() for leaf in static] == [[3, 4], [1, 2], [[7, 8], [5, 6]]]
+    write(static, (static[2][:, 1], static[1], static[2] * 0))  # a part of what is overwritten
+    assert [leaf.tolist() for leaf in static] == [[8, 6], [1, 2], [[0, 0], [0, 0]]]
 
 
 def test_options_and_errors():

@@ -58,16 +58,22 @@ class _Graph:
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            after, out = step(self._static)
-            # What is handed out may be the static tree itself, as it was before the step.
-            mine = {leaf.data_ptr() for leaf in leaves(self._static)}
-            self._out = mapped(out, lambda t: t.clone() if t.data_ptr() in mine else t)
-            write(self._static, after)
+            self._out = step_in_place(step, self._static)
 
     def __call__(self, tree: Any) -> tuple[Any, Any]:
         write(self._static, tree)
         self._graph.replay()
         return self._static, copied(self._out)
+
+
+def step_in_place(step: Pure, static: Any) -> Any:
+    """Make a step of the tree `static`, overwrite it with the tree after it: what is handed out."""
+    after, out = step(static)
+    # What is handed out may be the static tree itself, as it was before the step.
+    mine = memory(static)
+    out = mapped(out, lambda t: t.clone() if place(t) in mine else t)
+    write(static, after)
+    return out
 
 
 def graphed(call: Call) -> Advance:
@@ -112,7 +118,24 @@ def copied(tree: Any) -> Any:
 
 
 def write(static: Any, tree: Any) -> None:
-    """Overwrite the tensors of `static`; those that are the same already are left alone."""
-    for old, new in zip(leaves(static), leaves(tree), strict=True):
-        if old.data_ptr() != new.data_ptr():
-            old.copy_(new)
+    """Overwrite the tensors of `static`; those that are the same already are left alone.
+
+    What a tree says may stand elsewhere in `static`: a full step stores the tokens and the step
+    that it began with. So that is saved before anything is overwritten.
+    """
+    mine = memory(static)
+    pairs = zip(leaves(static), leaves(tree), strict=True)
+    moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
+    saved = [(old, new.clone() if place(new) in mine else new) for old, new in moved]
+    for old, new in saved:
+        old.copy_(new)
+
+
+def memory(tree: Any) -> set[int]:
+    """Where the tensors of a tree lie."""
+    return {place(leaf) for leaf in leaves(tree)}
+
+
+def place(tensor: Tensor) -> int:
+    """Where a tensor lies; a part of another lies where that does."""
+    return tensor.untyped_storage().data_ptr()
