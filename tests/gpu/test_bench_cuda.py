@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 
@@ -54,7 +55,6 @@ def test_the_loops_give_the_same_tokens_as_on_the_cpu():
 
 
 if __name__ == "__main__":
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            test()
-            print(f"ok  {name}", flush=True)
+    import script
+
+    sys.exit(script.run(globals()))
