@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront.graph import copied, leaves, step_in_place, write
+from wavefront.graph import Frame, leaves
 
 
 class Static:
-    """What captured graphs do, on the CPU: trees of their own, overwritten at every step's end.
-
-    The tree is overwritten by the graphs' own code, in their order: a step whose tree after it is
-    partly the tree before it comes out as it does on the device.
-    """
+    """What captured graphs do, on the CPU: a frame a key, overwritten at every step's end."""
 
     def __init__(self) -> None:
-        self.trees: dict[Any, Any] = {}
+        self.frames: dict[Any, Frame] = {}
 
     def __call__(self, key, step, tree):
         shape = tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
-        if (key, shape) not in self.trees:
-            self.trees[key, shape] = copied(tree)
-        static = self.trees[key, shape]
-        write(static, tree)
-        return static, copied(step_in_place(step, static))
+        frame = self.frames.setdefault((key, shape), Frame(tree))
+        frame.load(tree)
+        frame.make(step)
+        return frame.tree, frame.shown()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from captured import Static
@@ -15,7 +17,7 @@ from wavefront.cached import Cached
 from wavefront.decoding import Decoding, begin
 from wavefront.engine import advance, decode
 from wavefront.errors import OptionError
-from wavefront.graph import graphed, write
+from wavefront.graph import Form, Frame, graphed, leaves
 from wavefront.models.toy import toy
 from wavefront.rows import start
 from wavefront.stepper import FEWEST, KEPT, Steppers
@@ -170,12 +172,37 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, m
         assert begin(model, PROMPTS, options, steppers=steppers).drain().answers() == eager
 
 
-def test_a_tree_may_hold_parts_of_the_tree_it_overwrites():
-    static = (torch.tensor([1, 2]), torch.tensor([3, 4]), torch.tensor([[5, 6], [7, 8]]))
-    write(static, (static[1], static[0], static[2].flip(0)))
-    assert [leaf.tolist() for leaf in static] == [[3, 4], [1, 2], [[7, 8], [5, 6]]]
-    write(static, (static[2][:, 1], static[1], static[2] * 0))  # a part of what is overwritten
-    assert [leaf.tolist() for leaf in static] == [[8, 6], [1, 2], [[0, 0], [0, 0]]]
+def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
+    class Pair(NamedTuple):
+        one: torch.Tensor
+        two: torch.Tensor
+
+    tree = (Pair(torch.tensor([1, 2]), torch.tensor([3, 4])), [torch.tensor([[5, 6], [7, 8]])], 9)
+    sure = torch.tensor([True, False, True])
+    frame = Frame((*tree, sure))
+
+    def step(tree):
+        pair, (board,), count, sure = tree
+        after = (Pair(board[:, 1], pair.one), [board.flip(0)], count, ~sure)
+        return after, (pair.two, sure, None, board[0, 0], count)
+
+    frame.make(step)
+    shown = frame.shown()
+    assert frame.tree[0].one.tolist() == [6, 8]
+    assert frame.tree[0].two.tolist() == [1, 2]
+    assert frame.tree[1][0].tolist() == [[7, 8], [5, 6]]
+    assert frame.tree[2:3] == (9,)
+    assert frame.tree[3].tolist() == [False, True, False]
+    said = [3, 4], [True, False, True], 5
+    assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
+    assert (shown[2], shown[4]) == (None, 9)
+    frame.load(frame.tree)
+    frame.make(step)  # from where it stands; what was handed out before stays
+    assert frame.tree[0].one.tolist() == [8, 6]
+    assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
+    frame.load((*tree, sure))
+    assert frame.tree[0].one.tolist() == [1, 2]
+    assert all(leaf.storage_offset() % Form.ALIGNED == 0 for leaf in leaves(frame.tree))
 
 
 def test_options_and_errors():

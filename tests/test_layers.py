@@ -10,7 +10,7 @@ import wavefront
 ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
-    "errors", "raystart", "source", "masks", "canvas", "noise", "quota", "spec",
+    "errors", "raystart", "source", "fuse", "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "window", "cached", "narrow",

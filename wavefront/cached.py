@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
-from wavefront.engine import Flags, Glance, computed, finish, forward, lateness, read_first
+from wavefront.engine import Aim, Flags, Glance, aimed, computed, finish, forward, lateness
+from wavefront.fuse import fused
 from wavefront.graph import Call, eagerly
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
-from wavefront.window import Span, choose_window, inside, needed
+from wavefront.window import Span, choose_window, inside, narrowed, needed
 
 
 class Cached:
@@ -61,15 +62,11 @@ class Cached:
         def step(tree: tuple[Rows, Stored]) -> tuple[Any, Any]:
             fixed = (width, padded, self.kv)
             if full:
-                made = full_step(model, config, tree[0], *fixed, sight)
+                made = full_step(model, config, tree[0], *fixed, self.policy, sight)
             else:
                 made = window_step(model, config, *tree, *fixed, self.policy, size)
-            stale = (
-                made.flags.held
-                | (self.policy.stale(made.sure, made.stored) & ~made.rows.done).any()
-            )
             need = needed(config, made.rows) if self._span else None
-            return (made.rows, made.stored), (made.steps, made.flags, stale, need)
+            return (made.rows, made.stored), (made.steps, made.flags, made.stale, need)
 
         key = (config, width, padded, full, sight if full else size)
         (rows, self.stored), (steps, flags, stale, need) = self._call(key, step, (rows, stored))
@@ -98,30 +95,30 @@ class Made(NamedTuple):
 
     rows: Rows
     stored: Stored
-    sure: Tensor  # (B,) float32: the mean probability of what was read
+    stale: Tensor  # scalar bool: some row wants a full forward before its time
     steps: Sequence[Step]
     flags: Flags
 
 
 def full_step(
-    model: Model, config: Config, rows: Rows, width: int, padded: bool, kv: KV, size: int
+    model: Model,
+    config: Config,
+    rows: Rows,
+    width: int,
+    padded: bool,
+    kv: KV,
+    policy: Cache,
+    size: int,
 ) -> Made:
     """Every place is computed and stored; or `size` places, which hold all that is in sight."""
-    tokens, wanted = rows.canvas.tokens, reach(config, rows)
-    overflow = wanted.sum(-1) > width
-    if size < tokens.shape[1]:
-        within = inside(config, rows, wanted)
-        window = choose_window(wanted, within, torch.zeros_like(wanted), size)
-        at, held = window[:, :width], within.sum(-1) > size
-        # What was not computed is of no token, so it is new when it comes in sight.
-        known = torch.full_like(tokens, -1).scatter(-1, window, tokens.gather(-1, window))
+    length = rows.canvas.tokens.shape[1]
+    if size < length:
+        aim = narrowed(model, config, rows, width, size)
     else:
-        window, at, held, known = None, read_first(wanted, width), None, tokens
-    states = forward(model, config, rows, at, padded, window=window, kv=kv)
-    cost = computed(config, rows.canvas) * size // tokens.shape[1]
-    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost, held)
-    sure = sureness(after.stats.logp, wanted)
-    return Made(after, Stored(known, rows.step, sure), sure, steps, flags)
+        aim = aimed(model, config, rows, width)
+    states = forward(model, config, rows, aim.at, padded, window=aim.window, kv=kv)
+    cost = computed(config, rows.canvas) * size // length
+    return judged(model, config, rows, aim, states, cost, policy, None)
 
 
 def window_step(
@@ -136,14 +133,49 @@ def window_step(
     size: int,
 ) -> Made:
     """`size` places are computed, of which the first `width` can be read."""
-    tokens, wanted = rows.canvas.tokens, reach(config, rows)
-    changed = (tokens != stored.tokens) & inside(config, rows, wanted)
+    aim = windowed(model, config, rows, stored, width, policy, size)
+    states = forward(model, config, rows, aim.at, padded, window=aim.window, kv=kv)
+    cost = computed(config, rows.canvas) * size // rows.canvas.tokens.shape[1]
+    return judged(model, config, rows, aim, states, cost, policy, stored)
+
+
+@fused
+def windowed(
+    model: Model,
+    config: Config,
+    rows: Rows,
+    stored: Stored,
+    width: int,
+    policy: Cache,
+    size: int,
+) -> Aim:
+    """What a step against the stored keys and values reads and computes."""
+    wanted = reach(config, rows)
+    changed = (rows.canvas.tokens != stored.tokens) & inside(config, rows, wanted)
     window = choose_window(wanted, changed, policy.ask(rows, wanted, stored), size)
-    states = forward(model, config, rows, window[:, :width], padded, window=window, kv=kv)
-    stored = stored._replace(tokens=stored.tokens.scatter(-1, window, tokens.gather(-1, window)))
     # A row that needs more than the window holds stands still; the next full step takes it.
     overflow, held = wanted.sum(-1) > width, (wanted | changed).sum(-1) > size
-    cost = computed(config, rows.canvas) * size // tokens.shape[1]
-    at = window[:, :width]
-    after, steps, flags = finish(model, config, rows, at, wanted, states, overflow, cost, held)
-    return Made(after, stored, sureness(after.stats.logp, wanted), steps, flags)
+    return Aim(wanted, window[:, :width], overflow, window, held)
+
+
+@fused
+def judged(
+    model: Model,
+    config: Config,
+    rows: Rows,
+    aim: Aim,
+    states: Tensor,
+    cost: int,
+    policy: Cache,
+    stored: Stored | None,
+) -> Made:
+    """`finish`, and what the cache keeps of the step; `stored` None: all of it was made anew."""
+    after, steps, flags = finish(model, config, rows, aim, states, cost)
+    tokens, sure = rows.canvas.tokens, sureness(after.stats.logp, aim.wanted)
+    if aim.window is not None:
+        # What was never computed is of no token, so it is new when it comes in sight.
+        old = torch.full_like(tokens, -1) if stored is None else stored.tokens
+        tokens = old.scatter(-1, aim.window, tokens.gather(-1, aim.window))
+    kept = Stored(tokens, rows.step, sure) if stored is None else stored._replace(tokens=tokens)
+    stale = flags.held | (policy.stale(sure, kept) & ~after.done).any()
+    return Made(after, kept, stale, steps, flags)

@@ -18,6 +18,8 @@ from torch import Tensor
 from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
+from wavefront.fuse import fused
+from wavefront.masks import ordered
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
@@ -42,33 +44,42 @@ def advance(
     model: Model, config: Config, rows: Rows, width: int, padded: bool
 ) -> tuple[Rows, Sequence[Step], Flags]:
     """One step of every row, reading at most `width` places of each. Pure."""
+    aim = aimed(model, config, rows, width)
+    states = forward(model, config, rows, aim.at, padded)
+    return finish(model, config, rows, aim, states, computed(config, rows.canvas))
+
+
+class Aim(NamedTuple):
+    """Which places a step is to read, and which to compute."""
+
+    wanted: Tensor  # (B, L) bool
+    at: Tensor  # (B, width) long: the places read, those wanted first
+    overflow: Tensor  # (B,) bool: more is wanted than is read, so the step is void
+    window: Tensor | None = None  # (B, S) long: the places computed; None: all
+    held: Tensor | None = None  # (B,) bool: what must be computed is more than is: void too
+
+
+@fused
+def aimed(model: Model, config: Config, rows: Rows, width: int) -> Aim:
+    """A step that computes every place."""
     wanted = reach(config, rows)
-    at = read_first(wanted, width)
-    states = forward(model, config, rows, at, padded)
-    cost = computed(config, rows.canvas)
-    return finish(model, config, rows, at, wanted, states, wanted.sum(-1) > width, cost)
+    return Aim(wanted, read_first(wanted, width), wanted.sum(-1) > width)
 
 
 def read_first(wanted: Tensor, width: int) -> Tensor:
     """(B, width) long: the places wanted, by position; what follows them only fills the width."""
-    return (~wanted).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
+    return ordered((~wanted).to(torch.uint8), width)
 
 
+@fused
 def finish(
-    model: Model,
-    config: Config,
-    rows: Rows,
-    at: Tensor,
-    wanted: Tensor,
-    states: Tensor,
-    overflow: Tensor,
-    cost: int,
-    held: Tensor | None = None,
+    model: Model, config: Config, rows: Rows, aim: Aim, states: Tensor, cost: int
 ) -> tuple[Rows, Sequence[Step], Flags]:
-    """What follows a forward that gave the `states` of the places `at`: read, decide, write."""
-    held = torch.zeros_like(overflow) if held is None else held
+    """What follows a forward that gave the `states` of the places read: read, decide, write."""
+    at, overflow = aim.at, aim.overflow
+    held = torch.zeros_like(overflow) if aim.held is None else aim.held
     reading = read_places(model, config, rows, at, states)
-    bad = (reading.bad & wanted.gather(-1, at)).any(-1)
+    bad = (reading.bad & aim.wanted.gather(-1, at)).any(-1)
     rows = remember(config, rows, at, reading)
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow | held)
     others = alternatives(at, reading, rows.canvas)
@@ -120,10 +131,13 @@ def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Te
         blind = model.head(flat[1, chunk])
         return blind + (config.cfg_scale + 1) * (seen - blind)
 
-    slot = rows.canvas.slot.gather(-1, at)
+    keys = None
+    if config.sampling.temperature > 0:
+        slot = rows.canvas.slot.gather(-1, at)
+        keys = noise.key(rows.seed, rows.step, slot, noise.TOKEN)
     return read(
         logits_of,
-        noise.key(rows.seed, rows.step, slot, noise.TOKEN),
+        keys,
         rows.canvas.tokens.gather(-1, at),
         vocab_size=model.vocab_size,
         mask_id=model.mask_id,
@@ -136,8 +150,7 @@ def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Te
 def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     """Rows with the reading written at `at`, and the scores that follow from it."""
     fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.own)
-    slot = rows.canvas.slot.gather(-1, at)
-    score = scored(config, rows, slot, fresh)
+    score = scored(config, rows, rows.canvas.slot.gather(-1, at), fresh)
     if config.priority == "entropy":
         # Sure of the mask token is not sure of anything that could be written.
         score = score.masked_fill(reading.reluctant, float("-inf"))

@@ -1,7 +1,7 @@
 """Graphs: a step recorded once on the device and replayed, one launch in place of a thousand.
 
 A step is a pure function of a tree of tensors (`Rows`, and what a cache stored), has no shape that
-depends on data and never waits, so it can be captured as it stands. This file owns static copies of
+depends on data and never waits, so it can be captured as it stands. This file owns a static copy of
 that tree: it is the only one that overwrites the state of a decode, at the end of the captured
 region. What a consumer receives is copied out, because the next replay overwrites it.
 """
@@ -46,34 +46,96 @@ class Graphs:
 
 
 class _Graph:
-    """One captured step, its static tree and what it hands out."""
+    """One captured step, and the frame it works in."""
 
     def __init__(self, step: Pure, tree: Any, pool: Any) -> None:
-        self._static = copied(tree)
+        self._frame = Frame(tree)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
-                step(self._static)
+                step(self._frame.tree)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self._out = step_in_place(step, self._static)
+            self._frame.make(step)
 
     def __call__(self, tree: Any) -> tuple[Any, Any]:
-        write(self._static, tree)
+        self._frame.load(tree)
         self._graph.replay()
-        return self._static, copied(self._out)
+        return self._frame.tree, self._frame.shown()
 
 
-def step_in_place(step: Pure, static: Any) -> Any:
-    """Make a step of the tree `static`, overwrite it with the tree after it: what is handed out."""
-    after, out = step(static)
-    # What is handed out may be the static tree itself, as it was before the step.
-    mine = memory(static)
-    out = mapped(out, lambda t: t.clone() if place(t) in mine else t)
-    write(static, after)
-    return out
+class Frame:
+    """A tree in memory of its own, which a step overwrites with the tree after it.
+
+    The memory is one tensor a dtype: a step writes a few of them and not a tree of thirty, each
+    with its launch. What a step says may stand elsewhere in the tree it overwrites (a full step
+    stores the tokens it began with), so all of it is put together before anything is overwritten.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self._form = Form(tree)
+        self._memory = self._form.pack(tree)
+        self.tree = self._form.unpack(self._memory)
+        self._shown: tuple[Form, list[Tensor]] | None = None
+
+    def load(self, tree: Any) -> None:
+        """Go on from another tree; from its own, nothing is to be done."""
+        pairs = zip(leaves(self.tree), leaves(tree), strict=True)
+        if any(mine.data_ptr() != other.data_ptr() for mine, other in pairs):
+            self._overwrite(self._form.pack(tree))
+
+    def make(self, step: Pure) -> None:
+        """The step itself, and what it hands out put aside."""
+        after, out = step(self.tree)
+        form, fresh = Form(out), self._form.pack(after)
+        self._shown = form, form.pack(out)
+        self._overwrite(fresh)
+
+    def shown(self) -> Any:
+        """What the last step handed out, in memory that the next one leaves alone."""
+        assert self._shown is not None
+        form, memory = self._shown
+        return form.unpack([part.clone() for part in memory])
+
+    def _overwrite(self, fresh: Sequence[Tensor]) -> None:
+        for old, new in zip(self._memory, fresh, strict=True):
+            old.copy_(new)
+
+
+class Form:
+    """How the tensors of a tree lie in one tensor a dtype, each at a multiple of ALIGNED."""
+
+    ALIGNED = 16  # elements: compiled code reads faster where a tensor begins at a whole address
+
+    def __init__(self, tree: Any) -> None:
+        self._like = mapped(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
+        self._kinds = [(leaf.dtype, leaf.shape) for leaf in leaves(tree)]
+        self._dtypes = list(dict.fromkeys(dtype for dtype, _ in self._kinds))
+
+    def pack(self, tree: Any) -> list[Tensor]:
+        """The tensors of a tree of this form, a copy of each."""
+        parts: dict[torch.dtype, list[Tensor]] = {dtype: [] for dtype in self._dtypes}
+        for leaf, (dtype, _) in zip(leaves(tree), self._kinds, strict=True):
+            flat = leaf.to(dtype).reshape(-1)
+            parts[dtype].append(flat)
+            if gap := -len(flat) % self.ALIGNED:
+                parts[dtype].append(flat[:1].expand(gap))  # anything: nobody reads it
+        return [torch.cat(flats) for flats in parts.values()]
+
+    def unpack(self, memory: Sequence[Tensor]) -> Any:
+        """The tree, its tensors parts of `memory`."""
+        flats, starts = dict(zip(self._dtypes, memory, strict=True)), dict.fromkeys(self._dtypes, 0)
+        kinds = iter(self._kinds)
+
+        def part(_: Tensor) -> Tensor:
+            dtype, shape = next(kinds)
+            start, size = starts[dtype], shape.numel()
+            starts[dtype] += size + -size % self.ALIGNED
+            return flats[dtype][start : start + size].view(shape)
+
+        return mapped(self._like, part)
 
 
 def graphed(call: Call) -> Advance:
@@ -111,31 +173,3 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
         parts = [mapped(part, change) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
-
-
-def copied(tree: Any) -> Any:
-    return mapped(tree, Tensor.clone)
-
-
-def write(static: Any, tree: Any) -> None:
-    """Overwrite the tensors of `static`; those that are the same already are left alone.
-
-    What a tree says may stand elsewhere in `static`: a full step stores the tokens and the step
-    that it began with. So that is saved before anything is overwritten.
-    """
-    mine = memory(static)
-    pairs = zip(leaves(static), leaves(tree), strict=True)
-    moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
-    saved = [(old, new.clone() if place(new) in mine else new) for old, new in moved]
-    for old, new in saved:
-        old.copy_(new)
-
-
-def memory(tree: Any) -> set[int]:
-    """Where the tensors of a tree lie."""
-    return {place(leaf) for leaf in leaves(tree)}
-
-
-def place(tensor: Tensor) -> int:
-    """Where a tensor lies; a part of another lies where that does."""
-    return tensor.untyped_storage().data_ptr()

@@ -15,13 +15,14 @@ from wavefront.decoding import Decoding, begin, check_ids, check_length, source
 from wavefront.errors import OptionError, PromptError
 from wavefront.files import locate
 from wavefront.fork import fork, resolve
+from wavefront.fuse import compile_model
 from wavefront.model import Model, load_model
 from wavefront.options import Options, Plan, plan, wants_trace
 from wavefront.rerun import Difference, again, difference
 from wavefront.rows import Step
 from wavefront.schedule import Schedule
 from wavefront.seats import Request, Seat
-from wavefront.stepper import Steppers, compile_blocks
+from wavefront.stepper import Steppers
 from wavefront.text import Tokenizer, infill_ids, prompt_ids
 from wavefront.trace import Trace
 
@@ -283,5 +284,5 @@ def load(
         tokenizer = Tokenizer.load(directory)  # first: a missing file is told before the wait
         model = load_model(directory, device=device, dtype=dtype)
     if compile:
-        compile_blocks(model)
+        compile_model(model)
     return LM(model, tokenizer, name=str(path), capture=capture)

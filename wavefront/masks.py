@@ -1,8 +1,9 @@
-"""Mask algebra on (B, L) boards: distance, density, rank, top, first.
+"""Mask algebra on (B, L) boards: distance, near, density, ordered, rank, top, first.
 
 Every choice of places in the project goes through `top`, because its order is exact: higher score
 first, equal scores to the smaller position, NaN and -inf last among the eligible. `topk` and
-`argmax` promise no order among ties, and confidences do saturate.
+`argmax` promise no order among ties, and confidences do saturate. Compiled, places are ordered by
+counting in place of sorting: the same order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ def positions(board: Tensor) -> Tensor:
 def distance(mask: Tensor) -> Tensor:
     """(B, L) long: steps to the nearest True of the row; at least FAR where there is none."""
     here = positions(mask)
+    if torch.compiler.is_compiling():  # one kernel, where two scans wait for each other
+        away = (here[:, None, :] - here[:, :, None]).abs()
+        return torch.where(mask[:, None, :], away, FAR).amin(-1)
     left = torch.where(mask, here, -FAR).cummax(-1).values
     right = torch.where(mask, here, 2 * FAR).flip(-1).cummin(-1).values.flip(-1)
     return torch.minimum(here - left, right - here)
@@ -42,13 +46,58 @@ def density(mask: Tensor, sigma: float) -> Tensor:
     return share.clamp(1e-30, 1.0)
 
 
-def rank(scores: Tensor, among: Tensor) -> Tensor:
-    """(B, L) long: 0 = best of `among`; FAR outside it."""
+def near(mask: Tensor, radius: int) -> Tensor:
+    """(B, L) bool: the places within `radius` of a True of the row."""
+    if torch.compiler.is_compiling():
+        return distance(mask) <= radius
+    radius = min(radius, mask.shape[-1])
+    # A True lies within the radius when it is counted between one end and the other.
+    counted = F.pad(mask, (radius + 1, radius)).cumsum(-1)
+    return counted[:, 2 * radius + 1 :] > counted[:, : -2 * radius - 1]
+
+
+def ordered(keys: Tensor, count: int) -> Tensor:
+    """(B, count) long: the places with the smallest keys, equal ones from the left."""
+    if torch.compiler.is_compiling():
+        here = positions(keys).expand(keys.shape)
+        place = _before(keys).sum(-1)
+        return torch.zeros_like(place).scatter(-1, place, here)[:, :count]
+    return keys.argsort(dim=-1, stable=True)[:, :count]
+
+
+def rank(scores: Tensor, among: Tensor, then: Tensor | None = None) -> Tensor:
+    """(B, L) long: 0 = best of `among`, after its last the best of `then`; FAR outside both."""
     # NaN would sort first; it and -inf share the last rank of the eligible.
-    clean = torch.where(scores.isnan(), float("-inf"), scores)
-    order = clean.argsort(dim=-1, descending=True, stable=True)
-    place = among.gather(-1, order).long().cumsum(-1) - 1
-    return torch.where(among, torch.zeros_like(place).scatter(-1, order, place), FAR)
+    clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+    if torch.compiler.is_compiling():
+        before = _before(-clean)
+        ranks = (before & among[:, None, :]).sum(-1)
+        late = None if then is None else (before & (then & ~among)[:, None, :]).sum(-1)
+    else:
+        order = clean.argsort(dim=-1, descending=True, stable=True)
+        ranks = _counted(among, order)
+        late = None if then is None else _counted(then & ~among, order)
+    if then is None or late is None:
+        return torch.where(among, ranks, FAR)
+    late = torch.where(then, late + among.sum(-1, keepdim=True), FAR)
+    return torch.where(among, ranks, late)
+
+
+def _counted(mask: Tensor, order: Tensor) -> Tensor:
+    """(B, L) long: how many True of `mask` come before each place, and are not it, in `order`."""
+    place = mask.gather(-1, order).cumsum(-1) - 1
+    return torch.empty_like(place).scatter_(-1, order, place)
+
+
+def _before(keys: Tensor) -> Tensor:
+    """(B, L, L) bool: [i, j] where j comes before i, by its key or, of equal ones, from the left.
+
+    Compiled, a sum over it is one kernel and it is never in memory; a sort would be several that
+    wait for each other. As it stands it would be memory, so only compiled code asks for it.
+    """
+    one, other = keys[:, :, None], keys[:, None, :]
+    here = positions(keys)
+    return (other < one) | ((other == one) & (here[:, None, :] < here[:, :, None]))
 
 
 def top(scores: Tensor, among: Tensor, k: int | Tensor) -> Tensor:
@@ -58,7 +107,7 @@ def top(scores: Tensor, among: Tensor, k: int | Tensor) -> Tensor:
 
 def first(mask: Tensor, n: int | Tensor) -> Tensor:
     """(B, L) bool: the n leftmost True per row."""
-    return mask & (mask.long().cumsum(-1) <= per_row(n))
+    return mask & (mask.cumsum(-1) <= per_row(n))
 
 
 def per_row(k: int | Tensor) -> int | Tensor:

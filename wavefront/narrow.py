@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from wavefront.engine import Flags, computed, finish, forward
 from wavefront.graph import Call, eagerly
 from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step, reach
-from wavefront.window import Span, choose_window, inside, needed
+from wavefront.rows import Config, Rows, Step
+from wavefront.window import Span, narrowed, needed
 
 
 class Narrow:
@@ -46,12 +44,7 @@ def narrow_step(
     model: Model, config: Config, rows: Rows, width: int, size: int
 ) -> tuple[Rows, Sequence[Step], Flags]:
     """One step that computes `size` places of every row and reads at most `width`. Pure."""
-    wanted = reach(config, rows)
-    within = inside(config, rows, wanted)
-    nothing = torch.zeros_like(wanted)
-    window = choose_window(wanted, within, nothing, size)  # what is read comes first
-    at = window[:, :width]
-    states = forward(model, config, rows, at, padded=True, window=window)
-    overflow, held = wanted.sum(-1) > width, within.sum(-1) > size
-    cost = computed(config, rows.canvas) * size // within.shape[1]
-    return finish(model, config, rows, at, wanted, states, overflow, cost, held)
+    aim = narrowed(model, config, rows, width, size)
+    states = forward(model, config, rows, aim.at, padded=True, window=aim.window)
+    cost = computed(config, rows.canvas) * size // rows.canvas.tokens.shape[1]
+    return finish(model, config, rows, aim, states, cost)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
 from wavefront.canvas import Canvas
-from wavefront.engine import finish, read_first
+from wavefront.engine import Aim, finish, read_first
 from wavefront.graph import leaves, mapped
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, reach, start
@@ -174,7 +174,7 @@ def _decide(
     after, parts = [], []
     for config, rows, wanted in zip(configs, groups, every, strict=True):
         mine = _member(rows)
-        made, (step,), _ = finish(model, config, rows, at, wanted, states[None], void, 0)
+        made, (step,), _ = finish(model, config, rows, Aim(wanted, at, void), states[None], 0)
         nothing = torch.zeros_like(step.canvas.masked)
         front = config.schedule.front(made.state)
         held = nothing if front is None else front & made.canvas.masked & ~made.done[:, None]

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavefront import noise
-from wavefront.canvas import is_any
 from wavefront.errors import OptionError, one_of, real, whole
 from wavefront.schedule import Stats
 
@@ -75,7 +74,7 @@ class Reading(NamedTuple):
 
 def read(
     logits_of: Callable[[slice], Tensor],
-    keys: Tensor,
+    keys: Tensor | None,
     own: Tensor,
     *,
     vocab_size: int,
@@ -85,17 +84,18 @@ def read(
     alternatives: int = 0,
 ) -> Reading:
     """Statistics of (B, Q) places. `logits_of(slice)` gives (n, V) of the places flattened;
-    `keys` (B, Q) int32 seed the draws; `own` (B, Q) are the tokens that stand there.
+    `keys` (B, Q) int32 seed the draws, and are None at temperature 0; `own` (B, Q) are the tokens
+    that stand there.
 
     The mask token is never proposed, but it keeps its share of the probability: a place where the
     model would rather not decide is a place of low confidence (and the published samplers agree).
     """
     size = max(1, _CHUNK // vocab_size)
     chunks = [slice(at, at + size) for at in range(0, own.numel(), size)]
-    flat_keys, flat_own = keys.flatten(), own.flatten()
+    seeds = [None if keys is None else keys.flatten()[c] for c in chunks]
     parts = [
-        _read(logits_of(c), flat_keys[c], flat_own[c], mask_id, sampling, needs, alternatives)
-        for c in chunks
+        _read(logits_of(c), seed, own.flatten()[c], mask_id, sampling, needs, alternatives)
+        for c, seed in zip(chunks, seeds, strict=True)
     ]
     columns = zip(*parts, strict=True)
     joined = (None if c[0] is None else torch.cat(c).unflatten(0, own.shape) for c in columns)
@@ -104,7 +104,7 @@ def read(
 
 def _read(
     logits: Tensor,
-    keys: Tensor,
+    keys: Tensor | None,
     own: Tensor,
     mask_id: int,
     sampling: Sampling,
@@ -112,7 +112,7 @@ def _read(
     alternatives: int,
 ) -> Reading:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    bad = ~logits.logsumexp(-1).isfinite()
+    bad = ~logits.amax(-1).isfinite()  # NaN wins every maximum
     if sampling.eos == "suppress-logit":
         logits = _without(logits, sampling.stop_ids[:1])
     drawn = _filtered(_without(logits, (mask_id,)), sampling)
@@ -147,13 +147,15 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _without(logits: Tensor, ids: tuple[int, ...]) -> Tensor:
-    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    return logits.masked_fill(is_any(vocabulary, ids), float("-inf"))
+    kept = logits.clone()
+    for one in ids:
+        kept[..., one] = float("-inf")
+    return kept
 
 
-def _draw(logits: Tensor, keys: Tensor, temperature: float) -> Tensor:
+def _draw(logits: Tensor, keys: Tensor | None, temperature: float) -> Tensor:
     """(n,) long. The smallest id wins among equal logits: argmax returns the first maximum."""
-    if temperature == 0:
+    if keys is None or temperature == 0:
         return logits.argmax(-1)
     return (logits + noise.gumbel(noise.over_tokens(keys, logits.shape[-1]))).argmax(-1)
 

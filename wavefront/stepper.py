@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 from wavefront.cached import Cached
@@ -77,9 +76,3 @@ class _Lent:
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool
     ) -> tuple[Rows, Sequence[Step], Flags]:
         return self._run(model, config, rows, width, padded)
-
-
-def compile_blocks(model: Any) -> None:
-    """Compile a model's blocks in place: slower to the first step, faster from the second on."""
-    for block in getattr(model, "blocks", ()):
-        block.compile(dynamic=True)  # one block's code serves all, at any shape

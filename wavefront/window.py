@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from wavefront.canvas import Canvas
-from wavefront.engine import Glance, lateness
-from wavefront.masks import distance
+from wavefront.engine import Aim, Glance, lateness
+from wavefront.fuse import fused
+from wavefront.masks import distance, ordered
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, reach
 
@@ -38,6 +39,16 @@ def inside(config: Config, rows: Rows, wanted: Tensor) -> Tensor:
 def needed(config: Config, rows: Rows) -> Tensor:
     """Scalar long: how many places the next step of these rows must compute, at most."""
     return inside(config, rows, reach(config, rows)).sum(-1).max()
+
+
+@fused
+def narrowed(model: Model, config: Config, rows: Rows, width: int, size: int) -> Aim:
+    """A step that computes `size` places of every row, which hold all that is in sight."""
+    wanted = reach(config, rows)
+    within = inside(config, rows, wanted)
+    window = choose_window(wanted, within, torch.zeros_like(wanted), size)  # what is read first
+    overflow, held = wanted.sum(-1) > width, within.sum(-1) > size
+    return Aim(wanted, window[:, :width], overflow, window, held)
 
 
 class Span:
@@ -76,4 +87,4 @@ def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> 
     order = torch.where(asked, order - length, order)
     order = torch.where(changed, order * 0 + length, order)
     order = torch.where(wanted, 0, order)
-    return order.argsort(dim=-1, stable=True)[:, :size]
+    return ordered(order, size)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wavefront.cache import Cache, Stored
 from wavefront.errors import real, whole
-from wavefront.masks import distance
+from wavefront.masks import near
 from wavefront.rows import Rows
 
 
@@ -37,7 +37,7 @@ class Wave(Cache):
 
     def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
         fresh = (rows.age >= 0) & (rows.age >= rows.step[:, None] - self.delay)
-        return fresh | ((distance(wanted) <= self.near) & rows.canvas.real)
+        return fresh | (near(wanted, self.near) & rows.canvas.real)
 
     def stale(self, sure: Tensor, stored: Stored) -> Tensor:
         return sure < self.drop * stored.sure

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wavefront.canvas import Canvas
 from wavefront.errors import WavefrontWarning, one_of, whole
-from wavefront.masks import distance, first, top
+from wavefront.masks import first, near, top
 from wavefront.schedule import Clock, Decision, Schedule, Take, View
 from wavefront.takes.quota import Quota
 
@@ -44,23 +44,22 @@ class Wavefront(Schedule):
     def step(self, view: View, state: Tensor) -> Decision:
         front = state
         commit = self.take(view, front, view.masked)  # select; the reserve when |W| < k_t
-        near = self._near(view.known, front, commit)
-        grown = view.masked & ~commit & near  # expand
+        grown = view.masked & ~commit & self._near(view.known, front, commit)  # expand
         kept = top(view.score, grown, self.size)  # prune, by the scores from before the commit
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
         return Decision(commit, scope=front, state=torch.where(moved, kept, front))
 
     def _near(self, known: Tensor, front: Tensor, commit: Tensor) -> Tensor:
         if self.grow == "rebuild":
-            return distance(known | commit) <= self.radius  # around all of C_t
-        return front | (distance(commit) <= self.radius)  # around what is new, plus what is left
+            return near(known | commit, self.radius)  # around all of C_t
+        return front | near(commit, self.radius)  # around what is new, plus what is left
 
     def reach(self, canvas: Canvas, state: Tensor, clock: Clock) -> Tensor:
         # Whatever is committed lies on the front, so the next front lies within R of it. Only when
         # the front is shorter than the quota can any masked place be chosen.
-        near = canvas.masked & self._near(canvas.known, state, state)
+        around = canvas.masked & self._near(canvas.known, state, state)
         short = state.sum(-1) < self.take.least(clock)
-        return torch.where(short[:, None], canvas.masked, state | near)
+        return torch.where(short[:, None], canvas.masked, state | around)
 
     def front(self, state: Tensor) -> Tensor:
         return state

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wavefront import quota
-from wavefront.masks import top
+from wavefront.masks import rank
 from wavefront.schedule import Clock, Take, View
 
 
@@ -29,5 +29,4 @@ class Quota(Take):
 
 def best(view: View, among: Tensor, reserve: Tensor, k: Tensor) -> Tensor:
     """(B, L) bool: k (B,) places, those of `among` before those of the reserve."""
-    chosen = top(view.score, among, k)
-    return chosen | top(view.score, reserve & ~among, k - chosen.sum(-1))
+    return rank(view.score, among, reserve) < k[:, None]
