@@ -15,20 +15,21 @@ import torch
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
+BACKEND = "inductor"  # torch's own
 RECOMPILES = 64  # variants of one function (shapes, strategies) before torch gives up on it
 
 
 def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """A pure function whose first argument is a model: compiled if the model is `compiled`."""
-    made: list[Callable[Given, Result]] = []
+    made: dict[str, Callable[Given, Result]] = {}
 
     @wraps(function)
     def run(*given: Given.args, **named: Given.kwargs) -> Result:
         if torch.compiler.is_compiling() or not getattr(given[0], "compiled", False):
             return function(*given, **named)
-        if not made:  # at its first use: importing the compiler takes seconds
-            made.append(torch.compile(function, dynamic=False))
-        return made[0](*given, **named)
+        if BACKEND not in made:  # at its first use: importing the compiler takes seconds
+            made[BACKEND] = torch.compile(function, dynamic=False, backend=BACKEND)
+        return made[BACKEND](*given, **named)
 
     return run
 

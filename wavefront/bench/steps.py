@@ -19,6 +19,7 @@ from wavefront.bench.settings import BLOCK, Settings
 from wavefront.bench.shapes import twin
 from wavefront.bench.subjects import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
 from wavefront.caches.wave import Wave
+from wavefront.fuse import compile_model
 from wavefront.models.transformer import Transformer
 
 # Milliseconds a step of the published programs on one H200, LLaDA-8B's shape, bf16, batch 1,
@@ -35,11 +36,9 @@ def policy(size: int, refresh: int) -> Wave:
 
 
 def compiled(model: Transformer) -> Transformer:
-    """A twin whose blocks are compiled; its shapes are static, and one block's code serves all."""
+    """A compiled twin; its shapes are static, and one block's code serves all."""
     made = twin(model)
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for block in made.blocks:
-        block.compile(dynamic=False)  # pyright: ignore[reportAttributeAccessIssue]
+    compile_model(made, dynamic=False)
     return made
 
 

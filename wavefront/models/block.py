@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from wavefront.models.architecture import Architecture
 
+# Row, head and place of every key computed, which together make (B, Hkv, S).
+Spots = tuple[Tensor, Tensor, Tensor]
+
 
 class Sight(NamedTuple):
     """What all blocks of one pass share."""
@@ -23,7 +26,7 @@ class Sight(NamedTuple):
     )
     sine: Tensor
     visible: Tensor | None  # (B, 1, 1, L) bool: keys that may be looked at; None = all
-    window: Tensor | None  # (B, S) long: the canvas places being computed; None = all of them
+    spots: Spots | None  # where in the store what is computed belongs; None = all of it
 
 
 class RMSNorm(nn.Module):
@@ -35,9 +38,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return wide.to(x.dtype) * self.weight
+        # One kernel on CUDA, in float32 at least; autocast would leave the result wide.
+        return F.rms_norm(x, x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
 
 
 class MLP(nn.Module):
@@ -78,8 +80,8 @@ class Block(nn.Module):
         """(B, S, D) -> (B, S, D), or (B, Q, D) when only the indices `picked` (B, Q) are wanted."""
         query, key, value = self.project(self.attention_norm(x), sight)
         if store is not None:
-            key = write(store[0], key, sight.window)
-            value = write(store[1], value, sight.window)
+            key = write(store[0], key, sight.spots)
+            value = write(store[1], value, sight.spots)
         if picked is not None:
             query, x = take(query, picked), take(x, picked)
         x = x + self.attention_out(self.attend(query, key, value, visible=sight.visible))
@@ -129,18 +131,23 @@ def find(at: Tensor, window: Tensor, length: int) -> Tensor:
     return where.gather(1, at)
 
 
-def write(buffer: Tensor, fresh: Tensor, window: Tensor | None) -> Tensor:
+def spots(window: Tensor, heads: int) -> Spots:
+    """Of a window (B, S) long of places."""
+    rows = torch.arange(window.shape[0], device=window.device)
+    every = torch.arange(heads, device=window.device)
+    return rows[:, None, None], every[:, None], window[:, None, :]
+
+
+def write(buffer: Tensor, fresh: Tensor, where: Spots | None) -> Tensor:
     """What attention reads: the fresh keys or values (B, Hkv, S, d), put into the stored ones.
 
     A place that stands in the window twice is written twice with the same numbers.
     """
-    if window is None:
+    if where is None:
         buffer.copy_(fresh)
         return fresh
-    batch, heads = (torch.arange(size, device=buffer.device) for size in buffer.shape[:2])
     # Not scatter_: compiled, that copies the whole buffer out and back.
-    buffer.index_put_((batch[:, None, None], heads[:, None], window[:, None, :]), fresh)
-    return buffer
+    return buffer.index_put_(where, fresh)
 
 
 def visible_keys(attend: Tensor | None) -> Tensor | None:

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.errors import OptionError, PromptError
+from wavefront.fuse import fused
 from wavefront.model import KV
 from wavefront.models.architecture import Architecture
-from wavefront.models.block import Block, RMSNorm, Sight, find, visible_keys
+from wavefront.models.block import Block, RMSNorm, Sight, find, spots, visible_keys
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -42,6 +43,7 @@ class Transformer(nn.Module):
 
     family: str
     names: ClassVar[Names]
+    compiled = False  # the blocks, and what a step does around them; see wavefront.fuse
 
     def __init__(self, config: Architecture) -> None:
         """Built without memory (meta device); `to_empty` and weights or `init_weights` follow."""
@@ -100,22 +102,43 @@ class Transformer(nn.Module):
 
         Without `at`, at all places computed: those of the window, or the whole canvas.
         """
+        x, sight, picked = self.opened(tokens, attend, at, window, kv is None)
+        last = len(self.blocks) - 1
+        for number, block in enumerate(self.blocks):
+            store = None if kv is None else (kv.keys[number], kv.values[number])
+            # After the last block's keys and values nothing but the wanted places is read.
+            x = block(x, sight, store=store, picked=picked if number == last else None)
+        return self.closed(x)
+
+    @fused
+    def opened(
+        self,
+        tokens: Tensor,
+        attend: Tensor | None,
+        at: Tensor | None,
+        window: Tensor | None,
+        alone: bool,
+    ) -> tuple[Tensor, Sight, Tensor | None]:
+        """What the blocks are given: the stream, what they share, and where `at` stands in it.
+
+        `alone`: nothing is stored, so the window's places see one another only.
+        """
         length, picked = tokens.shape[1], at
         if window is None:
             positions = torch.arange(length, device=tokens.device)
         else:
             positions, tokens = window, tokens.gather(1, window)
             picked = None if at is None else find(at, window, length)
-            if kv is None and attend is not None:  # the window's places see one another only
+            if alone and attend is not None:
                 attend = attend.gather(1, window)
         cosine, sine = self.turns(positions)
-        sight = Sight(cosine, sine, visible_keys(attend), window)
-        x = self.embedding(tokens)
-        last = len(self.blocks) - 1
-        for number, block in enumerate(self.blocks):
-            store = None if kv is None else (kv.keys[number], kv.values[number])
-            # After the last block's keys and values nothing but the wanted places is read.
-            x = block(x, sight, store=store, picked=picked if number == last else None)
+        where = None if window is None or alone else spots(window, self.config.kv_heads)
+        sight = Sight(cosine, sine, visible_keys(attend), where)
+        return self.embedding(tokens), sight, picked
+
+    @fused
+    def closed(self, x: Tensor) -> Tensor:
+        """The stream after the last block, normed."""
         return self.final_norm(x)
 
     def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,8 +217,8 @@ class Transformer(nn.Module):
         rows = [
             heads * config.head_dim for heads in (config.heads, config.kv_heads, config.kv_heads)
         ]
-        for kind, fused in block.qkv.named_parameters():
-            slices = zip((names.query, names.key, names.value), fused.split(rows), strict=True)
+        for kind, whole in block.qkv.named_parameters():
+            slices = zip((names.query, names.key, names.value), whole.split(rows), strict=True)
             parts |= {f"{name}.{kind}": part for name, part in slices}
         return parts
 

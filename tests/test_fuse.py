@@ -1,0 +1,126 @@
+"""What is compiled around a forward: the same results as it stands, in one piece, few kernels."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from captured import Static
+from torch._dynamo.utils import counters
+
+from wavefront import fuse
+from wavefront.decoding import Decoding, begin
+from wavefront.masks import distance, near, ordered, rank
+from wavefront.models.toy import toy
+from wavefront.stepper import stepper
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
+SPECS = (
+    "wavefront",
+    "standard",
+    "block(size=4)",
+    "wavefront(grow='accumulate', take=entropy_bound(gamma=0.1))",
+    "left_to_right",
+    "standard(take=dream())",
+    "adablock(size=4, delimiters=(7, 8))",
+    "dsb(size=6)",
+    "dcd(masks=4)",
+    "rcr(size=8)",
+    "tbd(size=8, drop=2, least=2)",
+    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
+    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), take=threshold(tau=0.3))",
+)
+CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
+
+
+def board():
+    """(200, 20): scores full of ties, NaN and infinities, and three masks, some of them empty."""
+    rng, odd = random.Random(0), (float("nan"), float("-inf"), float("inf"), 0.0, -0.0, 0.5, 0.25)
+    scores = torch.tensor([[rng.choice(odd) for _ in range(20)] for _ in range(200)])
+    shares = torch.tensor([rng.choice((0.0, 0.3, 0.7, 1.0)) for _ in range(200)])[:, None]
+    draw = torch.Generator().manual_seed(1)
+    among, then = (torch.rand(200, 20, generator=draw) < shares for _ in range(2))
+    return scores, among, then
+
+
+def test_counting_orders_as_sorting_does():
+    scores, among, then = board()
+    keys = torch.randint(0, 9, (200, 20), generator=torch.Generator().manual_seed(2))
+
+    def every():
+        return (
+            rank(scores, among),
+            rank(scores, among, then),
+            ordered(keys, 7),
+            near(among, 3),
+            near(among, 99),
+            distance(among).clamp(max=20),
+        )
+
+    base = every()
+    made = torch.compile(every, dynamic=False, backend="eager", fullgraph=True)()
+    for one, two in zip(base, made, strict=True):
+        assert torch.equal(one, two)
+
+
+def compared(model, schedule, **options):
+    """Decoded as it stands, and again by a compiled twin of the weights; the same steps."""
+    given = {"max_new_tokens": 24, "schedule": schedule, "seed": 3, **options}
+    plain = begin(model, PROMPTS, given)
+    base = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in plain]
+    twin = toy(family=model.family, dtype="float64")
+    twin.compiled = True
+    decoding = begin(twin, PROMPTS, given)
+    run = stepper(decoding.plan, twin, decoding.canvas, Static())
+    steps = Decoding(twin, decoding.canvas, decoding.plan, run=run)
+    made = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in steps]
+    assert len(base) == len(made)
+    for one, two in zip(base, made, strict=True):
+        assert torch.equal(one[0], two[0])
+        assert torch.equal(one[1], two[1])
+        torch.testing.assert_close(one[2], two[2], equal_nan=True)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Everything is traced as it would be compiled, and then run as it stands: no C compiler."""
+    monkeypatch.setattr(fuse, "BACKEND", "eager")
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(recompile_limit=fuse.RECOMPILES):
+        yield
+    assert counters["stats"]["unique_graphs"]
+    assert not counters["graph_break"], dict(counters["graph_break"])
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SPECS)
+def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, schedule):
+    compared(toy(dtype="float64"), schedule)
+    compared(toy(dtype="float64"), schedule, temperature=0.9, eos="stop", steps=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_every_cache_too(traced, family, cache):
+    compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads inductor
+def test_compiled_it_is_few_kernels():
+    from torch._inductor import metrics
+
+    torch._dynamo.reset()
+    metrics.reset()
+    model = toy(dtype="float64")
+    compared(model, "wavefront")
+    # Of one step: what opens and closes the forward, the choice of places, all that follows.
+    assert metrics.generated_kernel_count <= 56
+    before = metrics.generated_kernel_count
+    compared(model, "wavefront", cache="wave(refresh=64, size=20, near=2)")
+    assert metrics.generated_kernel_count - before <= 2 * 56  # a full step and a window
+    torch._dynamo.reset()
