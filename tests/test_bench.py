@@ -335,6 +335,12 @@ def test_verdicts():
         made("exact", 30.0, floor_ms=21.0, ratio=1.3),
         made("exact-compiled", 26.0, floor_ms=21.0, ratio=1.5),
         made("exact-forward", 29.9),
+        made("cached-32", 9.0),
+        made("cached-forward", 8.0),
+        made("cached-32-compiled", 6.06),
+        made("cached-32-compiled-forward", 6.0),
+        made("end-to-end", 10.0, ratio=4.4),
+        made("end-to-end-compiled", 7.0, ratio=6.3),
         made("llada", 41.0, published_ms=40.4),
         made("dual", 50.0, published_ms=37.1),
         made("batch-1", 5.0, tokens_per_s=200.0),
@@ -346,6 +352,10 @@ def test_verdicts():
     assert found["exact step", "≥ 1.4 × the LLaDA-style loop"].met
     assert found["batch 8, cached", "≥ 4 × the tokens/s of batch 1"].met
     assert found["schedule in a step, exact", "≤ 1 % of the forward"].met
+    # Compiled beside compiled, where that was measured.
+    assert found["schedule in a step, cached-32-compiled", "≤ 1 % of the forward"].met
+    assert ("schedule in a step, cached-32", "≤ 1 % of the forward") not in found
+    assert found["end to end", "≥ 6 × the LLaDA-style loop"].note == "end-to-end-compiled"
     assert found["llada, off by %", "within 10 % of the published 40.4 ms"].met
     off = found["dual, off by %", "within 10 % of the published 37.1 ms"]
     assert (off.met, round(off.found)) == (False, 35)

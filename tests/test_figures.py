@@ -34,6 +34,7 @@ NAMES = (
     "reliability",
     "scaling",
     "schedules",
+    "throughput",
     "trade",
     "tradeoff",
 )
@@ -53,6 +54,11 @@ def lm() -> wavefront.LM:
 @pytest.fixture(scope="module")
 def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     """Every figure there is, of two small decodes."""
+    scaled = [
+        figures.Scaled(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
+        for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
+        for side in ("length", "batch")
+    ]
     traces = {
         spec: lm.generate(["Hello", "Price: $5"], schedule=spec, max_new_tokens=12, trace="full")[
             0
@@ -81,14 +87,9 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
-        "scaling": figures.scaling(
-            [
-                figures.Scaled(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
-                for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
-                for side in ("length", "batch")
-            ]
-        ),
+        "scaling": figures.scaling(scaled),
         "schedules": figures.schedules(traces),
+        "throughput": figures.throughput(scaled),
         "trade": figures.trade(
             {
                 "gsm": {

@@ -6,9 +6,11 @@ few steps each: a ratio of two is of one minute, not of two.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -78,10 +80,26 @@ def in_turns(
 ) -> dict[str, Timing]:
     """Every piece `repeats` times, in turns, after `warm_up` rounds that do not count."""
     found: dict[str, list[float]] = {name: [] for name in pieces}
-    for number in range(warm_up + repeats):
-        for name, piece in pieces.items():
-            tick(name)
-            seconds = spent(device, piece, now)
-            if number >= warm_up:
-                found[name].append(seconds)
+    with undisturbed():
+        for number in range(warm_up + repeats):
+            for name, piece in pieces.items():
+                tick(name)
+                seconds = spent(device, piece, now)
+                if number >= warm_up:
+                    found[name].append(seconds)
     return {name: summary(seconds) for name, seconds in found.items()}
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Python's garbage is collected before and not meanwhile: in a process that holds a compiler,
+    one collection takes as long as several steps, and it would meet those who launch most.
+    """
+    was = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -2,9 +2,10 @@
 
 Written from the published description, to launch what the published module launches: separate
 projections of query, key and value, norms in float32 operation by operation, rotation in float32,
-all logits. The cached pass is Fast-dLLM's: keys are stored before rotation and all of them are
-rotated at every step, rows are replaced in a loop, and the host waits for the places in every
-layer. It takes our model's weights as views, so both compute the same function from one memory.
+all logits. The cached pass is Fast-dLLM's, as first published: keys are stored before rotation and
+all of them are rotated at every step, and the host waits twice in every layer, for the places and
+for the last of them. It takes our model's weights as views, so both compute the same function from
+one memory.
 """
 
 from __future__ import annotations
@@ -127,14 +128,11 @@ class Layer(nn.Module):
         value = value.view(rows, count, self.arch.kv_heads, size).transpose(1, 2)
         end = None
         if past is not None and replace is not None:
-            for row in range(rows):
-                places = replace[row].nonzero(as_tuple=True)[0]
-                if len(places) > 0:
-                    past[0][row, :, places] = key[row, :, : len(places)]
-                    past[1][row, :, places] = value[row, :, : len(places)]
+            places = replace[0].nonzero(as_tuple=True)[0]  # the host waits; all rows have one block
+            past[0][:, :, places] = key
+            past[1][:, :, places] = value
             key, value = past
-            if replace.any():
-                end = replace.nonzero(as_tuple=True)[1].max() + 1
+            end = places.max() + 1
         present = (key, value)
         query, key = self.rotary(query, key, end)
         if bias is not None:

@@ -15,20 +15,22 @@ from wavefront.bench import machine, texts, wholes
 from wavefront.bench.results import Curve, Report, Row, Verdict
 from wavefront.bench.settings import Settings
 from wavefront.bench.steps import Stage, batch_rows, cached_rows, exact_rows
-from wavefront.bench.verdicts import overhead, verdicts
+from wavefront.bench.verdicts import overhead, pairs, verdicts
 from wavefront.errors import OptionError, SpecError
 
 WARM_UP = 2
 PIECES = {"exact": 5, "cached": 6, "batch": 2, "memory": 3}
+COMPILED = {"exact": 2, "cached": 2, "batch": 2}  # more of them
 
 
 def ticks(settings: Settings) -> int:
     """How often `tick` will be called, nearly: for a bar with the time left."""
     rounds = settings.repeats + WARM_UP
-    total = sum(rounds * PIECES.get(name, 0) for name in settings.only)
+    more = COMPILED if settings.compile else {}
+    total = sum(rounds * (PIECES.get(n, 0) + more.get(n, 0)) for n in settings.only)
     total += 2 * rounds * len(settings.lengths) * ("lengths" in settings.only)
     total += 2 * rounds * len(settings.batches) * ("batches" in settings.only)
-    total += 4 * ("end-to-end" in settings.only)
+    total += (7 if settings.compile else 4) * ("end-to-end" in settings.only)
     items = 1 if settings.quick else settings.items
     return total + items * (len(texts.WAYS) + 2) * ("text" in settings.only)
 
@@ -77,10 +79,8 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
 def _overheads(rows: Iterable[Row]) -> list[str]:
     named = {one.name: one for one in rows}
     return [
-        f"Beyond its forward, a step of {step} takes {overhead(named[step], named[alone]):+.1f} % "
-        "of it."
-        for step, alone in (("exact", "exact-forward"), ("cached-32", "cached-forward"))
-        if step in named and alone in named
+        f"Beyond its forward, a step of {step.name} takes {overhead(step, alone):+.1f} % of it."
+        for step, alone in pairs(named)
     ]
 
 

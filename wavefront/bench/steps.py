@@ -111,6 +111,7 @@ def exact_rows(stage: Stage) -> list[Row]:
     if stage.settings.compile:
         other = stage.case(model=stage.compiled())
         pieces["exact-compiled"] = Steps(other, exact(other), case.read(), count)
+        pieces["exact-compiled-forward"] = Forward(other, case.read(), count)
     if llada is not None:
         loop, given, steps = partial(loops.llada, llada), case.given, case.places
         pieces["llada"] = Loop(case, lambda x: loop(x, given, steps=steps), count)
@@ -124,6 +125,7 @@ def exact_rows(stage: Stage) -> list[Row]:
         "exact-forward": "its forward alone",
         "exact-eager": "exact step, not captured",
         "exact-compiled": "exact step, compiled",
+        "exact-compiled-forward": "its forward alone, compiled",
         "llada": "LLaDA-style loop, standard",
         "llada-block": f"LLaDA-style loop, blocks of {BLOCK}",
         "llada-forward": "LLaDA-style module, forward",
@@ -156,7 +158,10 @@ def cached_rows(stage: Stage) -> list[Row]:
             other = stage.case(model=stage.compiled())
             pieces["cached-32-compiled"] = stage.windowed(other, 32)
             what["cached-32-compiled"] = "cached step, window 32, compiled"
-            floor["cached-32-compiled"] = floor["cached-32"]
+            alone = "cached-32-compiled-forward"
+            pieces[alone] = Forward(other, reads, 2 * stage.count, size=32)
+            what[alone] = "its forward alone, window 32, compiled"
+            floor["cached-32-compiled"] = floor[alone] = floor["cached-32"]
     if llada is not None:
         loop, given, steps = partial(loops.dual, llada), case.given, case.places
         pieces["dual"] = Loop(case, lambda x: loop(x, given, steps=steps, block=BLOCK), BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavefront.bench import loops
-from wavefront.bench.clock import Piece, settle, summary
+from wavefront.bench.clock import Piece, settle, summary, undisturbed
 from wavefront.bench.memory import peak
 from wavefront.bench.results import Curve, Row, Verdict, row
 from wavefront.bench.steps import REFRESH, Stage, policy
@@ -15,58 +15,67 @@ from wavefront.decoding import Decoding
 
 def end_to_end(stage: Stage) -> list[Row]:
     """All places, T = N, a window of 32 refreshed every 32 steps, beside the LLaDA-style loop."""
-    settings, case, llada = stage.settings, stage.case(), stage.llada
-    wave = policy(32, REFRESH)
-    run = cached(case, wave)
-    repeats = 1 if settings.quick else 3
-
-    def ours() -> None:
-        run.restart()
-        Decoding(stage.model, case.canvas(), case.plan, run=run).drain()
-
-    def theirs() -> None:
-        assert llada is not None
-        canvas = case.canvas().tokens
-        for _ in loops.llada(llada, canvas, case.given, steps=case.places):
-            pass
-
-    ours()  # captures, and warms up
-    spent: dict[str, list[float]] = {"end-to-end": [], "end-to-end-llada": []}
-    for number in range(repeats):
-        settings.tick("end-to-end")
-        spent["end-to-end"].append(_seconds(stage, ours))
-        if llada is not None and not settings.quick and number == 0:
-            settings.tick("end-to-end-llada")
-            spent["end-to-end-llada"].append(_seconds(stage, theirs))
-    note = ""
-    if llada is not None and settings.quick:
-        given, steps = case.given, case.places
-        piece = Loop(case, lambda x: loops.llada(llada, x, given, steps=steps), stage.count)
-        each = stage.time({"end-to-end-llada": piece})["end-to-end-llada"].median
-        spent["end-to-end-llada"].append(each * steps)
-        note = "a few of its steps, times all"
-    base = spent["end-to-end-llada"]
-    shared: dict[str, Any] = {"length": case.length}
+    settings, case = stage.settings, stage.case()
+    what = f"whole decode, {case.places} places, refresh {REFRESH}"
+    ways = {"end-to-end": (what, case)}
+    if settings.compile:
+        ways["end-to-end-compiled"] = f"{what}, compiled", stage.case(model=stage.compiled())
+    spent = {name: _ours(stage, name, one) for name, (_, one) in ways.items()}
+    base, note = _theirs(stage, case)
     rows = [
         row(
-            "end-to-end",
-            f"whole decode, {case.places} places, refresh {REFRESH}",
-            summary(spent["end-to-end"]),
-            tokens_per_s=case.places / summary(spent["end-to-end"]).median,
+            name,
+            text,
+            summary(spent[name]),
+            tokens_per_s=case.places / summary(spent[name]).median,
             floor_ms=_whole_floor(stage, case),
             reference="end-to-end-llada" if base else None,
-            ratio=base[0] / summary(spent["end-to-end"]).median if base else None,
+            ratio=base / summary(spent[name]).median if base else None,
             schedule=case.schedule,
-            cache=repr(wave),
-            **shared,
+            cache=repr(policy(32, REFRESH)),
+            length=case.length,
         )
+        for name, (text, _) in ways.items()
     ]
     if base:
-        what = f"LLaDA-style loop, whole decode, {case.places} places"
-        rate = case.places / base[0]
-        made = row("end-to-end-llada", what, summary(base), tokens_per_s=rate, note=note, **shared)
-        rows.append(made)
+        what, rate = f"LLaDA-style loop, whole decode, {case.places} places", case.places / base
+        more: dict[str, Any] = {"tokens_per_s": rate, "note": note, "length": case.length}
+        rows.append(row("end-to-end-llada", what, summary([base]), **more))
     return rows
+
+
+def _ours(stage: Stage, name: str, case: Case) -> list[float]:
+    """Seconds of whole decodes."""
+    run = cached(case, policy(32, REFRESH))
+
+    def whole() -> None:
+        run.restart()
+        Decoding(case.model, case.canvas(), case.plan, run=run).drain()
+
+    whole()  # captures, and warms up
+    spent = []
+    for _ in range(1 if stage.settings.quick else 3):
+        stage.settings.tick(name)
+        spent.append(_seconds(stage, whole))
+    return spent
+
+
+def _theirs(stage: Stage, case: Case) -> tuple[float | None, str]:
+    """Seconds of the LLaDA-style loop, and how they were found."""
+    llada, given, steps = stage.llada, case.given, case.places
+    if llada is None:
+        return None, ""
+    if stage.settings.quick:
+        piece = Loop(case, lambda x: loops.llada(llada, x, given, steps=steps), stage.count)
+        each = stage.time({"end-to-end-llada": piece})["end-to-end-llada"].median
+        return each * steps, "a few of its steps, times all"
+
+    def whole() -> None:
+        for _ in loops.llada(llada, case.canvas().tokens, given, steps=steps):
+            pass
+
+    stage.settings.tick("end-to-end-llada")
+    return _seconds(stage, whole), ""
 
 
 def _whole_floor(stage: Stage, case: Case) -> float:
@@ -75,11 +84,12 @@ def _whole_floor(stage: Stage, case: Case) -> float:
 
 
 def _seconds(stage: Stage, call: Any) -> float:
-    settle(stage.model.device)
-    began = stage.settings.now()
-    call()
-    settle(stage.model.device)
-    return stage.settings.now() - began
+    with undisturbed():
+        settle(stage.model.device)
+        began = stage.settings.now()
+        call()
+        settle(stage.model.device)
+        return stage.settings.now() - began
 
 
 def curves(stage: Stage, against: str) -> list[Curve]:

@@ -263,6 +263,9 @@ def _draw(report: Report, beside: Path, *, asked: bool) -> None:
         for one in report.curves
     ]
     written = figures.save(figures.scaling(curves), beside.parent, f"{beside.stem}-scaling")
+    if any(one.against == "batch" for one in curves):
+        made = figures.throughput(curves)
+        written += figures.save(made, beside.parent, f"{beside.stem}-throughput")
     print(f"{len(written)} figures: {written[0]} and its variants.", file=sys.stderr)
 
 

@@ -17,7 +17,7 @@ if find_spec("matplotlib") is None:
 
 from wavefront.figures.accuracy import Point, accuracy
 from wavefront.figures.bars import Bar, bars
-from wavefront.figures.bench import Scaled, Trade, scaling, trade
+from wavefront.figures.bench import Scaled, Trade, scaling, throughput, trade
 from wavefront.figures.calibration import reliability
 from wavefront.figures.case import case, moments
 from wavefront.figures.dynamics import dynamics, frontier, heatmap, regret
@@ -61,6 +61,7 @@ __all__ = [
     "save",
     "scaling",
     "schedules",
+    "throughput",
     "trade",
     "tradeoff",
 ]

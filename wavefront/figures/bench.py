@@ -64,6 +64,33 @@ def scaling(style: Style, curves: Sequence[Scaled]) -> Figure:
     return figure
 
 
+@picture
+def throughput(style: Style, curves: Sequence[Scaled]) -> Figure:
+    """Tokens a second against the rows of a batch, one token a row and step; dotted: the most that
+    the floors allow.
+    """
+    figure = Figure(figsize=(TWO_COLUMNS / 2 + 0.4, 2.5))
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    panel = figure.subplots()
+    entries: dict[str, Any] = {}
+    curves = [one for one in curves if one.against == "batch"]
+    for one in curves:
+        look = _look(one.subject, style)
+        # The quicker a step, the more tokens: its low quartile is the high one of the rate.
+        rate, low, high, most = (
+            [1000 * size / time for size, time in zip(one.sizes, times, strict=True)]
+            for times in (one.ms, one.high, one.low, one.floor_ms)
+        )
+        curve(panel, Line(one.sizes, rate, low, high), look, style, marks=True)
+        entries.setdefault(f"{one.subject} step", panel.lines[-1])
+        (above,) = panel.plot(one.sizes, most, color=look.colour, linestyle=":", linewidth=0.9)
+        entries.setdefault(f"at its floor, {one.subject}", above)
+    _axes(panel, sorted({size for one in curves for size in one.sizes}))
+    panel.set(xlabel=AXES["batch"], ylabel="tokens a second")
+    key(figure, entries)
+    return figure
+
+
 def _look(subject: str, style: Style) -> Look:
     hue, mark = _WORN.get(subject, ("grey", "v"))
     return Look(subject, style.hues[hue], mark, "-", False)
