@@ -11,14 +11,16 @@ from typing import Any, get_args
 import httpx
 import pytest
 import torch
+from captured import Static
 
 import wavefront
 from wavefront.cli.serve import find_key
 from wavefront.errors import MissingExtraError, OptionError
+from wavefront.graph import eagerly
 from wavefront.measures import mhco
 from wavefront.serve import bodies
 from wavefront.serve.bodies import NOT_HERE, UNSUPPORTED, Begin, Chat, Complete
-from wavefront.serve.decoder import Decoder, fingerprint
+from wavefront.serve.decoder import Decoder, fingerprint, run
 from wavefront.serve.guard import Guard
 from wavefront.serve.jobs import Beat, Drop, Ended, Fork, Job, Refused, Seated, Taken, Told
 from wavefront.serve.lanes import Lanes
@@ -385,6 +387,37 @@ def test_a_cache_serves_too(lm: Any) -> None:
     own = job_of("e", options={"cache": "wave(refresh=9)"})
     (refused,) = decoder.take(own)
     assert refused.status == 400
+
+
+@pytest.mark.parametrize("cache", [None, "wave(refresh=4)"])
+def test_steps_that_own_their_memory_serve_the_same(
+    lm: Any, cache: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Static, "KEPT", 5)  # so that some are dropped, and made again
+    limits, found, made = Limits(rows=3, length=128), [], []
+    for calls in (lambda: eagerly, lambda: made.append(Static()) or made[-1]):
+        decoder = Decoder(lm, limits, fit=False, cache=cache, calls=calls)
+        decoder.warm()
+        assert not decoder.busy
+        for number, options in enumerate(MIXED):
+            list(decoder.take(job_of(str(number), options=options)))
+        found.append(answers(drained(decoder)))
+    assert found[0] == found[1]
+    assert len(found[0]) == len(MIXED)
+    assert len(made) == 1
+    assert len(made[0]._made) == 5
+
+
+def test_what_only_a_gpu_can_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+
+    class Pipe:
+        def send(self, messages: list[Any]) -> None:
+            said.extend(messages)
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this is no process of its own
+    run(Settings(source=Source(model="toy", device="cpu", capture=True)), Pipe())
+    assert "captured on CUDA" in said[0].message
 
 
 # Events

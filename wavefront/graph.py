@@ -8,6 +8,7 @@ region. What a consumer receives is copied out, because the next replay overwrit
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from wavefront.rows import Config, Rows, Step
 # A step as a function of its tree: the tree after it, and what it hands out.
 Pure = Callable[[Any], tuple[Any, Any]]
 Call = Callable[[Hashable, Pure, Any], tuple[Any, Any]]
+Made = Callable[[Any], tuple[Any, Any]]  # a step that is ready to be run on a tree
 
 _WARM_UPS = 2  # kernels are chosen and workspaces made before anything is recorded
 
@@ -31,18 +33,30 @@ def eagerly(key: Hashable, step: Pure, tree: Any) -> tuple[Any, Any]:
 
 
 class Graphs:
-    """A `Call` that captures each step at its first use, by key, and replays it from then on."""
+    """A `Call` that captures each step at its first use, by key, and replays it from then on.
+
+    Those used last are kept: a server meets more strategies and shapes than memory can hold.
+    """
+
+    KEPT = 64
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, _Graph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._made: OrderedDict[Hashable, Made] = OrderedDict()
+        self._pool = self._new_pool()
 
     def __call__(self, key: Hashable, step: Pure, tree: Any) -> tuple[Any, Any]:
-        shape = tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
-        graph = self._made.get((key, shape))
-        if graph is None:
-            graph = self._made[key, shape] = _Graph(step, tree, self._pool)
+        known = key, tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
+        graph = self._made.pop(known, None) or self._capture(step, tree)
+        self._made[known] = graph
+        if len(self._made) > self.KEPT:
+            self._made.popitem(last=False)
         return graph(tree)
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def _capture(self, step: Pure, tree: Any) -> Made:
+        return _Graph(step, tree, self._pool)
 
 
 class _Graph:

@@ -275,7 +275,8 @@ def load(
     """A checkpoint with its tokenizer: a built-in name, a local directory, or a hub id.
 
     On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise. `capture`
-    records steps as CUDA graphs; `compile` compiles the model's blocks, which takes a minute once.
+    records steps as CUDA graphs; `compile` compiles the model and the work around it, which takes a
+    minute once.
     """
     if path == "toy":
         model, tokenizer = builtin.make_toy(device=device, dtype=dtype)

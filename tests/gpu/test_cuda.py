@@ -16,8 +16,9 @@ from wavefront.canvas import blank
 from wavefront.decoding import begin, source
 from wavefront.engine import advance
 from wavefront.errors import NumericalError
+from wavefront.fuse import compile_model
 from wavefront.graph import Graphs, eagerly
-from wavefront.masks import distance, first, rank
+from wavefront.masks import distance, first, near, ordered, rank
 from wavefront.models.toy import toy
 from wavefront.options import plan
 from wavefront.rows import start
@@ -159,6 +160,47 @@ def test_captured_steps_decode_as_eager_ones():
                 if again != answers:
                     found.append(f"{family} {schedule} {cache}, {use}: {parting(eager, made)}")
     assert not found, "\n".join(["captured steps part from eager ones:", *found])
+
+
+def test_compiled_steps_decode_as_eager_ones():
+    """Blocks and the work around them compiled, captured too: in float64, the same tokens."""
+    found = []
+    for family in ("llada", "dream"):
+        plain = toy(family=family, device="cuda", dtype="float64")
+        model = toy(family=family, device="cuda", dtype="float64")
+        compile_model(model, dynamic=False)
+        for schedule, cache in (
+            ("wavefront", None),
+            ("wavefront", CACHED[0]),
+            ("wavefront(grow='accumulate')", CACHED[1]),
+            ("block(size=4)", CACHED[2]),
+            ("standard", None),
+        ):
+            options = {"max_new_tokens": 48, "schedule": schedule, "cache": cache, "seed": 3}
+            answers, eager = walked(plain, options)
+            for steppers in (Steppers(model), None):
+                again, made = walked(model, options, steppers)
+                if again != answers:
+                    way = "captured" if steppers else "not captured"
+                    found.append(f"{family} {schedule} {cache}, {way}: {parting(eager, made)}")
+    assert not found, "\n".join(["compiled steps part from eager ones:", *found])
+
+
+def test_counting_orders_as_sorting_does_on_the_device():
+    """Compiled, places are ordered by counting: thousands of them, ties and NaN."""
+    draw = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 40, (8, 1152), generator=draw).float().cuda()
+    scores[scores == 0] = float("nan")
+    among, then = (torch.rand(8, 1152, generator=draw).cuda() < share for share in (0.1, 0.6))
+
+    def every(scores, among, then):
+        keys = distance(among).clamp(max=1152)
+        return rank(scores, among, then), ordered(keys, 64), near(among, 16), first(then, 9)
+
+    base = every(scores, among, then)
+    made = torch.compile(every, dynamic=False, fullgraph=True)(scores, among, then)
+    for one, two in zip(base, made, strict=True):
+        assert torch.equal(one, two)
 
 
 def test_a_cached_or_captured_step_never_waits_for_the_device():

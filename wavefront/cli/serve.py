@@ -167,6 +167,8 @@ def serve(
         dtype=model.dtype,
         revision=model.revision,
         offline=model.offline,
+        capture=model.capture,
+        compile=model.compile,
     )
     key = find_key(api_key)
     os.environ.pop(KEY, None)  # what we start has no need of it

@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 import wavefront
 from wavefront import spec
 from wavefront.errors import PromptError, SpecError, WavefrontError
+from wavefront.graph import Call, Graphs, eagerly
 from wavefront.lm import LM, load
 from wavefront.seats import Moment, Seat
 from wavefront.serve.jobs import (
@@ -37,21 +38,38 @@ from wavefront.serve.turns import Queue
 from wavefront.slots import Slots
 
 IDLE = 0.5  # seconds between two signs of life when there is nothing to do
+WARM = 16  # places of the answer that a decoder begins with
 LONGEST = 4096  # places of a board, unless told otherwise
 
 
 class Decoder:
     """Takes messages, makes steps, gives messages; `run` connects it to a pipe."""
 
-    def __init__(self, lm: LM, limits: Limits, *, fit: bool, cache: str | None = None) -> None:
+    def __init__(
+        self,
+        lm: LM,
+        limits: Limits,
+        *,
+        fit: bool,
+        cache: str | None = None,
+        calls: Callable[[], Call] = lambda: eagerly,
+    ) -> None:
         self.lm, self.limits = lm, limits
         self.length = min(limits.length or LONGEST, lm.model.max_length)
         policy = None if cache is None else spec.resolve(cache, "caches")
         shape: dict[str, Any] = {"rows": limits.rows, "length": self.length, "cache": policy}
-        self.lanes = Lanes(lm.model, steps=limits.steps, fit=fit, **shape)
+        self.lanes = Lanes(lm.model, steps=limits.steps, fit=fit, calls=calls, **shape)
         self.queue = Queue[Teller]()
         self.seated: dict[str, tuple[Slots, Seat, Teller]] = {}
         self.failures = 0  # in a row, of steps
+
+    def warm(self) -> None:
+        """Decode something: what is compiled or captured at first use keeps no request waiting."""
+        places = min(WARM, self.limits.new_tokens, self.limits.steps, self.length // 2)
+        lane, _ = self.lanes.admit(self.lm.request("Hello", max_new_tokens=places))
+        while lane.busy:
+            lane.step()
+        self.lanes.settle()
 
     def take(self, message: Job | Check | Drop) -> Iterator[Any]:
         """Hear the server."""
@@ -172,10 +190,15 @@ def run(settings: Settings, pipe: Any) -> None:
             dtype=source.dtype,
             revision=source.revision,
             offline=source.offline,
+            capture=source.capture,
+            compile=source.compile,
         )
         on_cpu = lm.model.device.type == "cpu"
         fit = on_cpu if settings.lanes == "auto" else settings.lanes == "fit"
-        decoder = Decoder(lm, settings.limits, fit=fit, cache=settings.cache)
+        calls = Graphs if source.capture else lambda: eagerly
+        decoder = Decoder(lm, settings.limits, fit=fit, cache=settings.cache, calls=calls)
+        if source.capture or source.compile:
+            decoder.warm()
     except Exception as error:
         pipe.send([Failed(str(error))])
         return

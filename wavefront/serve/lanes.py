@@ -8,7 +8,10 @@ for that length, so that at most half of the places computed are idle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wavefront.cache import Cache
+from wavefront.graph import Call, eagerly
 from wavefront.model import Model
 from wavefront.seats import Request, Seat
 from wavefront.slots import Slots
@@ -28,9 +31,11 @@ class Lanes:
         steps: int,
         fit: bool,
         cache: Cache | None = None,
+        calls: Callable[[], Call] = lambda: eagerly,
     ) -> None:
+        """`calls` makes what runs the steps of a lane; a captured step is of one lane only."""
         self.model, self.rows, self.length, self.steps = model, rows, length, steps
-        self.fit, self.cache = fit, cache
+        self.fit, self.cache, self._calls = fit, cache, calls
         self.lanes: list[Slots] = []
         self._probe = Slots(model, rows=1, length=length, steps=steps, cache=cache)
 
@@ -60,8 +65,8 @@ class Lanes:
         return lane, lane.admit(request)
 
     def _open(self, rows: int, size: int) -> Slots:
-        steps, cache = self.steps, self.cache
-        lane = Slots(self.model, rows=rows, length=size, steps=steps, cache=cache)
+        shape = {"rows": rows, "length": size, "steps": self.steps}
+        lane = Slots(self.model, **shape, cache=self.cache, call=self._calls())
         self.lanes.append(lane)
         return lane
 

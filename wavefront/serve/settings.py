@@ -19,6 +19,8 @@ class Source:
     dtype: str | None = None
     revision: str | None = None
     offline: bool = False
+    capture: bool = False
+    compile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
