@@ -138,7 +138,8 @@ def test_the_environment_is_named_where_the_shell_does_not_know_it(
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
     assert demo._activation() == ["  source .venv/bin/activate"]
-    monkeypatch.chdir(home)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert demo._activation() == [f"  source {home / 'activate'}"]
     monkeypatch.setenv("PATH", str(home))
     assert demo._activation() == []
