@@ -22,7 +22,8 @@ clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 
 # A demo needs the core alone; tests need every extra.
 .venv/ready: .venv/pyvenv.cfg pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@echo "Installing torch and a few more into .venv: some hundred MB, so a minute or more."
+	$(BIN)/python -m pip install --no-warn-script-location --constraint constraints.txt --editable .
 	touch $@
 .venv/dev: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -124,6 +125,24 @@ def test_marks_can_be_told_apart_in_every_encoding() -> None:
         console, _ = drawn(80, encoding)
         marks = [contest.mark(console, correct).plain for correct in (True, False)]
         assert len({mark.encode(encoding) for mark in marks}) == 2
+
+
+def test_the_environment_is_named_where_the_shell_does_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / ".venv" / "bin"
+    home.mkdir(parents=True)
+    for name in ("activate", "wavefront"):
+        (home / name).touch(mode=0o755)
+    monkeypatch.setattr("sys.prefix", str(home.parent))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    assert demo._activation() == ["  source .venv/bin/activate"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert demo._activation() == [f"  source {home / 'activate'}"]
+    monkeypatch.setenv("PATH", str(home))
+    assert demo._activation() == []
 
 
 def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:

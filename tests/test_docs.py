@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from commands import run
 from pages import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name
@@ -35,6 +37,7 @@ ELSEWHERE = {"docs/serve.md": "test_serve_doc.py", "docs/transformers.md": "test
 EXEMPT = {
     "make": "makes an environment; .ci/run does",
     "pip install": "changes the environment",
+    "source": "changes the shell",
     "srun": "needs Slurm",
     "torchrun": "needs as many GPUs; the shards of tests/evaluate are the same without it",
     "wavefront merge part*": "needs the shards that srun would make; tests/evaluate merges some",
@@ -191,6 +194,52 @@ def test_printed_output_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.M
     run(*words, "-m", "ripple")
     first, _, expected = session.text.partition("\n")
     assert run(*commands(first.removeprefix("$ "), {})[0].words[1:]).stdout == expected
+
+
+def sessions(page: Path) -> list[tuple[str, str]]:
+    """Every command that is typed in a console, and what it printed."""
+    typed = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+    return [pair for block in blocks(page, "console") for pair in typed.findall(block.text)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name)
+def test_what_is_typed_parses(page: Path) -> None:
+    ours = [typed for typed, _ in sessions(page) if typed.startswith("wavefront ")]
+    assert ours
+    for typed in ours:
+        parses(commands(typed, {})[0])
+
+
+@pytest.mark.slow
+def test_the_first_hour_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers, refusals and traces of the transcript; what has times in it is as it was then."""
+    monkeypatch.chdir(tmp_path)
+    tried = 0
+    for typed, printed in sessions(ROOT / "docs" / "first-hour.md"):
+        words = commands(typed, {})[0].words[1:]
+        if words[:1] != ["generate"] and words[:2] != ["trace", "record"]:
+            continue
+        code = 1 if printed.startswith("error: ") else 0
+        if "cuda" in words and torch.cuda.is_available():
+            continue
+        made = run(*words, "-m", "ripple", code=code)
+        found = made.stderr if code else made.stdout
+        start = printed.partition("…")[0]
+        assert found.startswith(start) if "…" in printed else start.endswith(found)
+        tried += 1
+    assert tried >= 4
+
+
+@pytest.mark.slow
+def test_the_strategy_of_the_first_hour_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = blocks(ROOT / "docs" / "first-hour.md", "python")
+    (tmp_path / "breath.py").write_text(block.text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(wavefront.testing.check(importlib.import_module("breath").Breath())) == 18
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -78,7 +78,9 @@ def test_the_kit_runs_every_law_it_defines():
         and list(inspect.signature(thing).parameters) in (["schedule"], ["schedule", "models"])
     }
     assert defined == {law.__name__ for law in LAWS}
-    assert testing.check(spec.resolve("standard", "schedules")) == [law.__name__ for law in LAWS]
+    heard: list[str] = []
+    found = testing.check(spec.resolve("standard", "schedules"), progress=heard.append)
+    assert found == heard == [law.__name__ for law in LAWS]
 
 
 def test_every_shelf_file_holds_the_class_it_is_named_after():
@@ -240,6 +242,56 @@ class Forgets(Base):
 def test_a_wrong_strategy_is_caught(wrong, law):
     with pytest.raises(LawBroken):
         law(wrong)
+
+
+@dataclass(frozen=True)
+class SaysABoard(Base):
+    def step(self, view: View, state: Any) -> Any:
+        return view.masked
+
+
+@dataclass(frozen=True)
+class SaysOneRow(Base):
+    def step(self, view: View, state: Any) -> Decision:
+        return Decision(view.masked[:1], scope=view.masked)
+
+
+@dataclass(frozen=True)
+class SaysCounts(Base):
+    def step(self, view: View, state: Any) -> Decision:
+        return Decision(view.masked.long(), scope=view.masked)
+
+
+@dataclass(frozen=True)
+class HasNoTake(Schedule):
+    pass
+
+
+@dataclass(frozen=True)
+class HasNoStep(Schedule):
+    take: Take = field(default=Quota(), repr=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (SaysABoard(), "step returns a Tensor, not a wavefront.Decision"),
+        (SaysOneRow(), r"the commit of a decision .* not bool of shape \(1, "),
+        (SaysCounts(), "the commit of a decision .* not int64 of shape"),
+        (HasNoTake(), "HasNoTake has no take"),
+        (HasNoStep(), "HasNoStep has no method step"),
+        (Quota(), "Quota is not a wavefront.Schedule"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_not_the_form_of_a_strategy_is_told_first(wrong, sentence):
+    with pytest.raises(LawBroken, match=sentence):
+        testing.check(wrong)
+
+
+def test_a_class_is_no_strategy():
+    with pytest.raises(TypeError, match=r"check\(SaysABoard\(\)\)"):
+        testing.check(SaysABoard)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_strategy_may_take_back():

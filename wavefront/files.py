@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from wavefront.errors import CheckpointError, MissingExtraError, OptionError, nearest
@@ -90,7 +91,7 @@ def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bo
         )
     # Whatever the hub's client or its network stack raises, the user needs the one sentence.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        reason = shorten(str(error), 200, placeholder=" …").rstrip(".") or type(error).__name__
         raise CheckpointError(
             f"{name!r} is not a directory here and could not be fetched from the hub "
             f"(revision {revision or 'main'}{', offline' if offline else ''}): {reason}."

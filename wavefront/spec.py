@@ -76,6 +76,11 @@ def _outside(name: str) -> type[Any]:
     module_name, _, class_name = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
+    except ModuleNotFoundError as error:
+        advice = ""
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            advice = " Run from the directory that holds it, or put that on PYTHONPATH."
+        raise SpecError(f"Cannot import {name!r}: {error}.{advice}") from error
     except (ImportError, AttributeError) as error:
         raise SpecError(f"Cannot import {name!r}: {error}.") from error
     if not isinstance(found, type):

@@ -306,3 +306,15 @@ def test_a_hole_is_filled_with_what_follows_it_in_sight(
     assert {tuple(line["tokens"]) for line in alone.answers.values()} == {
         tuple(line["tokens"]) for line in run.answers.values()
     }
+
+
+def test_progress_is_told_within_a_batch(tmp_path: Path) -> None:
+    heard: list[tuple[float, int]] = []
+    produce(ENGINE, setup(), tmp_path, progress=lambda done, total: heard.append((done, total)))
+    shares = [done for done, _ in heard]
+    assert {total for _, total in heard} == {7}
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0, 7)
+    # Eight steps a batch of up to three answers: something is told after each step, not after all.
+    assert 0 < min(share for share in shares if share) < 1
+    assert len({*shares}) > 2 * 8

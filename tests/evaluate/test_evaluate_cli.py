@@ -40,7 +40,11 @@ def test_several_tasks_and_strategies_make_a_run_each_and_a_comparison(tmp_path:
     assert names == [f"{task}--{s}" for task in tasks for s in ("block-size=4", "standard")]
     lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["task", "strategy", "items"]
-    assert len(lines) == 1 + 4 + 1 + 1 + 2
+    cut = [line for line in lines if line.endswith("no end in their 8 places; -n gives them more.")]
+    assert len(lines) == 1 + 4 + len(cut) + 1 + 1 + 2
+    ended = [[o["finish_reason"] for o in open_run(tmp_path / n).answers.values()] for n in names]
+    assert len(cut) == sum("length" in reasons for reasons in ended) > 0
+    assert f"{ended[0].count('length')} of 5 answers" in cut[0]
     assert all("block(size=4)" in line and "standard" in line for line in lines[-2:])
     (told,) = records(run("grade", str(tmp_path), "--json"))
     assert [len(told["runs"]), len(told["pairs"])] == [4, 2]

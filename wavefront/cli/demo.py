@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import shutil
+import sys
 import time
+from pathlib import Path
 from random import Random
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
@@ -38,13 +42,14 @@ wavefront demo --problems 36 --places 96 > demo.txt
 LIVE_SEED = 8  # of the first problem, chosen because the model solves it; the rest are as drawn
 PAUSE = 0.03  # seconds after each step: a small model is too quick to be watched
 TOY_PROMPT = "Tell me a story about the sea."
-NOTE = """\
-tide, our own wave, takes all that it is sure of, in rounds within a step.
+NOTE = f"""\
+tide, our own wave, takes all that it is sure of, in rounds within a step; here
+{STRATEGIES["tide"]}.
 A few problems make a picture, not a measurement; docs/results.md has those."""
 YOUR_TURN = """\
   Q="Ada has 3 boxes with 8 coins each. She loses 4 of them. How many are left?"
   wavefront generate "$Q" -n 64 --watch
-  wavefront generate "$Q" -n 64 --watch --schedule block
+  wavefront compare "$Q" -n 64 -s block -s wavefront
   wavefront schedules          # the strategies and their options
   wavefront demo --seed 1      # other problems"""
 
@@ -78,7 +83,18 @@ def demo(
     _solve(model, console, places + places // 3)  # its answer is longer than those that follow
     compare(model, console, draw(model, problems, places, seed), places)
     console.print(Text(f"\n{NOTE}"))
-    _say(console, "Your turn", YOUR_TURN)
+    _say(console, "Your turn", "\n".join([*_activation(), YOUR_TURN]))
+
+
+def _activation() -> list[str]:
+    """What makes `wavefront` a command in a shell that does not know this environment."""
+    home = Path(sys.prefix)
+    script, activate = home / "bin" / "wavefront", home / "bin" / "activate"
+    if not activate.is_file() or shutil.which("wavefront") == str(script):
+        return []
+    here = Path.cwd()
+    named = activate.relative_to(here) if activate.is_relative_to(here) else activate
+    return [f"  source {shlex.quote(str(named))}"]
 
 
 def _console() -> Console:

@@ -62,7 +62,7 @@ Accept = Annotated[
         "--i-accept-unsandboxed",
     ),
 ]
-Show = Callable[[int, int], None]
+Show = Callable[[float, int], None]
 
 
 def answers(

@@ -46,6 +46,11 @@ def _notes(run: Run) -> list[str]:
         notes.append(f"only {len(run.answers)} of {run.expected} answers are there.")
     if took["too_long"]:
         notes.append(f"{took['too_long']} prompts had no room in the model and count as wrong.")
+    cut = sum(answer["finish_reason"] == "length" for answer in run.answers.values())
+    if cut:
+        places = run.decides["options"]["max_new_tokens"]
+        notes.append(f"{cut} of {len(run.answers)} answers have no end in their {places} places; "
+                     "-n gives them more.")  # fmt: skip
     for layers in layers_of(run) or ():
         notes.append(f"code was run inside {', '.join(layers) or 'no sandbox at all'}.")
     return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from wavefront.evaluate.engine import Engine
 from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt
 from wavefront.task import Ask, Sample
 
-Progress = Callable[[int, int], None]  # answers there are, answers there will be
+# Answers there are, with the part that is done of those under way; answers there will be.
+Progress = Callable[[float, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ def produce(
             work = _Work(home, samples, keys, known, out, timings, progress)
             work.note_too_long([item for item in division.too_long if item in keys], about)
             jobs = _jobs(setup, division, work)
-            for done in engine.decode(jobs):
+            for done in engine.decode(jobs, partial(work.under_way, division)):
                 work.write(division.batches[done.number], done)
             return Tally(work.made, len(known), len(keys))
 
@@ -176,6 +178,11 @@ class _Work:
     def missing(self, items: Sequence[int]) -> list[int]:
         return [item for item in items if self.keys[item] not in self.known]
 
+    def under_way(self, division: Division, job: Job, share: float) -> None:
+        """Say how far it is in the middle of a batch, which may take minutes."""
+        wanted = self.missing(division.batches[job.number].items)
+        self.progress(len(self.known) + share * len(wanted), len(self.keys))
+
     def note_too_long(self, items: Sequence[int], about: About) -> None:
         """Prompts that the model has no room for are answered with nothing, and it is said why."""
         places = about.options["max_new_tokens"]
@@ -183,6 +190,7 @@ class _Work:
         for item in self.missing(items):
             nothing = {"text": "", "tokens": [], "finish_reason": "too long", "forwards": 0}
             self._put(item, {**nothing, "steps": 0, "problem": why})
+        self.progress(len(self.known), len(self.keys))
 
     def write(self, batch: Any, done: Done) -> None:
         """Put down what came of a batch, less what was there before."""
@@ -199,6 +207,7 @@ class _Work:
                 tracefile.save(done.trace.row(row), file)
             self._put(item, {**reply._asdict(), "width": batch.width, "batch": batch.number})
         self.timings.append(timing)
+        self.progress(len(self.known), len(self.keys))
 
     def _put(self, item: int, record: Mapping[str, Any]) -> None:
         sample, key = self.samples[item], self.keys[item]
@@ -209,4 +218,3 @@ class _Work:
         self.out.append({**named, **record})
         self.known.add(key)
         self.made += 1
-        self.progress(len(self.known), len(self.keys))

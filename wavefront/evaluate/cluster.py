@@ -22,6 +22,7 @@ from wavefront.errors import (
     real,
     whole,
 )
+from wavefront.evaluate.engine import Heard, unheard
 from wavefront.evaluate.run import differences
 from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt, Worker
 from wavefront.raystart import load_ray, start_ray
@@ -103,8 +104,11 @@ class Cluster:
             self._idle.remove(worker)
             self._replace()
 
-    def decode(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        """Every job once. A job whose worker was lost is handed out again, before the others."""
+    def decode(self, jobs: Sequence[Job], told: Heard = unheard) -> Iterator[Done]:
+        """Every job once. A job whose worker was lost is handed out again, before the others.
+
+        How far each is stays with its worker: many jobs end often enough to be counted.
+        """
         queue, busy = deque(jobs), dict[Any, tuple[Any, Job]]()
         try:
             while queue or busy:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from wavefront.evaluate.worker import About, Done, Job, Prompt, Worker
+
+Heard = Callable[[Job, float], None]  # a job under way, and the share of its steps that is done
+
+
+def unheard(job: Job, share: float) -> None:
+    """Nobody asks how far a job is."""
 
 
 class Engine(Protocol):
@@ -13,8 +20,8 @@ class Engine(Protocol):
 
     def about(self, options: Mapping[str, Any]) -> About: ...
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]: ...
-    def decode(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        """Every job once, in whatever order they are done."""
+    def decode(self, jobs: Sequence[Job], told: Heard = ...) -> Iterator[Done]:
+        """Every job once, in whatever order they are done; `told` may hear how far each is."""
         ...
 
 
@@ -30,5 +37,6 @@ class Local:
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
         return self.worker.lengths(prompts, raw)
 
-    def decode(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        return map(self.worker.decode, jobs)
+    def decode(self, jobs: Sequence[Job], told: Heard = unheard) -> Iterator[Done]:
+        for job in jobs:
+            yield self.worker.decode(job, partial(told, job))

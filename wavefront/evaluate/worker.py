@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -159,8 +159,8 @@ class Worker:
         """Of the prompts, in tokens, as they are put to the model."""
         return [sum(map(len, one.ids(self.lm.tokenizer, raw))) for one in prompts]
 
-    def decode(self, job: Job) -> Done:
-        """Answer a batch, in the shape that the job asks for."""
+    def decode(self, job: Job, told: Callable[[float], None] = lambda share: None) -> Done:
+        """Answer a batch, in the shape that the job asks for; `told` hears how far it is."""
         began = time.monotonic()
         model, made = self.lm.model, self.lm.plan(job.options)
         ids = [one.ids(self.lm.tokenizer, job.raw) for one in job.prompts]
@@ -174,8 +174,8 @@ class Worker:
         given = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
         board = widened(infill(rows, holes, **given), job.width + made.length, model.pad_id)
         stream = lm.Stream(self.lm, Decoding(model, board, made, record=job.trace))
-        for _ in stream:
-            pass
+        for step in stream:
+            told((step.number + 1) / made.steps)
         answers = stream.completions[: len(job.prompts)]
         replies = [
             Reply(one.text, one.tokens, one.finish_reason, one.forwards, one.steps, len(row))

@@ -178,13 +178,13 @@ class Lab:
         for number, cell in enumerate(cells):
             what = f"{cell.task}, {cell.schedule} {cell.case}".strip()
 
-            def show(done: int, total: int, what: str = what, number: int = number) -> None:
+            def show(done: float, total: int, what: str = what, number: int = number) -> None:
                 self.progress(what, (number + done / max(1, total)) / len(cells))
 
             made.append(self._cell(cell, trace, show))
         return made
 
-    def _cell(self, cell: Cell, trace: str, show: Callable[[int, int], None]) -> Measured:
+    def _cell(self, cell: Cell, trace: str, show: Callable[[float, int], None]) -> Measured:
         scale, folder = self.scale, self.home / RUNS / cell.folder
         options: dict[str, Any] = {
             "schedule": cell.schedule,

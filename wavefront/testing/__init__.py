@@ -11,6 +11,7 @@ from collections.abc import Callable
 from wavefront.model import Model
 from wavefront.schedule import Schedule
 from wavefront.testing import laws, model_laws
+from wavefront.testing.form import has_the_form
 from wavefront.testing.laws import LawBroken
 
 __all__ = ["LAWS", "LawBroken", "check"]
@@ -40,11 +41,16 @@ LAWS: tuple[Callable[..., None], ...] = (
 )
 
 
-def check(schedule: Schedule, *models: Model) -> list[str]:
+def check(
+    schedule: Schedule, *models: Model, progress: Callable[[str], object] = lambda name: None
+) -> list[str]:
     """Hold a strategy to every law; the names of the laws, or `LawBroken` with a sentence.
 
-    The laws that need a model are tried on toys, or on models of yours.
+    The laws that need a model are tried on toys, or on models of yours. `progress` is called with
+    the name of each law that holds: `check(Mine(), progress=print)`.
     """
+    has_the_form(schedule)
     for law in LAWS:
         law(schedule, *(models if law in ON_MODELS else ()))
+        progress(law.__name__)
     return [law.__name__ for law in LAWS]
