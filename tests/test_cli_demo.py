@@ -13,8 +13,9 @@ from rich.console import Console
 from test_cli_process import ESCAPE, on_terminal, program
 
 import wavefront
-from wavefront import builtin, tasks
+from wavefront import builtin, spec, tasks
 from wavefront.cli import contest, demo
+from wavefront.schedules.tide import Tide
 
 SMALL = ("demo", "--problems", "2", "--places", "16")
 trained = pytest.mark.skipif(builtin.DEFAULT == "toy", reason="no trained model is built in")
@@ -147,3 +148,9 @@ def test_the_environment_is_named_where_the_shell_does_not_know_it(
 
 def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
     assert all(len(line) <= 80 for line in [*demo.NOTE.splitlines(), *demo.YOUR_TURN.splitlines()])
+
+
+def test_the_demo_shows_our_wave_as_its_own_page_does() -> None:
+    assert contest.STRATEGIES["tide"] == Tide.example
+    assert Tide.example in run("schedules", "tide").stdout
+    assert repr(spec.resolve(Tide.example, "schedules")).startswith("tide(")

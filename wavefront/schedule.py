@@ -86,6 +86,7 @@ class Schedule(Spec):
 
     needs: ClassVar[tuple[str, ...]] = ()
     revises: ClassVar[bool] = False  # may take back, so no step is sure to be idle
+    example: ClassVar[str] = ""  # a spec to try first, where that is not the defaults
     take: Take
 
     def with_ids(self, id_of: Callable[[str], int] | None) -> Self:

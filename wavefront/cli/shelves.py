@@ -85,7 +85,7 @@ def _entry(kind: type[Any], shelf: str) -> dict[str, Any]:
     # What everybody sets first comes first: the example shows values that a repr would show.
     shown = [field.name for field in dataclasses.fields(kind) if field.repr]
     values = ", ".join(f"{o['name']}={o['default']}" for o in stated if o["name"] in shown)
-    example = f"{name}({values})" if values else name
+    example = getattr(kind, "example", "") or (f"{name}({values})" if values else name)
     return {
         "shelf": shelf,
         "name": name,

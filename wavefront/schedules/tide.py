@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Tide(Schedule):
     `temper`: a confidence may mean less far from the known; its logit is divided by a temperature
     by distance, the first for distance 1, the last for all beyond (see runs/calibrate.py).
     """
+
+    example: ClassVar[str] = "tide(rounds=8, horizon=64, take=threshold(tau=0.98))"
 
     size: int = 8  # F
     radius: int = 2  # R
