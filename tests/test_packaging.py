@@ -27,8 +27,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 WORKSHOP = {"docs", "dev"}  # for working on the project
 # What a package of ours may hold besides Python; a new kind of file is added here knowingly.
 KINDS = {
-    ".bin", ".css", ".html", ".js", ".json", ".md", ".py", ".safetensors", ".sha256", ".toml",
-    ".txt", ".typed",
+    ".bin", ".css", ".html", ".js", ".json", ".md", ".png", ".py", ".safetensors", ".sha256",
+    ".toml", ".txt", ".typed",
 }  # fmt: skip
 
 

@@ -183,9 +183,12 @@ def test_a_stream_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("name", GENERATED)
 def test_generation_is_fast(name: str) -> None:
     draw(name, 50)
-    start = time.perf_counter()
-    draw(name, 1000, seed=5)
-    assert (time.perf_counter() - start) / 1000 < 0.6e-3  # three times the aim, for busy machines
+    spent = []
+    for _ in range(3):  # time of this process, and the best of three: others use the machine too
+        start = time.process_time()
+        draw(name, 500, seed=5)
+        spent.append(time.process_time() - start)
+    assert min(spent) / 500 < 0.6e-3  # three times the aim
 
 
 @pytest.mark.parametrize("name", [*GENERATED, "english"])
