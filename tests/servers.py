@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -29,6 +30,15 @@ class Running:
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, json=body)
+
+    def events(self, id: str, start: int = 0) -> list[dict[str, Any]]:
+        """The events of a decode, to its end."""
+        path = f"/v1/wavefront/decodes/{id}/events?from={start}"
+        with self.client.stream("GET", path) as answer:
+            assert answer.status_code == 200
+            lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+        assert lines.pop() == "[DONE]"
+        return [json.loads(line) for line in lines]
 
     def wait(self, path: str = "/ready", status: int = 200) -> None:
         """Until a probe says so."""

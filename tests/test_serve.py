@@ -184,25 +184,17 @@ def test_the_stream_on_the_wire(server: Running) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def events(server: Running, id: str, start: int = 0) -> list[dict[str, Any]]:
-    with server.client.stream("GET", f"/v1/wavefront/decodes/{id}/events?from={start}") as answer:
-        assert answer.status_code == 200
-        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
-    assert lines.pop() == "[DONE]"
-    return [json.loads(line) for line in lines]
-
-
 def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: Any) -> None:
     begun = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=20, measure=True)
     assert begun.status_code == 202
     id = begun.json()["id"]
-    whole = events(server, id)
-    assert whole == events(server, id)
-    assert whole[5:] == events(server, id, 5)
-    assert events(server, id, 10**6) == []
+    whole = server.events(id)
+    assert whole == server.events(id)
+    assert whole[5:] == server.events(id, 5)
+    assert server.events(id, 10**6) == []
     assert whole[-1]["end"]["text"] == alone.generate("Hi", max_new_tokens=20).text
     fork = server.post(f"/v1/wavefront/decodes/{id}/fork", at=5, put={"19": "z"}, steps=3)
-    forked = events(server, fork.json()["id"])
+    forked = server.events(fork.json()["id"])
     assert len(forked) == 4
     assert [19, *[p for p, *_ in whole[0]["given"]]][0] in [p for p, *_ in forked[0]["given"]]
     late = server.post(f"/v1/wavefront/decodes/{id}/fork", at=99)
@@ -213,7 +205,7 @@ def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: An
 
 def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
     made = server.post("/v1/completions", prompt="Hi", max_tokens=12, events=True).json()
-    told = events(server, made["id"])
+    told = server.events(made["id"])
     assert told[-1]["end"]["text"] == made["choices"][0]["text"]
     quiet = server.post("/v1/completions", prompt="Hi", max_tokens=12).json()
     assert server.client.get(f"/v1/wavefront/decodes/{quiet['id']}/events").status_code == 404
@@ -222,7 +214,7 @@ def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
 def test_a_decode_can_be_cancelled(server: Running) -> None:
     id = server.post("/v1/wavefront/decodes", **LONG).json()["id"]
     assert server.client.delete(f"/v1/wavefront/decodes/{id}").status_code == 204
-    assert events(server, id)[-1]["error"]["code"] == "cancelled"
+    assert server.events(id)[-1]["error"]["code"] == "cancelled"
     assert server.client.delete("/v1/wavefront/decodes/nothing").status_code == 404
 
 

@@ -124,14 +124,6 @@ def test_the_official_client(server: Running, alone: Any) -> None:
     assert [one.id for one in client.models.list()] == ["talker"]
 
 
-def events(server: Running, id: str, start: int = 0) -> list[dict[str, Any]]:
-    with server.client.stream("GET", f"/v1/wavefront/decodes/{id}/events?from={start}") as answer:
-        assert answer.status_code == 200
-        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
-    assert lines.pop() == "[DONE]"
-    return [json.loads(line) for line in lines]
-
-
 def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
     server: Running, alone: Any
 ) -> None:
@@ -139,16 +131,16 @@ def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
     body = {"prompt": "Hi", "max_new_tokens": 20, "measure": True}
     begun = [server.post("/v1/wavefront/decodes", **body).json()["id"] for _ in range(6)]
     for id in begun:
-        whole = events(server, id)
+        whole = server.events(id)
         assert [one["type"] for one in whole] == ["start", *["step"] * 20]
         assert whole[-1]["end"]["text"] == want
-        assert events(server, id, 7) == whole[7:]
+        assert server.events(id, 7) == whole[7:]
         fork = server.post(f"/v1/wavefront/decodes/{id}/fork", at=5, steps=3)
-        assert len(events(server, fork.json()["id"])) == 4
+        assert len(server.events(fork.json()["id"])) == 4
     doomed = [server.post("/v1/wavefront/decodes", **LONG).json()["id"] for _ in range(4)]
     for id in doomed:
         assert server.client.delete(f"/v1/wavefront/decodes/{id}").status_code == 204
-        assert events(server, id)[-1]["error"]["code"] == "cancelled"
+        assert server.events(id)[-1]["error"]["code"] == "cancelled"
     eventually(lambda: server.metric("num_requests_running") == 0)
 
 

@@ -17,6 +17,7 @@ from wavefront.evaluate.asked import samples_of
 from wavefront.evaluate.batches import RULE, WHOLE, Division, Shard, divide
 from wavefront.evaluate.engine import Engine
 from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt
+from wavefront.source import commit
 from wavefront.task import Ask, Sample
 
 # Answers there are, with the part that is done of those under way; answers there will be.
@@ -129,7 +130,7 @@ def _open(
             "model": model,
             "trace": setup.trace,
             "command": setup.command,
-            "commit": fingerprint.commit(),
+            "commit": commit(),
         }
         lines.write_json(home / run.HEADER, header)
     else:

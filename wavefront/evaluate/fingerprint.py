@@ -21,7 +21,6 @@ import wavefront
 from wavefront.evaluate.lines import dump, write_text
 from wavefront.files import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
 from wavefront.lm import LM
-from wavefront.source import commit as commit
 
 PACKAGE = Path(wavefront.__file__).parent
 # The sources that an answer depends on; what shows, grades or compares it may change under a run.

@@ -24,6 +24,7 @@ from wavefront.evaluate import (
 )
 from wavefront.evaluate.asked import open_task
 from wavefront.lm import LM
+from wavefront.source import commit
 from wavefront.spec import resolve
 from wavefront.studies import Bench
 from wavefront.task import Ask, Style
@@ -214,7 +215,7 @@ class Lab:
         found: dict[str, Any] = {
             "experiment": self.name,
             "command": self.command,
-            "commit": fingerprint.commit(),
+            "commit": commit(),
             "models": [short(model) for model in self.models],
             "tasks": list(scale.tasks),
             "items of each task": scale.items or "all",
