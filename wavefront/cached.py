@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
 from wavefront.engine import Aim, Flags, Glance, aimed, computed, finish, forward, lateness
-from wavefront.fuse import fused
+from wavefront.fuse import fused, replaced
 from wavefront.graph import Call, eagerly
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
@@ -176,6 +176,6 @@ def judged(
         # What was never computed is of no token, so it is new when it comes in sight.
         old = torch.full_like(tokens, -1) if stored is None else stored.tokens
         tokens = old.scatter(-1, aim.window, tokens.gather(-1, aim.window))
-    kept = Stored(tokens, rows.step, sure) if stored is None else stored._replace(tokens=tokens)
+    kept = Stored(tokens, rows.step, sure) if stored is None else replaced(stored, tokens=tokens)
     stale = flags.held | (policy.stale(sure, kept) & ~after.done).any()
     return Made(after, kept, stale, steps, flags)

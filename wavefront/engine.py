@@ -18,7 +18,7 @@ from torch import Tensor
 from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
-from wavefront.fuse import fused
+from wavefront.fuse import fused, replaced
 from wavefront.masks import ordered
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
@@ -163,7 +163,8 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
             for old, new in zip(rows.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
-    return rows._replace(
+    return replaced(
+        rows,
         proposal=rows.proposal.scatter(-1, at, reading.proposal),
         stats=stats,
         score=rows.score.scatter(-1, at, score),

@@ -14,6 +14,7 @@ import torch
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+Whole = TypeVar("Whole", bound=tuple[Any, ...])
 
 BACKEND = "inductor"  # torch's own
 RECOMPILES = 64  # variants of one function (shapes, strategies) before torch gives up on it
@@ -32,6 +33,14 @@ def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
         return made[BACKEND](*given, **named)
 
     return run
+
+
+def replaced(whole: Whole, **changes: Any) -> Whole:
+    """A named tuple with some fields changed: `_replace`, which torch 2.11 compiles into an empty
+    tuple wherever the result is handed out.
+    """
+    fields: Any = whole
+    return type(whole)(*[changes.get(name, getattr(whole, name)) for name in fields._fields])
 
 
 def compile_model(model: Any, *, dynamic: bool | None = True) -> None:

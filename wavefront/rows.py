@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wavefront.canvas import Canvas, finished
 from wavefront.errors import one_of, real
+from wavefront.fuse import replaced
 from wavefront.schedule import Clock, Decision, Schedule, State, Stats, View, every_stat
 from wavefront.stats import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
 
@@ -163,7 +164,8 @@ def settle(
     after = _write(config, rows, decision, active, mask_id)
     step = torch.where(void, rows.step, rows.following)
     first_bad = bad & ~void & ~rows.done & (rows.bad_step < 0)
-    after = after._replace(
+    after = replaced(
+        after,
         step=step,
         done=after.done | (step >= rows.steps),
         bad_step=torch.where(first_bad, rows.step, rows.bad_step),
@@ -176,9 +178,9 @@ def _applied(decision: Decision, rows: Rows, active: Tensor) -> Decision:
     canvas, last = rows.canvas, rows.last[:, None]
     commit = (decision.commit | last) & canvas.masked & active
     if decision.remask is None:
-        return decision._replace(commit=commit)
+        return replaced(decision, commit=commit)
     free = (canvas.slot >= 0) & ~rows.final & (canvas.known | commit)
-    return decision._replace(commit=commit, remask=decision.remask & free & active & ~last)
+    return replaced(decision, commit=commit, remask=decision.remask & free & active & ~last)
 
 
 def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_id: int) -> Rows:
@@ -197,8 +199,8 @@ def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_
     else:
         complete = (final | (canvas.slot < 0)).all(-1)
     state = choose(active, decision.state, rows.state)
-    return rows._replace(
-        canvas=canvas, state=state, final=final, age=age, done=rows.done | complete
+    return replaced(
+        rows, canvas=canvas, state=state, final=final, age=age, done=rows.done | complete
     )
 
 
