@@ -25,7 +25,7 @@ def _judge(found: Findings, model: str) -> list[Claim]:
             parts=("task", "strategy"),
             gap="wave less block",
             verdict="verdict",
-            items=found.numbers["n"],
+            items=int(row["items"]),
         )
         for row in rows_of(found, "Against block, in pairs")
     ]

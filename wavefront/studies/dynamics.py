@@ -34,7 +34,7 @@ TABLES = {
     "Where answers end": _endings.COLUMNS,
     "What decided tokens keep (probability)": KEEPS,
 }
-GAPS = ["task", "strategy", "claim", "wave less block", "verdict"]
+GAPS = ["task", "strategy", "claim", "wave less block", "items", "verdict"]
 CLAIMS = {"longest plateau (steps)": "lower", "direct": "higher", "leave-one-out": "higher"}
 
 
@@ -130,5 +130,6 @@ def _gaps(name: str, items: dict[str, dict[str, Tensor]]) -> list[list[Any]]:
             one, other = items[base][column], items[spec][column]
             gap = mean_gap(one, other)
             claim = f"{column}: {claimed} for the wave"
-            rows.append([name, spec, claim, gap, verdict(gap, len(one), claimed=claimed)])
+            said = verdict(gap, len(one), claimed=claimed)
+            rows.append([name, spec, claim, gap, len(one), said])
     return rows
