@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import typer
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from typer.testing import CliRunner, Result
@@ -61,3 +62,12 @@ def save_talker(folder: Path) -> str:
     model = toy(vocab_size=backend.get_vocab_size(), width=16, layers=1, max_length=256)
     wavefront.save_checkpoint(model, folder)
     return str(folder)
+
+
+def parses(words: list[str]) -> None:
+    """The options of a command line are there; nothing is run."""
+    group = typer.main.get_command(app)
+    _, *rest = words
+    context = group.make_context("wavefront", [*rest], resilient_parsing=False)
+    _, found, left = group.resolve_command(context, rest)  # pyright: ignore[reportAttributeAccessIssue]
+    found.make_context(rest[0], left, parent=context)

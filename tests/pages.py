@@ -1,12 +1,13 @@
-"""README and docs as tests read them: fenced blocks, commands, links and headings."""
+"""README and docs as tests read them: fenced blocks, commands, links and headings; scripts."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,6 +39,16 @@ class Command(NamedTuple):
     @property
     def text(self) -> str:
         return " ".join(self.words)
+
+
+def load_script(name: str) -> Any:
+    """A script of runs/, which is no package."""
+    about = importlib.util.spec_from_file_location(name, ROOT / "runs" / f"{name}.py")
+    assert about is not None
+    assert about.loader is not None
+    script = importlib.util.module_from_spec(about)
+    about.loader.exec_module(script)
+    return script
 
 
 def name(page: Path) -> str:

@@ -15,9 +15,9 @@ from configparser import ConfigParser
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pages import load_script
 
 import wavefront
 
@@ -30,16 +30,6 @@ KINDS = {
     ".bin", ".css", ".html", ".js", ".json", ".md", ".png", ".py", ".safetensors", ".sha256",
     ".toml", ".txt", ".typed",
 }  # fmt: skip
-
-
-def load_script(name: str) -> Any:
-    """A script of runs/, which is no package."""
-    about = importlib.util.spec_from_file_location(name, ROOT / "runs" / f"{name}.py")
-    assert about is not None
-    assert about.loader is not None
-    script = importlib.util.module_from_spec(about)
-    about.loader.exec_module(script)
-    return script
 
 
 release_notes = load_script("release_notes")
