@@ -5,7 +5,7 @@
     python runs/experiments.py main -- --items 200 --device cuda
 
 Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the
-light figures.
+light figures, and docs/claims.md is made anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import claims
 
 from wavefront import experiments
 from wavefront.report import run
@@ -50,6 +52,7 @@ def main() -> None:
     for name in names:
         experiments.find(name)
     failed = [name for name in names if not page(name, given[cut + 1 :])]
+    claims.write()
     if failed:
         sys.exit(f"Not run to the end: {', '.join(failed)}.")
 

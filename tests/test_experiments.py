@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from commands import records, refused, run
+from pages import load_script
 
 import wavefront
 from wavefront import experiments
@@ -27,6 +28,7 @@ from wavefront.studies._intervals import spanning
 from wavefront.task import Sample
 
 ROOT = Path(wavefront.__file__).parents[1]
+CLAIMS = load_script("claims")
 ENCODER = ROOT / "tests" / "golden" / "encoders" / "bert-tiny"
 STUDIES = ("schedules", "mhco", "case", "calibration", "dynamics", "gradient")
 IDS = (*STUDIES, "main", "bertscore", "size-radius", "bbh", "baselines", "parity", "steps",
@@ -90,6 +92,7 @@ def test_an_experiment_writes_its_page(name: str, tmp_path: Path) -> None:
         assert runs.image(home / item.file)[0] == "image/svg+xml"
     numbers = json.loads((home / "numbers.json").read_text("utf-8"))
     assert [one["verdict"] for one in numbers["claims"]] == [row[-1] for row in verdicts.rows]
+    assert not CLAIMS.unplaced(name, numbers)  # each has its line in docs/claims.md
     said = found.configuration
     assert {"command", "commit", "device", "torch", "threads", "experiment"} <= said.keys()
     assert said["models"] == ["toy"]
