@@ -138,6 +138,8 @@ def _open(
         own = {"shard": list(setup.shard), "trace": setup.trace}
         theirs = {name: there.header.get(name) for name in own}
         run.refuse_other(home, {**decides, **own}, {**there.decides, **theirs})
+        if there.finished:
+            return  # this machine will add nothing to it
         if sentence := run.same_or_warned(there, environment):
             warnings.warn(sentence, WavefrontWarning, stacklevel=3)
     run.write_environment(home, environment)

@@ -105,6 +105,7 @@ class Lab:
     command: str = ""
     progress: Callable[[str, float], None] = lambda what, share: None
     _worker: Worker | None = field(default=None, init=False)
+    _measured: list[Run] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, 0)
@@ -207,6 +208,7 @@ class Lab:
         produce(Local(worker), setup, folder, progress=show)
         grade(open_run(folder), data=self.data, allow_unsandboxed=self.allow_unsandboxed)
         run = open_run(folder)
+        self._measured.append(run)
         return Measured(cell, run, grades.verdicts(run), summary.cost(run))
 
     def configuration(self) -> dict[str, Any]:
@@ -215,7 +217,7 @@ class Lab:
         found: dict[str, Any] = {
             "experiment": self.name,
             "command": self.command,
-            "commit": commit(),
+            "commit": self._commits(),
             "models": [short(model) for model in self.models],
             "tasks": list(scale.tasks),
             "items of each task": scale.items or "all",
@@ -225,4 +227,20 @@ class Lab:
             "seed of the items": self.seed,
             "rows at once": scale.rows,
         }
-        return found | fingerprint.environment(self.lm(last))
+        # Answers may have been made before, and elsewhere: then that machine is told, not this one.
+        machines = [machine for run in self._measured for machine in run.environments]
+        return found | joined(machines or [fingerprint.environment(self.lm(last))])
+
+    def _commits(self) -> Any:
+        made = [{"commit": run.header.get("commit")} for run in self._measured]
+        return joined(made or [{"commit": commit()}])["commit"]
+
+
+def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of them say; a list where they differ."""
+    found: dict[str, list[Any]] = {}
+    for one in told:
+        for name, value in one.items():
+            values = found.setdefault(name, [])
+            values += [] if value in values else [value]
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
