@@ -74,6 +74,7 @@ ADAPTIVE = (
     "tide(rounds=8, horizon=64, band=8, take=threshold(tau=0.7))",
     "tide(size=16, radius=4, rounds=8, horizon=64, take=threshold(tau=0.9))",
 )
+ALL = "all groups"
 BASES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 
 
@@ -146,7 +147,12 @@ def decode(lm, group: str, items, times: int, setting: Setting, asked):
 
 
 def grade(asked: argparse.Namespace) -> None:
-    first, rows = read_answers(asked.answers)
+    """Answers of several files are of one table if they were made of the same items."""
+    read = [read_answers(path) for path in asked.answers]
+    first = read[0][0]
+    if any((one["items"], one["seed"]) != (first["items"], first["seed"]) for one, _ in read):
+        raise SystemExit("These files answer different items: --items or --seed differ.")
+    rows = [row for _, some in read for row in some]
     if asked.half:
         rows = [row for row in rows if half_of(row["id"]) == asked.half]
     known = {
@@ -161,34 +167,50 @@ def grade(asked: argparse.Namespace) -> None:
         asked.out.write_text(text)
 
 
-def render(header: dict, rows: list[dict], half: str | None, beside: str) -> str:
-    """A table a group and canvas; adaptive rows stand beside the bases at the pace `beside`."""
+def gathered(rows: list[dict]) -> dict[tuple[str, int], dict[tuple[str, str], dict[str, dict]]]:
+    """[group, canvas][strategy, pace][item]; last, all groups as one, where all were asked."""
     cells = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        cells[row["group"], row["canvas"]][row["schedule"], row["pace"]][row["id"]] = row
+        for group in (row["group"], ALL):
+            cells[group, row["canvas"]][row["schedule"], row["pace"]][row["id"]] = row
+    order = {group: number for number, group in enumerate((*GROUPS, ALL))}
+    found = dict(sorted(cells.items(), key=lambda pair: (order[pair[0][0]], pair[0][1])))
+    return {where: complete(table) for where, table in found.items()}
+
+
+def complete(table: dict[tuple[str, str], dict]) -> dict[tuple[str, str], dict]:
+    """Without the rows that lack items which others have."""
+    count = max(map(len, table.values()))
+    return {key: row for key, row in table.items() if len(row) == count}
+
+
+def render(header: dict, rows: list[dict], half: str | None, beside: str) -> str:
+    """A table a group and canvas; adaptive rows stand beside the bases at the pace `beside`."""
     parts = [
         f"`{header['command']}`: {header['device']}, torch {header['torch']}, {header['dtype']}, "
         f"seed {header['seed']}, half: {half or 'both'}; adaptive beside T = {beside}"
     ]
-    for (group, canvas), found in cells.items():
-        count = len(next(iter(found.values())))
-        places = next(iter(next(iter(found.values())).values()))["places"]
-        parts.append(f"\n### {group}, {count} items, N = {places} (canvas x{canvas})\n")
+    for (group, canvas), found in gathered(rows).items():
+        one = next(iter(found.values()))
+        places = " or ".join(sorted({str(row["places"]) for row in one.values()}))
+        parts.append(f"\n### {group}, {len(one)} items, N = {places} (canvas x{canvas})\n")
         parts.append(
             "| strategy | T | right % | - standard [95 %] | - block [95 %] | - wavefront [95 %] "
             "| forwards | tokens/forward |\n|---|---|---|---|---|---|---|---|"
         )
-        for (schedule, pace), row in found.items():
-            base = [found.get((name, beside if pace == "adaptive" else pace)) for name in BASES]
-            right = 100 * sum(one["correct"] for one in row.values()) / len(row)
-            steps = sum(one["steps"] for one in row.values()) / len(row)
-            tokens = sum(one["visible"] + 1 for one in row.values()) / len(row)
-            pairs = " | ".join(against(row, other) for other in base)
-            parts.append(
-                f"| {schedule} | {pace} | {right:.1f} | {pairs} | {steps:.1f} "
-                f"| {tokens / steps:.2f} |"
-            )
+        parts += [line(found, schedule, pace, beside) for schedule, pace in found]
     return "\n".join(parts) + "\n"
+
+
+def line(found: dict, schedule: str, pace: str, beside: str) -> str:
+    """One row of a table."""
+    row = found[schedule, pace]
+    base = [found.get((name, beside if pace == "adaptive" else pace)) for name in BASES]
+    right = 100 * sum(one["correct"] for one in row.values()) / len(row)
+    steps = sum(one["steps"] for one in row.values()) / len(row)
+    tokens = sum(one["visible"] + 1 for one in row.values()) / len(row)
+    pairs = " | ".join(against(row, other) for other in base)
+    return f"| {schedule} | {pace} | {right:.1f} | {pairs} | {steps:.1f} | {tokens / steps:.2f} |"
 
 
 def against(row: dict[str, dict], base: dict[str, dict] | None) -> str:
@@ -215,7 +237,7 @@ def main() -> None:
     make.add_argument("--eos", default="stop")
     make.set_defaults(run=generate)
     grading = commands.add_parser("grade", help="grade answers and print the tables")
-    grading.add_argument("answers", type=Path)
+    grading.add_argument("answers", type=Path, nargs="+")
     grading.add_argument("--half", choices=["tune", "report"])
     grading.add_argument("--out", type=Path)
     help = "the pace of the bases that adaptive rows are compared with"
