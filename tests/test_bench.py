@@ -12,7 +12,7 @@ from commands import run
 
 import wavefront
 from wavefront import bench, spec
-from wavefront.bench import floors, loops
+from wavefront.bench import floors, loops, profiles
 from wavefront.bench.clock import in_turns, spent, summary
 from wavefront.bench.machine import Limits
 from wavefront.bench.memory import peak
@@ -315,9 +315,12 @@ def test_accuracies_stand_beside_their_configuration(tmp_path):
     cache = "wave(near=4, size=32)"
     entries = [{"schedule": "wavefront", "cache": cache, "right": 0.5}]
     file.write_text(json.dumps({"entries": entries}))
-    found = {one.name: one.accuracy for one in bench.run(settings, accuracy=file).rows}
+    report = bench.run(settings, accuracy=file)
+    found = {one.name: one.accuracy for one in report.rows}
     assert found["cached-32"] == entries[0]
     assert found["cached-16"] is found["dual"] is None
+    forgot = replace(report, rows=tuple(replace(one, accuracy=None) for one in report.rows))
+    assert bench.accurate(forgot, file) == report  # measured afterwards
     for text in ("[]", '{"entries": [{"schedule": "nothing", "cache": null}]}', "x"):
         file.write_text(text)
         with pytest.raises(OptionError, match=r"holds no accuracies|no schedule|nothing"):
@@ -414,3 +417,18 @@ def test_command_lines_that_cannot_be(tmp_path):
     page = run("bench", "--help").stdout
     assert all(name in page for name in bench.ROWS)
     assert spec.resolve("wave", "caches")
+
+
+def test_kernels_of_a_trace_are_summed_the_longest_first():
+    events = [
+        {"cat": "kernel", "name": "b", "ts": 10.0, "dur": 5.0},
+        {"cat": "kernel", "name": "a" * 200, "ts": 0.0, "dur": 4.0},
+        {"cat": "kernel", "name": "b", "ts": 20.0, "dur": 5.0},
+        {"cat": "cpu_op", "name": "launch", "ts": 0.0, "dur": 99.0},
+        {"name": "no kind"},
+    ]
+    first, second, third = profiles.kernels(events).splitlines()
+    assert first == "3 kernels, 0.01 ms at work of 0.03 ms"
+    assert second.split() == ["10.0", "us", "2", "x", "5.00", "b"]
+    assert third.endswith("  " + "a" * 150)
+    assert profiles.kernels([]) == "Nothing ran on the device.\n"

@@ -8,7 +8,7 @@ docs/speed.md says how to read it.
 """
 
 from wavefront.bench.results import Curve, Fit, Report, Row, Verdict, fit, load, save
-from wavefront.bench.run import run, ticks
+from wavefront.bench.run import accurate, run, ticks
 from wavefront.bench.settings import ROWS, Settings, defaults, subject
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "Settings",
     "Verdict",
+    "accurate",
     "defaults",
     "fit",
     "load",

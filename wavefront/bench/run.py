@@ -64,12 +64,11 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
     if "text" in settings.only:
         made, said = texts.text_rows(stage)
         rows, notes = rows + made, notes + said
-    rows = [replace(one, accuracy=known.get(_key(one.schedule, one.cache))) for one in rows]
     return Report(
         about=about,
         settings=settings.said(),
         limits={"flops": limits.flops, "bandwidth": limits.bandwidth},
-        rows=tuple(rows),
+        rows=_with(known, rows),
         curves=tuple(curves),
         verdicts=(*verdicts(rows, cuda=settings.cuda), *found),
         notes=(*notes, *_overheads(rows)),
@@ -82,6 +81,15 @@ def _overheads(rows: Iterable[Row]) -> list[str]:
         f"Beyond its forward, a step of {step.name} takes {overhead(step, alone):+.1f} % of it."
         for step, alone in pairs(named)
     ]
+
+
+def accurate(report: Report, accuracy: Path) -> Report:
+    """A report with the accuracies of its configurations, which may be measured after it."""
+    return replace(report, rows=_with(_accuracies(accuracy), report.rows))
+
+
+def _with(known: dict[Any, dict[str, Any]], rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(replace(one, accuracy=known.get(_key(one.schedule, one.cache))) for one in rows)
 
 
 def _accuracies(path: Path) -> dict[Any, dict[str, Any]]:

@@ -133,6 +133,8 @@ def bench(
 
     if plot is not None:
         report = made.load(plot)
+        if accuracy is not None:
+            report = made.accurate(report, accuracy)
         _show(report, as_json=json)
         _draw(report, plot, asked=True)
         return
