@@ -100,14 +100,11 @@ def test_cached_rows_are_refreshed_each_at_its_own_time(cache):
     policy = spec.resolve(cache, "caches")
     requests = [request_of(model, *one) for one in MIXED]
     together = serve(model, requests, cache=policy)
-    widths = 0
     for one, seat in zip(requests, together, strict=True):
         (alone,) = serve(model, [one], cache=policy)
-        # Beside a wider neighbour a window is wider, so what is stale may differ; not the count.
-        widths += alone.tokens == seat.tokens
+        assert told(alone) == told(seat)
         assert all(seat.final) or one.plan.config.sampling.eos == "stop"
         assert seat.error is None
-    assert widths >= 6
     assert sum(seat.token_forwards for seat in together) < sum(
         LENGTH * seat.forwards for seat in together
     )

@@ -63,7 +63,9 @@ def _stretched(then: Tensor, width: int) -> Tensor:
 
 def together(model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int) -> Any:
     """One step of every row, every place computed: (the groups after it, Shown)."""
-    return _whole(model, configs, groups, width, None)
+    every, wanted = _reaches(configs, groups)
+    at = read_first(wanted, width)
+    return _whole(model, configs, groups, every, at, wanted.sum(-1) > width, None)
 
 
 def refreshed(
@@ -74,13 +76,21 @@ def refreshed(
     kv: KV,
     stored: Stored,
     index: Tensor,
+    widths: Tensor,
 ) -> Any:
-    """One step of the rows `index`, every place computed and stored: (groups, stored, Shown)."""
+    """One step of the rows `index`, every place computed and stored: (groups, stored, Shown).
+
+    `widths` (R,): how many places each row reads at most, `width` being the largest. Rows keep to
+    their own, so that what a cached request gets does not depend on who is beside it.
+    """
     some = [mapped(rows, lambda t: t.index_select(0, index)) for rows in groups]
     fresh = model.new_kv(len(index), stored.tokens.shape[1])
     tokens = _joint(some).tokens
     since = torch.stack([torch.where(_member(rows), rows.step, 0) for rows in some]).sum(0)
-    made, shown = _whole(model, configs, some, width, fresh)
+    every, wanted = _reaches(configs, some)
+    own = widths.index_select(0, index)
+    at, void = kept_to(own, read_first(wanted, width)), wanted.sum(-1) > own
+    made, shown = _whole(model, configs, some, every, at, void, fresh)
     for buffers, parts in zip(kv, fresh, strict=True):
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.index_copy_(0, index, part)
@@ -95,22 +105,27 @@ def windowed(
     width: int,
     kv: KV,
     stored: Stored,
-    waiting: Tensor,
+    widths: Tensor,
+    sizes: Tensor,
     policy: Cache,
     size: int,
 ) -> Any:
-    """One step of every row but the `waiting` (R,), a window of places computed, as above."""
+    """One step of every row, a window of places computed, as above; `sizes` (R,) is each row's own.
+
+    A row whose size is 0 waits.
+    """
     canvas = _joint(groups)
     every, wanted = _reaches(configs, groups)
     changed = (canvas.tokens != stored.tokens) & canvas.real
     asks = [policy.ask(rows, one, stored) for rows, one in zip(groups, every, strict=True)]
-    window = choose_window(wanted, changed, torch.stack(asks).any(0), size)
+    window = kept_to(sizes, choose_window(wanted, changed, torch.stack(asks).any(0), size))
     attend = _attend(configs, groups, canvas)
-    at = window[:, :width]
+    at = kept_to(widths, window[:, :width])
     states = model.hidden(canvas.tokens, attend, at, window=window, kv=kv)
     # What the window wrote is true of the tokens as they are, also in rows that wait.
     tokens = stored.tokens.scatter(-1, window, canvas.tokens.gather(-1, window))
-    void = waiting | (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
+    narrow = (wanted.sum(-1) > widths) | ((wanted | changed).sum(-1) > sizes)
+    void = narrow | (sizes == 0)
     after, shown = _decide(model, configs, groups, at, every, states, void)
     stale = policy.stale(shown.sure, stored)
     return after, stored._replace(tokens=tokens), shown._replace(stale=stale & ~shown.done)
@@ -122,14 +137,24 @@ def put(tree: Any, index: Tensor, part: Any) -> Any:
     return mapped(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))
 
 
+def kept_to(own: Tensor, places: Tensor) -> Tensor:
+    """Places (R, S) of which each row has its `own` (R,) first ones; then its first once more."""
+    count = torch.arange(places.shape[1], device=places.device)
+    return torch.where(count < own[:, None], places, places[:, :1])
+
+
 def _whole(
-    model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int, kv: KV | None
+    model: Model,
+    configs: Sequence[Config],
+    groups: Sequence[Rows],
+    every: Sequence[Tensor],
+    at: Tensor,
+    void: Tensor,
+    kv: KV | None,
 ) -> Any:
     canvas = _joint(groups)
-    every, wanted = _reaches(configs, groups)
-    at = read_first(wanted, width)
     states = model.hidden(canvas.tokens, _attend(configs, groups, canvas), at, kv=kv)
-    return _decide(model, configs, groups, at, every, states, wanted.sum(-1) > width)
+    return _decide(model, configs, groups, at, every, states, void)
 
 
 def _reaches(configs: Sequence[Config], groups: Sequence[Rows]) -> tuple[list[Tensor], Tensor]:

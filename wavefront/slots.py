@@ -6,7 +6,7 @@ if it were alone: rows never influence each other, and its seed and clock are it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -152,28 +152,36 @@ class Slots:
     def _cached(
         self, cache: Cache, configs: tuple[Config, ...], groups: list[Rows], width: int
     ) -> tuple[list[Rows], list[_Made]]:
-        """Rows that are due compute every place; the others a window."""
-        seats = list(self.seats.values())
-        places = _bucket(max(sum(seat.request.holes) for seat in seats))
-        size = min(self.length, cache.window(width, places))
-        due = [s for s in seats if not 0 < s.age < cache.refresh or size >= self.length]
+        """Rows that are due compute every place; the others a window, each its own."""
+        seats, own = list(self.seats.values()), {}
+        for seat in seats:
+            reads, places = _bucket(seat.width), _bucket(sum(seat.request.holes))
+            own[seat.row] = (min(self.length, reads), min(self.length, cache.window(reads, places)))
+        due = [s for s in seats if not 0 < s.age < cache.refresh or own[s.row][1] == self.length]
         rest = [seat for seat in seats if seat not in due]
+        sizes = {seat.row: own[seat.row][1] for seat in rest}
+        widths = self._column({row: reads for row, (reads, _) in own.items()})
         device, made = self.model.device, []
         if rest:
-            waiting = torch.tensor([n not in {s.row for s in rest} for n in range(self.rows)])
-            tree = (groups, self._stored, waiting.to(device))
-            (groups, self._stored, _), shown = self._window(configs, tree, width, size, cache)
+            size = max(sizes.values())
+            tree = (groups, self._stored, widths, self._column(sizes))
+            (groups, self._stored, *_), shown = self._window(configs, tree, width, size, cache)
             made.append(_Made(shown, rest, [seat.row for seat in rest], False))
-            self._count(rest, size)
+            for seat in rest:
+                self._count([seat], sizes[seat.row])
         if due:
             index = torch.tensor([seat.row for seat in due], device=device)
-            tree = (groups, self._stored, index)
-            (groups, self._stored, _), shown = self._full(configs, tree, width)
+            tree = (groups, self._stored, index, widths)
+            (groups, self._stored, *_), shown = self._full(configs, tree, width)
             made.append(_Made(shown, due, list(range(len(due))), True))
             self._count(due, self.length)
         for seat in seats:
             seat.age = 1 if seat in due else seat.age + 1
         return groups, made
+
+    def _column(self, told: Mapping[int, int]) -> Tensor:
+        """(R,) long: a number a row, 0 for the others."""
+        return torch.tensor([told.get(n, 0) for n in range(self.rows)], device=self.model.device)
 
     def _whole(self, configs: tuple[Config, ...], groups: list[Rows], width: int) -> Any:
         def step(tree: Any) -> tuple[Any, Any]:
@@ -183,9 +191,9 @@ class Slots:
 
     def _full(self, configs: tuple[Config, ...], tree: Any, width: int) -> Any:
         def step(tree: Any) -> tuple[Any, Any]:
-            groups, stored, index = tree
-            made = refreshed(self.model, configs, groups, width, self._kv, stored, index)
-            return (*made[:2], index), made[2]
+            groups, stored, index, widths = tree
+            made = refreshed(self.model, configs, groups, width, self._kv, stored, index, widths)
+            return (*made[:2], index, widths), made[2]
 
         return self._call(("full", configs, width), step, tree)
 
@@ -193,10 +201,10 @@ class Slots:
         self, configs: tuple[Config, ...], tree: Any, width: int, size: int, policy: Cache
     ) -> Any:
         def step(tree: Any) -> tuple[Any, Any]:
-            groups, stored, waiting = tree
-            asked = (stored, waiting, policy, size)
+            groups, stored, widths, sizes = tree
+            asked = (stored, widths, sizes, policy, size)
             made = windowed(self.model, configs, groups, width, self._kv, *asked)
-            return (*made[:2], waiting), made[2]
+            return (*made[:2], widths, sizes), made[2]
 
         return self._call(("window", configs, width, size), step, tree)
 
