@@ -24,7 +24,7 @@ _WORN = {
     "adablock": ("orange", "X"),
     "dsb": ("grey", "v"),
     "dcd": ("yellow", "<"),
-    "rcr": ("ink", ">"),
+    "rcr": ("brown", ">"),
     "tbd": ("orange", "h"),
 }
 _SPARE = (("sky", "p"), ("purple", "*"), ("orange", "d"), ("grey", "H"))
@@ -111,6 +111,7 @@ LIGHT = Style(
         "orange": "#e69f00",
         "yellow": "#b8a800",  # darker than theirs, which nobody sees on white
         "grey": "#7f7f7f",
+        "brown": "#8a5a44",
         "ink": "#1a1a1a",
     },
 )
@@ -130,6 +131,7 @@ DARK = Style(
         "orange": "#ffb829",
         "yellow": "#f0e442",
         "grey": "#a0a0a0",
+        "brown": "#c79a83",
         "ink": "#ececec",
     },
 )
