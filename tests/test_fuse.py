@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import torch
@@ -123,4 +124,26 @@ def test_compiled_it_is_few_kernels():
     before = metrics.generated_kernel_count
     compared(model, "wavefront", cache="wave(refresh=64, size=20, near=2)")
     assert metrics.generated_kernel_count - before <= 2 * 56  # a full step and a window
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_block_adds_where_it_norms():
+    """Between its products: two norms, what turns and splits the heads, and the gate."""
+    from torch._inductor.utils import run_and_get_code
+
+    model = toy(dtype="float64")
+    tokens = torch.arange(10)[None]
+    base = model.raw_logits(tokens)
+    torch._dynamo.reset()
+    for block in model.blocks:
+        block.compile(dynamic=False)
+    made, codes = run_and_get_code(model.raw_logits, tokens)
+    torch.testing.assert_close(made, base)
+    assert len(codes) == 1, "one code for the first block and the others"
+    kernels = re.findall(r"^ +cpp_fused_(\w+)\(", codes[0], re.MULTILINE)
+    assert len(kernels) == 4, kernels
+    assert "rsqrt" in kernels[0]
+    assert "add" in kernels[0]
     torch._dynamo.reset()
