@@ -14,6 +14,7 @@ from wavefront import fuse
 from wavefront.decoding import Decoding, begin
 from wavefront.masks import distance, near, ordered, rank
 from wavefront.models.toy import toy
+from wavefront.stats import WIDE, Sampling, read
 from wavefront.stepper import stepper
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
@@ -146,4 +147,27 @@ def test_a_block_adds_where_it_norms():
     assert len(kernels) == 4, kernels
     assert "rsqrt" in kernels[0]
     assert "add" in kernels[0]
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_statistics_hold_nothing_as_large_as_the_logits():
+    from torch._inductor.utils import run_and_get_code
+
+    size, own = WIDE + 100, torch.zeros(1, 6, dtype=torch.long)
+    logits = torch.randn(6, size, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def reading(logits):
+        given = {"vocab_size": size, "mask_id": 7, "sampling": Sampling(), "needs": ("own",)}
+        return read(lambda chunk: logits[chunk], None, own, **given)
+
+    torch._dynamo.reset()
+    made, codes = run_and_get_code(torch.compile(reading, dynamic=False), logits)
+    base = reading(logits)
+    assert torch.equal(made.proposal, base.proposal)
+    torch.testing.assert_close(made.logp, base.logp)
+    torch.testing.assert_close(made.own, base.own)
+    held = re.findall(r"empty_strided_cpu\(\(([^)]*)\)", codes[0])
+    assert max(int(n) for shape in held for n in shape.split(",") if n.strip()) < 1000, held
     torch._dynamo.reset()
