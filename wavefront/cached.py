@@ -17,6 +17,7 @@ from wavefront.cache import Cache, Stored, sureness
 from wavefront.engine import Aim, Flags, Glance, aimed, computed, finish, forward, lateness
 from wavefront.fuse import fused, replaced
 from wavefront.graph import Call, eagerly
+from wavefront.masks import marked
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
 from wavefront.window import Span, choose_window, inside, narrowed, needed
@@ -175,7 +176,7 @@ def judged(
     if aim.window is not None:
         # What was never computed is of no token, so it is new when it comes in sight.
         old = torch.full_like(tokens, -1) if stored is None else stored.tokens
-        tokens = old.scatter(-1, aim.window, tokens.gather(-1, aim.window))
+        tokens = torch.where(marked(aim.window, tokens.shape[1]), tokens, old)
     kept = Stored(tokens, rows.step, sure) if stored is None else replaced(stored, tokens=tokens)
     stale = flags.held | (policy.stale(sure, kept) & ~after.done).any()
     return Made(after, kept, stale, steps, flags)

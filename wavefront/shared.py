@@ -17,6 +17,7 @@ from wavefront.cache import Cache, Stored, sureness
 from wavefront.canvas import Canvas
 from wavefront.engine import Aim, finish, read_first
 from wavefront.graph import leaves, mapped
+from wavefront.masks import marked
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, reach, start
 from wavefront.window import choose_window
@@ -109,7 +110,8 @@ def windowed(
     at = window[:, :width]
     states = model.hidden(canvas.tokens, attend, at, window=window, kv=kv)
     # What the window wrote is true of the tokens as they are, also in rows that wait.
-    tokens = stored.tokens.scatter(-1, window, canvas.tokens.gather(-1, window))
+    fresh = marked(window, canvas.tokens.shape[1])
+    tokens = torch.where(fresh, canvas.tokens, stored.tokens)
     void = waiting | (wanted.sum(-1) > width) | ((wanted | changed).sum(-1) > size)
     after, shown = _decide(model, configs, groups, at, every, states, void)
     stale = policy.stale(shown.sure, stored)

@@ -26,6 +26,7 @@ from wavefront.engine import (
     scored,
 )
 from wavefront.errors import whole
+from wavefront.masks import marked
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step, choose, reach, settle
 from wavefront.stats import Reading
@@ -49,7 +50,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
         reading = read_places(model, config, joined, at.repeat(draft, 1), states)
         cost = computed(config, joined.canvas)
 
-        read = torch.zeros_like(rows.canvas.masked).scatter(-1, at, True)
+        read = marked(at, rows.canvas.tokens.shape[1])
         right = torch.ones_like(rows.done)  # the rows whose draft is right so far
         steps, busy, overflow = [], [], ~right
         for node, one in zip(nodes, _apart(reading, draft), strict=True):

@@ -132,18 +132,15 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x[rows, index]
 
 
-def find(at: Tensor, window: Tensor, length: int) -> Tensor:
-    """(B, Q) long: where in `window` each place of `at` stands; either one, if it stands twice."""
-    order = torch.arange(window.shape[1], device=window.device).expand_as(window)
-    where = window.new_zeros((window.shape[0], length)).scatter(1, window, order)
-    return where.gather(1, at)
+def find(at: Tensor, window: Tensor) -> Tensor:
+    """(B, Q) long: where in `window` each place of `at` stands; the first, if it stands twice."""
+    return (at[:, :, None] == window[:, None, :]).to(torch.uint8).argmax(-1)
 
 
 def spots(window: Tensor, heads: int) -> Spots:
     """Of a window (B, S) long of places."""
-    rows = torch.arange(window.shape[0], device=window.device)
-    every = torch.arange(heads, device=window.device)
-    return rows[:, None, None], every[:, None], window[:, None, :]
+    count = torch.arange(max(len(window), heads), device=window.device)  # one kernel for both
+    return count[: len(window), None, None], count[:heads, None], window[:, None, :]
 
 
 def write(buffer: Tensor, fresh: Tensor, where: Spots | None) -> Tensor:

@@ -130,15 +130,16 @@ class Transformer(nn.Module):
             positions = torch.arange(length, device=tokens.device)
         else:
             positions, tokens = window, tokens.gather(1, window)
-            picked = None if at is None else find(at, window, length)
+            picked = None if at is None else find(at, window)
             if alone and attend is not None:
                 attend = attend.gather(1, window)
         cosine, sine = self.turns(positions)
         where = None if window is None or alone else spots(window, self.config.kv_heads)
         sight = Sight(cosine, sine, visible_keys(attend), where)
         x = self.embedding(tokens)
-        # Zeros and not None: the first block is then compiled as the others are.
-        return x, torch.zeros_like(x), sight, picked
+        # Not None, so that the first block is compiled as the others are; and made of x, so that it
+        # is made in one kernel with it. The sum is x, to the sign of its zeros.
+        return x, 0 * x, sight, picked
 
     @fused
     def closed(self, x: Tensor, added: Tensor) -> Tensor:
