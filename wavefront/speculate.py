@@ -17,13 +17,13 @@ from torch import Tensor
 
 from wavefront.engine import (
     Advance,
-    Flags,
     alternatives,
     computed,
     forward,
     read_places,
     remember,
     scored,
+    told,
 )
 from wavefront.errors import whole
 from wavefront.masks import marked
@@ -42,7 +42,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
 
     def run(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, list[Step], Flags]:
+    ) -> tuple[Rows, list[Step], Tensor]:
         nodes = _foreseen(config, rows, model.mask_id, draft)
         at = _places(config, rows, max(width, places))
         joined = _join(nodes)
@@ -72,7 +72,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
         made = torch.stack(busy).sum().clamp(min=1)
         bad = (rows.bad_step >= 0).any()
         never = torch.zeros_like(bad)
-        return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made, never)
+        return rows, steps, told(rows.done.all(), overflow.any(), bad, made, never)
 
     return run
 
