@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
 import torch
 from captured import Static
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import wavefront
 import wavefront.cached
@@ -172,6 +174,36 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, m
         assert begin(model, PROMPTS, options, steppers=steppers).drain().answers() == eager
 
 
+def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
+    tree = (torch.arange(5), torch.rand(3, 2), torch.tensor([True]), torch.rand(0))
+    alias = (tree[0], tree[1], tree[2], tree[3], tree[1])  # at first; not after a step
+    frame, copies = Frame(alias), Counter()
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            copies[func.overloadpacket.__name__] += 1
+            return func(*args, **(kwargs or {}))
+
+    def step(tree):
+        whole, share, sure, nothing, other = tree
+        after = (whole + 1, share * 2, ~sure, nothing, other * 3)
+        return after, (after[1], whole, [after[2], nothing], after[1].T, after[4])
+
+    with Counted():
+        frame.make(step)
+    assert (copies["cat"], copies["copy_"]) == (1, 1)
+    share, whole, (sure, nothing), turned, other = frame.shown()
+    assert whole.tolist() == [0, 1, 2, 3, 4]
+    assert torch.equal(share, 2 * tree[1])
+    assert torch.equal(turned, 2 * tree[1].T)
+    assert torch.equal(other, 3 * tree[1])
+    assert (sure.tolist(), nothing.tolist()) == ([False], [])
+    assert share.untyped_storage().nbytes() == 128 + 80  # the tree, and behind it two that are new
+    frame.load(alias)
+    for mine, one in zip(frame.tree, alias, strict=True):
+        assert torch.equal(mine, one)
+
+
 def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
     class Pair(NamedTuple):
         one: torch.Tensor
@@ -202,7 +234,8 @@ def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
     assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
     frame.load((*tree, sure))
     assert frame.tree[0].one.tolist() == [1, 2]
-    assert all(leaf.storage_offset() % Form.ALIGNED == 0 for leaf in leaves(frame.tree))
+    starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(frame.tree)]
+    assert all(start % Form.ALIGNED == 0 for start in starts)
 
 
 def test_options_and_errors():

@@ -89,6 +89,46 @@ def test_chunks_change_nothing(monkeypatch):
         assert torch.equal(one, two)
 
 
+RULES = (
+    {},
+    {"temperature": 0.7},
+    {"rule": "dream", "temperature": 0.5, "top_k": 3},
+    {"rule": "dream", "top_p": 0.6},
+    {"eos": "llada-confidence", "stop_ids": (11, 12)},
+    {"eos": "suppress-logit", "stop_ids": (11, 12)},
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("part", [1, 8, 16])  # 40 tokens: parts of one, whole parts, and a rest
+def test_compiled_a_wide_vocabulary_is_read_by_parts_to_the_same_end(monkeypatch, rule, part):
+    logits = logits_of(9, rows=4)
+    logits[0] = logits[0].round()  # equal ones, in one part and in several
+    logits[1, :, MASK], logits[1, 0] = 30, float("-inf")
+    logits[1, 1, 5:] = float("-inf")  # whole parts of nothing
+    logits[1, 2, :], logits[1, 3, 12], logits[1, 4, 9] = 1.0, 40.0, 200.0
+    logits[2, 0, 7], logits[2, 1, 35], logits[2, 2, 39] = (float("nan"),) * 3
+    logits[2, 3, 7], logits[2, 4, 20] = float("inf"), float("-inf")
+    own = torch.randint(0, V, logits.shape[:-1], generator=torch.Generator().manual_seed(0))
+    plain = reading(logits, own=own, **rule)
+    monkeypatch.setattr("wavefront.stats.WIDE", V)
+    monkeypatch.setattr("wavefront.stats.PART", part)
+    torch._dynamo.reset()
+    compiled = torch.compile(reading, backend="eager", fullgraph=True)
+    found = compiled(logits, own=own, **rule)
+    assert torch.equal(found.bad, plain.bad)
+    for name, one, two in zip(found._fields, found, plain, strict=True):
+        assert one is not None
+        assert two is not None
+        if one.dtype.is_floating_point:
+            torch.testing.assert_close(
+                one[~found.bad], two[~found.bad], rtol=1e-5, atol=1e-6, equal_nan=True, msg=name
+            )
+        else:
+            assert torch.equal(one[~found.bad], two[~found.bad]), name
+    torch._dynamo.reset()
+
+
 def test_the_mask_token_is_never_proposed_and_keeps_its_probability():
     logits = logits_of(3)
     logits[..., MASK] = 30

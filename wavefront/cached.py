@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from wavefront.cache import Cache, Stored, sureness
-from wavefront.engine import Aim, Flags, Glance, aimed, computed, finish, forward, lateness
+from wavefront.engine import Aim, Glance, aimed, computed, finish, forward, lateness, told
 from wavefront.fuse import fused, replaced
 from wavefront.graph import Call, eagerly
+from wavefront.masks import marked
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, Step, reach
 from wavefront.window import Span, choose_window, inside, narrowed, needed
@@ -50,7 +51,7 @@ class Cached:
 
     def __call__(
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         length = rows.canvas.tokens.shape[1]
         size = self.policy.window(width, self.places)
         sight = self._span.size(config, rows) if self._span else length
@@ -65,7 +66,7 @@ class Cached:
                 made = full_step(model, config, tree[0], *fixed, self.policy, sight)
             else:
                 made = window_step(model, config, *tree, *fixed, self.policy, size)
-            need = needed(config, made.rows) if self._span else None
+            need = told(needed(config, made.rows)) if self._span else None
             return (made.rows, made.stored), (made.steps, made.flags, made.stale, need)
 
         key = (config, width, padded, full, sight if full else size)
@@ -73,7 +74,7 @@ class Cached:
         if self._span:
             self._span.tell(need)
         if not full:
-            self._stale.append(Glance([stale]))
+            self._stale.append(Glance(stale))
         return rows, steps, flags
 
     def _wanted(self, rows: Rows) -> bool:
@@ -95,9 +96,9 @@ class Made(NamedTuple):
 
     rows: Rows
     stored: Stored
-    stale: Tensor  # scalar bool: some row wants a full forward before its time
+    stale: Tensor  # (1,) long: some row wants a full forward before its time
     steps: Sequence[Step]
-    flags: Flags
+    flags: Tensor  # (5,) long: see `engine.Flags`
 
 
 def full_step(
@@ -175,7 +176,9 @@ def judged(
     if aim.window is not None:
         # What was never computed is of no token, so it is new when it comes in sight.
         old = torch.full_like(tokens, -1) if stored is None else stored.tokens
-        tokens = old.scatter(-1, aim.window, tokens.gather(-1, aim.window))
+        tokens = torch.where(marked(aim.window, tokens.shape[1]), tokens, old)
     kept = Stored(tokens, rows.step, sure) if stored is None else replaced(stored, tokens=tokens)
-    stale = flags.held | (policy.stale(sure, kept) & ~after.done).any()
-    return Made(after, kept, stale, steps, flags)
+    stale = policy.stale(sure, kept) & ~after.done
+    if aim.held is not None:
+        stale = stale | aim.held
+    return Made(after, kept, told(stale.any()), steps, flags)

@@ -19,7 +19,7 @@ from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
 from wavefront.fuse import fused, replaced
-from wavefront.masks import ordered
+from wavefront.masks import ordered, put
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
@@ -27,22 +27,27 @@ from wavefront.stats import LAST, Reading, priority_score, read
 
 
 class Flags(NamedTuple):
-    """What the host wants to know of a step, as scalar tensors."""
+    """What the host wants to know of a step; on the device it is one tensor, (5,) long."""
 
-    done: Tensor  # every row is
-    overflow: Tensor  # some row reached for more places than were scored: its step was void
-    bad: Tensor  # some row met NaN
-    steps: Tensor  # long: how many of the steps handed back some row did make, at least 1
-    held: Tensor  # some row did not fit into what was computed: its step was void too
+    done: int  # every row is
+    overflow: int  # some row reached for more places than were scored: its step was void
+    bad: int  # some row met NaN
+    steps: int  # how many of the steps handed back some row did make, at least 1
+    held: int  # some row did not fit into what was computed: its step was void too
 
 
 # One forward and the steps that came of it, in order; each says only what its forward computed.
-Advance = Callable[[Model, Config, Rows, int, bool], tuple[Rows, Sequence[Step], Flags]]
+Advance = Callable[[Model, Config, Rows, int, bool], tuple[Rows, Sequence[Step], Tensor]]
+
+
+def told(*values: Tensor) -> Tensor:
+    """Scalars for the host, (n,) long: one tensor, so one copy."""
+    return torch.stack([value.long() for value in values])
 
 
 def advance(
     model: Model, config: Config, rows: Rows, width: int, padded: bool
-) -> tuple[Rows, Sequence[Step], Flags]:
+) -> tuple[Rows, Sequence[Step], Tensor]:
     """One step of every row, reading at most `width` places of each. Pure."""
     aim = aimed(model, config, rows, width)
     states = forward(model, config, rows, aim.at, padded)
@@ -74,7 +79,7 @@ def read_first(wanted: Tensor, width: int) -> Tensor:
 @fused
 def finish(
     model: Model, config: Config, rows: Rows, aim: Aim, states: Tensor, cost: int
-) -> tuple[Rows, Sequence[Step], Flags]:
+) -> tuple[Rows, Sequence[Step], Tensor]:
     """What follows a forward that gave the `states` of the places read: read, decide, write."""
     at, overflow = aim.at, aim.overflow
     held = torch.zeros_like(overflow) if aim.held is None else aim.held
@@ -84,9 +89,8 @@ def finish(
     rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow | held)
     others = alternatives(at, reading, rows.canvas)
     step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
-    one = torch.ones_like(rows.step[0])
-    met_nan = (rows.bad_step >= 0).any()
-    return rows, [step], Flags(rows.done.all(), overflow.any(), met_nan, one, held.any())
+    one, met_nan = torch.ones_like(rows.step[0]), (rows.bad_step >= 0).any()
+    return rows, [step], told(rows.done.all(), overflow.any(), met_nan, one, held.any())
 
 
 def forward(
@@ -159,15 +163,15 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
     stats = Stats(
         *(
-            None if new is None or old is None else old.scatter(-1, at, new)
+            None if new is None or old is None else put(old, at, new)
             for old, new in zip(rows.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
     return replaced(
         rows,
-        proposal=rows.proposal.scatter(-1, at, reading.proposal),
+        proposal=put(rows.proposal, at, reading.proposal),
         stats=stats,
-        score=rows.score.scatter(-1, at, score),
+        score=put(rows.score, at, score),
     )
 
 
@@ -229,7 +233,7 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
         if launch and len(waiting) <= lag:
             continue
         made, glance, had = waiting.popleft()
-        done, overflow, bad, count, held = glance.read()
+        done, overflow, bad, count, held = Flags(*glance.read())
         if bad:
             raise NumericalError(_nan_message(rows))
         if overflow:  # tried again with every place, and so is one that was already in flight
@@ -277,18 +281,17 @@ def _nan_message(rows: Rows) -> str:
 
 
 class Glance:
-    """Scalars on their way to the host: copied behind the step's own work, read when needed."""
+    """What was `told`, on its way to the host: copied behind the step's work, read when needed."""
 
-    def __init__(self, values: Sequence[Tensor]) -> None:
-        packed = torch.stack([value.long() for value in values])
+    def __init__(self, values: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
-        if packed.is_cuda:
-            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-            self._host.copy_(packed, non_blocking=True)
+        if values.is_cuda:
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
         else:
-            self._host = packed
+            self._host = values
 
     def read(self) -> list[int]:
         if self._event is not None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from wavefront.engine import Advance, Flags, advance
+from wavefront.engine import Advance, advance
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step
 
@@ -83,73 +83,103 @@ class _Graph:
 class Frame:
     """A tree in memory of its own, which a step overwrites with the tree after it.
 
-    The memory is one tensor a dtype: a step writes a few of them and not a tree of thirty, each
-    with its launch. What a step says may stand elsewhere in the tree it overwrites (a full step
-    stores the tokens it began with), so all of it is put together before anything is overwritten.
+    The memory is one tensor: a step writes that, and not a tree of thirty, each with its launch.
+    What a step says may stand elsewhere in the tree it overwrites (a full step stores the tokens it
+    began with), so all of it is put together before anything is overwritten.
     """
 
     def __init__(self, tree: Any) -> None:
         self._form = Form(tree)
-        self._memory = self._form.pack(tree)
+        self._memory = torch.cat(self._form.pieces(tree))
         self.tree = self._form.unpack(self._memory)
-        self._shown: tuple[Form, list[Tensor]] | None = None
+        self._shown: tuple[Form, Tensor] | None = None
 
     def load(self, tree: Any) -> None:
         """Go on from another tree; from its own, nothing is to be done."""
         pairs = zip(leaves(self.tree), leaves(tree), strict=True)
         if any(mine.data_ptr() != other.data_ptr() for mine, other in pairs):
-            self._overwrite(self._form.pack(tree))
+            self._memory.copy_(torch.cat(self._form.pieces(tree)))
 
     def make(self, step: Pure) -> None:
-        """The step itself, and what it hands out put aside."""
+        """The step itself, and what it hands out put aside, behind the tree after it."""
         after, out = step(self.tree)
-        form, fresh = Form(out), self._form.pack(after)
-        self._shown = form, form.pack(out)
-        self._overwrite(fresh)
+        form = Form(out, behind=self._form, holding=after)
+        fresh = torch.cat([*self._form.pieces(after), *form.pieces(out)])
+        self._shown = form, fresh
+        self._memory.copy_(fresh[: len(self._memory)])
 
     def shown(self) -> Any:
         """What the last step handed out, in memory that the next one leaves alone."""
         assert self._shown is not None
         form, memory = self._shown
-        return form.unpack([part.clone() for part in memory])
-
-    def _overwrite(self, fresh: Sequence[Tensor]) -> None:
-        for old, new in zip(self._memory, fresh, strict=True):
-            old.copy_(new)
+        return form.unpack(memory.clone())
 
 
 class Form:
-    """How the tensors of a tree lie in one tensor a dtype, each at a multiple of ALIGNED."""
+    """How the tensors of a tree lie in one run of bytes, each at a multiple of ALIGNED.
 
-    ALIGNED = 16  # elements: compiled code reads faster where a tensor begins at a whole address
+    It may lie `behind` another form: what the tree that is `holding` that one holds already (most
+    of what a step hands out is in the tree after it) then lies there, and not twice.
+    """
 
-    def __init__(self, tree: Any) -> None:
+    ALIGNED = 16  # bytes: compiled code reads faster where a tensor begins at a whole address
+
+    def __init__(self, tree: Any, *, behind: Form | None = None, holding: Any = ()) -> None:
         self._like = mapped(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
-        self._kinds = [(leaf.dtype, leaf.shape) for leaf in leaves(tree)]
-        self._dtypes = list(dict.fromkeys(dtype for dtype, _ in self._kinds))
+        self._spots: list[Spot] = []
+        self._size = 0 if behind is None else behind._size
+        known = [] if behind is None else behind._spots
+        there = dict(zip(map(_same, leaves(holding)), known, strict=True))
+        for leaf in leaves(tree):
+            spot = there.get(_same(leaf))
+            if spot is None or spot.dtype != leaf.dtype:
+                spot = Spot(self._size, leaf.dtype, leaf.shape)
+                self._size += spot.room
+            self._spots.append(spot)
+        self._first = 0 if behind is None else behind._size
 
-    def pack(self, tree: Any) -> list[Tensor]:
-        """The tensors of a tree of this form, a copy of each."""
-        parts: dict[torch.dtype, list[Tensor]] = {dtype: [] for dtype in self._dtypes}
-        for leaf, (dtype, _) in zip(leaves(tree), self._kinds, strict=True):
-            flat = leaf.to(dtype).reshape(-1)
-            parts[dtype].append(flat)
-            if gap := -len(flat) % self.ALIGNED:
-                parts[dtype].append(flat[:1].expand(gap))  # anything: nobody reads it
-        return [torch.cat(flats) for flats in parts.values()]
+    def pieces(self, tree: Any) -> list[Tensor]:
+        """The bytes of a tree of this form, in order, as far as they do not lie elsewhere."""
+        parts: list[Tensor] = []
+        for leaf, spot in zip(leaves(tree), self._spots, strict=True):
+            if spot.start < self._first:
+                continue
+            whole = leaf.to(spot.dtype).contiguous()
+            # By as_strided: of one number alone, torch takes any stride for contiguous.
+            flat = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+            parts.append(flat)
+            if gap := spot.room - len(flat):
+                parts.append(flat.new_empty(gap))  # anything: nobody reads it
+        return parts
 
-    def unpack(self, memory: Sequence[Tensor]) -> Any:
+    def unpack(self, memory: Tensor) -> Any:
         """The tree, its tensors parts of `memory`."""
-        flats, starts = dict(zip(self._dtypes, memory, strict=True)), dict.fromkeys(self._dtypes, 0)
-        kinds = iter(self._kinds)
+        spots = iter(self._spots)
+        return mapped(self._like, lambda _: next(spots).of(memory))
 
-        def part(_: Tensor) -> Tensor:
-            dtype, shape = next(kinds)
-            start, size = starts[dtype], shape.numel()
-            starts[dtype] += size + -size % self.ALIGNED
-            return flats[dtype][start : start + size].view(shape)
 
-        return mapped(self._like, part)
+class Spot(NamedTuple):
+    """Where in a run of bytes a tensor lies."""
+
+    start: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+    @property
+    def size(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    @property
+    def room(self) -> int:
+        return self.size + -self.size % Form.ALIGNED
+
+    def of(self, memory: Tensor) -> Tensor:
+        return memory[self.start : self.start + self.size].view(self.dtype).view(self.shape)
+
+
+def _same(leaf: Tensor) -> Hashable:
+    """Equal of two tensors that are the same memory, read in the same way."""
+    return leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()
 
 
 def graphed(call: Call) -> Advance:
@@ -157,7 +187,7 @@ def graphed(call: Call) -> Advance:
 
     def run(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         def step(tree: Any) -> tuple[Any, Any]:
             after, steps, flags = advance(model, config, tree, width, padded)
             return after, (steps, flags)

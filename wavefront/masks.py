@@ -1,9 +1,10 @@
-"""Mask algebra on (B, L) boards: distance, near, density, ordered, rank, top, first.
+"""Mask algebra on (B, L) boards: distance, near, density, ordered, marked, put, rank, top, first.
 
 Every choice of places in the project goes through `top`, because its order is exact: higher score
 first, equal scores to the smaller position, NaN and -inf last among the eligible. `topk` and
 `argmax` promise no order among ties, and confidences do saturate. Compiled, places are ordered by
-counting in place of sorting: the same order.
+counting in place of sorting, and found by comparing in place of scattering: the same results in
+code that fuses, where a sort or a scatter is several kernels that wait for each other.
 """
 
 from __future__ import annotations
@@ -59,10 +60,31 @@ def near(mask: Tensor, radius: int) -> Tensor:
 def ordered(keys: Tensor, count: int) -> Tensor:
     """(B, count) long: the places with the smallest keys, equal ones from the left."""
     if torch.compiler.is_compiling():
-        here = positions(keys).expand(keys.shape)
-        place = _before(keys).sum(-1)
-        return torch.zeros_like(place).scatter(-1, place, here)[:, :count]
+        places = torch.arange(count, device=keys.device)
+        mine = _before(keys).sum(-1)[:, None, :] == places[:, None]
+        return torch.where(mine, positions(keys), 0).sum(-1)
     return keys.argsort(dim=-1, stable=True)[:, :count]
+
+
+def marked(at: Tensor, length: int) -> Tensor:
+    """(B, length) bool: the places `at` (B, Q)."""
+    if torch.compiler.is_compiling():
+        return _which(at, length) >= 0
+    return torch.zeros((len(at), length), dtype=torch.bool, device=at.device).scatter(-1, at, True)
+
+
+def put(board: Tensor, at: Tensor, values: Tensor) -> Tensor:
+    """The board (B, L) with `values` (B, Q) at the places `at` (B, Q), each of them once."""
+    if torch.compiler.is_compiling():
+        which = _which(at, board.shape[-1])
+        return torch.where(which >= 0, values.gather(-1, which.clamp(min=0)), board)
+    return board.scatter(-1, at, values)
+
+
+def _which(at: Tensor, length: int) -> Tensor:
+    """(B, length) long: which of `at` each place is; -1 for none."""
+    here = torch.arange(length, device=at.device)
+    return torch.where(at[:, None, :] == here[:, None], positions(at), -1).amax(-1)
 
 
 def rank(scores: Tensor, among: Tensor, then: Tensor | None = None) -> Tensor:
@@ -70,17 +92,17 @@ def rank(scores: Tensor, among: Tensor, then: Tensor | None = None) -> Tensor:
     # NaN would sort first; it and -inf share the last rank of the eligible.
     clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     if torch.compiler.is_compiling():
-        before = _before(-clean)
-        ranks = (before & among[:, None, :]).sum(-1)
-        late = None if then is None else (before & (then & ~among)[:, None, :]).sum(-1)
+        before, all_among = _before(-clean), among[:, None, :]
+        ranks = (before & all_among).sum(-1)
+        late = None if then is None else (before & then[:, None, :] | all_among).sum(-1)
     else:
         order = clean.argsort(dim=-1, descending=True, stable=True)
         ranks = _counted(among, order)
         late = None if then is None else _counted(then & ~among, order)
+        late = None if late is None else late + among.sum(-1, keepdim=True)
     if then is None or late is None:
         return torch.where(among, ranks, FAR)
-    late = torch.where(then, late + among.sum(-1, keepdim=True), FAR)
-    return torch.where(among, ranks, late)
+    return torch.where(among, ranks, torch.where(then, late, FAR))
 
 
 def _counted(mask: Tensor, order: Tensor) -> Tensor:

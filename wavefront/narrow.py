@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wavefront.engine import Flags, computed, finish, forward
+from torch import Tensor
+
+from wavefront.engine import computed, finish, forward, told
 from wavefront.graph import Call, eagerly
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step
@@ -24,12 +26,12 @@ class Narrow:
 
     def __call__(
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         size = self._span.size(config, rows)
 
         def step(tree: Rows) -> tuple[Any, Any]:
             made = narrow_step(model, config, tree, width, size)
-            return made[0], (made[1], made[2], needed(config, made[0]))
+            return made[0], (made[1], made[2], told(needed(config, made[0])))
 
         rows, (steps, flags, need) = self._call((config, width, size), step, rows)
         self._span.tell(need)
@@ -42,7 +44,7 @@ class Narrow:
 
 def narrow_step(
     model: Model, config: Config, rows: Rows, width: int, size: int
-) -> tuple[Rows, Sequence[Step], Flags]:
+) -> tuple[Rows, Sequence[Step], Tensor]:
     """One step that computes `size` places of every row and reads at most `width`. Pure."""
     aim = narrowed(model, config, rows, width, size)
     states = forward(model, config, rows, aim.at, padded=True, window=aim.window)

@@ -18,7 +18,7 @@ from torch import Tensor
 from wavefront import spec
 from wavefront.canvas import Canvas, finished
 from wavefront.decoding import recorded, source
-from wavefront.engine import Advance, Flags, advance, resume
+from wavefront.engine import Advance, advance, resume, told
 from wavefront.errors import SpecError, TraceError, WavefrontWarning
 from wavefront.model import Model
 from wavefront.options import Plan, Source, plan
@@ -206,7 +206,7 @@ def _run(model: Model, moment: Moment, until: Tensor | None) -> tuple[Moment, Tr
 
     def waiting(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         wait = arrived[-1]
         after, steps, flags = inner(model, config, rows._replace(done=wait), width, padded)
         latest[0] = after = choose(~wait, after, rows)
@@ -230,13 +230,13 @@ def as_whole(moment: Moment, run: Advance) -> Advance:
 
     def whole(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         rows, steps, flags = run(model, config, rows, width, padded)
         if sampling.eos == "stop":
             # What was given may hold the end of the answer; the rows know of their own places only.
             ended = finished(rows.canvas._replace(slot=slot), rows.final, sampling.stop_ids)
             rows = rows._replace(done=rows.done | ended)
-            flags = flags._replace(done=rows.done.all())
+            flags = told(rows.done.all(), *flags[1:])
         return rows, [tell(step) for step in steps], flags
 
     def tell(step: Step) -> Step:

@@ -17,6 +17,7 @@ from wavefront.cache import Cache, Stored, sureness
 from wavefront.canvas import Canvas
 from wavefront.engine import Aim, finish, read_first
 from wavefront.graph import leaves, mapped
+from wavefront.masks import marked
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Rows, reach, start
 from wavefront.window import choose_window
@@ -123,7 +124,8 @@ def windowed(
     at = kept_to(widths, window[:, :width])
     states = model.hidden(canvas.tokens, attend, at, window=window, kv=kv)
     # What the window wrote is true of the tokens as they are, also in rows that wait.
-    tokens = stored.tokens.scatter(-1, window, canvas.tokens.gather(-1, window))
+    fresh = marked(window, canvas.tokens.shape[1])
+    tokens = torch.where(fresh, canvas.tokens, stored.tokens)
     narrow = (wanted.sum(-1) > widths) | ((wanted | changed).sum(-1) > sizes)
     void = narrow | (sizes == 0)
     after, shown = _decide(model, configs, groups, at, every, states, void)

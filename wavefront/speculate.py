@@ -17,15 +17,16 @@ from torch import Tensor
 
 from wavefront.engine import (
     Advance,
-    Flags,
     alternatives,
     computed,
     forward,
     read_places,
     remember,
     scored,
+    told,
 )
 from wavefront.errors import whole
+from wavefront.masks import marked
 from wavefront.model import Model
 from wavefront.rows import Config, Rows, Step, choose, reach, settle
 from wavefront.stats import Reading
@@ -41,7 +42,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
 
     def run(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, list[Step], Flags]:
+    ) -> tuple[Rows, list[Step], Tensor]:
         nodes = _foreseen(config, rows, model.mask_id, draft)
         at = _places(config, rows, max(width, places))
         joined = _join(nodes)
@@ -49,7 +50,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
         reading = read_places(model, config, joined, at.repeat(draft, 1), states)
         cost = computed(config, joined.canvas)
 
-        read = torch.zeros_like(rows.canvas.masked).scatter(-1, at, True)
+        read = marked(at, rows.canvas.tokens.shape[1])
         right = torch.ones_like(rows.done)  # the rows whose draft is right so far
         steps, busy, overflow = [], [], ~right
         for node, one in zip(nodes, _apart(reading, draft), strict=True):
@@ -71,7 +72,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
         made = torch.stack(busy).sum().clamp(min=1)
         bad = (rows.bad_step >= 0).any()
         never = torch.zeros_like(bad)
-        return rows, steps, Flags(rows.done.all(), overflow.any(), bad, made, never)
+        return rows, steps, told(rows.done.all(), overflow.any(), bad, made, never)
 
     return run
 

@@ -27,6 +27,9 @@ LAST = ("suppress-confidence", "defer")  # end tokens are chosen when nothing el
 SAMPLING = ("llada", "dream")
 
 _CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32
+# A compiled reduction has one program a place, and the places a step reads are fewer than a GPU's
+# processors: over a vocabulary of WIDE or more it goes by parts, then over the parts.
+WIDE, PART = 1 << 15, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +115,21 @@ def _read(
     alternatives: int,
 ) -> Reading:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    bad = ~logits.amax(-1).isfinite()  # NaN wins every maximum
+    bad = ~_most(logits).isfinite()  # NaN wins every maximum
     if sampling.eos == "suppress-logit":
         logits = _without(logits, sampling.stop_ids[:1])
     drawn = _filtered(_without(logits, (mask_id,)), sampling)
-    proposal = _draw(drawn, keys, sampling.temperature)
+    drawn = _noisy(drawn, keys, sampling.temperature)
     judged = _filtered(logits, sampling) if sampling.rule == "dream" else logits
     if sampling.eos == "llada-confidence":
         judged = _without(judged, sampling.stop_ids)
+    proposal, logp = _proposed(drawn, judged)
     others = judged.log_softmax(-1).topk(alternatives) if alternatives else (None, None)
     return Reading(
         proposal,
         bad,
-        reluctant=judged[..., mask_id] >= judged.amax(-1),
-        logp=log_probability(judged, proposal).float(),
+        reluctant=judged[..., mask_id] >= _most(judged),
+        logp=logp.float(),
         margin=_margin(judged, mask_id) if "margin" in needs else None,
         entropy=_entropy(judged) if "entropy" in needs else None,
         own=log_probability(judged, own).float() if "own" in needs else None,
@@ -153,18 +157,62 @@ def _without(logits: Tensor, ids: tuple[int, ...]) -> Tensor:
     return kept
 
 
-def _draw(logits: Tensor, keys: Tensor | None, temperature: float) -> Tensor:
-    """(n,) long. The smallest id wins among equal logits: argmax returns the first maximum."""
+def _noisy(logits: Tensor, keys: Tensor | None, temperature: float) -> Tensor:
+    """(n, V): the logits, whose maximum is a draw from their softmax where there are keys."""
     if keys is None or temperature == 0:
-        return logits.argmax(-1)
-    return (logits + noise.gumbel(noise.over_tokens(keys, logits.shape[-1]))).argmax(-1)
+        return logits
+    return logits + noise.gumbel(noise.over_tokens(keys, logits.shape[-1]))
+
+
+def _wide(logits: Tensor) -> bool:
+    return torch.compiler.is_compiling() and logits.shape[-1] >= WIDE
+
+
+def _parts(logits: Tensor) -> Tensor:
+    """(n, V) -> (n, parts, PART), filled up with tokens that cannot be."""
+    gap = -logits.shape[-1] % PART
+    return F.pad(logits, (0, gap), value=float("-inf")).unflatten(-1, (-1, PART))
+
+
+def _most(logits: Tensor) -> Tensor:
+    """(n,): the maximum."""
+    return _parts(logits).amax(-1).amax(-1) if _wide(logits) else logits.amax(-1)
+
+
+def _proposed(drawn: Tensor, judged: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) long, the maximum of `drawn`, and its log p in `judged`.
+
+    The smallest id wins among equal logits: argmax returns the first maximum.
+    """
+    if not _wide(drawn):
+        proposal = drawn.argmax(-1)
+        return proposal, log_probability(judged, proposal)
+    # Every part has a best token and a sum without it, so the logits are read once: of the part
+    # that wins, its best is the proposal; of each other, it is one more token beside it.
+    drawn, judged = _parts(drawn), _parts(judged)
+    best = drawn.argmax(-1)
+    chosen = judged.gather(-1, best[..., None])[..., 0]
+    beside = _less(judged, best).logsumexp(-1)
+    part = drawn.amax(-1).argmax(-1)
+    others = torch.logaddexp(beside, _less(chosen, part)).logsumexp(-1)
+    first = part[..., None]
+    proposal = PART * part + best.gather(-1, first)[..., 0]
+    return proposal, _log_share(chosen.gather(-1, first)[..., 0], others)
+
+
+def _less(logits: Tensor, token: Tensor) -> Tensor:
+    """The logits without one token of each place."""
+    if torch.compiler.is_compiling():  # a comparison fuses, where scatter copies all of them
+        ids = torch.arange(logits.shape[-1], device=logits.device)
+        return logits.masked_fill(ids == token[..., None], float("-inf"))
+    return logits.scatter(-1, token[..., None], float("-inf"))
 
 
 def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Tempered logits with everything outside top-p and top-k at -inf, in Dream's order."""
     if sampling.temperature > 0:
         # From the maximum down, so that a tiny temperature gives -inf and not infinity.
-        logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+        logits = (logits - _most(logits)[..., None]) / sampling.temperature
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, where = logits.sort(dim=-1, descending=True, stable=True)
         before = F.pad(ordered.softmax(-1).cumsum(-1)[..., :-1], (1, 0))
@@ -185,11 +233,18 @@ def log_probability(logits: Tensor, token: Tensor) -> Tensor:
     log p = -log(1 + sum over the others of exp(l - l_token)): with the token itself left out of the
     sum, places that all round to p = 1 keep their true order.
     """
-    chosen = logits.gather(-1, token[..., None])
-    others = logits.scatter(-1, token[..., None], float("-inf")).logsumexp(-1)
+    others = _less(logits, token)
+    chosen = logits.gather(-1, token[..., None])[..., 0]
+    if _wide(logits):
+        others = _parts(others).logsumexp(-1)
+    return _log_share(chosen, others.logsumexp(-1))
+
+
+def _log_share(chosen: Tensor, others: Tensor) -> Tensor:
+    """log(c / (c + o)) of the logarithms of both."""
     # A token that was removed has probability 0, also when nothing else is left.
-    logp = -F.softplus(others - chosen[..., 0])
-    return torch.where(chosen[..., 0].isneginf(), float("-inf"), logp)
+    logp = -F.softplus(others - chosen)
+    return torch.where(chosen.isneginf(), float("-inf"), logp)
 
 
 def priority_score(name: str, stats: Stats) -> Tensor:

@@ -10,9 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakValueDictionary
 
+from torch import Tensor
+
 from wavefront.cached import Cached
 from wavefront.canvas import Canvas
-from wavefront.engine import Advance, Flags, advance
+from wavefront.engine import Advance, advance
 from wavefront.graph import Call, Graphs, eagerly, graphed
 from wavefront.model import Model
 from wavefront.narrow import Narrow
@@ -74,5 +76,5 @@ class _Lent:
 
     def __call__(
         self, model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         return self._run(model, config, rows, width, padded)

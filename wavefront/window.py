@@ -68,8 +68,8 @@ class Span:
         return self._size
 
     def tell(self, need: Tensor) -> None:
-        """The step's scalar: how many places the next one needs."""
-        self._told.append(Glance([need]))
+        """What the step `told`: how many places the next one needs."""
+        self._told.append(Glance(need))
 
     def forget(self) -> None:
         self._size = 0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wavefront.canvas import Canvas, blank
-from wavefront.engine import Advance, Flags, advance, decode
+from wavefront.engine import Advance, advance, decode, told
 from wavefront.errors import OptionError, whole
 from wavefront.masks import first, positions
 from wavefront.measures._shared import offsets
@@ -66,7 +66,7 @@ def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
 
     def run(
         model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Flags]:
+    ) -> tuple[Rows, Sequence[Step], Tensor]:
         if config.sampling.eos == "stop":
             raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
         if prefix and config.schedule.revises:
@@ -80,7 +80,7 @@ def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
         canvas = after.canvas._replace(tokens=torch.where(filled, truth, after.canvas.tokens))
         after = after._replace(canvas=canvas)
         step = step._replace(canvas=canvas, final=after.final, done=after.done)
-        return after, [step], flags._replace(done=after.done.all())
+        return after, [step], told(after.done.all(), *flags[1:])
 
     return run
 

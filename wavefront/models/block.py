@@ -56,7 +56,11 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each added to the stream. Query, key and value are one matrix."""
+    """Attention, then MLP, each added to the stream. Query, key and value are one matrix.
+
+    What the MLP adds is handed on beside the stream, and added where the next norm reads it: blocks
+    are compiled one by one, so an addition at a block's end would be a kernel of its own.
+    """
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -72,12 +76,16 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
+        added: Tensor,
         sight: Sight,
         *,
         store: tuple[Tensor, Tensor] | None = None,
         picked: Tensor | None = None,
-    ) -> Tensor:
-        """(B, S, D) -> (B, S, D), or (B, Q, D) when only the indices `picked` (B, Q) are wanted."""
+    ) -> tuple[Tensor, Tensor]:
+        """The stream (B, S, D) and what is still to be added to it -> the same after this block, or
+        (B, Q, D) each when only the indices `picked` (B, Q) are wanted.
+        """
+        x = x + added
         query, key, value = self.project(self.attention_norm(x), sight)
         if store is not None:
             key = write(store[0], key, sight.spots)
@@ -85,7 +93,7 @@ class Block(nn.Module):
         if picked is not None:
             query, x = take(query, picked), take(x, picked)
         x = x + self.attention_out(self.attend(query, key, value, visible=sight.visible))
-        return x + self.mlp(self.mlp_norm(x))
+        return x, self.mlp(self.mlp_norm(x))
 
     def project(self, x: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, S, H, d), rotated keys and plain values (B, Hkv, S, d)."""
@@ -126,6 +134,8 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 def find(at: Tensor, window: Tensor, length: int) -> Tensor:
     """(B, Q) long: where in `window` each place of `at` stands; either one, if it stands twice."""
+    if torch.compiler.is_compiling():  # one kernel; not compiled, it would be (B, Q, S) in memory
+        return (at[:, :, None] == window[:, None, :]).to(torch.uint8).argmax(-1)
     order = torch.arange(window.shape[1], device=window.device).expand_as(window)
     where = window.new_zeros((window.shape[0], length)).scatter(1, window, order)
     return where.gather(1, at)
@@ -133,9 +143,8 @@ def find(at: Tensor, window: Tensor, length: int) -> Tensor:
 
 def spots(window: Tensor, heads: int) -> Spots:
     """Of a window (B, S) long of places."""
-    rows = torch.arange(window.shape[0], device=window.device)
-    every = torch.arange(heads, device=window.device)
-    return rows[:, None, None], every[:, None], window[:, None, :]
+    count = torch.arange(max(len(window), heads), device=window.device)  # one kernel for both
+    return count[: len(window), None, None], count[:heads, None], window[:, None, :]
 
 
 def write(buffer: Tensor, fresh: Tensor, where: Spots | None) -> Tensor:

@@ -102,13 +102,14 @@ class Transformer(nn.Module):
 
         Without `at`, at all places computed: those of the window, or the whole canvas.
         """
-        x, sight, picked = self.opened(tokens, attend, at, window, kv is None)
+        x, added, sight, picked = self.opened(tokens, attend, at, window, kv is None)
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             store = None if kv is None else (kv.keys[number], kv.values[number])
             # After the last block's keys and values nothing but the wanted places is read.
-            x = block(x, sight, store=store, picked=picked if number == last else None)
-        return self.closed(x)
+            asked = picked if number == last else None
+            x, added = block(x, added, sight, store=store, picked=asked)
+        return self.closed(x, added)
 
     @fused
     def opened(
@@ -118,8 +119,9 @@ class Transformer(nn.Module):
         at: Tensor | None,
         window: Tensor | None,
         alone: bool,
-    ) -> tuple[Tensor, Sight, Tensor | None]:
-        """What the blocks are given: the stream, what they share, and where `at` stands in it.
+    ) -> tuple[Tensor, Tensor, Sight, Tensor | None]:
+        """What the blocks are given: the stream, what is still to be added to it, what they share,
+        and where `at` stands in it.
 
         `alone`: nothing is stored, so the window's places see one another only.
         """
@@ -134,12 +136,15 @@ class Transformer(nn.Module):
         cosine, sine = self.turns(positions)
         where = None if window is None or alone else spots(window, self.config.kv_heads)
         sight = Sight(cosine, sine, visible_keys(attend), where)
-        return self.embedding(tokens), sight, picked
+        x = self.embedding(tokens)
+        # Not None, so that the first block is compiled as the others are; and made of x, so that it
+        # is made in one kernel with it. The sum is x, to the sign of its zeros.
+        return x, 0 * x, sight, picked
 
     @fused
-    def closed(self, x: Tensor) -> Tensor:
+    def closed(self, x: Tensor, added: Tensor) -> Tensor:
         """The stream after the last block, normed."""
-        return self.final_norm(x)
+        return self.final_norm(x + added)
 
     def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each place's rotary angles: (..., 1, head_dim/2), at least float32."""

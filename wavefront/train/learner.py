@@ -1,7 +1,8 @@
 """One training step's arithmetic: corrupt, forward, loss; compiled block by block on a GPU.
 
-Only one transformer block and the head with its loss are compiled, once for each bucket's shape:
-all blocks share the block's code, so start-up costs seconds a bucket rather than half a minute.
+Only the first transformer block, another and the head with its loss are compiled, once for each
+bucket's shape: the other blocks share one code, so start-up costs seconds a bucket, not half a
+minute.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Learner:
 
         A run that costs more is better than none: the reason goes to standard error.
         """
-        # One block's code serves all layers and buckets, each bucket being one specialisation.
+        # Two blocks' code serves all layers and buckets, each bucket being one specialisation.
         torch._dynamo.config.recompile_limit = 64
         for block in self.model.blocks:
             block.compile(dynamic=False, backend=backend)
