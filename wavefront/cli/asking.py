@@ -52,7 +52,7 @@ class AskOptions:
         int, _task("N", "Worked examples before the question; by default 0.", "--shots")
     ] = 0
     data: Annotated[
-        str, _task("DIR", "Where data sets lie; by default $WAVEFRONT_DATA.", "--data")
+        str, _task("DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.", "--data")
     ] = ""
 
     def ask(self, **changes: Any) -> Ask:
@@ -86,8 +86,8 @@ class RunOptions:
     ] = None  # fmt: skip
     preset: Annotated[
         str | None,
-        _run("NAME", "paper, llada or dream: the published settings of the task; options given "
-             "besides win.", "--preset"),
+        _run("NAME", "paper, paper-block, llada, dream, ...: published settings of the task; "
+             "options given besides win.", "--preset"),
     ] = None  # fmt: skip
     batch_size: Annotated[
         int, _run("N", "Items to decode at once; by default 8.", "--batch-size", "-b")

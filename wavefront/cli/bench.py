@@ -72,10 +72,10 @@ def bench(
         option(None, "N", "Places to fill; by default 1024 on CUDA, else 256.", "--places", "-n"),
     ] = None,
     lengths: Annotated[
-        Ids | None, option(None, "IDS", "Canvases to scale over: 256,512,1024,2048,4096.")
+        Ids | None, option(None, "N,N", "Canvases to scale over: 256,512,1024,2048,4096.")
     ] = None,
     batches: Annotated[
-        Ids | None, option(None, "IDS", "Batches to scale over: 1,2,4,8,16,32.")
+        Ids | None, option(None, "N,N", "Batches to scale over: 1,2,4,8,16,32.")
     ] = None,
     repeats: Annotated[
         int | None, option(None, "N", "Timed pieces of every row; by default 15, quick 5.")

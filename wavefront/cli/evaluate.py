@@ -94,7 +94,7 @@ def grade(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a directory of runs.")],
     *,
     data: Annotated[
-        str, option("Items", "DIR", "Where data sets lie; by default $WAVEFRONT_DATA.")
+        str, option("Items", "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
     ] = "",
     accept: Accept = False,
     again: Annotated[

@@ -74,7 +74,7 @@ def experiment(
         option(None, "DIR", "Where files go; by default experiments/NAME.", "--out", "-o"),
     ] = None,
     data: Annotated[
-        str, option(None, "DIR", "Where data sets lie; by default $WAVEFRONT_DATA.")
+        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
     ] = "",
     encoder: Annotated[
         str | None,

@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "T", "K", "ID"), _whole),
     **dict.fromkeys(("X", "P"), _number),
     "SECONDS": _seconds,
-    "IDS": _ids,
+    **dict.fromkeys(("IDS", "N,N"), _ids),
 }
 
 

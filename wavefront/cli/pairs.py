@@ -81,7 +81,7 @@ def explain(
         option(None, "", "Import a strategy from outside because a run names it.", "--trust"),
     ] = False,
     data: Annotated[
-        str, option(None, "DIR", "Where data sets lie; by default $WAVEFRONT_DATA.")
+        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
     ] = "",
     output: PlainOptions,
 ) -> None:

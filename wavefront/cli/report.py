@@ -45,7 +45,7 @@ def report(
     ] = None,
     rows: Annotated[
         Ids | None,
-        option(None, "IDS", "Which rows of every trace to show: 0,2. By default the first 8."),
+        option(None, "N,N", "Which rows of every trace to show: 0,2. By default the first 8."),
     ] = None,
 ) -> None:
     """Make one HTML page of recorded decodes and of runs: tables, figures, and a player.

@@ -85,7 +85,7 @@ def tune(
         Path | None, option(None, "DIR", "Where files go; by default tuned/NAME.", "--out", "-o")
     ] = None,
     data: Annotated[
-        str, option(None, "DIR", "Where data sets lie; by default $WAVEFRONT_DATA.")
+        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
     ] = "",
     accept: Accept = False,
     as_json: Annotated[bool, option(None, "", "The choice as JSON.", "--json")] = False,

@@ -162,12 +162,16 @@ class Lab:
                 missing.append(f"the checkpoint {model} (fetch it, or give --model DIR)")
             except WavefrontError as error:
                 missing.append(f"the checkpoint {model} ({str(error).rstrip('.')})")
+        lacking: dict[str, list[str]] = {}  # the subsets of BBH, of which there are 27, as one
         for task in self.scale.tasks:
             opened = open_task(task)  # a wrong name is told as it is
             try:
                 opened.items(replace(self.ask(), count=1))
             except OptionError as error:
-                missing.append(f"items of {task} ({str(error).rstrip('.')})")
+                told = f"items of {task} ({str(error).rstrip('.')})"
+                lacking.setdefault("bbh" if task.startswith("bbh_") else task, []).append(told)
+        for first, *more in lacking.values():
+            missing.append(f"{first} and of {len(more)} more subsets" if more else first)
         if missing:
             what = "The paper's scale" if self.scale.models else "This"
             raise OptionError(f"{what} needs what is not here: {'; '.join(missing)}.")

@@ -109,7 +109,11 @@ def load(name: str, **options: Any) -> Generated:
     if name.endswith("_objects") and base in files and size in SIZES:
         return _made(_kind(base), {"objects": SIZES[size], **options})
     known = [*names(), *benchmarks()]
-    raise OptionError(f"no task {name!r}{nearest(name, known)}: choose one of {known}")
+    listed = ", ".join(one for one in known if not one.startswith("bbh_"))
+    raise OptionError(
+        f"no task {name!r}{nearest(name, known)}: there are {listed}, and a bbh_SUBSET for each of"
+        " the 27 subsets of BBH"
+    )
 
 
 def _made(kind: type, options: Mapping[str, Any]) -> Any:

@@ -30,7 +30,8 @@ def data_file(*names: str, data: str = "") -> Path:
             return path
     origin = f"data={data!r}" if data else f"{VARIABLE}={root!r}"
     raise OptionError(
-        f"none of {names} is under {origin}: get it as docs/tasks.md says, or check the folder"
+        f"none of {', '.join(map(repr, names))} is under {origin}: get it as docs/tasks.md says,"
+        " or check the folder"
     )
 
 

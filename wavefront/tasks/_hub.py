@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from wavefront.errors import MissingExtraError, OptionError
@@ -101,7 +102,7 @@ def _fetch(dataset: str, file: str) -> Path:
         return Path(hf_hub_download(dataset, file, repo_type="dataset"))
     # Whatever the hub's client or its network stack raises, the user needs the one sentence.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        reason = shorten(str(error), 200, placeholder=" …").rstrip(".") or type(error).__name__
         raise OptionError(f"{file} of {dataset} could not be fetched: {reason}.") from error
 
 
