@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -549,9 +549,13 @@ def test_the_embedded_model_answers_alike():
 @pytest.mark.parametrize("schedule", TRIO)
 def test_the_embedded_model_answers_alike_on_ten_problems(schedule, steps):
     lm = wavefront.load("ripple")
+    least = 9  # all of them, but for a tie that rounding breaks: a draft's rows are a larger batch
+    if steps == 12:
+        cast(torch.nn.Module, lm.model).double()  # where rounding breaks none
+        least = 10
     found = [
         compare(lm, number, (2, 4, 8)[number % 3], schedule=schedule, steps=steps)
         for number in range(10)
     ]
-    assert sum(alike for alike, _ in found) >= 9  # all of them, but for the rounding of a tie
+    assert sum(alike for alike, _ in found) >= least
     assert sum(rate for _, rate in found) / 10 > 1.2

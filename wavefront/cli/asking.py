@@ -209,10 +209,7 @@ def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, An
     from wavefront import tasks
     from wavefront.task import Ask
 
-    find = getattr(tasks, "preset", None)
-    if find is None:
-        raise OptionError("This version has no presets: give the options themselves.")
-    found = dict(find(name, task))
+    found = dict(tasks.preset(name, task))
     asks = {field.name for field in fields(Ask)} - {"seed"}  # a seed is that of the decode
     return found, {one: found.pop(one) for one in asks & found.keys()}
 
