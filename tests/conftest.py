@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import torch
 
 # Tiny tensors: a second thread costs more than it brings, and tests may run side by side.
 torch.set_num_threads(1)
+
+# A shell starts what runs in the background with interruptions ignored, and every process that a
+# test starts would inherit it; some tests interrupt theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ALLOWED = [
     line
