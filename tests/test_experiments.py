@@ -246,6 +246,16 @@ def test_an_experiment_done_again_answers_nothing_again(tmp_path: Path) -> None:
     tiny("steps", tmp_path)
     assert len(files) == 12
     assert before == [(file, file.stat().st_mtime_ns) for file in files]
+    # Answers that were made elsewhere are told as such.
+    for file in tmp_path.rglob("environment.jsonl"):
+        file.write_text(json.dumps({"device": "a big one", "torch": "1.0"}) + "\n")
+    header = files[0].parent / "header.json"
+    header.write_text(json.dumps(json.loads(header.read_text()) | {"commit": "abc"}))
+    tiny("steps", tmp_path)
+    told = json.loads((tmp_path / "numbers.json").read_text("utf-8"))["configuration"]
+    assert (told["device"], told["torch"]) == ("a big one", "1.0")
+    assert "python" not in told
+    assert "abc" in told["commit"]  # beside that of the other runs
     said = run("experiment", "steps", "-m", "toy", "--items", "3", "-n", "8", "-b", "2", "-q",
                "--task", "boolean_expressions", "-o", str(tmp_path), code=1).stderr  # fmt: skip
     assert "is another run" in said

@@ -126,6 +126,12 @@ def test_another_machine_is_a_warning_and_is_noted(copy: Path) -> None:
     assert len(open_run(copy).environments) == 2
 
 
+def test_a_machine_that_only_reads_a_finished_run_is_not_noted(copy: Path) -> None:
+    rewrite(copy / "environment.jsonl", torch="1.0")
+    assert produce(ENGINE, setup(), copy).made == 0
+    assert [one["torch"] for one in open_run(copy).environments] == ["1.0"]
+
+
 def test_answers_of_another_run_are_refused(copy: Path) -> None:
     rewrite(copy / "answers.jsonl", key=lambda line: line["key"][::-1])
     with pytest.raises(RunError, match="7 answers that are not of this run"):
