@@ -49,8 +49,11 @@ def header(lm: wavefront.LM, asked: argparse.Namespace) -> dict[str, Any]:
 
 def read_answers(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the lines of a file of answers."""
-    with gzip.open(path, "rt") as file:
-        return json.loads(next(file)), [json.loads(line) for line in file]
+    try:
+        with gzip.open(path, "rt") as file:
+            return json.loads(next(file)), [json.loads(line) for line in file]
+    except (OSError, EOFError, ValueError, StopIteration) as error:
+        raise SystemExit(f"{path} holds no answers that `generate` finished: {error}.") from None
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from wavefront import fuse
 from wavefront.decoding import Decoding, begin
-from wavefront.masks import distance, marked, near, ordered, put, rank
+from wavefront.masks import distance, marked, near, ordered, placed, rank
 from wavefront.models.toy import toy
 from wavefront.stats import WIDE, Sampling, read
 from wavefront.stepper import stepper
@@ -57,8 +57,8 @@ def test_counting_orders_as_sorting_does():
             ordered(keys, 7),
             ordered(keys, 20),
             marked(keys[:, :5], 12),
-            put(scores, keys.argsort()[:, :6], scores[:, 3:9]),
-            put(keys, keys.argsort(), keys.flip(-1)),
+            placed(scores, keys.argsort()[:, :6], scores[:, 3:9]),
+            placed(keys, keys.argsort(), keys.flip(-1)),
             near(among, 3),
             near(among, 99),
             distance(among).clamp(max=20),

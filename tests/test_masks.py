@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from wavefront.masks import FAR, distance, first, marked, put, rank, top
+from wavefront.masks import FAR, distance, first, marked, placed, rank, top
 
 ODD = (float("nan"), float("-inf"), float("inf"), 0.0, -0.0, 1.0)
 
@@ -76,13 +76,13 @@ def test_first(n):
             assert [p for p, here in enumerate(found) if here] == marked
 
 
-def test_marked_and_put():
+def test_marked_and_placed():
     for rng, mask, _ in boards(7):
         rows, length = mask.shape
         places = [rng.sample(range(length), rng.randint(1, length)) for _ in range(rows)]
         count = min(map(len, places))
         at = torch.tensor([row[:count] for row in places])
-        found, board = marked(at, length), put(mask.long(), at, at + 5)
+        found, board = marked(at, length), placed(mask.long(), at, at + 5)
         for row in range(rows):
             here = set(at[row].tolist())
             assert [p for p in range(length) if found[row, p]] == sorted(here)

@@ -19,7 +19,7 @@ from wavefront import noise
 from wavefront.canvas import Canvas, is_any
 from wavefront.errors import NumericalError
 from wavefront.fuse import fused, replaced
-from wavefront.masks import ordered, put
+from wavefront.masks import ordered, placed
 from wavefront.model import KV, Model
 from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
 from wavefront.schedule import Stats
@@ -163,15 +163,15 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
     stats = Stats(
         *(
-            None if new is None or old is None else put(old, at, new)
+            None if new is None or old is None else placed(old, at, new)
             for old, new in zip(rows.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
     return replaced(
         rows,
-        proposal=put(rows.proposal, at, reading.proposal),
+        proposal=placed(rows.proposal, at, reading.proposal),
         stats=stats,
-        score=put(rows.score, at, score),
+        score=placed(rows.score, at, score),
     )
 
 

@@ -73,7 +73,7 @@ def marked(at: Tensor, length: int) -> Tensor:
     return torch.zeros((len(at), length), dtype=torch.bool, device=at.device).scatter(-1, at, True)
 
 
-def put(board: Tensor, at: Tensor, values: Tensor) -> Tensor:
+def placed(board: Tensor, at: Tensor, values: Tensor) -> Tensor:
     """The board (B, L) with `values` (B, Q) at the places `at` (B, Q), each of them once."""
     if torch.compiler.is_compiling():
         which = _which(at, board.shape[-1])

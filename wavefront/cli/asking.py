@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from wavefront.cli.options import DecodingOptions, ModelOptions, option
+from wavefront.cli.options import DATA, DecodingOptions, ModelOptions, option
 from wavefront.errors import OptionError, one_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class AskOptions:
     shots: Annotated[
         int, _task("N", "Worked examples before the question; by default 0.", "--shots")
     ] = 0
-    data: Annotated[
-        str, _task("DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.", "--data")
-    ] = ""
+    data: Annotated[str, _task("DIR", DATA, "--data")] = ""
 
     def ask(self, **changes: Any) -> Ask:
         from wavefront.task import STYLES, Ask

@@ -25,7 +25,14 @@ from wavefront.cli.asking import (
 )
 from wavefront.cli.decode import EOS, settled
 from wavefront.cli.groups import given
-from wavefront.cli.options import LengthOptions, ModelOptions, PlainOptions, UsageError, option
+from wavefront.cli.options import (
+    DATA,
+    LengthOptions,
+    ModelOptions,
+    PlainOptions,
+    UsageError,
+    option,
+)
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.tables import print_pairs, print_runs
 from wavefront.watch import can_animate
@@ -93,9 +100,7 @@ def answers(
 def grade(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a directory of runs.")],
     *,
-    data: Annotated[
-        str, option("Items", "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
-    ] = "",
+    data: Annotated[str, option("Items", "DIR", DATA)] = "",
     accept: Accept = False,
     again: Annotated[
         bool, option("Items", "", "Forget the grades that are there.", "--again")

@@ -13,7 +13,7 @@ import typer
 from wavefront.cli.asking import EngineOptions, loader_of
 from wavefront.cli.evaluate import Accept, stoppable
 from wavefront.cli.measure import progress_shown
-from wavefront.cli.options import ModelOptions, UsageError, option
+from wavefront.cli.options import DATA, ModelOptions, UsageError, option
 from wavefront.cli.output import say, say_json
 from wavefront.cli.tables import print_columns
 
@@ -73,9 +73,7 @@ def experiment(
         Path | None,
         option(None, "DIR", "Where files go; by default experiments/NAME.", "--out", "-o"),
     ] = None,
-    data: Annotated[
-        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
-    ] = "",
+    data: Annotated[str, option(None, "DIR", DATA)] = "",
     encoder: Annotated[
         str | None,
         option(None, "NAME", "Of BERTScore: minilm (the default), roberta-large, a directory."),

@@ -52,6 +52,9 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
+# The help of --data, wherever it is.
+DATA = "Where data sets lie, or hub; by default $WAVEFRONT_DATA."
+
 # What the help page calls a value is how it is read; the others are text.
 READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "T", "K", "ID"), _whole),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavefront.cli.evaluate import progress_bar
-from wavefront.cli.options import PlainOptions, option
+from wavefront.cli.options import DATA, PlainOptions, option
 from wavefront.cli.output import say, say_json
 from wavefront.cli.tables import percent, verdict
 from wavefront.errors import OptionError
@@ -80,9 +80,7 @@ def explain(
         bool,
         option(None, "", "Import a strategy from outside because a run names it.", "--trust"),
     ] = False,
-    data: Annotated[
-        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
-    ] = "",
+    data: Annotated[str, option(None, "DIR", DATA)] = "",
     output: PlainOptions,
 ) -> None:
     """Say of every changed answer where the two decodes went different ways, and what each saw.

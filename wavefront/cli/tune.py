@@ -12,7 +12,7 @@ import typer
 from wavefront.cli.asking import EngineOptions, loader_of
 from wavefront.cli.evaluate import Accept, stoppable
 from wavefront.cli.measure import progress_shown
-from wavefront.cli.options import ModelOptions, option
+from wavefront.cli.options import DATA, ModelOptions, option
 from wavefront.cli.output import say, say_json
 
 EXAMPLES = """\
@@ -84,9 +84,7 @@ def tune(
     out: Annotated[
         Path | None, option(None, "DIR", "Where files go; by default tuned/NAME.", "--out", "-o")
     ] = None,
-    data: Annotated[
-        str, option(None, "DIR", "Where data sets lie, or hub; by default $WAVEFRONT_DATA.")
-    ] = "",
+    data: Annotated[str, option(None, "DIR", DATA)] = "",
     accept: Accept = False,
     as_json: Annotated[bool, option(None, "", "The choice as JSON.", "--json")] = False,
     quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
