@@ -10,7 +10,8 @@ import wavefront
 ROOT = Path(wavefront.__file__).parent
 # fmt: off
 ORDER = [
-    "errors", "raystart", "source", "fuse", "masks", "canvas", "noise", "quota", "spec",
+    "errors", "raystart", "source", "kernels", "few", "fuse",
+    "masks", "canvas", "noise", "quota", "spec",
     "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "window", "cached", "narrow",
@@ -30,6 +31,7 @@ THIRD_PARTY = {
     "typer": {"cli"},
     "rich": {"cli", "watch"},
     "click": {"cli"},
+    "triton": {"kernels"},
     "huggingface_hub": {"files", "tasks"},
     "pyarrow": {"tasks"},
     "math_verify": {"grading"},

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from wavefront import few
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Whole = TypeVar("Whole", bound=tuple[Any, ...])
@@ -29,7 +31,7 @@ def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
         if torch.compiler.is_compiling() or not getattr(given[0], "compiled", False):
             return function(*given, **named)
         if BACKEND not in made:  # at its first use: importing the compiler takes seconds
-            made[BACKEND] = torch.compile(function, dynamic=False, backend=BACKEND)
+            made[BACKEND] = torch.compile(function, dynamic=False, **how())
         return made[BACKEND](*given, **named)
 
     return run
@@ -43,6 +45,18 @@ def replaced(whole: Whole, **changes: Any) -> Whole:
     return type(whole)(*[changes.get(name, getattr(whole, name)) for name in fields._fields])
 
 
+def how() -> dict[str, Any]:
+    """The compiler, and what it is told: where torch can, a kernel is launched while the one before
+    still runs, and waits for its results where it reads them.
+    """
+    if BACKEND != "inductor":
+        return {"backend": BACKEND}
+    from torch._inductor import config
+
+    chains = hasattr(config.triton, "enable_pdl")
+    return {"backend": BACKEND, "options": {"triton.enable_pdl": True} if chains else {}}
+
+
 def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
     """Compile a model's blocks, and what a step does around them, in place.
 
@@ -52,5 +66,6 @@ def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
     config = torch._dynamo.config
     config.recompile_limit = max(RECOMPILES, config.recompile_limit)
     for block in getattr(model, "blocks", ()):
-        block.compile(dynamic=dynamic)
+        block.lean = few.available(model.device)
+        block.compile(dynamic=dynamic, **how())
     model.compiled = True

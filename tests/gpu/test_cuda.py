@@ -180,6 +180,34 @@ def test_compiled_steps_decode_as_eager_ones():
     assert not found, "\n".join(["compiled steps part from eager ones:", *found])
 
 
+def test_kernels_for_few_rows_compute_what_torch_computes():
+    """A window against stored keys in bfloat16, compiled: near eager, and always the same."""
+    cases = [("dream", 32, False, False), ("llada", 32, True, False), ("llada", 16, False, True)]
+    for family, size, padded, dynamic in cases:
+        plain, lean = (
+            toy(family=family, device="cuda", dtype="bfloat16", width=512) for _ in range(2)
+        )
+        torch._dynamo.reset()
+        compile_model(lean, dynamic=dynamic)
+        assert all(block.lean for block in lean.blocks)
+        places = torch.arange(300, device="cuda")[None]
+        tokens, window = places % 60, places[:, 100 : 100 + size]
+        attend = places >= 9 if padded else None
+
+        @torch.no_grad()
+        def step(model, tokens=tokens, attend=attend, window=window):
+            kv = model.new_kv(1, 300)
+            model.encode(tokens, attend, kv=kv)
+            return model.encode(tokens.flip(1), attend, window=window, kv=kv)
+
+        eager, made = step(plain), step(lean)
+        truth = step(plain.float())
+        errors = [(one - truth).square().mean().sqrt().item() for one in (eager, made)]
+        print(f"few rows, {family}, window {size}: {errors[1]:.4f} off, eager {errors[0]:.4f}")
+        assert errors[1] < 1.2 * errors[0]
+        assert all(torch.equal(step(lean), made) for _ in range(50))
+
+
 def test_counting_orders_as_sorting_does_on_the_device():
     """Compiled, places are ordered by counting: thousands of them, ties and NaN."""
     draw = torch.Generator().manual_seed(0)

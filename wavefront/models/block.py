@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wavefront import few
 from wavefront.models.architecture import Architecture
 
 # Row, head and place of every key computed, which together make (B, Hkv, S).
@@ -27,6 +28,7 @@ class Sight(NamedTuple):
     sine: Tensor
     visible: Tensor | None  # (B, 1, 1, L) bool: keys that may be looked at; None = all
     spots: Spots | None  # where in the store what is computed belongs; None = all of it
+    tally: Tensor | None = None  # (B·Hkv,) int32 of zeros, where `few` may count; None = nowhere
 
 
 class RMSNorm(nn.Module):
@@ -50,9 +52,12 @@ class MLP(nn.Module):
         self.gate_up = nn.Linear(arch.width, 2 * arch.mlp_width, bias=False)
         self.down = nn.Linear(arch.mlp_width, arch.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lean: bool) -> Tensor:
+        """In parts that are to be added (P, B, S, D)."""
+        if lean:
+            return few.product(few.gated(x, self.gate_up.weight), self.down.weight)
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(gate) * up)[None]
 
 
 class Block(nn.Module):
@@ -61,6 +66,8 @@ class Block(nn.Module):
     What the MLP adds is handed on beside the stream, and added where the next norm reads it: blocks
     are compiled one by one, so an addition at a block's end would be a kernel of its own.
     """
+
+    lean = False  # whether `wavefront.few` does what it can; see `fuse.compile_model`
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -82,22 +89,27 @@ class Block(nn.Module):
         store: tuple[Tensor, Tensor] | None = None,
         picked: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The stream (B, S, D) and what is still to be added to it -> the same after this block, or
-        (B, Q, D) each when only the indices `picked` (B, Q) are wanted.
+        """The stream (B, S, D) and what is still to be added to it, in parts (P, B, S, D) -> the
+        same after this block, at the indices `picked` (B, Q) alone where only they are wanted.
         """
-        x = x + added
-        query, key, value = self.project(self.attention_norm(x), sight)
+        x = x + whole(added, x.dtype)
+        lean = self.lean and few.fits(x, *(part.weight for part in self.products()))
+        query, key, value = self.project(self.attention_norm(x), sight, lean)
         if store is not None:
             key = write(store[0], key, sight.spots)
             value = write(store[1], value, sight.spots)
         if picked is not None:
             query, x = take(query, picked), take(x, picked)
-        x = x + self.attention_out(self.attend(query, key, value, visible=sight.visible))
-        return x, self.mlp(self.mlp_norm(x))
+        mixed = self.attend(query, key, value, sight)
+        x = x + product(self.attention_out, mixed, lean)
+        return x, self.mlp(self.mlp_norm(x), lean)
 
-    def project(self, x: Tensor, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
+    def products(self) -> tuple[nn.Linear, ...]:
+        return self.qkv, self.attention_out, self.mlp.gate_up, self.mlp.down
+
+    def project(self, x: Tensor, sight: Sight, lean: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, S, H, d), rotated keys and plain values (B, Hkv, S, d)."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        heads = product(self.qkv, x, lean).unflatten(-1, (-1, self.head_dim))
         turning, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
         dtype = heads.dtype
         if self.rotary_float32:
@@ -106,9 +118,7 @@ class Block(nn.Module):
         query, key = turned.to(heads.dtype).split((self.heads, self.kv_heads), dim=2)
         return query, key.transpose(1, 2), value.transpose(1, 2)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
         """(B, Q, D): every query over all visible keys.
 
         Which keys are visible is the same for every query, so the consecutive query heads that
@@ -116,8 +126,24 @@ class Block(nn.Module):
         """
         queries = query.shape[1]
         grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=visible)
+        if sight.tally is not None and few.attends(grouped):
+            mixed = few.attend(grouped, key, value, sight.visible, sight.tally)
+        else:
+            mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=sight.visible)
         return mixed.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def product(linear: nn.Linear, x: Tensor, lean: bool) -> Tensor:
+    """What the module makes of x; `lean`: by the kernels for few rows."""
+    if not lean:
+        return linear(x)
+    made = whole(few.product(x, linear.weight), x.dtype)
+    return made if linear.bias is None else made + linear.bias
+
+
+def whole(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, S, D) of parts (P, B, S, D) that are to be added; one part is as it stands."""
+    return parts[0] if len(parts) == 1 else parts.sum(0).to(dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from wavefront.errors import OptionError, PromptError
 from wavefront.fuse import fused
 from wavefront.model import KV
 from wavefront.models.architecture import Architecture
-from wavefront.models.block import Block, RMSNorm, Sight, find, spots, visible_keys
+from wavefront.models.block import Block, RMSNorm, Sight, find, spots, visible_keys, whole
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -135,16 +135,18 @@ class Transformer(nn.Module):
                 attend = attend.gather(1, window)
         cosine, sine = self.turns(positions)
         where = None if window is None or alone else spots(window, self.config.kv_heads)
-        sight = Sight(cosine, sine, visible_keys(attend), where)
         x = self.embedding(tokens)
+        heads = len(tokens) * self.config.kv_heads
+        tally = tokens.new_zeros(heads, dtype=torch.int32) if self.blocks[0].lean else None
+        sight = Sight(cosine, sine, visible_keys(attend), where, tally)
         # Not None, so that the first block is compiled as the others are; and made of x, so that it
         # is made in one kernel with it. The sum is x, to the sign of its zeros.
-        return x, 0 * x, sight, picked
+        return x, (0 * x)[None], sight, picked
 
     @fused
     def closed(self, x: Tensor, added: Tensor) -> Tensor:
         """The stream after the last block, normed."""
-        return self.final_norm(x + added)
+        return self.final_norm(x + whole(added, x.dtype))
 
     def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each place's rotary angles: (..., 1, head_dim/2), at least float32."""
@@ -222,8 +224,8 @@ class Transformer(nn.Module):
         rows = [
             heads * config.head_dim for heads in (config.heads, config.kv_heads, config.kv_heads)
         ]
-        for kind, whole in block.qkv.named_parameters():
-            slices = zip((names.query, names.key, names.value), whole.split(rows), strict=True)
+        for kind, matrix in block.qkv.named_parameters():
+            slices = zip((names.query, names.key, names.value), matrix.split(rows), strict=True)
             parts |= {f"{name}.{kind}": part for name, part in slices}
         return parts
 

@@ -1,0 +1,75 @@
+"""Run by tests/test_few.py in a process of its own: the kernels, interpreted on the CPU.
+
+Triton decides at import whether it interprets, and a GPU's tests must not find it interpreting.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from wavefront import few
+from wavefront.models.toy import toy
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor, within: float = 2e-5) -> None:
+    assert (found - wanted).abs().max() < within, (found - wanted).abs().max()
+
+
+def products() -> None:
+    for rows in ((1, 5), (2, 16), (1, 30)):
+        x, weight = torch.randn(*rows, 512), torch.randn(128, 512) * 0.1
+        assert few.fits(x, weight)
+        made = few.product(x, weight)
+        assert (len(made), made.dtype) == (2, torch.float32)
+        close(made.sum(0), x @ weight.T)
+        gate, up = (x @ weight.T).chunk(2, dim=-1)
+        close(few.gated(x, weight), F.silu(gate) * up, 1e-4)
+    wide = torch.randn(few.PROGRAMS * few.TILE, 128) * 0.1  # enough programs: not cut
+    x = torch.randn(1, 3, 128)
+    assert len(few.product(x, wide)) == 1
+    close(few.product(x, wide)[0], x @ wide.T)
+
+
+def attention() -> None:
+    # Keys that are no whole tiles, parts without a key, parts without a visible one.
+    for rows, heads, queries, keys in ((1, 4, 32, 200), (2, 2, 7, 65), (1, 32, 50, 130)):
+        query = torch.randn(rows, queries, heads, 64).transpose(1, 2)
+        key = torch.randn(rows, heads, keys, 64)
+        value = torch.randn(rows, keys, heads, 64).transpose(1, 2)
+        visible = torch.rand(rows, 1, 1, keys) < 0.3
+        visible[..., 0], visible[..., 64:] = True, False
+        tally = torch.zeros(rows * heads, dtype=torch.int32)
+        assert few.attends(query)
+        for mask in (None, visible):
+            made = few.attend(query, key, value, mask, tally)
+            close(made, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+            assert not tally.any()
+
+
+def models() -> None:
+    """A window of places against stored keys and values, with these kernels and without."""
+    for family in ("llada", "dream"):
+        model = toy(family=family, width=256)
+        tokens, window = torch.randint(0, 60, (1, 100)), torch.arange(60, 92)[None]
+        found: list[list[torch.Tensor]] = []
+        for lean in (False, True):
+            for block in model.blocks:
+                block.lean = lean
+            kv = model.new_kv(1, 100)
+            model.encode(tokens, kv=kv)
+            made = model.encode(tokens.flip(1), None, window[:, :9], window=window, kv=kv)
+            found.append([made, *kv.keys, *kv.values])
+        for plain, other in zip(*found, strict=True):
+            close(other, plain, 1e-4)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    few.HALF = (torch.float32,)  # the interpreter has no bfloat16 of its own
+    few._reads = lambda x, count: 4  # and there is no GPU to ask
+    with torch.no_grad():
+        products()
+        attention()
+        models()
+    print("as torch computes it")

@@ -1,0 +1,90 @@
+"""The kernels for few rows: when they are used, and, where Triton is, that they compute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from wavefront import few
+from wavefront.fuse import compile_model
+from wavefront.models.toy import toy
+
+HALF = torch.bfloat16
+# numpy 2.4 no longer takes an array of one number for a number, which the interpreter hands it.
+INTERPRETS = find_spec("triton") is not None and np.lib.NumpyVersion(np.__version__) < "2.4.0"
+
+
+def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
+    return torch.empty(shape, device="meta", dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "fits"),
+    [
+        (meta(1, 32, 4096), meta(12288, 4096), True),
+        (meta(2, 16, 4096), meta(4096, 4096), True),
+        (meta(2, 32, 4096), meta(4096, 4096), False),  # many rows: the library's product
+        (meta(1, 32, 4096, dtype=torch.float32), meta(4096, 4096), False),
+        (meta(1, 32, 4096), meta(4100, 4096), False),  # no whole tiles
+        (meta(1, 32, 4096), meta(4160, 4096), False),  # nor two halves of them
+        (meta(1, 32, 384), meta(1536, 384), False),  # nor two parts of whole tiles
+    ],
+)
+def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
+    assert few.fits(x, weight) is fits
+
+
+@pytest.mark.parametrize(
+    ("query", "fits"),
+    [
+        (meta(1, 32, 32, 128), True),
+        (meta(2, 32, 64, 128), True),
+        (meta(1, 32, 65, 128), False),
+        (meta(4, 32, 32, 128), False),  # as many heads as processors: one program each
+        (meta(1, 32, 32, 96), False),
+        (meta(1, 32, 32, 128, dtype=torch.float32), False),
+    ],
+)
+def test_few_queries_on_few_heads_attend(query, fits):
+    assert few.attends(query) is fits
+
+
+def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
+    x, weight = meta(1, 30, 4096), meta(4096, 4096)
+    assert few.product(x, weight).shape == (2, 1, 30, 4096)
+    assert few.product(x, weight).dtype == torch.float32
+    wide = few.product(x, meta(12288, 4096))
+    assert (wide.shape, wide.dtype) == ((1, 1, 30, 12288), HALF)
+    assert few.gated(x, meta(24576, 4096)).shape == (1, 30, 12288)
+    query, store = meta(1, 30, 32, 128).transpose(1, 2), meta(1, 32, 100, 128)
+    made = few.attend(query, store, store, None, meta(32, dtype=torch.int32))
+    assert (made.shape, made.stride()) == (query.shape, query.stride())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it compiles
+def test_a_model_on_a_cpu_does_without():
+    model = toy(dtype="bfloat16", width=256)
+    compile_model(model)
+    assert not few.available(model.device)
+    assert not any(block.lean for block in model.blocks)
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="Triton does not interpret here")
+def test_the_kernels_compute_what_torch_computes():
+    script = Path(__file__).parent / "interpreted.py"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "as torch computes it\n"

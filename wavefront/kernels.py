@@ -1,0 +1,132 @@
+"""Kernels for a handful of rows, in Triton; `wavefront.few` says when and why.
+
+Every weight is read once, so time is what memory takes. A weight's rows are the tall side of a
+product here (the tensor cores want 64), and what has too few rows to keep every processor reading
+is cut along its depth into parts. With CHAIN a kernel is launched while the one before still runs,
+and waits for its results at the first line that reads them.
+"""
+
+# Triton is there only beside a GPU, and its language is not Python's.
+# pyright: basic, reportMissingImports=false, reportInvalidTypeForm=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def begin(CHAIN: tl.constexpr):
+    """Let the next kernel come, and wait for what the one before makes."""
+    if CHAIN:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def product(
+    x, weight, out, rows, width, depth, share,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (parts, rows, width) = x (rows, depth) · weight (width, depth)ᵀ, a `share` of the depth
+    each.
+    """
+    begin(CHAIN)
+    part = tl.program_id(1)
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    total = tl.zeros((TILE, ROWS), tl.float32)
+    for start in range(part * share, part * share + share, DEEP):
+        of_weight = weight + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        of_x = x + row[:, None] * depth + (start + deep)[None, :]
+        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
+        total = tl.dot(tl.load(of_weight), tl.trans(read), total)
+    here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
+    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+
+
+@triton.jit
+def gated(
+    x, weight, out, rows, width, depth,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (rows, width) = silu(x · gateᵀ) · (x · upᵀ); gate and up are one weight, gate first."""
+    begin(CHAIN)
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    gate = tl.zeros((TILE, ROWS), tl.float32)
+    up = tl.zeros((TILE, ROWS), tl.float32)
+    for start in range(0, depth, DEEP):
+        of_gate = weight + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        of_x = x + row[:, None] * depth + (start + deep)[None, :]
+        read = tl.trans(tl.load(of_x, mask=row[:, None] < rows, other=0.0))
+        gate = tl.dot(tl.load(of_gate), read, gate)
+        up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
+    kind = out.dtype.element_ty
+    gate, up = gate.to(kind).to(tl.float32), up.to(kind).to(tl.float32)  # as two products would be
+    both = gate / (1 + tl.exp(-gate)) * up
+    here = out + row[:, None].to(tl.int64) * width + at[None, :]
+    tl.store(here, tl.trans(both).to(kind), mask=row[:, None] < rows)
+
+
+@triton.jit
+def attend(
+    query, key, value, visible, out, mixed, sums, tally,
+    q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, see,
+    queries, keys, share, scale,
+    HEADS: tl.constexpr, PARTS: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr,
+    SIZE: tl.constexpr, HIDDEN: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (B, Q, H, d): every query over the visible keys, a `share` of them a program.
+
+    The last program of a head to be done puts its parts together; `tally` counts them, and is left
+    as it was found, at zero.
+    """
+    begin(CHAIN)
+    head, part = tl.program_id(0), tl.program_id(1)
+    b, h = (head // HEADS).to(tl.int64), (head % HEADS).to(tl.int64)
+    q, d, n = tl.arange(0, QUERIES), tl.arange(0, SIZE), tl.arange(0, TILE)
+    asked = q[:, None] < queries
+    of_query = query + b * q_row + h * q_head + q[:, None] * q_place + d[None, :]
+    asks = tl.load(of_query, mask=asked, other=0.0)
+    top = tl.full((QUERIES,), float("-inf"), tl.float32)
+    weight = tl.zeros((QUERIES,), tl.float32)
+    total = tl.zeros((QUERIES, SIZE), tl.float32)
+    end = tl.minimum(part * share + share, keys)
+    for start in range(part * share, end, TILE):
+        at = start + n
+        there = at < end
+        of_key = key + b * k_row + h * k_head + at[:, None] * k_place + d[None, :]
+        of_value = value + b * v_row + h * v_head + at[:, None] * v_place + d[None, :]
+        score = tl.dot(asks, tl.trans(tl.load(of_key, mask=there[:, None], other=0.0))) * scale
+        if HIDDEN:
+            there = there & (tl.load(visible + b * see + at, mask=there, other=0) != 0)
+        score = tl.where(there[None, :], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: no NaN
+        chance, fade = tl.exp2(score - base[:, None]), tl.exp2(top - base)
+        read = tl.load(of_value, mask=(at < end)[:, None], other=0.0)
+        weight = weight * fade + tl.sum(chance, 1)
+        total = total * fade[:, None] + tl.dot(chance.to(read.dtype), read)
+        top = higher
+    mine = (head * PARTS + part) * queries + q
+    tl.store(mixed + mine[:, None] * SIZE + d[None, :], total, mask=asked)
+    tl.store(sums + 2 * mine, top, mask=q < queries)
+    tl.store(sums + 2 * mine + 1, weight, mask=q < queries)
+    tl.debug_barrier()  # all of this program is written before it is counted
+    if tl.atomic_add(tally + head, 1, sem="acq_rel") == PARTS - 1:
+        best = tl.full((QUERIES,), float("-inf"), tl.float32)
+        for other in tl.static_range(PARTS):
+            at = (head * PARTS + other) * queries + q
+            best = tl.maximum(best, tl.load(sums + 2 * at, mask=q < queries, cache_modifier=".cg"))
+        weight = tl.zeros((QUERIES,), tl.float32)
+        total = tl.zeros((QUERIES, SIZE), tl.float32)
+        for other in tl.static_range(PARTS):
+            at = (head * PARTS + other) * queries + q
+            fade = tl.exp2(tl.load(sums + 2 * at, mask=q < queries, cache_modifier=".cg") - best)
+            weight += fade * tl.load(sums + 2 * at + 1, mask=q < queries, cache_modifier=".cg")
+            of_part = mixed + at[:, None] * SIZE + d[None, :]
+            total += fade[:, None] * tl.load(of_part, mask=asked, cache_modifier=".cg")
+        here = out + ((b * queries + q[:, None]) * HEADS + h) * SIZE + d[None, :]
+        tl.store(here, (total / weight[:, None]).to(out.dtype.element_ty), mask=asked)
+        tl.store(tally + head, 0)
