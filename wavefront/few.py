@@ -8,6 +8,7 @@ compiled model on a GPU, in half precision. They are opaque to the compiler: it 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +20,8 @@ ROWS = 32  # of a product: with more of them the libraries' are as fast
 QUERIES = 64  # of a head
 TILE, DEEP = 64, 128  # entries of a weight that a program reads at a time: its rows, their depth
 PROGRAMS = 128  # about as many as keep every processor of a GPU reading
+PARTS = 8  # of a head's keys, at most: one program puts them together
+LOG2_E = 1.4426950408889634  # the kernels raise 2, not e
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -30,18 +33,20 @@ def available(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _kernels() -> Any:
-    from wavefront import kernels  # at first use: Triton is not there without a GPU
-
-    return kernels
-
-
 @cache
 def _chain(device: torch.device) -> dict[str, Any]:
     """How to launch: beside the end of the kernel before, on GPUs that know how."""
     known = find_spec("triton.language.extra.cuda.gdc") is not None
     can = known and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"CHAIN": True, "launch_pdl": True} if can else {"CHAIN": False}
+
+
+def _launch(kernel: str, grid: tuple[int, int], *given: Any, like: Tensor, **fixed: Any) -> None:
+    """Run a kernel where `like` is, which need not be torch's current device."""
+    from wavefront import kernels  # at first use: Triton is not there without a GPU
+
+    with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
+        getattr(kernels, kernel)[grid](*given, num_warps=4, **fixed, **_chain(like.device))
 
 
 def parts(width: int) -> int:
@@ -85,10 +90,10 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     width, depth = weight.shape
     count, rows = parts(width), x.shape[0] * x.shape[1]
     out = _parts_like(x, width)
-    _kernels().product[(width // TILE, count)](
+    _launch(
+        "product", (width // TILE, count),
         x.contiguous(), weight, out, rows, width, depth, depth // count,
-        ROWS=_size(rows), TILE=TILE, DEEP=DEEP, num_warps=4, num_stages=_reads(x, count),
-        **_chain(x.device),
+        ROWS=_size(rows), TILE=TILE, DEEP=DEEP, num_stages=_reads(x, count), like=x,
     )  # fmt: skip
     return out
 
@@ -110,10 +115,9 @@ def gated(x: Tensor, weight: Tensor) -> Tensor:
     width, depth = weight.shape[0] // 2, weight.shape[1]
     rows = x.shape[0] * x.shape[1]
     out = x.new_empty((x.shape[0], x.shape[1], width))
-    _kernels().gated[(width // TILE,)](
-        x.contiguous(), weight, out, rows, width, depth,
-        ROWS=_size(rows), TILE=TILE, DEEP=DEEP // 2, num_warps=4, num_stages=4,
-        **_chain(x.device),
+    _launch(
+        "gated", (width // TILE, 1), x.contiguous(), weight, out, rows, width, depth,
+        ROWS=_size(rows), TILE=TILE, DEEP=DEEP // 2, num_stages=4, like=x,
     )  # fmt: skip
     return out
 
@@ -132,18 +136,21 @@ def attend(
     `tally`: (B·H,) int32 of zeros, which are zeros again afterwards.
     """
     rows, heads, queries, size = query.shape
-    keys, count = key.shape[2], PROGRAMS // (rows * heads)
-    share = -(-keys // (count * TILE)) * TILE
+    keys = key.shape[2]
+    tiles = -(-keys // TILE)
+    count = min(PARTS, tiles, PROGRAMS // (rows * heads))
+    share = -(-tiles // count) * TILE
     out = query.new_empty((rows, queries, heads, size))
     mixed = query.new_empty((rows * heads * count * queries, size), dtype=torch.float32)
     sums = query.new_empty((rows * heads * count * queries, 2), dtype=torch.float32)
     hidden = visible is not None
-    _kernels().attend[(rows * heads, count)](
+    _launch(
+        "attend", (rows * heads, count),
         query, key, value, visible if hidden else query, out, mixed, sums, tally,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        visible.stride(0) if hidden else 0, queries, keys, share, size**-0.5 * 1.4426950408889634,
+        visible.stride(0) if hidden else 0, queries, keys, share, size**-0.5 * LOG2_E,
         HEADS=heads, PARTS=count, QUERIES=_size(queries), TILE=TILE, SIZE=size, HIDDEN=hidden,
-        num_warps=4, num_stages=3 if queries <= 32 else 2, **_chain(query.device),
+        num_stages=3 if queries <= 32 else 2, like=query,
     )  # fmt: skip
     return out.transpose(1, 2)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -59,12 +60,20 @@ class Graphs:
         return _Graph(step, tree, self._pool)
 
 
+@cache
+def _side(device: int) -> torch.cuda.Stream:
+    """Where steps are warmed up: one stream, for the library of products keeps 32 MiB of scratch
+    for every stream it has met.
+    """
+    return torch.cuda.Stream(device)
+
+
 class _Graph:
     """One captured step, and the frame it works in."""
 
     def __init__(self, step: Pure, tree: Any, pool: Any) -> None:
         self._frame = Frame(tree)
-        side = torch.cuda.Stream()
+        side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
