@@ -340,7 +340,7 @@ def test_verdicts():
         made("exact-forward", 29.9),
         made("cached-32", 9.0),
         made("cached-forward", 8.0),
-        made("cached-32-compiled", 6.06),
+        made("cached-32-compiled", 6.06, reference="dual", ratio=50.0 / 6.06),
         made("cached-32-compiled-forward", 6.0),
         made("end-to-end", 10.0, ratio=4.4),
         made("end-to-end-compiled", 7.0, ratio=6.3),
@@ -353,6 +353,8 @@ def test_verdicts():
     # The quickest of the two ways counts.
     assert found["exact step", "≥ 80 % of its floor"].met
     assert found["exact step", "≥ 1.4 × the LLaDA-style loop"].met
+    # Against the loop as published, where it is slower here: 37.1 / 6.06, and not 50.
+    assert not found["cached step", "≥ 7 × the dual-cache loop"].met
     assert found["batch 8, cached", "≥ 4 × the tokens/s of batch 1"].met
     assert found["schedule in a step, exact", "≤ 1 % of the forward"].met
     # Compiled beside compiled, where that was measured.

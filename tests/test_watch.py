@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -87,6 +87,8 @@ def test_what_cannot_be_seen_is_shown_by_a_sign() -> None:
 # Layout.
 
 
+@example([("🏻", "prompt")], 2, False)  # no width alone
+@example([("\u200d\u200dba\u0301e\u6f22", "prompt")], 3, False)  # joiners
 @given(
     st.lists(st.tuples(st.text(max_size=12), st.sampled_from(list(picture.STYLES)))),
     st.integers(2, 60),

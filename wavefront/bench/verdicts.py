@@ -20,18 +20,28 @@ def _steps(named: dict[str, Row]) -> list[Verdict]:
     if exact and exact.of_floor:
         share = 100 * exact.of_floor
         made.append(least("exact step", "≥ 80 % of its floor", share, 80, exact))
-    if exact and exact.ratio:
-        made.append(least("exact step", "≥ 1.4 × the LLaDA-style loop", exact.ratio, 1.4, exact))
+    if exact and (times := _times(exact, named)):
+        made.append(least("exact step", "≥ 1.4 × the LLaDA-style loop", times, 1.4, exact))
     window = _quickest(named, "cached-32-compiled", "cached-16", "cached-32", "cached-64")
     if window and window.floor_ms:
         over = window.ms / window.floor_ms
         made.append(most("cached step", "≤ 1.3 × its floor", over, 1.3, window))
-    if window and window.ratio:
-        made.append(least("cached step", "≥ 7 × the dual-cache loop", window.ratio, 7, window))
+    if window and (times := _times(window, named)):
+        made.append(least("cached step", "≥ 7 × the dual-cache loop", times, 7, window))
     whole = _quickest(named, "end-to-end", "end-to-end-compiled")
     if whole and whole.ratio:
         made.append(least("end to end", "≥ 6 × the LLaDA-style loop", whole.ratio, 6, whole))
     return made
+
+
+def _times(step: Row, named: dict[str, Row]) -> float | None:
+    """How often the step goes into one of its loop, as the loop ran here or as it was published,
+    whichever is less: that it waits for a slow host is no merit of ours.
+    """
+    loop = named.get(step.reference or "")
+    if loop is None or loop.published_ms is None:
+        return step.ratio
+    return min(loop.ms, loop.published_ms) / step.ms
 
 
 def least(work: str, target: str, found: float, goal: float, of: Row | None = None) -> Verdict:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
@@ -94,7 +94,7 @@ def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list
             if column and column + cell_len(word) > width:
                 lines.append([])
                 column, word = 0, word.removeprefix(" ") or word
-            first, *rest = chop_cells(word, width) or [""]
+            first, *rest = _pieces(word, width)
             lines[-1].append(Cell(first, state))
             lines += [[Cell(more, state)] for more in rest]
             column = cell_len(rest[-1]) if rest else column + cell_len(first)
@@ -102,6 +102,20 @@ def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list
                 lines.append([])
                 column = 0
     return lines
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """A word in pieces of at most `width` columns, nothing lost.
+
+    By hand: rich's own cut loses a word without width (an accent alone), and a joiner misleads it.
+    """
+    pieces = [""]
+    for letter in word:
+        if cell_len(pieces[-1] + letter) <= width:
+            pieces[-1] += letter
+        else:
+            pieces.append(letter)
+    return pieces
 
 
 def _marked(text: str, state: str) -> str:
