@@ -17,14 +17,22 @@ from wavefront.fuse import compile_model
 from wavefront.models.toy import toy
 
 HALF = torch.bfloat16
+few_on = pytest.mark.usefixtures("on_meta")
 # numpy 2.4 no longer takes an array of one number for a number, which the interpreter hands it.
 INTERPRETS = find_spec("triton") is not None and np.lib.NumpyVersion(np.__version__) < "2.4.0"
+
+
+@pytest.fixture
+def on_meta(monkeypatch):
+    """As if tensors without memory were a GPU's."""
+    monkeypatch.setattr(few, "DEVICE", "meta")
 
 
 def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
     return torch.empty(shape, device="meta", dtype=dtype)
 
 
+@few_on
 @pytest.mark.parametrize(
     ("x", "weight", "fits"),
     [
@@ -41,6 +49,7 @@ def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
     assert few.fits(x, weight) is fits
 
 
+@few_on
 @pytest.mark.parametrize(
     ("query", "fits"),
     [
@@ -54,6 +63,11 @@ def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
 )
 def test_few_queries_on_few_heads_attend(query, fits):
     assert few.attends(query) is fits
+
+
+def test_nothing_fits_where_there_is_no_gpu():
+    assert not few.fits(torch.zeros(1, 2, 256, dtype=HALF), torch.zeros(256, 256, dtype=HALF))
+    assert not few.attends(torch.zeros(1, 4, 2, 64, dtype=HALF))
 
 
 def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():

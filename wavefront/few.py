@@ -22,13 +22,15 @@ TILE, DEEP = 64, 128  # entries of a weight that a program reads at a time: its 
 PROGRAMS = 128  # about as many as keep every processor of a GPU reading
 PARTS = 8  # of a head's keys, at most: one program puts them together
 LOG2_E = 1.4426950408889634  # the kernels raise 2, not e
-HALF = (torch.bfloat16, torch.float16)
+HALF, DEVICE = (torch.bfloat16, torch.float16), "cuda"
 
 
 @cache
 def available(device: torch.device) -> bool:
-    """Whether the kernels can be made for this device."""
+    """Whether the kernels can be made for this device, by a Triton of 3.4 or later."""
     if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    if find_spec("triton.language.extra.cuda.gdc") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
@@ -36,8 +38,7 @@ def available(device: torch.device) -> bool:
 @cache
 def _chain(device: torch.device) -> dict[str, Any]:
     """How to launch: beside the end of the kernel before, on GPUs that know how."""
-    known = find_spec("triton.language.extra.cuda.gdc") is not None
-    can = known and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    can = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"CHAIN": True, "launch_pdl": True} if can else {"CHAIN": False}
 
 
@@ -54,20 +55,18 @@ def parts(width: int) -> int:
     return 1 if width >= PROGRAMS * TILE else 2
 
 
-def fits(x: Tensor, *weights: Tensor) -> bool:
-    """Whether x (B, S, D) is few rows, and all these weights can be read in whole tiles: any of
-    them as a gate and an up, too.
-    """
-    if x.dtype not in HALF or x.shape[0] * x.shape[1] > ROWS:
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether x (B, S, D) is few rows, and the weight, or a gate and an up in it, whole tiles."""
+    if x.device.type != DEVICE or x.dtype not in HALF or x.shape[0] * x.shape[1] > ROWS:
         return False
-    shapes = [weight.shape for weight in weights]
-    return all(wide % (2 * TILE) == 0 and deep % (DEEP * parts(wide)) == 0 for wide, deep in shapes)
+    width, depth = weight.shape
+    return width % (2 * TILE) == 0 and depth % (DEEP * parts(width)) == 0
 
 
 def attends(query: Tensor) -> bool:
     """Whether these queries (B, H, Q, d) are few, on heads too few for one program each."""
     rows, heads, queries, size = query.shape
-    known = query.dtype in HALF and size in (64, 128)
+    known = query.device.type == DEVICE and query.dtype in HALF and size in (64, 128)
     return known and queries <= QUERIES and 2 * rows * heads <= PROGRAMS
 
 
@@ -89,6 +88,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     """(P, B, S, width): x · weightᵀ in P parts that are to be added, in float32 if P is not 1."""
     width, depth = weight.shape
     count, rows = parts(width), x.shape[0] * x.shape[1]
+    assert rows <= ROWS
     out = _parts_like(x, width)
     _launch(
         "product", (width // TILE, count),
@@ -114,6 +114,7 @@ def gated(x: Tensor, weight: Tensor) -> Tensor:
     """(B, S, width / 2): the gated half of a SwiGLU, gate and up one weight."""
     width, depth = weight.shape[0] // 2, weight.shape[1]
     rows = x.shape[0] * x.shape[1]
+    assert rows <= ROWS
     out = x.new_empty((x.shape[0], x.shape[1], width))
     _launch(
         "gated", (width // TILE, 1), x.contiguous(), weight, out, rows, width, depth,
@@ -136,6 +137,7 @@ def attend(
     `tally`: (B·H,) int32 of zeros, which are zeros again afterwards.
     """
     rows, heads, queries, size = query.shape
+    assert queries <= QUERIES
     keys = key.shape[2]
     tiles = -(-keys // TILE)
     count = min(PARTS, tiles, PROGRAMS // (rows * heads))

@@ -31,7 +31,7 @@ def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
         if torch.compiler.is_compiling() or not getattr(given[0], "compiled", False):
             return function(*given, **named)
         if BACKEND not in made:  # at its first use: importing the compiler takes seconds
-            made[BACKEND] = torch.compile(function, dynamic=False, **how())
+            made[BACKEND] = torch.compile(function, dynamic=False, backend=BACKEND)
         return made[BACKEND](*given, **named)
 
     return run
@@ -45,16 +45,17 @@ def replaced(whole: Whole, **changes: Any) -> Whole:
     return type(whole)(*[changes.get(name, getattr(whole, name)) for name in fields._fields])
 
 
-def how() -> dict[str, Any]:
-    """The compiler, and what it is told: where torch can, a kernel is launched while the one before
-    still runs, and waits for its results where it reads them.
+def _chained() -> dict[str, Any]:
+    """For a block: where torch can, a kernel is launched while the one before still runs, and waits
+    for its results where it reads them. Not for what is around the blocks: a kernel that reads
+    nothing would not wait, and who waits for it would not wait for those before.
     """
-    if BACKEND != "inductor":
+    if BACKEND != "inductor" or torch.version.cuda is None:
         return {"backend": BACKEND}
     from torch._inductor import config
 
-    chains = hasattr(config.triton, "enable_pdl")
-    return {"backend": BACKEND, "options": {"triton.enable_pdl": True} if chains else {}}
+    known = hasattr(config.triton, "enable_pdl")
+    return {"backend": BACKEND, "options": {"triton.enable_pdl": True} if known else {}}
 
 
 def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
@@ -67,5 +68,5 @@ def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
     config.recompile_limit = max(RECOMPILES, config.recompile_limit)
     for block in getattr(model, "blocks", ()):
         block.lean = few.available(model.device)
-        block.compile(dynamic=dynamic, **how())
+        block.compile(dynamic=dynamic, **_chained())
     model.compiled = True

@@ -3,7 +3,7 @@
 Every weight is read once, so time is what memory takes. A weight's rows are the tall side of a
 product here (the tensor cores want 64), and what has too few rows to keep every processor reading
 is cut along its depth into parts. With CHAIN a kernel is launched while the one before still runs,
-and waits for its results at the first line that reads them.
+and its first line waits for that one's results.
 """
 
 # Triton is there only beside a GPU, and its language is not Python's.

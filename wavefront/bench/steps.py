@@ -36,7 +36,7 @@ def policy(size: int, refresh: int) -> Wave:
 
 
 def compiled(model: Transformer) -> Transformer:
-    """A compiled twin; its shapes are static, and one block's code serves all."""
+    """A compiled twin; its shapes are static, and one block's code serves nearly all."""
     made = twin(model)
     compile_model(made, dynamic=False)
     return made

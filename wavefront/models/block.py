@@ -53,11 +53,13 @@ class MLP(nn.Module):
         self.down = nn.Linear(arch.mlp_width, arch.width, bias=False)
 
     def forward(self, x: Tensor, lean: bool) -> Tensor:
-        """In parts that are to be added (P, B, S, D)."""
-        if lean:
-            return few.product(few.gated(x, self.gate_up.weight), self.down.weight)
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)[None]
+        """In parts that are to be added (P, B, S, D); `lean`: see `Block`."""
+        if lean and few.fits(x, self.gate_up.weight):
+            inner = few.gated(x, self.gate_up.weight)
+        else:
+            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            inner = F.silu(gate) * up
+        return product(self.down, inner, lean)
 
 
 class Block(nn.Module):
@@ -93,23 +95,21 @@ class Block(nn.Module):
         same after this block, at the indices `picked` (B, Q) alone where only they are wanted.
         """
         x = x + whole(added, x.dtype)
-        lean = self.lean and few.fits(x, *(part.weight for part in self.products()))
+        lean = self.lean and not torch.is_grad_enabled()  # those kernels have no gradient
         query, key, value = self.project(self.attention_norm(x), sight, lean)
         if store is not None:
             key = write(store[0], key, sight.spots)
             value = write(store[1], value, sight.spots)
         if picked is not None:
             query, x = take(query, picked), take(x, picked)
-        mixed = self.attend(query, key, value, sight)
-        x = x + product(self.attention_out, mixed, lean)
+        mixed = self.attend(query, key, value, sight, lean)
+        x = x + whole(product(self.attention_out, mixed, lean), x.dtype)
         return x, self.mlp(self.mlp_norm(x), lean)
-
-    def products(self) -> tuple[nn.Linear, ...]:
-        return self.qkv, self.attention_out, self.mlp.gate_up, self.mlp.down
 
     def project(self, x: Tensor, sight: Sight, lean: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, S, H, d), rotated keys and plain values (B, Hkv, S, d)."""
-        heads = product(self.qkv, x, lean).unflatten(-1, (-1, self.head_dim))
+        made = whole(product(self.qkv, x, lean), x.dtype)
+        heads = made.unflatten(-1, (-1, self.head_dim))
         turning, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
         dtype = heads.dtype
         if self.rotary_float32:
@@ -118,7 +118,7 @@ class Block(nn.Module):
         query, key = turned.to(heads.dtype).split((self.heads, self.kv_heads), dim=2)
         return query, key.transpose(1, 2), value.transpose(1, 2)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight, lean: bool) -> Tensor:
         """(B, Q, D): every query over all visible keys.
 
         Which keys are visible is the same for every query, so the consecutive query heads that
@@ -126,7 +126,7 @@ class Block(nn.Module):
         """
         queries = query.shape[1]
         grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        if sight.tally is not None and few.attends(grouped):
+        if lean and sight.tally is not None and few.attends(grouped):
             mixed = few.attend(grouped, key, value, sight.visible, sight.tally)
         else:
             mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=sight.visible)
@@ -134,11 +134,11 @@ class Block(nn.Module):
 
 
 def product(linear: nn.Linear, x: Tensor, lean: bool) -> Tensor:
-    """What the module makes of x; `lean`: by the kernels for few rows."""
-    if not lean:
-        return linear(x)
-    made = whole(few.product(x, linear.weight), x.dtype)
-    return made if linear.bias is None else made + linear.bias
+    """What the module makes of x, in parts that are to be added (P, B, S, D)."""
+    if not lean or not few.fits(x, linear.weight):
+        return linear(x)[None]
+    parts = few.product(x, linear.weight)
+    return parts if linear.bias is None else (whole(parts, x.dtype) + linear.bias)[None]
 
 
 def whole(parts: Tensor, dtype: torch.dtype) -> Tensor:

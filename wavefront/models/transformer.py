@@ -139,8 +139,9 @@ class Transformer(nn.Module):
         heads = len(tokens) * self.config.kv_heads
         tally = tokens.new_zeros(heads, dtype=torch.int32) if self.blocks[0].lean else None
         sight = Sight(cosine, sine, visible_keys(attend), where, tally)
-        # Not None, so that the first block is compiled as the others are; and made of x, so that it
-        # is made in one kernel with it. The sum is x, to the sign of its zeros.
+        # Not None, so that the first block is compiled as the others are (but for few rows, where a
+        # block hands on two parts); and of x, so that it is made in one kernel with it. The sum is
+        # x, to the sign of its zeros.
         return x, (0 * x)[None], sight, picked
 
     @fused
