@@ -9,11 +9,15 @@ code that fuses, where a sort or a scatter is several kernels that wait for each
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 FAR = 1 << 30  # further than any place on any board
+SHIFTS = 8  # a radius up to which compiled code looks at every place around, and not at all places
 
 
 def positions(board: Tensor) -> Tensor:
@@ -25,8 +29,9 @@ def distance(mask: Tensor) -> Tensor:
     """(B, L) long: steps to the nearest True of the row; at least FAR where there is none."""
     here = positions(mask)
     if torch.compiler.is_compiling():  # one kernel, where two scans wait for each other
+        here = here.int()  # half the work of long, all pairs of places being looked at
         away = (here[:, None, :] - here[:, :, None]).abs()
-        return torch.where(mask[:, None, :], away, FAR).amin(-1)
+        return torch.where(mask[:, None, :], away, FAR).amin(-1).long()
     left = torch.where(mask, here, -FAR).cummax(-1).values
     right = torch.where(mask, here, 2 * FAR).flip(-1).cummin(-1).values.flip(-1)
     return torch.minimum(here - left, right - here)
@@ -49,9 +54,12 @@ def density(mask: Tensor, sigma: float) -> Tensor:
 
 def near(mask: Tensor, radius: int) -> Tensor:
     """(B, L) bool: the places within `radius` of a True of the row."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and radius > SHIFTS:
         return distance(mask) <= radius
     radius = min(radius, mask.shape[-1])
+    if torch.compiler.is_compiling():  # shifted boards fuse with all around them, a sum does not
+        length, board = mask.shape[-1], F.pad(mask, (radius, radius))
+        return reduce(or_, (board[:, at : at + length] for at in range(2 * radius + 1)))
     # A True lies within the radius when it is counted between one end and the other.
     counted = F.pad(mask, (radius + 1, radius)).cumsum(-1)
     return counted[:, 2 * radius + 1 :] > counted[:, : -2 * radius - 1]
@@ -118,7 +126,7 @@ def _before(keys: Tensor) -> Tensor:
     wait for each other. As it stands it would be memory, so only compiled code asks for it.
     """
     one, other = keys[:, :, None], keys[:, None, :]
-    here = positions(keys)
+    here = positions(keys).int()
     return (other < one) | ((other == one) & (here[:, None, :] < here[:, :, None]))
 
 
