@@ -54,12 +54,13 @@ def density(mask: Tensor, sigma: float) -> Tensor:
 
 def near(mask: Tensor, radius: int) -> Tensor:
     """(B, L) bool: the places within `radius` of a True of the row."""
-    if torch.compiler.is_compiling() and radius > SHIFTS:
-        return distance(mask) <= radius
-    radius = min(radius, mask.shape[-1])
-    if torch.compiler.is_compiling():  # shifted boards fuse with all around them, a sum does not
+    if torch.compiler.is_compiling():
+        if radius > SHIFTS:
+            return distance(mask) <= radius
+        # Shifted boards fuse with all around them, a sum does not.
         length, board = mask.shape[-1], F.pad(mask, (radius, radius))
         return reduce(or_, (board[:, at : at + length] for at in range(2 * radius + 1)))
+    radius = min(radius, mask.shape[-1])
     # A True lies within the radius when it is counted between one end and the other.
     counted = F.pad(mask, (radius + 1, radius)).cumsum(-1)
     return counted[:, 2 * radius + 1 :] > counted[:, : -2 * radius - 1]

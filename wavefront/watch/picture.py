@@ -109,6 +109,8 @@ def _pieces(word: str, width: int) -> list[str]:
 
     By hand: rich's own cut loses a word without width (an accent alone), and a joiner misleads it.
     """
+    if cell_len(word) <= width:  # nearly every word, in every frame
+        return [word]
     pieces = [""]
     for letter in word:
         if cell_len(pieces[-1] + letter) <= width:
