@@ -187,7 +187,7 @@ def test_pieces_take_turns_and_getting_ready_is_not_timed():
     pieces = {"a": Piece("a", 2.0), "b": Piece("b", 8.0)}
     cpu = torch.device("cpu")
     found = in_turns(cpu, pieces, repeats=2, warm_up=1, now=lambda: now[0])
-    assert seen == ["a", "b"] * 3
+    assert seen == ["a", "b", "b", "a", "a", "b"]
     assert pieces["a"].made_ready == 3
     assert (found["a"].median, found["b"].median) == (0.5, 2.0)
     assert found["a"].repeats == 2

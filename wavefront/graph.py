@@ -99,7 +99,7 @@ class Frame:
 
     def __init__(self, tree: Any) -> None:
         self._form = Form(tree)
-        self._memory = torch.cat(self._form.pieces(tree))
+        self._memory = written(self._form.pieces(tree), self._form.size)
         self.tree = self._form.unpack(self._memory)
         self._shown: tuple[Form, Tensor] | None = None
 
@@ -107,13 +107,13 @@ class Frame:
         """Go on from another tree; from its own, nothing is to be done."""
         pairs = zip(leaves(self.tree), leaves(tree), strict=True)
         if any(mine.data_ptr() != other.data_ptr() for mine, other in pairs):
-            self._memory.copy_(torch.cat(self._form.pieces(tree)))
+            self._memory.copy_(written(self._form.pieces(tree), self._form.size))
 
     def make(self, step: Pure) -> None:
         """The step itself, and what it hands out put aside, behind the tree after it."""
         after, out = step(self.tree)
         form = Form(out, behind=self._form, holding=after)
-        fresh = torch.cat([*self._form.pieces(after), *form.pieces(out)])
+        fresh = written([*self._form.pieces(after), *form.pieces(out)], form.size)
         self._shown = form, fresh
         self._memory.copy_(fresh[: len(self._memory)])
 
@@ -136,29 +136,27 @@ class Form:
     def __init__(self, tree: Any, *, behind: Form | None = None, holding: Any = ()) -> None:
         self._like = mapped(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
         self._spots: list[Spot] = []
-        self._size = 0 if behind is None else behind._size
+        self.size = 0 if behind is None else behind.size
         known = [] if behind is None else behind._spots
         there = dict(zip(map(_same, leaves(holding)), known, strict=True))
         for leaf in leaves(tree):
             spot = there.get(_same(leaf))
             if spot is None or spot.dtype != leaf.dtype:
-                spot = Spot(self._size, leaf.dtype, leaf.shape)
-                self._size += spot.room
+                spot = Spot(self.size, leaf.dtype, leaf.shape)
+                self.size += spot.room
             self._spots.append(spot)
-        self._first = 0 if behind is None else behind._size
+        self._first = 0 if behind is None else behind.size
 
-    def pieces(self, tree: Any) -> list[Tensor]:
-        """The bytes of a tree of this form, in order, as far as they do not lie elsewhere."""
-        parts: list[Tensor] = []
+    def pieces(self, tree: Any) -> list[tuple[Spot, Tensor]]:
+        """The bytes of a tree of this form and where they belong, as far as that is not before."""
+        parts: list[tuple[Spot, Tensor]] = []
         for leaf, spot in zip(leaves(tree), self._spots, strict=True):
             if spot.start < self._first:
                 continue
             whole = leaf.to(spot.dtype).contiguous()
             # By as_strided: of one number alone, torch takes any stride for contiguous.
             flat = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
-            parts.append(flat)
-            if gap := spot.room - len(flat):
-                parts.append(flat.new_empty(gap))  # anything: nobody reads it
+            parts.append((spot, flat))
         return parts
 
     def unpack(self, memory: Tensor) -> Any:
@@ -182,8 +180,20 @@ class Spot(NamedTuple):
     def room(self) -> int:
         return self.size + -self.size % Form.ALIGNED
 
+    def bytes(self, memory: Tensor) -> Tensor:
+        return memory[self.start : self.start + self.size]
+
     def of(self, memory: Tensor) -> Tensor:
-        return memory[self.start : self.start + self.size].view(self.dtype).view(self.shape)
+        return self.bytes(memory).view(self.dtype).view(self.shape)
+
+
+def written(pieces: list[tuple[Spot, Tensor]], size: int) -> Tensor:
+    """New memory with every piece at its spot, in one launch; between them lies anything."""
+    memory = pieces[0][1].new_empty(size)
+    spots, parts = zip(*pieces, strict=True)
+    into = [spot.bytes(memory) for spot in spots]
+    torch._foreach_copy_(into, list(parts))  # pyright: ignore[reportPrivateImportUsage]
+    return memory
 
 
 def _same(leaf: Tensor) -> Hashable:

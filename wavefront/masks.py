@@ -70,7 +70,7 @@ def ordered(keys: Tensor, count: int) -> Tensor:
     """(B, count) long: the places with the smallest keys, equal ones from the left."""
     if torch.compiler.is_compiling():
         places = torch.arange(count, device=keys.device)
-        mine = _before(keys).sum(-1)[:, None, :] == places[:, None]
+        mine = _counts(_before(keys))[:, None, :] == places[:, None]
         return torch.where(mine, positions(keys), 0).sum(-1)
     return keys.argsort(dim=-1, stable=True)[:, :count]
 
@@ -102,8 +102,8 @@ def rank(scores: Tensor, among: Tensor, then: Tensor | None = None) -> Tensor:
     clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     if torch.compiler.is_compiling():
         before, all_among = _before(-clean), among[:, None, :]
-        ranks = (before & all_among).sum(-1)
-        late = None if then is None else (before & then[:, None, :] | all_among).sum(-1)
+        ranks = _counts(before & all_among).long()
+        late = None if then is None else _counts(before & then[:, None, :] | all_among).long()
     else:
         order = clean.argsort(dim=-1, descending=True, stable=True)
         ranks = _counted(among, order)
@@ -118,6 +118,11 @@ def _counted(mask: Tensor, order: Tensor) -> Tensor:
     """(B, L) long: how many True of `mask` come before each place, and are not it, in `order`."""
     place = mask.gather(-1, order).cumsum(-1) - 1
     return torch.empty_like(place).scatter_(-1, order, place)
+
+
+def _counts(pairs: Tensor) -> Tensor:
+    """(B, L) int32: the sum over the last dimension, at half the work of long."""
+    return pairs.sum(-1, dtype=torch.int32)
 
 
 def _before(keys: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ SAMPLING = ("llada", "dream")
 _CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32
 # A compiled reduction has one program a place, and the places a step reads are fewer than a GPU's
 # processors: over a vocabulary of WIDE or more it goes by parts, then over the parts.
-WIDE, PART = 1 << 15, 512
+WIDE, PART = 1 << 15, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +115,11 @@ def _read(
     alternatives: int,
 ) -> Reading:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    bad = ~_most(logits).isfinite()  # NaN wins every maximum
+    drawn = _without(logits, (mask_id,))
+    bad = ~torch.maximum(_most(drawn), logits[..., mask_id]).isfinite()  # NaN wins every maximum
     if sampling.eos == "suppress-logit":
-        logits = _without(logits, sampling.stop_ids[:1])
-    drawn = _filtered(_without(logits, (mask_id,)), sampling)
-    drawn = _noisy(drawn, keys, sampling.temperature)
+        logits, drawn = (_without(one, sampling.stop_ids[:1]) for one in (logits, drawn))
+    drawn = _noisy(_filtered(drawn, sampling), keys, sampling.temperature)
     judged = _filtered(logits, sampling) if sampling.rule == "dream" else logits
     if sampling.eos == "llada-confidence":
         judged = _without(judged, sampling.stop_ids)
@@ -174,9 +174,15 @@ def _parts(logits: Tensor) -> Tensor:
     return F.pad(logits, (0, gap), value=float("-inf")).unflatten(-1, (-1, PART))
 
 
+def _best(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, parts) long, the best token of every part, and its logit."""
+    best = parts.argmax(-1)
+    return best, parts.gather(-1, best[..., None])[..., 0]
+
+
 def _most(logits: Tensor) -> Tensor:
-    """(n,): the maximum."""
-    return _parts(logits).amax(-1).amax(-1) if _wide(logits) else logits.amax(-1)
+    """(n,): the maximum; by parts as `_proposed` takes it, which is one pass then for both."""
+    return _best(_parts(logits))[1].amax(-1) if _wide(logits) else logits.amax(-1)
 
 
 def _proposed(drawn: Tensor, judged: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,10 +196,10 @@ def _proposed(drawn: Tensor, judged: Tensor) -> tuple[Tensor, Tensor]:
     # Every part has a best token and a sum without it, so the logits are read once: of the part
     # that wins, its best is the proposal; of each other, it is one more token beside it.
     drawn, judged = _parts(drawn), _parts(judged)
-    best = drawn.argmax(-1)
+    best, peak = _best(drawn)
     chosen = judged.gather(-1, best[..., None])[..., 0]
     beside = _less(judged, best).logsumexp(-1)
-    part = drawn.amax(-1).argmax(-1)
+    part = peak.argmax(-1)
     others = torch.logaddexp(beside, _less(chosen, part)).logsumexp(-1)
     first = part[..., None]
     proposal = PART * part + best.gather(-1, first)[..., 0]

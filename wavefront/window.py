@@ -83,7 +83,7 @@ class Span:
 def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> Tensor:
     """(B, size) long: the wanted, the changed, the asked for, then the nearest to the wanted."""
     length = wanted.shape[-1]
-    order = distance(wanted).clamp(max=length) + 3 * length
+    order = distance(wanted).clamp(max=length).int() + 3 * length
     order = torch.where(asked, order - length, order)
     order = torch.where(changed, order * 0 + length, order)
     order = torch.where(wanted, 0, order)

@@ -1,7 +1,8 @@
 """Clock: how long a step takes, as a median with its spread, several subjects in turns.
 
 A busy or throttled machine slows whatever it happens to run, so subjects take turns, a piece of a
-few steps each: a ratio of two is of one minute, not of two.
+few steps each: a ratio of two is of one minute, not of two. Every other round goes backwards: who
+comes after a subject that heats the machine is slower, and it is not always the same one.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def in_turns(
     found: dict[str, list[float]] = {name: [] for name in pieces}
     with undisturbed():
         for number in range(warm_up + repeats):
-            for name, piece in pieces.items():
+            for name, piece in list(pieces.items())[:: -1 if number % 2 else 1]:
                 tick(name)
                 seconds = spent(device, piece, now)
                 if number >= warm_up:
