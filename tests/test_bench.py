@@ -210,6 +210,10 @@ def test_subjects_make_true_steps_and_begin_anew():
     assert run.age > 2  # windows only, since the full forward that filled the store
     for size in (None, 32):
         assert Forward(case, 28, 3, size=size)() == 3
+    stored = run.kv.keys[0].fill_(torch.nan)
+    assert Forward(case, 28, 3, size=32, kv=run.kv)() == 3
+    fresh = stored.isfinite().all(-1).all(1)[0].nonzero()[:, 0]
+    assert fresh.tolist() == list(range(16, 48))  # in the steps' own store, its window alone
 
 
 def test_how_many_logits_exist_at_once():

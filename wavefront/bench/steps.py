@@ -18,6 +18,7 @@ from wavefront.bench.results import Row, row
 from wavefront.bench.settings import BLOCK, Settings
 from wavefront.bench.shapes import twin
 from wavefront.bench.subjects import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
+from wavefront.cached import Cached
 from wavefront.caches.wave import Wave
 from wavefront.fuse import compile_model
 from wavefront.models.transformer import Transformer
@@ -98,6 +99,14 @@ class Stage:
         run = cached(case, policy(size, NEVER))
         return Steps(case, run, min(size, case.read()), count or 2 * self.count)
 
+    def alone(self, steps: Steps, size: int) -> Forward:
+        """The forward of such steps, on their own store: elsewhere in memory it takes another time.
+
+        It writes there what no step would; but only time is looked at.
+        """
+        assert isinstance(steps.run, Cached)
+        return Forward(steps.case, steps.width, steps.count, size=size, kv=steps.run.kv)
+
 
 def exact_rows(stage: Stage) -> list[Row]:
     """A step over the whole canvas."""
@@ -141,25 +150,25 @@ def cached_rows(stage: Stage) -> list[Row]:
     """A step that computes a window, and the average over a refresh interval."""
     case, llada = stage.case(), stage.llada
     sizes = [size for size in WINDOWS if size < case.length and size <= case.places]
-    pieces: dict[str, Piece] = {f"cached-{size}": stage.windowed(case, size) for size in sizes}
+    windows = {size: stage.windowed(case, size) for size in sizes}
+    pieces: dict[str, Piece] = {f"cached-{size}": steps for size, steps in windows.items()}
     what = {f"cached-{size}": f"cached step, window {size}" for size in sizes}
     floor = {f"cached-{size}": stage.window_floor(case, size) for size in sizes}
     if 32 in sizes:
-        reads = min(32, case.read())
-        pieces["cached-forward"] = Forward(case, reads, 2 * stage.count, size=32)
+        pieces["cached-forward"] = stage.alone(windows[32], 32)
         what["cached-forward"] = "its forward alone, window 32"
         cycle = cached(case, policy(32, REFRESH))
-        pieces["cached-cycle"] = Cycle(case, cycle, reads, REFRESH)
+        pieces["cached-cycle"] = Cycle(case, cycle, windows[32].width, REFRESH)
         what["cached-cycle"] = f"cached, window 32, with a full step in {REFRESH}"
         floor["cached-forward"] = floor["cached-32"]
         full = stage.full_floor(case)
         floor["cached-cycle"] = (full + (REFRESH - 1) * floor["cached-32"]) / REFRESH
         if stage.settings.compile:
             other = stage.case(model=stage.compiled())
-            pieces["cached-32-compiled"] = stage.windowed(other, 32)
+            pieces["cached-32-compiled"] = steps = stage.windowed(other, 32)
             what["cached-32-compiled"] = "cached step, window 32, compiled"
             alone = "cached-32-compiled-forward"
-            pieces[alone] = Forward(other, reads, 2 * stage.count, size=32)
+            pieces[alone] = stage.alone(steps, 32)
             what[alone] = "its forward alone, window 32, compiled"
             floor["cached-32-compiled"] = floor[alone] = floor["cached-32"]
     if llada is not None:

@@ -16,6 +16,7 @@ from wavefront.canvas import Canvas, blank
 from wavefront.decoding import source
 from wavefront.engine import Advance, advance, forward
 from wavefront.graph import Call, Graphs, eagerly, graphed
+from wavefront.model import KV
 from wavefront.models.transformer import Transformer
 from wavefront.options import Plan, plan
 from wavefront.rows import Rows, start
@@ -133,6 +134,7 @@ class Forward:
     width: int
     count: int
     size: int | None = None  # of the window; None: all places
+    kv: KV | None = None  # where its keys and values are stored; None: in memory of its own
     captured: bool = True
     _tree: Any = None
     _step: Callable[[], None] | None = None
@@ -147,7 +149,9 @@ class Forward:
         here = torch.arange(self.size or self.width, device=model.device)
         places = (here + case.given).expand(case.rows, -1)
         window = None if self.size is None else places
-        kv = None if self.size is None else model.new_kv(case.rows, case.length)
+        kv = self.kv
+        if self.size is not None and kv is None:
+            kv = model.new_kv(case.rows, case.length)
         at = places[:, : self.width]
         call = call_for(model, captured=self.captured)
 
