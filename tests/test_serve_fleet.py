@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,10 @@ import wavefront
 from wavefront.errors import MissingExtraError, OptionError
 from wavefront.raystart import load_ray
 from wavefront.serve.decoder import Decoder
+from wavefront.serve.fleet import Fleet
 from wavefront.serve.jobs import Beat, Check, Ended, Job, Refused, Seated, Taken, Told
-from wavefront.serve.onray import load_serve, remote
+from wavefront.serve.metrics import Metrics
+from wavefront.serve.onray import aside, begin, load_serve, remote, still
 from wavefront.serve.replica import Keeper, Relay, Tally
 from wavefront.serve.settings import Limits, Scale, Settings, Source
 from wavefront.serve.tickets import Ticket
@@ -195,3 +198,66 @@ def test_replicas_must_hold_the_same_model() -> None:
     assert not keeper.agree("fp_2")
     keeper.note("It is not there.")
     assert keeper.failed() == ["It is not there."]
+
+
+def test_whoever_still_asks_ray_is_waited_for_before_it_ends() -> None:
+    done: list[str] = []
+
+    def ask() -> None:
+        time.sleep(0.3)
+        done.append("asked")
+
+    async def given_up() -> None:
+        asking = asyncio.create_task(aside(ask))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+
+    asyncio.run(given_up())
+    assert done == []
+    still(patience=30.0)
+    assert done == ["asked"]
+
+
+def test_a_server_that_ends_while_it_deploys_takes_its_deployment_along(monkeypatch) -> None:
+    seen: list[str] = []
+
+    def start(**options: Any) -> None:
+        time.sleep(0.3)  # as long as a controller takes to come up, in small
+
+    def deployment(**options: Any) -> Any:
+        return lambda kind: SimpleNamespace(bind=lambda *given: "app")
+
+    serve = SimpleNamespace(
+        deployment=deployment,
+        start=start,
+        run=lambda app, **more: seen.append("deployed"),
+        delete=lambda name: seen.append("deleted"),
+    )
+    monkeypatch.setattr("wavefront.serve.fleet.load_ray", lambda address: SimpleNamespace())
+    monkeypatch.setattr("wavefront.serve.fleet.load_serve", lambda address: serve)
+    scale = Scale(replicas=1, cpus=1, gpus=0, address="somewhere:6379")
+    settings = Settings(source=Source(model="toy"), limits=Limits(), scale=scale)
+    fleet = Fleet(settings, Metrics())
+    fleet._keeper = None
+
+    async def leave_at_once() -> None:
+        fleet._tasks = [asyncio.create_task(fleet._deploy())]
+        await asyncio.sleep(0.05)
+        await fleet.stop()
+
+    asyncio.run(leave_at_once())
+    assert seen == ["deployed", "deleted"]
+
+
+def test_a_deployment_is_not_waited_for_where_ray_can_do_that() -> None:
+    said: list[Any] = []
+    new = SimpleNamespace(
+        RunTarget=lambda app, **more: (app, more),
+        run_many=lambda targets, **more: said.append((targets, more)),
+    )
+    begin(new, "app", "name")
+    (((app, named),), waits) = said.pop()
+    assert (app, named) == ("app", {"name": "name", "route_prefix": None})
+    assert set(waits.values()) == {False}
+    begin(SimpleNamespace(run=lambda app, **more: said.append((app, more))), "app", "name")
+    assert said == [("app", named)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.figures.marks import Line, beside, curve
+from wavefront.figures.marks import Line, beside, curve, key
 from wavefront.figures.picture import picture
 from wavefront.figures.style import TWO_COLUMNS, Style, looks
 
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 @picture
 def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> Figure:
     """Two panels with one scale: against the step budget, and against the forwards made."""
-    figure = Figure(figsize=(TWO_COLUMNS, 2.3))
+    figure = Figure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     worn = looks(list(points), style)
@@ -46,5 +46,6 @@ def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> Figure:
         panel.grid(axis="y")
     panels[0].set(xlabel="steps asked for, T", ylabel="right answers (%)")
     panels[1].set_xlabel("forwards made (mean over items)")
-    panels[0].legend(loc="lower right")
+    handles, labels = panels[0].get_legend_handles_labels()
+    key(figure, dict(zip(labels, handles, strict=True)))
     return figure

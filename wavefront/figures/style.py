@@ -30,7 +30,7 @@ _WORN = {
 _SPARE = (("sky", "p"), ("purple", "*"), ("orange", "d"), ("grey", "H"))
 # Of one kind, in the order in which they come: lines, and what fills a bar.
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (3, 1, 1, 1, 1, 1)))
-_HATCHES = (None, "//////", "......", "xxxxxx", "------")
+_HATCHES = (None, "//////", "||||||", "xxxxxx", "------")  # lines: dots make big files
 
 
 @dataclass(frozen=True)

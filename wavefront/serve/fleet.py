@@ -23,7 +23,7 @@ from wavefront.raystart import is_own, load_ray
 from wavefront.serve.desk import WATCH, Desk
 from wavefront.serve.jobs import About, Ended, Refused
 from wavefront.serve.metrics import Metrics
-from wavefront.serve.onray import aside, load_serve, remote
+from wavefront.serve.onray import aside, begin, load_serve, remote, still
 from wavefront.serve.replica import Keeper, Replica, Said
 from wavefront.serve.settings import Settings
 from wavefront.serve.tickets import Ticket
@@ -77,6 +77,7 @@ class Fleet(Desk):
         self.abandon()
         if is_own(self.scale.address):
             return  # all of it ends
+        await asyncio.to_thread(still)  # a deployment that is under way would come after its end
         with contextlib.suppress(Exception):  # the cluster may be gone before us
             await asyncio.wait_for(aside(lambda: self.serve.delete(self.name)), 10)
 
@@ -95,14 +96,18 @@ class Fleet(Desk):
 
         def deploy() -> None:
             self.serve.start(proxy_location="Disabled")
-            self.serve.run(made, name=self.name, route_prefix=None)
+            begin(self.serve, made, self.name)
 
         try:
             await aside(deploy)
-        except Exception as error:  # that no replica could load is told better by the keeper
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            if self.about is None and not await self._failures():
-                self.failure = f"Ray Serve cannot deploy the model: {reason}."
+        except Exception as error:
+            await self._undeployed(str(error))
+
+    async def _undeployed(self, reason: str) -> None:
+        # That no replica could load is told better by the keeper.
+        if self.about is None and not await self._failures():
+            reason = " ".join(reason.split())[:200].rstrip(".")
+            self.failure = f"Ray Serve cannot deploy the model: {reason}."
 
     async def _watch(self) -> None:
         looked = 0.0
@@ -121,6 +126,8 @@ class Fleet(Desk):
         states = {} if deployed is None else deployed.replica_states
         self.running = states.get("RUNNING", 0)
         self.metrics.there(self.running)
+        if found is not None and found.status == "DEPLOY_FAILED":
+            await self._undeployed(found.message)
         if self.running and self.about is None:
             await self._meet()
         for failure in await self._failures():

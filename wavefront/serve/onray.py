@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,8 @@ from wavefront.errors import MissingExtraError, WavefrontWarning
 from wavefront.files import shipped
 from wavefront.raystart import is_own, load_ray, start_ray
 from wavefront.serve.settings import Scale, Settings
+
+ASIDE = "wavefront-aside"  # threads
 
 
 def load_serve(address: str | None) -> Any:
@@ -50,8 +53,31 @@ def cluster(scale: Scale) -> Iterator[None]:
                 if not (left.applications or left.proxies):
                     serve.shutdown()  # nobody else uses it
     finally:
+        still()
         if began:
             ray.shutdown()
+
+
+def begin(serve: Any, application: Any, name: str) -> None:
+    """Have it run, without waiting: who waits asks Ray every second, also when the server ends."""
+    if not hasattr(serve, "run_many"):  # an older Ray always waits
+        serve.run(application, name=name, route_prefix=None)
+        return
+    serve.run_many(
+        [serve.RunTarget(application, name=name, route_prefix=None)],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
+    )
+
+
+def still(patience: float = 10.0) -> None:
+    """Wait for threads that are still asking Ray: one that asks when it is shut down is answered by
+    the end of the process, with status 1, and one that deploys after the end has nobody to end it.
+    """
+    end = time.monotonic() + patience
+    for thread in threading.enumerate():
+        if thread.name == ASIDE:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 async def aside(work: Callable[[], Any]) -> Any:
@@ -71,7 +97,7 @@ async def aside(work: Callable[[], Any]) -> Any:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, *said)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, daemon=True, name=ASIDE).start()
     return await made
 
 
