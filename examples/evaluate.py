@@ -6,11 +6,11 @@ A run is a directory: stopped at any moment, it goes on when it is asked for aga
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from wavefront.evaluate import Loader, Local, Setup, Worker, difference, grade, open_run, produce
-from wavefront.task import Ask
+from wavefront.evaluation import Loader, Local, Setup, Worker, difference, grade, open_run, produce
+from wavefront.tasks.base import Ask
 
 loader = Loader(path="ripple")
-engine = Local(Worker(loader))  # `wavefront.evaluate.cluster` has one for Ray
+engine = Local(Worker(loader))  # `wavefront.evaluation.ray_cluster` has one for Ray
 with TemporaryDirectory() as folder:
     runs = []
     for schedule in ("block(size=8)", "dsb(size=16)"):

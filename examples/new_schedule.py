@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import wavefront
-from wavefront.errors import whole
-from wavefront.masks import first
-from wavefront.takes.quota import Quota
+from wavefront.core.errors import whole
+from wavefront.core.masks import first
+from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 import wavefront
-from wavefront.task import Ask, Draft, Procedural, between, worked
+from wavefront.tasks.base import Ask, Draft, Procedural, between, worked
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
-import wavefront.hf  # registers LLaDA and Dream with the Auto classes
-from wavefront.files import shipped
+import wavefront.integrations.hf  # registers LLaDA and Dream with the Auto classes
+from wavefront.storage.hub import shipped
 
 # The embedded model stands here for "GSAI-ML/LLaDA-8B-Instruct": the layout is the same.
 path = shipped()["ripple"]
@@ -19,7 +19,7 @@ prompt = tokenizer.apply_chat_template(
 )
 found = model.generate(
     **prompt,
-    custom_generate=wavefront.hf.generate,
+    custom_generate=wavefront.integrations.hf.generate,
     schedule="wavefront(size=8, radius=2)",
     max_new_tokens=48,
     return_dict_in_generate=True,
@@ -29,14 +29,14 @@ print(tokenizer.decode(answer, skip_special_tokens=True))
 print(f"{found.forwards} forwards, {found.tokens_per_forward.item():.1f} tokens in each")
 
 # The wave, drawn by a streamer: settled text stays, the draft behind it is replaced at every step.
-streamer = wavefront.hf.WaveStreamer(tokenizer, skip_prompt=True)
+streamer = wavefront.integrations.hf.WaveStreamer(tokenizer, skip_prompt=True)
 model.generate(**prompt, max_new_tokens=32, steps=8, streamer=streamer)
 
 # A masked LM has no `generate`; `enable` gives it one. Random weights, so that nothing is fetched.
 torch.manual_seed(0)
 sizes: Any = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 config = BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes)
-bert = wavefront.hf.enable(
+bert = wavefront.integrations.hf.enable(
     BertForMaskedLM(config), mask_id=tokenizer.convert_tokens_to_ids("<|mdm_mask|>")
 )
 print(bert.generate(prompt["input_ids"], schedule="block(size=4)", max_new_tokens=8)[0, -8:])

@@ -1,7 +1,7 @@
 """Draw a decode while it happens, and look at its steps on the way."""
 
 import wavefront
-from wavefront.watch import watch
+from wavefront.viewer import watch
 
 lm = wavefront.load()
 question = "I have a fig, two pears, and a plum. How many fruits do I have?"

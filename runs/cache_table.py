@@ -35,11 +35,11 @@ from shared import (
 )
 
 import wavefront
-from wavefront import spec
-from wavefront.cache import Cache
-from wavefront.decoding import begin
-from wavefront.task import Sample
-from wavefront.text import visible
+from wavefront.core import spec
+from wavefront.core.cache_policy import Cache
+from wavefront.engine.session import begin
+from wavefront.tasks.base import Sample
+from wavefront.text.tokenizer import visible
 
 SCHEDULES = ("block(size=32)", "wavefront(size=8, radius=2)")
 CACHES = ("prefix", "dual", "wave", "wave(size=32, near=4)", "wave(size=16, near=0)")
@@ -233,7 +233,7 @@ def line(one: dict[str, Any]) -> str:
 
 def draw(groups: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     """Right answers against cost, a figure a strategy."""
-    from wavefront import figures
+    from wavefront.analysis import figures
 
     schedules = dict.fromkeys(one["schedule"] for entries in groups.values() for one in entries)
     for schedule in schedules:

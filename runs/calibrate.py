@@ -3,7 +3,7 @@
     python runs/calibrate.py                 on held-out items of every task, a minute on two cores
     python runs/calibrate.py --rows 4096 --device cuda
 
-Items are masked as a decoder from the left leaves them (`wavefront.corrupt.fronts`). At every
+Items are masked as a decoder from the left leaves them (`wavefront.train.corruption.fronts`). At every
 masked place of the answer the model proposes a token; it is right or not. For each distance to the
 nearest known place, the temperature divides the logit of the confidence so that right and wrong
 become most likely. Half of the items fit, the other half judge.
@@ -20,14 +20,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import wavefront
-from wavefront.builtin import directory
-from wavefront.corrupt import corrupt, draws, fronts, levels
-from wavefront.masks import distance
+from wavefront.core.masks import distance
+from wavefront.core.reading import log_probability
+from wavefront.models.builtin import directory
 from wavefront.models.transformer import Transformer
-from wavefront.stats import log_probability
 from wavefront.train.config import DataConfig
+from wavefront.train.corruption import corrupt, draws, fronts, levels
 from wavefront.train.data import Source
-from wavefront.train.learner import upload
+from wavefront.train.train_step import upload
 
 GRID = torch.logspace(-1, 1, 401)  # temperatures tried
 

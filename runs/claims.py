@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront import experiments
-from wavefront.experiments import _printed
+from wavefront import paper
+from wavefront.paper import _printed
 
 ROOT = Path(__file__).parents[1]
 LIST, RESULTS, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs/results", "docs/claims.md"
@@ -64,7 +64,7 @@ def listed() -> dict[str, Any]:
 
 def read(results: Path = RESULTS) -> dict[str, list[Row]]:
     """The rows of every theme."""
-    found = {name: numbers(name, results) for name in experiments.names()}
+    found = {name: numbers(name, results) for name in paper.names()}
     for name, one in found.items():
         if left := unplaced(name, one):
             raise SystemExit(f"{LIST.name} has no entry for claims of {name}: {'; '.join(left)}.")
@@ -257,7 +257,7 @@ def counts(themes: dict[str, list[Row]]) -> list[str]:
 def commands(results: Path) -> list[str]:
     """Every experiment with its command, commit and machine."""
     lines = ["| experiment | command | commit | on |", "|---|---|---|---|"]
-    for name in experiments.names():
+    for name in paper.names():
         if found := numbers(name, results).get("configuration"):
             on = f"{found['device']}, {found['dtype']}"
             linked = f"[{name}](results/{name}/summary.md)"

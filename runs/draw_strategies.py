@@ -16,7 +16,7 @@ import torch
 
 import wavefront
 from wavefront import tasks
-from wavefront.watch.picture import END, visible
+from wavefront.viewer.terminal_layout import END, visible
 
 OUT = Path(__file__).parent.parent / "docs" / "strategies"
 N = 48  # places

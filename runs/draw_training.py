@@ -18,9 +18,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from wavefront import figures
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS
+from wavefront.analysis import figures
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.style import TWO_COLUMNS
 
 TASKS = {"gsm": "green", "code": "vermilion", "word_sorting": "blue", "dyck_languages": "purple"}
 SMOOTH = 0.9  # of a moving average; the loss of one batch swings by a tenth

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import wavefront
-from wavefront.cli.contest import STRATEGIES
-from wavefront.watch import animation
+from wavefront.cli.demo_compare import STRATEGIES
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "wave.svg"
 QUESTION = (

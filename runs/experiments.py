@@ -1,8 +1,8 @@
 """Pages of the experiments for docs/results: each is run where it was left, and its page copied.
 
-    python runs/experiments.py                     # all, on ripple, at their default scale
-    python runs/experiments.py schedules parity    # some of them
-    python runs/experiments.py main -- --items 200 --device cuda
+    python runs/paper.py                     # all, on ripple, at their default scale
+    python runs/paper.py schedules parity    # some of them
+    python runs/paper.py main -- --items 200 --device cuda
 
 Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the
 light figures, and docs/claims.md is made anew.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import claims
 
-from wavefront import experiments
-from wavefront.report import run
+from wavefront import paper
+from wavefront.results import table
 
 ROOT = Path(__file__).parents[1]
 SCRATCH, RESULTS = Path("scratch") / "experiments", ROOT / "docs" / "results"
@@ -37,9 +37,9 @@ def page(name: str, more: list[str]) -> bool:
     target.mkdir(parents=True, exist_ok=True)
     for file in ("summary.md", "numbers.json"):
         shutil.copy(ROOT / home / file, target)
-    for item in run.read(ROOT / home).figures:
+    for item in table.read(ROOT / home).figures:
         stem = Path(item.file).stem
-        for kind in run.KINDS:
+        for kind in table.KINDS:
             shutil.copy(ROOT / home / f"{stem}{kind}", target)
     return True
 
@@ -48,9 +48,9 @@ def main() -> None:
     """Arguments before `--` are experiments, those after it their options."""
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
-    names = given[:cut] or experiments.names()
+    names = given[:cut] or paper.names()
     for name in names:
-        experiments.find(name)
+        paper.find(name)
     failed = [name for name in names if not page(name, given[cut + 1 :])]
     claims.write()
     if failed:

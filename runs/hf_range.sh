@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests of wavefront.hf at both ends of the supported range of transformers.
+# Run the tests of wavefront.integrations.hf at both ends of the supported range of transformers.
 #
 #   runs/hf_range.sh [FOLDER]
 #

@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 
 import wavefront
-from wavefront import stats
-from wavefront.bench.shapes import DREAM_7B, LLADA_8B
-from wavefront.decoding import begin
-from wavefront.model import family_module
+from wavefront.bench.model_shapes import DREAM_7B, LLADA_8B
+from wavefront.core import reading
+from wavefront.engine.session import begin
+from wavefront.models.loader import family_module
 
 CONFIGS = {"llada": LLADA_8B, "dream": DREAM_7B}
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
@@ -61,7 +61,7 @@ def accounted(family: str, tokens: int, places: int) -> dict[str, float]:
     width = config.get("d_model") or config["hidden_size"]
     mlp = config.get("mlp_hidden_size") or config["intermediate_size"]
     vocab = config["vocab_size"]
-    chunk = min(places, max(1, stats._CHUNK // vocab)) * vocab
+    chunk = min(places, max(1, reading._CHUNK // vocab)) * vocab
     return {
         # the widest moment of a block: the stream, its norm, gate and up, and their product
         "activations": 2 * tokens * (3 * width + 3 * mlp),

@@ -35,10 +35,10 @@ from shared import (
 
 import wavefront
 from wavefront import tasks
-from wavefront.canvas import is_any
-from wavefront.decoding import begin
-from wavefront.task import Sample
-from wavefront.text import visible
+from wavefront.core.canvas import is_any
+from wavefront.engine.session import begin
+from wavefront.tasks.base import Sample
+from wavefront.text.tokenizer import visible
 
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 LEFT_OUT = {"english"}

@@ -16,8 +16,8 @@ import torch
 import wavefront
 from wavefront import tasks
 from wavefront.models.transformer import Transformer
-from wavefront.task import Sample
-from wavefront.text import prompt_ids
+from wavefront.tasks.base import Sample
+from wavefront.text.tokenizer import prompt_ids
 
 CANVASES = (64, 96, 128, 192, 256)
 LARGE = {"gsm", "code"}  # tasks that get --items; the others get half of it

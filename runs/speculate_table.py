@@ -22,8 +22,8 @@ from shared import bootstrap
 
 import wavefront
 from wavefront import tasks
-from wavefront.decoding import begin
-from wavefront.text import prompt_ids
+from wavefront.engine.session import begin
+from wavefront.text.tokenizer import prompt_ids
 
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 KINDS = ("gsm", "object_counting", "boolean_expressions", "navigate", "web_of_lies")

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from shared import bootstrap, common_options, fit, header, judge, load_lm, read_answers, samples
 
-from wavefront.decoding import begin
-from wavefront.task import Sample, digest
-from wavefront.text import prompt_ids, visible
+from wavefront.engine.session import begin
+from wavefront.tasks.base import Sample, digest
+from wavefront.text.tokenizer import prompt_ids, visible
 
 MIX = (
     "boolean_expressions",

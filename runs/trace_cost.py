@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 import wavefront
-from wavefront import tracefile
+from wavefront.traces import trace_file
 
 PROMPT = (
     "Ivy reads a book of 304 pages. After 9 days of 24 pages each, how many pages does she still "
@@ -67,7 +67,7 @@ def main() -> None:
         if made[kind] is not None:
             with tempfile.TemporaryDirectory() as folder:
                 began = time.perf_counter()
-                path = tracefile.save(made[kind], Path(folder) / "trace")
+                path = trace_file.save(made[kind], Path(folder) / "trace")
                 writing = f"{1000 * (time.perf_counter() - began):.0f} ms"
                 file = f"{path.stat().st_size / 1000:.0f} kB"
         more = [f"{share:+.1%}" for share in shares]

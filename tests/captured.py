@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavefront.graph import Frame, Graphs
+from wavefront.engine.cuda_graphs import Frame, Graphs
 
 
 class Static(Graphs):

@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 
 def run(*args: str, input: str | bytes | None = None, code: int = 0) -> Result:
     """The result of a command line that must end with `code`."""
-    with mock.patch("wavefront.builtin.DEFAULT", "toy"):
+    with mock.patch("wavefront.models.builtin.DEFAULT", "toy"):
         result = CliRunner().invoke(app, args, input=input, prog_name="wavefront")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

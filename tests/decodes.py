@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from wavefront import spec
-from wavefront.canvas import Canvas, infill
-from wavefront.rows import Config, Step, settle, start
-from wavefront.schedule import Stats
-from wavefront.stats import Sampling
-from wavefront.testing.simulate import MASK, PAD, board
-from wavefront.trace import Recorder, Trace
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, infill
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config, Step, settle, start
+from wavefront.core.strategy import Stats
+from wavefront.testing.simulation import MASK, PAD, board
+from wavefront.traces.trace import Recorder, Trace
 
 STOP = 9
 # One of every kind: whole canvas, blocks, fronts, windows, adaptive takes, and those taking back.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from wavefront import few
+from wavefront.kernels import small_batch_ops
 from wavefront.models.toy import toy
 
 
@@ -19,16 +19,18 @@ def close(found: torch.Tensor, wanted: torch.Tensor, within: float = 2e-5) -> No
 def products() -> None:
     for rows in ((1, 5), (2, 16), (1, 30)):
         x, weight = torch.randn(*rows, 512), torch.randn(128, 512) * 0.1
-        assert few.fits(x, weight)
-        made = few.product(x, weight)
+        assert small_batch_ops.fits(x, weight)
+        made = small_batch_ops.product(x, weight)
         assert (len(made), made.dtype) == (2, torch.float32)
         close(made.sum(0), x @ weight.T)
         gate, up = (x @ weight.T).chunk(2, dim=-1)
-        close(few.gated(x, weight), F.silu(gate) * up, 1e-4)
-    wide = torch.randn(few.PROGRAMS * few.TILE, 128) * 0.1  # enough programs: not cut
+        close(small_batch_ops.gated(x, weight), F.silu(gate) * up, 1e-4)
+    wide = (
+        torch.randn(small_batch_ops.PROGRAMS * small_batch_ops.TILE, 128) * 0.1
+    )  # enough programs: not cut
     x = torch.randn(1, 3, 128)
-    assert len(few.product(x, wide)) == 1
-    close(few.product(x, wide)[0], x @ wide.T)
+    assert len(small_batch_ops.product(x, wide)) == 1
+    close(small_batch_ops.product(x, wide)[0], x @ wide.T)
 
 
 def attention() -> None:
@@ -40,9 +42,9 @@ def attention() -> None:
         visible = torch.rand(rows, 1, 1, keys) < 0.3
         visible[..., 0], visible[..., 64:] = True, False
         tally = torch.zeros(rows * heads, dtype=torch.int32)
-        assert few.attends(query)
+        assert small_batch_ops.attends(query)
         for mask in (None, visible):
-            made = few.attend(query, key, value, mask, tally)
+            made = small_batch_ops.attend(query, key, value, mask, tally)
             close(made, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
             assert not tally.any()
 
@@ -68,8 +70,11 @@ def models() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    few.HALF, few.DEVICE = (torch.float32,), "cpu"  # the interpreter has no bfloat16 of its own
-    few._reads = lambda x, count: 4  # and there is no GPU to ask
+    small_batch_ops.HALF, small_batch_ops.DEVICE = (
+        (torch.float32,),
+        "cpu",
+    )  # the interpreter has no bfloat16 of its own
+    small_batch_ops._reads = lambda x, count: 4  # and there is no GPU to ask
     with torch.no_grad():
         products()
         attention()

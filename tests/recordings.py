@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 import wavefront
-from wavefront.trace import Trace
+from wavefront.traces.trace import Trace
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

@@ -11,19 +11,19 @@ from scopes import Choose, by_quota, by_threshold
 from test_against_oracle import KINDS, random_case, random_scores
 
 import wavefront
-from wavefront import spec
-from wavefront.canvas import Canvas, blank, infill
-from wavefront.errors import OptionError
-from wavefront.options import Source, plan
-from wavefront.rows import Config, reach, settle, start
-from wavefront.schedule import Schedule
-from wavefront.schedules.adablock import Adablock
-from wavefront.schedules.block import Block
-from wavefront.takes.dream import Dream
-from wavefront.takes.quota import Quota
-from wavefront.takes.threshold import Threshold
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, blank, infill
+from wavefront.core.errors import OptionError
+from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.strategy import Schedule
+from wavefront.engine.options import Source, plan
+from wavefront.strategies.adablock import Adablock
+from wavefront.strategies.block import Block
+from wavefront.strategies.selectors.dream import Dream
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.testing import laws, model_laws
-from wavefront.testing.simulate import MASK, PAD, fill
+from wavefront.testing.simulation import MASK, PAD, fill
 
 TAU, TAU_D = 0.72, 0.45  # between the levels of the scores, so that no rounding decides
 WORD, LINE, STOP = 7, 8, 9  # what a place may propose

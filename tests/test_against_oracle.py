@@ -9,15 +9,15 @@ import oracle
 import pytest
 import torch
 
-from wavefront.canvas import Canvas, infill
-from wavefront.errors import WavefrontWarning
-from wavefront.rows import Config, settle, start
-from wavefront.schedule import Schedule
-from wavefront.schedules.block import Block
-from wavefront.schedules.left_to_right import LeftToRight
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.testing.simulate import MASK, PAD, fill
+from wavefront.core.canvas import Canvas, infill
+from wavefront.core.errors import WavefrontWarning
+from wavefront.core.state import Config, settle, start
+from wavefront.core.strategy import Schedule
+from wavefront.strategies.block import Block
+from wavefront.strategies.left_to_right import LeftToRight
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.wavefront import Wavefront
+from wavefront.testing.simulation import MASK, PAD, fill
 
 KINDS = ("one a step", "four a step", "more steps than places", "any")
 

@@ -11,12 +11,12 @@ import pytest
 from commands import run
 
 import wavefront
-from wavefront import spec, tracefile
-from wavefront.trace import Trace
-from wavefront.watch import animation
-from wavefront.watch.animation import REST, _looks
+from wavefront.core import spec
+from wavefront.traces import trace_file
+from wavefront.traces.trace import Trace
+from wavefront.viewer.svg_animation import REST, _looks
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -86,7 +86,7 @@ def test_equal_decodes_make_equal_files_and_long_names_are_cut(lm: wavefront.LM)
 
 
 def test_the_command_writes_a_file_or_standard_output(lm: wavefront.LM, tmp_path: Path) -> None:
-    file, out = tracefile.save(decoded(lm), tmp_path / "a.npz"), tmp_path / "wave.svg"
+    file, out = trace_file.save(decoded(lm), tmp_path / "a.npz"), tmp_path / "wave.svg"
     run("trace", "draw", str(file), str(file), "-o", str(out), "--seconds", "4")
     drawn = out.read_text()
     ElementTree.fromstring(drawn)

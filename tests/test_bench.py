@@ -11,25 +11,26 @@ import torch
 from commands import run
 
 import wavefront
-from wavefront import bench, spec
-from wavefront.bench import floors, loops, profiles
-from wavefront.bench.clock import in_turns, spent, summary
+from wavefront import bench
+from wavefront.bench import profiler, reference_loops, roofline
 from wavefront.bench.machine import Limits
 from wavefront.bench.memory import peak
-from wavefront.bench.reference import Reference
+from wavefront.bench.model_shapes import LLADA_8B, random_model, twin
+from wavefront.bench.reference_model import Reference
 from wavefront.bench.results import Row
-from wavefront.bench.shapes import LLADA_8B, random_model, twin
-from wavefront.bench.steps import Stage, policy
-from wavefront.bench.subjects import Case, Cycle, Forward, Loop, Steps, cached, exact
-from wavefront.bench.verdicts import least, most, verdicts
-from wavefront.cache import Cache
-from wavefront.cached import Cached
-from wavefront.canvas import blank
-from wavefront.decoding import Decoding
-from wavefront.errors import OptionError
-from wavefront.masks import positions
+from wavefront.bench.step_rows import Stage, policy
+from wavefront.bench.targets import least, most, verdicts
+from wavefront.bench.timing import in_turns, spent, summary
+from wavefront.bench.workloads import Case, Cycle, Forward, Loop, Steps, cached, exact
+from wavefront.core import spec
+from wavefront.core.cache_policy import Cache
+from wavefront.core.canvas import blank
+from wavefront.core.errors import OptionError
+from wavefront.core.masks import positions
+from wavefront.engine.cached_step import Cached
+from wavefront.engine.session import Decoding
 from wavefront.models.toy import toy
-from wavefront.text import prompt_ids
+from wavefront.text.tokenizer import prompt_ids
 
 PROMPTS = [[5, 6, 7], [8, 9, 10], [20, 21, 22]]
 SMALL = {"given": 16, "places": 64, "lengths": (64, 128), "batches": (1, 2), "repeats": 2}
@@ -61,7 +62,7 @@ def test_the_llada_loop_decodes_as_ours(schedule, block, steps):
         model, PROMPTS, max_new_tokens=32, steps=steps, schedule=schedule
     ).tokens
     canvas = tokens(model, 32)
-    made = list(loops.llada(Reference(model), canvas, 3, steps=steps, block=block))
+    made = list(reference_loops.llada(Reference(model), canvas, 3, steps=steps, block=block))
     assert len(made) == steps
     assert canvas[:, 3:].tolist() == ours
 
@@ -88,12 +89,12 @@ def test_the_dual_loop_decodes_as_a_cache_of_ours_that_computes_the_block_alone(
     canvas = blank(PROMPTS, 32, mask_id=model.mask_id, pad_id=model.pad_id, device="cpu")
     ours = Decoding(model, canvas, plan, run=Cached(ThisBlock(), model, 3, 35, 32)).drain()
     theirs = canvas.tokens.clone()
-    assert filled(loops.dual(Reference(model), theirs, 3, steps=32, block=8), theirs, 3) == (
-        ours.answers()
-    )
+    assert filled(
+        reference_loops.dual(Reference(model), theirs, 3, steps=32, block=8), theirs, 3
+    ) == (ours.answers())
     # It is an approximation, and this is what it approximates.
     full = canvas.tokens.clone()
-    assert filled(loops.llada(Reference(model), full, 3, steps=32, block=8), full, 3) != (
+    assert filled(reference_loops.llada(Reference(model), full, 3, steps=32, block=8), full, 3) != (
         theirs[:, 3:].tolist()
     )
 
@@ -120,36 +121,36 @@ def test_the_llada_loop_decodes_as_ours_on_a_trained_model():
     for schedule, block in (("standard", None), ("block(size=32)", 32)):
         ours = wavefront.generate_ids(lm.model, [ids], max_new_tokens=64, schedule=schedule)
         canvas = tokens(lm.model, 64, [ids])
-        steps = loops.llada(Reference(lm.model), canvas, len(ids), steps=64, block=block)
+        steps = reference_loops.llada(Reference(lm.model), canvas, len(ids), steps=64, block=block)
         assert filled(steps, canvas, len(ids)) == ours.tokens
 
 
 def test_loops_refuse_what_they_cannot_divide():
     model = Reference(toy())
     for places, steps, block in ((32, 32, 5), (32, 5, 8), (32, 2, 8)):
-        for loop in (loops.llada, loops.dual):
+        for loop in (reference_loops.llada, reference_loops.dual):
             with pytest.raises(OptionError, match="choose multiples"):
                 next(loop(model, torch.zeros(1, 3 + places).long(), 3, steps=steps, block=block))
 
 
 def test_floors_by_hand():
-    from wavefront.models.llada import Config
+    from wavefront.models.families.llada import Config
 
     arch = Config.from_json(LLADA_8B)
     layers = 32 * (4 * 4096**2 + 3 * 4096 * 12288)
-    assert floors.layer_weights(arch) == layers == 6_979_321_856
+    assert roofline.layer_weights(arch) == layers == 6_979_321_856
     head = 4096 * 126464
-    full = floors.full(arch, 1152, read=16, dtype=torch.bfloat16)
+    full = roofline.full(arch, 1152, read=16, dtype=torch.bfloat16)
     attention = 4 * 1152**2 * 4096 * 32
     assert full.flops == 2 * layers * 1152 + attention + 2 * head * 16
     assert full.bytes == 2 * (layers + head)
     limits = Limits(782e12, 4.14e12)  # one H200
     assert full.floor(limits) == pytest.approx(21.5e-3, rel=0.005)
-    part = floors.window(arch, 1152, size=32, read=28, dtype=torch.bfloat16)
+    part = roofline.window(arch, 1152, size=32, read=28, dtype=torch.bfloat16)
     assert part.bytes == 2 * (layers + head) + 2 * 2 * 32 * 1152 * 4096
     assert part.floor(limits) == pytest.approx(3.77e-3, rel=0.005)
     # Rows share the weights, and have keys, values and places of their own.
-    many = floors.window(arch, 1152, size=32, read=28, rows=8, dtype=torch.bfloat16)
+    many = roofline.window(arch, 1152, size=32, read=28, rows=8, dtype=torch.bfloat16)
     assert many.flops == 8 * part.flops
     assert many.bytes - part.bytes == 7 * 2 * 2 * 32 * 1152 * 4096
 
@@ -201,7 +202,7 @@ def test_subjects_make_true_steps_and_begin_anew():
         Steps(case, exact(case), case.read(), 40),
         Steps(case, run, 28, 40),
         Cycle(case, cached(case, policy(32, 8)), 28, 8),
-        Loop(case, lambda x: loops.llada(Reference(case.model), x, 16, steps=64), 40),
+        Loop(case, lambda x: reference_loops.llada(Reference(case.model), x, 16, steps=64), 40),
     ):
         assert [subject() for _ in range(3)] == [subject.count] * 3
     steps = Steps(case, exact(case), case.read(), 5)
@@ -220,7 +221,9 @@ def test_how_many_logits_exist_at_once():
     case = Case(toy(max_length=512), 16, 64)  # its stream is as wide as its vocabulary
     ours = peak(case.model, Steps(case, exact(case), case.read(), 1))
     reference = Reference(case.model)
-    theirs = peak(case.model, Loop(case, lambda x: loops.llada(reference, x, 16, steps=64), 1))
+    theirs = peak(
+        case.model, Loop(case, lambda x: reference_loops.llada(reference, x, 16, steps=64), 1)
+    )
     assert (ours.logits, theirs.logits) == (case.read(), 80)
     assert theirs.largest >= 80 * 64 * 8  # a float64 softmax
 
@@ -433,8 +436,8 @@ def test_kernels_of_a_trace_are_summed_the_longest_first():
         {"cat": "cpu_op", "name": "launch", "ts": 0.0, "dur": 99.0},
         {"name": "no kind"},
     ]
-    first, second, third = profiles.kernels(events).splitlines()
+    first, second, third = profiler.kernels(events).splitlines()
     assert first == "3 kernels, 0.01 ms at work of 0.03 ms"
     assert second.split() == ["10.0", "us", "2", "x", "5.00", "b"]
     assert third.endswith("  " + "a" * 150)
-    assert profiles.kernels([]) == "Nothing ran on the device.\n"
+    assert profiler.kernels([]) == "Nothing ran on the device.\n"

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from wavefront import sandbox, tasks
-from wavefront.errors import MissingExtraError, OptionError
-from wavefront.grading.maths import boxed
-from wavefront.options import Source, plan
-from wavefront.task import SHELF, Ask, Sample, paper_prompt
-from wavefront.tasks import _data, _hub
-from wavefront.tasks.bbh import SUBSETS
-from wavefront.tasks.countdown import reaches
+from wavefront import tasks
+from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.engine.options import Source, plan
+from wavefront.tasks import sandbox
+from wavefront.tasks.base import SHELF, Ask, Sample, paper_prompt
+from wavefront.tasks.benchmarks import _data, _hub
+from wavefront.tasks.benchmarks.bbh import SUBSETS
+from wavefront.tasks.benchmarks.countdown import reaches
+from wavefront.tasks.grading.maths import boxed
 
 HAS_DATA = "WAVEFRONT_DATA" in os.environ
 needs_data = pytest.mark.skipif(not HAS_DATA, reason="WAVEFRONT_DATA is not set")

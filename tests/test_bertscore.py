@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from commands import refused, run
 
-from wavefront.errors import CheckpointError, MissingExtraError, OptionError
-from wavefront.harness import bertscore
-from wavefront.harness.bertscore import Score, score
-from wavefront.harness.encoder import KNOWN, PACKAGED, Encoder
+from wavefront.analysis import bertscore
+from wavefront.analysis.bertscore import Score, score
+from wavefront.analysis.encoder import KNOWN, PACKAGED, Encoder
+from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
 
 HOME = Path(__file__).parent / "golden" / "encoders"
 # Made by tests/golden/encoders/make.py with bert-score 0.3.13 on transformers 4.57.6.

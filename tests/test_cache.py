@@ -11,19 +11,19 @@ from captured import Static
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wavefront
-import wavefront.cached
-import wavefront.engine
-import wavefront.window
-from wavefront import spec
-from wavefront.cached import Cached
-from wavefront.decoding import Decoding, begin
-from wavefront.engine import advance, decode
-from wavefront.errors import OptionError
-from wavefront.graph import Form, Frame, graphed, leaves
+import wavefront.engine.cached_step
+import wavefront.engine.step
+import wavefront.engine.window
+from wavefront.core import spec
+from wavefront.core.errors import OptionError
+from wavefront.core.state import start
+from wavefront.engine.cached_step import Cached
+from wavefront.engine.cuda_graphs import Form, Frame, graphed, leaves
+from wavefront.engine.session import Decoding, begin
+from wavefront.engine.step import advance, decode
+from wavefront.engine.step_pool import FEWEST, KEPT, Steppers
+from wavefront.engine.window import choose_window
 from wavefront.models.toy import toy
-from wavefront.rows import start
-from wavefront.stepper import FEWEST, KEPT, Steppers
-from wavefront.window import choose_window
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 SCHEDULES = (
@@ -164,7 +164,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, m
 
     Stored as they are after it, what it commits counts as computed, and is never computed.
     """
-    for module in (wavefront.engine, wavefront.cached, wavefront.window):
+    for module in (wavefront.engine.step, wavefront.engine.cached_step, wavefront.engine.window):
         monkeypatch.setattr(module, "lateness", lambda canvas: 1)  # as on the device
     model = toy(family=family, dtype="float64")
     steppers = Steppers(model, graphs=Static)
@@ -284,7 +284,7 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
     policy = spec.resolve("wave(refresh=64, size=20, near=2, drop=1.0)", "caches")
     full = []
     for late in (0, 1):
-        monkeypatch.setattr("wavefront.cached.lateness", lambda canvas, late=late: late)
+        monkeypatch.setattr("wavefront.engine.cached_step.lateness", lambda canvas, late=late: late)
         decoding = begin(model, PROMPTS, {"max_new_tokens": 32})
         run = Cached(policy, model, *decoding.canvas.tokens.shape, 32)
         rows, config = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3), None
@@ -336,7 +336,7 @@ HORIZON = "tide(rounds=3, horizon=16, take=threshold(tau=0.3))"
 
 @pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
 def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, options, monkeypatch):
-    monkeypatch.setattr("wavefront.window.BUCKET", 16)
+    monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
     options = {"max_new_tokens": 64, "schedule": HORIZON, **options}
     begun = begin(model, PROMPTS, options)
@@ -348,9 +348,9 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
 
 
 def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr("wavefront.engine.lateness", lambda canvas: 1)
-    monkeypatch.setattr("wavefront.window.lateness", lambda canvas: 1)
-    monkeypatch.setattr("wavefront.window.BUCKET", 8)  # it is outgrown at every other step
+    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.engine.window.lateness", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # it is outgrown at every other step
     model = toy(dtype="float64")
     options = {"max_new_tokens": 96, "schedule": HORIZON, "steps": 24}
     begun = begin(model, PROMPTS, options)
@@ -359,7 +359,7 @@ def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatc
 
 
 def test_a_horizon_goes_with_every_cache(family, monkeypatch):
-    monkeypatch.setattr("wavefront.window.BUCKET", 16)
+    monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
 
     def filled(**options):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from wavefront.canvas import Canvas, blank, finished, infill
+from wavefront.core.canvas import Canvas, blank, finished, infill
 
 MASK, PAD = 9, 0
 

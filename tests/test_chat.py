@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavefront.chat import (
+from wavefront.core.errors import CheckpointError, PromptError
+from wavefront.text.chat_template import (
     DREAM_TEMPLATE,
     HOLE_LIMIT,
     LLADA_TEMPLATE,
@@ -20,7 +21,6 @@ from wavefront.chat import (
     parse_holes,
     render,
 )
-from wavefront.errors import CheckpointError, PromptError
 
 BOS = {"bos_token": "<|startoftext|>"}
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"

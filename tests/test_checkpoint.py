@@ -14,10 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from wavefront.checkpoint import open_checkpoint
-from wavefront.errors import CheckpointError, MissingExtraError, OptionError
-from wavefront.files import INDEX, WEIGHTS, locate, shipped
-from wavefront.model import (
+from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
+from wavefront.models.loader import (
     Model,
     families,
     load_model,
@@ -27,6 +25,8 @@ from wavefront.model import (
     save_checkpoint,
 )
 from wavefront.models.toy import toy
+from wavefront.storage.checkpoint import open_checkpoint
+from wavefront.storage.hub import INDEX, WEIGHTS, locate, shipped
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARD = "model-00001-of-00002.safetensors"

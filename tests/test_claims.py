@@ -13,7 +13,7 @@ import pytest
 from commands import parses
 from pages import ROOT, load_script
 
-from wavefront import experiments
+from wavefront import paper
 
 claims = load_script("claims")
 PAGE = ROOT / "docs" / "claims.md"
@@ -53,7 +53,7 @@ def test_the_page_is_what_the_results_make() -> None:
 
 def test_every_experiment_is_on_it() -> None:
     ran = PAGE.read_text("utf-8").partition("## What was run")[2]
-    for name in experiments.names():
+    for name in paper.names():
         assert re.search(rf"^\| \[?{name}\b", ran, re.MULTILINE), name
         assert any(entry.get("from") == name for entry in ENTRIES), name
 

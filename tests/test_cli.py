@@ -12,7 +12,8 @@ import pytest
 from commands import records, run, save_talker
 
 import wavefront
-from wavefront import builtin, spec
+from wavefront.core import spec
+from wavefront.models import builtin
 
 SHAPED = "wavefront(size={}, radius=3, grow='rebuild')"
 
@@ -139,9 +140,10 @@ def test_lines_are_a_batch_with_the_answers_of_single_prompts(lm: wavefront.LM) 
 
 
 def test_every_line_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = wavefront.text.Tokenizer.decode  # pyright: ignore[reportAttributeAccessIssue]
+    decode = wavefront.text.tokenizer.Tokenizer.decode  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(
-        "wavefront.text.Tokenizer.decode", lambda self, ids: decode(self, ids)[:1] + "\n\\x"
+        "wavefront.text.tokenizer.Tokenizer.decode",
+        lambda self, ids: decode(self, ids)[:1] + "\n\\x",
     )
     result = run("generate", "--lines", "-n", "4", input="a\nb\n")
     lines = result.stdout.splitlines()

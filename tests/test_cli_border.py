@@ -14,9 +14,10 @@ from commands import records, refused, run
 from typer.testing import CliRunner
 
 import wavefront
-from wavefront import options, stats
 from wavefront.cli import options as cli_options
 from wavefront.cli.app import app
+from wavefront.core import reading
+from wavefront.engine import options
 
 # Help.
 
@@ -42,9 +43,9 @@ def test_help_names_the_words_that_the_library_takes() -> None:
         return hint.__metadata__[0].help
 
     known: dict[str, Sequence[str]] = {
-        "priority": stats.PRIORITIES,
-        "eos": stats.EOS_POLICIES,
-        "sampling": stats.SAMPLING,
+        "priority": reading.PRIORITIES,
+        "eos": reading.EOS_POLICIES,
+        "sampling": reading.SAMPLING,
         "alg": tuple(options._ALGORITHMS),
     }
     for name, listed in known.items():

@@ -13,9 +13,11 @@ from rich.console import Console
 from test_cli_process import ESCAPE, on_terminal, program
 
 import wavefront
-from wavefront import builtin, spec, tasks
-from wavefront.cli import contest, demo
-from wavefront.schedules.tide import Tide
+from wavefront import tasks
+from wavefront.cli import demo, demo_compare
+from wavefront.core import spec
+from wavefront.models import builtin
+from wavefront.strategies.tide import Tide
 
 SMALL = ("demo", "--problems", "2", "--places", "16")
 trained = pytest.mark.skipif(builtin.DEFAULT == "toy", reason="no trained model is built in")
@@ -44,7 +46,7 @@ def test_the_demo_needs_no_terminal() -> None:
     lines = done.stdout.splitlines()
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
     assert len([line for line in lines if re.match(r"step \d+/21 ", line)]) >= 3
-    for name in contest.STRATEGIES:
+    for name in demo_compare.STRATEGIES:
         (row,) = [line for line in lines if re.match(rf"{name} +[0-2]/2 ", line)]
         assert re.search(r" \d+ +\d+\.\d +\d+\.\d\d  [✓✗]{2}$", row)
     assert len([line for line in lines if re.match(r" [12]  [a-z]+ ", line)]) == 2
@@ -72,7 +74,7 @@ def test_a_model_that_was_never_trained_is_not_graded() -> None:
     shown = run("demo", "--places", "16").stdout
     assert "never trained" in shown
     assert len(re.findall(r"^step \d+/16 ", shown, re.MULTILINE)) >= 2
-    for name in contest.STRATEGIES:
+    for name in demo_compare.STRATEGIES:
         assert re.search(rf"^{name} +\d+ +\d+\.\d\d ", shown, re.MULTILINE)
     assert "right" not in shown
 
@@ -87,22 +89,22 @@ def test_numbers_are_checked_before_a_model_is_loaded(
 
 def test_problems_are_held_out_fixed_by_the_seed_and_fit_the_canvas(lm: wavefront.LM) -> None:
     def questions(seed: int) -> list[str]:
-        return [one.sample.prompt for one in contest.draw(lm, 14, 400, seed)]
+        return [one.sample.prompt for one in demo_compare.draw(lm, 14, 400, seed)]
 
     assert questions(3) == questions(3) != questions(4)
-    problems = contest.draw(lm, len(contest.KINDS), 400, 0)
+    problems = demo_compare.draw(lm, len(demo_compare.KINDS), 400, 0)
     assert all("/held-out/" in one.sample.id for one in problems)
     assert all(len(lm.tokenizer.encode(one.sample.answer)) < 400 for one in problems)
     # Where nothing fits, there is a problem all the same.
-    assert contest.draw(lm, 1, 2, 0)[0].sample.answer
+    assert demo_compare.draw(lm, 1, 2, 0)[0].sample.answer
 
 
 def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
     console, file = drawn(80)
-    contest.compare(lm, console, contest.draw(lm, 3, 400, 0), 16)
+    demo_compare.compare(lm, console, demo_compare.draw(lm, 3, 400, 0), 16)
     (row,) = [line for line in text_of(file).splitlines() if line.startswith("block ")]
     options = {"schedule": "block", "max_new_tokens": 16, "steps": 4, "eos": "stop"}
-    made = [lm.generate(one.sample.prompt, **options) for one in contest.draw(lm, 3, 400, 0)]
+    made = [lm.generate(one.sample.prompt, **options) for one in demo_compare.draw(lm, 3, 400, 0)]
     forwards = sum(one.forwards for one in made)
     rate = sum(len(one.tokens) for one in made) / forwards
     assert row.split()[1:3] == ["0/3", str(forwards)]
@@ -112,10 +114,10 @@ def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
 @pytest.mark.parametrize("width", [20, 60, 72, 80, 120, 200])
 def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, width: int) -> None:
     console, file = drawn(width)
-    for number, problem in enumerate(contest.draw(lm, 12, 400, 0), 1):
+    for number, problem in enumerate(demo_compare.draw(lm, 12, 400, 0), 1):
         grade = problem.task.grade(problem.sample, "#### 1\x1b[31m 漢字漢字漢字")
-        row = contest._row(console, number, problem, [grade] * len(contest.STRATEGIES))
-        assert row.cell_len == (68 if width < 80 else min(width, contest.WIDEST))
+        row = demo_compare._row(console, number, problem, [grade] * len(demo_compare.STRATEGIES))
+        assert row.cell_len == (68 if width < 80 else min(width, demo_compare.WIDEST))
         assert ESCAPE not in row.plain
         console.print(row, soft_wrap=True)
     assert len(text_of(file).splitlines()) == 12
@@ -124,7 +126,7 @@ def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, wid
 def test_marks_can_be_told_apart_in_every_encoding() -> None:
     for encoding in ("utf-8", "ascii", "latin-1"):
         console, _ = drawn(80, encoding)
-        marks = [contest.mark(console, correct).plain for correct in (True, False)]
+        marks = [demo_compare.mark(console, correct).plain for correct in (True, False)]
         assert len({mark.encode(encoding) for mark in marks}) == 2
 
 
@@ -151,6 +153,6 @@ def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
 
 
 def test_the_demo_shows_our_wave_as_its_own_page_does() -> None:
-    assert contest.STRATEGIES["tide"] == Tide.example
+    assert demo_compare.STRATEGIES["tide"] == Tide.example
     assert Tide.example in run("schedules", "tide").stdout
     assert repr(spec.resolve(Tide.example, "schedules")).startswith("tide(")

@@ -19,11 +19,11 @@ from rich.console import Console
 from test_cli_process import on_terminal
 
 import wavefront
-from wavefront import tracefile
-from wavefront.rerun import difference
-from wavefront.watch import Board, Film, side
+from wavefront.engine.replay import difference
+from wavefront.traces import trace_file
+from wavefront.viewer import Board, Film, side_by_side
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 ESCAPE = "\x1b"
 COMMANDS = [
@@ -41,7 +41,7 @@ def lm() -> wavefront.LM:
 def file(lm: wavefront.LM, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded decode of twelve places."""
     made = lm.generate("Hi", max_new_tokens=12, schedule="wavefront(size=4)", trace=True)
-    return tracefile.save(made.trace, tmp_path_factory.mktemp("traces") / "hi.npz")
+    return trace_file.save(made.trace, tmp_path_factory.mktemp("traces") / "hi.npz")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_recording_answers_as_generating_does(lm, tmp_path):
     result = run("trace", "record", "Hi", *args, "-o", str(target))
     assert result.stdout == run("generate", "Hi", *args).stdout
     assert re.fullmatch(rf"{target}\.npz: a trace of \d+ steps, \d+ kB\n", result.stderr)
-    trace = tracefile.load(f"{target}.npz")
+    trace = trace_file.load(f"{target}.npz")
     assert lm.text_of(trace) + "\n" == result.stdout
     assert trace.about["prompt"] == "Hi"
     assert trace.about["options"]["schedule"] == "rcr(size=4, stat='last')"
@@ -109,7 +109,7 @@ def test_a_full_trace_and_its_record(tmp_path):
     assert result.stderr == ""
     assert made["trace"] == str(target)
     assert made["prompt"] == "Hi"
-    trace = tracefile.load(target)
+    trace = trace_file.load(target)
     assert trace.full
     assert trace.others is not None
 
@@ -119,7 +119,7 @@ def test_an_infilling_is_recorded(lm, tmp_path):
     target = str(tmp_path / "fox.npz")
     result = run("trace", "record", text, "--infill", "-s", "standard", "-o", target)
     assert result.stdout == run("infill", text, "-s", "standard").stdout
-    trace = tracefile.load(target)
+    trace = trace_file.load(target)
     assert trace.about["infilling"] is True
     assert lm.text_of(trace) + "\n" == result.stdout
     assert lm.replay(trace) is None
@@ -154,7 +154,7 @@ def test_elsewhere_moments_are_printed(file):
 
 def test_the_moments_are_those_of_the_decode(lm, file):
     """What is drawn of a file is what was drawn of the decode itself."""
-    trace = tracefile.load(file)
+    trace = trace_file.load(file)
     stream = lm.stream("Hi", max_new_tokens=12, schedule="wavefront(size=4)")
     film = Film(trace)
     live, again = Board(stream, glow=0.0, timed=False), Board(film, glow=0.0, timed=False)
@@ -178,7 +178,7 @@ def test_one_moment_can_be_asked_for(file):
 
 
 def test_a_terminal_shows_the_picture_moving(file, terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.watch.screen.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
     run("trace", "show", str(file))
     seen = terminal.getvalue()
     assert [f"step {n}/12" in seen for n in range(13)] == [True] * 13
@@ -197,7 +197,7 @@ def test_the_speed_is_the_time_between_steps(file, terminal, monkeypatch):
 
 def test_rows_of_a_batch_are_shown_one_at_a_time(lm, tmp_path):
     made = lm.generate(["Hi", "Hello"], max_new_tokens=4, trace=True)
-    target = str(tracefile.save(made[0].trace, tmp_path / "two"))
+    target = str(trace_file.save(made[0].trace, tmp_path / "two"))
     shown = [run("trace", "show", target, "--row", row).stdout for row in ("0", "1")]
     assert "\nHi·" in shown[0]
     assert "\nHello·" in shown[1]
@@ -205,12 +205,12 @@ def test_rows_of_a_batch_are_shown_one_at_a_time(lm, tmp_path):
 
 
 def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
-    trace = tracefile.load(file)
+    trace = trace_file.load(file)
     attack = "\x1b]0;owned\x07\x9b31m\n"
     texts = dict.fromkeys(trace.about["texts"], attack)
     options = {**trace.about["options"], "schedule": f"wavefront{attack}", "steps": attack}
     about = {**trace.about, "texts": texts, "special_ids": attack, "options": options}
-    target = tracefile.save(replace(trace, about=about), tmp_path / "evil.npz")
+    target = trace_file.save(replace(trace, about=about), tmp_path / "evil.npz")
     run("trace", "show", str(target))
     run("trace", "show", str(target), str(target))
     seen = terminal.getvalue()
@@ -223,7 +223,7 @@ def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
     "about", [{}, {"options": 3, "texts": [1], "fork": "x"}, {"options": {"stop_ids": "a"}}]
 )
 def test_a_trace_that_says_little_of_itself_is_shown(file, tmp_path, about):
-    target = str(tracefile.save(replace(tracefile.load(file), about=about), tmp_path / "bare"))
+    target = str(trace_file.save(replace(trace_file.load(file), about=about), tmp_path / "bare"))
     shown = run("trace", "show", target, "--step", "2").stdout
     assert shown.startswith("unknown strategy\nstep 2/12")
     assert len(run("trace", "export", target).stdout.splitlines()) == 13
@@ -239,10 +239,10 @@ def test_a_decode_that_is_repeated_says_so(file):
 
 
 def test_a_decode_that_differs_has_its_exit_status(file, tmp_path):
-    trace = tracefile.load(file)
+    trace = trace_file.load(file)
     tokens = trace.tokens.clone()
     tokens[7][trace.commit[7]] += 1
-    target = str(tracefile.save(replace(trace, tokens=tokens), tmp_path / "other"))
+    target = str(trace_file.save(replace(trace, tokens=tokens), tmp_path / "other"))
     result = run("trace", "replay", target, code=1)
     assert result.stdout == "Other commits from step 7 on.\n"
     assert result.stderr == ""
@@ -259,9 +259,9 @@ def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
         return load("toy")
 
     monkeypatch.setattr("wavefront.lm.load", note)
-    trace = tracefile.load(file)
+    trace = trace_file.load(file)
     about = {**trace.about, "model": "org/name", "dtype": "float32", "revision": "v1"}
-    target = str(tracefile.save(replace(trace, about=about), tmp_path / "hub"))
+    target = str(trace_file.save(replace(trace, about=about), tmp_path / "hub"))
     run("trace", "replay", target)
     assert asked[-1]["offline"] is True
     assert (asked[-1]["path"], asked[-1]["revision"]) == ("org/name", "v1")
@@ -270,7 +270,7 @@ def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
     assert asked[-1]["dtype"] == "bfloat16"
     run("trace", "replay", target, "-m", "org/other")
     assert (asked[-1]["path"], asked[-1]["offline"]) == ("org/other", False)
-    nameless = str(tracefile.save(replace(trace, about={}), tmp_path / "nameless"))
+    nameless = str(trace_file.save(replace(trace, about={}), tmp_path / "nameless"))
     assert "name one with -m" in refused("trace", "replay", nameless)
 
 
@@ -289,7 +289,7 @@ def test_a_strategy_of_ones_own_has_to_be_named(lm, tmp_path, monkeypatch):
 def test_events_are_lines_of_a_table(lm, tmp_path):
     made = lm.generate(["Hi", "Hello"], max_new_tokens=8, schedule="rcr(size=4)", trace=True)
     trace = made[0].trace
-    target = str(tracefile.save(trace, tmp_path / "rcr"))
+    target = str(trace_file.save(trace, tmp_path / "rcr"))
     lines = list(csv.DictReader(io.StringIO(run("trace", "export", target).stdout)))
     assert sum(line["event"] == "commit" for line in lines) == int(trace.commit.sum())
     assert sum(line["event"] == "take back" for line in lines) == int(trace.remask.sum()) > 0
@@ -333,13 +333,13 @@ def test_a_fork_without_a_change_changes_nothing(file, tmp_path):
     assert result.stdout.endswith("\nNo place differs.\n")
     assert result.stdout.count("12 forwards") == 2
     assert f"{target}: a trace of 12 steps" in result.stderr
-    assert difference(tracefile.load(file), tracefile.load(target)) is None
+    assert difference(trace_file.load(file), trace_file.load(target)) is None
 
 
 def test_another_strategy_takes_over(lm, file, tmp_path):
     target = tmp_path / "fork.npz"
     run("trace", "fork", str(file), "--at", "4", "-s", "left_to_right", "-o", str(target), "-q")
-    made = tracefile.load(target)
+    made = trace_file.load(target)
     assert [int(place) for place in made.commit[4:].nonzero()[:, 2]] == sorted(
         int(place) for place in made.commit[4:].nonzero()[:, 2]
     )
@@ -354,10 +354,10 @@ def test_a_token_can_be_set_by_hand(lm, file, tmp_path):
     target = tmp_path / "fork.npz"
     args = ["--at", "5", "--set", "10=ok", "-o", str(target)]
     result = run("trace", "fork", str(file), *args)
-    made = tracefile.load(target)
+    made = trace_file.load(target)
     *_, last = made.replay()
     assert lm.tokenizer.decode(last.tokens[0, -2:].tolist()) == "ok"
-    before = lm.text_of(tracefile.load(file))
+    before = lm.text_of(trace_file.load(file))
     assert result.stdout.startswith(
         f"recorded, 12 forwards of wavefront(size=4, radius=2, grow='rebuild')\n{before}\n"
     )
@@ -485,7 +485,7 @@ def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
 
 
 def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.watch.side.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.side_by_side.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]
@@ -522,9 +522,9 @@ def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
     ],
 )
 def test_pictures_stand_in_even_lines(count, width, expected):
-    across, column = side.layout(count, width)
+    across, column = side_by_side.layout(count, width)
     assert across == expected
-    assert across * column + side.GAP * (across - 1) <= width
+    assert across * column + side_by_side.GAP * (across - 1) <= width
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (36, 12), (200, 60)])
@@ -535,10 +535,12 @@ def test_pictures_fit_the_screen(lm, size):
         for s in ("standard", "block", "rcr")
     ]
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(side.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3))
+    console.print(
+        side_by_side.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3)
+    )
     lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     assert all(cell_len(line) <= width for line in lines)
-    assert len(lines) <= max(height, 3 * (side.LEAST + 1))
+    assert len(lines) <= max(height, 3 * (side_by_side.LEAST + 1))
     assert "masked" in lines[-1] or "front" in lines[-1]
 
 

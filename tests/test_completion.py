@@ -12,12 +12,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from wavefront import experiments, files, spec, stats, studies, task, tasks
-from wavefront.bench import shapes
-from wavefront.cli import asking, completing
+from wavefront import paper, tasks
+from wavefront.bench import model_shapes
+from wavefront.cli import eval_options, shell_completion
 from wavefront.cli.app import app
-from wavefront.evaluate import grades
-from wavefront.serve import bodies
+from wavefront.core import reading, spec
+from wavefront.evaluation import grades
+from wavefront.paper import studies
+from wavefront.server import request_models
+from wavefront.storage import hub
+from wavefront.tasks import base
 
 
 def ask(shell: str, line: str) -> str:
@@ -65,16 +69,16 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
         ("generate --cache ", spec.names("caches")),
         ("eval --task ", (*tasks.names(), *tasks.benchmarks())),
         ("tune ", (*tasks.names(), *tasks.benchmarks())),
-        ("experiment ", experiments.names()),
+        ("experiment ", paper.names()),
         ("measure ", studies.names()),
-        ("generate --priority ", stats.PRIORITIES),
-        ("generate --eos ", stats.EOS_POLICIES),
-        ("generate --sampling ", stats.SAMPLING),
-        ("generate --alg ", get_args(bodies.Algorithm)),
-        ("generate --remasking ", get_args(bodies.Remasking)),
-        ("eval --style ", task.STYLES),
+        ("generate --priority ", reading.PRIORITIES),
+        ("generate --eos ", reading.EOS_POLICIES),
+        ("generate --sampling ", reading.SAMPLING),
+        ("generate --alg ", get_args(request_models.Algorithm)),
+        ("generate --remasking ", get_args(request_models.Remasking)),
+        ("eval --style ", base.STYLES),
         ("eval --preset ", tasks.presets()),
-        ("eval --engine ", asking.ENGINES),
+        ("eval --engine ", eval_options.ENGINES),
         ("diff a b --verdict ", grades.VERDICTS),
         ("train ", ("run", "tokenizer", "loss", "export", "speed")),
         ("trace ", ("record", "show", "draw", "replay", "export", "fork")),
@@ -86,8 +90,8 @@ def test_what_is_suggested_is_what_there_is(line: str, known: Any) -> None:
 
 def test_models_are_the_built_in_ones_and_published_ids() -> None:
     found = suggested("wavefront generate -m ")
-    assert {*files.shipped(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
-    assert {*shapes.SHAPES} <= {*suggested("wavefront bench -m ")}
+    assert {*hub.shipped(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
+    assert {*model_shapes.SHAPES} <= {*suggested("wavefront bench -m ")}
 
 
 def test_a_path_is_left_to_the_shell() -> None:
@@ -112,10 +116,10 @@ def test_every_entry_of_the_table_serves_a_command() -> None:
             function = sketch.entry.where.partition(".")[2]
             for one in sketch.whole.params:
                 own = f"{function}.{one.name}"
-                served.add(own if own in completing.BY_NAME else one.name)
+                served.add(own if own in shell_completion.BY_NAME else one.name)
 
     walk(typer.main.get_command(app))
-    assert {*completing.BY_NAME} <= served
+    assert {*shell_completion.BY_NAME} <= served
 
 
 def test_bash_completes_after_it_was_installed(tmp_path: Path) -> None:

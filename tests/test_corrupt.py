@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront.corrupt import bound, corrupt, draws, fronts, levels, normalised, surprise
+from wavefront.train.corruption import bound, corrupt, draws, fronts, levels, normalised, surprise
 
 MASK = 2
 

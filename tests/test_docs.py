@@ -94,7 +94,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))
-@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 def test_the_python_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ def test_quoted_code_is_in_the_file(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", with_blocks("bash"))
-@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 def test_the_commands_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,18 +12,18 @@ import torch
 
 import wavefront
 from wavefront import Decision
-from wavefront.canvas import blank
-from wavefront.decoding import begin
-from wavefront.engine import advance, decode, remember
-from wavefront.errors import NumericalError, PromptError
-from wavefront.masks import first
-from wavefront.model import families
+from wavefront.core.canvas import blank
+from wavefront.core.errors import NumericalError, PromptError
+from wavefront.core.masks import first
+from wavefront.core.reading import Sampling, read
+from wavefront.core.state import Config, start
+from wavefront.engine.session import begin
+from wavefront.engine.step import advance, decode, remember
+from wavefront.models.loader import families
 from wavefront.models.toy import toy
-from wavefront.rows import Config, start
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.stats import Sampling, read
-from wavefront.testing.simulate import to_meta
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.wavefront import Wavefront
+from wavefront.testing.simulation import to_meta
 
 FAMILIES = families()
 SCHEDULES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
@@ -113,7 +113,7 @@ def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family
     """Also when the flags are read late, as on CUDA: then what was in flight is void too."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
-    monkeypatch.setattr("wavefront.engine.lateness", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
     config = Config(schedule=Narrow())
     narrow = list(decode(model, canvas, config, steps=[16], seeds=[0]))
     wide = list(decode(model, canvas, config, steps=[16], seeds=[0], run=everywhere))
@@ -233,7 +233,7 @@ def test_suppressed_confidence_puts_eos_last(family):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_infilling_fills_the_holes_and_nothing_else(family, schedule):
-    from wavefront.canvas import infill
+    from wavefront.core.canvas import infill
 
     model = toy(family=family)
     text = list(range(10, 40))

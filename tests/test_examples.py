@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from servers import serving
 
-from wavefront import spec
+from wavefront.core import spec
 from wavefront.testing import check
 
 ROOT = Path(__file__).parent.parent

@@ -18,14 +18,14 @@ from commands import records, refused, run
 from pages import load_script
 
 import wavefront
-from wavefront import experiments
-from wavefront.experiments import _claims, _groups, _printed, _wrapped
-from wavefront.experiments._lab import Cell, Scale
-from wavefront.figures import Picture
-from wavefront.report import run as runs
-from wavefront.studies import Bench
-from wavefront.studies._intervals import spanning
-from wavefront.task import Sample
+from wavefront import paper
+from wavefront.analysis.figures import Picture
+from wavefront.paper import _claims, _groups, _printed, _wrapped
+from wavefront.paper._lab import Cell, Scale
+from wavefront.paper.studies import Bench
+from wavefront.results import table as runs
+from wavefront.results.bootstrap import spanning
+from wavefront.tasks.base import Sample
 
 ROOT = Path(wavefront.__file__).parents[1]
 CLAIMS = load_script("claims")
@@ -41,7 +41,7 @@ DATA = os.environ.get("WAVEFRONT_DATA")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short questions for studies, and every figure drawn a single time."""
-    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+    monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
     real = Picture.bytes
 
     @functools.cache
@@ -102,10 +102,10 @@ def test_an_experiment_writes_its_page(name: str, tmp_path: Path) -> None:
 
 
 def test_the_list_names_every_id_of_the_paper() -> None:
-    assert experiments.names() == list(experiments.NAMES)
-    assert {*IDS} == {*experiments.NAMES}
+    assert paper.names() == list(paper.NAMES)
+    assert {*IDS} == {*paper.NAMES}
     told = records(run("experiments", "--json"))
-    assert [one["name"] for one in told] == list(experiments.NAMES)
+    assert [one["name"] for one in told] == list(paper.NAMES)
     assert all(one["what"] and one["needs"] and one["paper"] != "none" for one in told)
     printed = run("experiments").stdout
     assert printed == run("experiment", "--list").stdout
@@ -150,14 +150,14 @@ def test_the_scale_of_the_paper_says_what_is_missing(
 
 
 def test_the_scales_of_the_paper_are_the_paper_s() -> None:
-    for name in experiments.NAMES:
-        paper = experiments.find(name).PAPER
+    for name in paper.NAMES:
+        scale = paper.find(name).PAPER
         assert paper.models
         assert paper.style == "paper"
         assert name == "bertscore" or paper.length == 1024
-    assert len(experiments.find("bbh").PAPER.tasks) == 27
-    assert len(experiments.find("main").PAPER.models) == 3
-    assert experiments.find("temperature").PAPER.seeds == (0, 1, 2)
+    assert len(paper.find("bbh").PAPER.tasks) == 27
+    assert len(paper.find("main").PAPER.models) == 3
+    assert paper.find("temperature").PAPER.seeds == (0, 1, 2)
 
 
 def test_the_paper_s_numbers_are_as_printed() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from wavefront import few
-from wavefront.fuse import compile_model
+from wavefront.kernels import small_batch_ops
+from wavefront.kernels.compile import compile_model
 from wavefront.models.toy import toy
 
 HALF = torch.bfloat16
@@ -25,7 +25,7 @@ INTERPRETS = find_spec("triton") is not None and np.lib.NumpyVersion(np.__versio
 @pytest.fixture
 def on_meta(monkeypatch):
     """As if tensors without memory were a GPU's."""
-    monkeypatch.setattr(few, "DEVICE", "meta")
+    monkeypatch.setattr(small_batch_ops, "DEVICE", "meta")
 
 
 def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
@@ -46,7 +46,7 @@ def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
     ],
 )
 def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
-    assert few.fits(x, weight) is fits
+    assert small_batch_ops.fits(x, weight) is fits
 
 
 @few_on
@@ -62,23 +62,25 @@ def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
     ],
 )
 def test_few_queries_on_few_heads_attend(query, fits):
-    assert few.attends(query) is fits
+    assert small_batch_ops.attends(query) is fits
 
 
 def test_nothing_fits_where_there_is_no_gpu():
-    assert not few.fits(torch.zeros(1, 2, 256, dtype=HALF), torch.zeros(256, 256, dtype=HALF))
-    assert not few.attends(torch.zeros(1, 4, 2, 64, dtype=HALF))
+    assert not small_batch_ops.fits(
+        torch.zeros(1, 2, 256, dtype=HALF), torch.zeros(256, 256, dtype=HALF)
+    )
+    assert not small_batch_ops.attends(torch.zeros(1, 4, 2, 64, dtype=HALF))
 
 
 def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
     x, weight = meta(1, 30, 4096), meta(4096, 4096)
-    assert few.product(x, weight).shape == (2, 1, 30, 4096)
-    assert few.product(x, weight).dtype == torch.float32
-    wide = few.product(x, meta(12288, 4096))
+    assert small_batch_ops.product(x, weight).shape == (2, 1, 30, 4096)
+    assert small_batch_ops.product(x, weight).dtype == torch.float32
+    wide = small_batch_ops.product(x, meta(12288, 4096))
     assert (wide.shape, wide.dtype) == ((1, 1, 30, 12288), HALF)
-    assert few.gated(x, meta(24576, 4096)).shape == (1, 30, 12288)
+    assert small_batch_ops.gated(x, meta(24576, 4096)).shape == (1, 30, 12288)
     query, store = meta(1, 30, 32, 128).transpose(1, 2), meta(1, 32, 100, 128)
-    made = few.attend(query, store, store, None, meta(32, dtype=torch.int32))
+    made = small_batch_ops.attend(query, store, store, None, meta(32, dtype=torch.int32))
     assert (made.shape, made.stride()) == (query.shape, query.stride())
 
 
@@ -86,7 +88,7 @@ def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
 def test_a_model_on_a_cpu_does_without():
     model = toy(dtype="bfloat16", width=256)
     compile_model(model)
-    assert not few.available(model.device)
+    assert not small_batch_ops.available(model.device)
     assert not any(block.lean for block in model.blocks)
 
 

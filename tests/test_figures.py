@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import figures
-from wavefront.figures.case import lay, plain
-from wavefront.figures.marks import by_item
-from wavefront.figures.style import label, looks
-from wavefront.measures import calibration, dynamics, gradient, regret
+from wavefront.analysis import figures
+from wavefront.analysis.figures.case import lay, plain
+from wavefront.analysis.figures.parts import by_item
+from wavefront.analysis.figures.style import label, looks
+from wavefront.analysis.measures import calibration, dynamics, gradient, regret
 
 SPECS = ("standard", "block(size=4)", "wavefront(size=4, radius=2)")
 NAMES = (
@@ -43,7 +43,7 @@ NAMES = (
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the dots: these are tests of files, not of beauty."""
-    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+    monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ import importlib.util as util
 real = util.find_spec
 util.find_spec = lambda name, *more: None if name == "matplotlib" else real(name, *more)
 try:
-    import wavefront.figures
+    import wavefront.analysis.figures
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -10,18 +10,20 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import Trace, spec, tracefile
-from wavefront.canvas import Canvas, infill
-from wavefront.decoding import Decoding, begin
-from wavefront.engine import decode
-from wavefront.errors import OptionError, TraceError
-from wavefront.fork import fork
+from wavefront import Trace
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, infill
+from wavefront.core.errors import OptionError, TraceError
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config
+from wavefront.engine.fork import fork
+from wavefront.engine.replay import Difference, again, difference
+from wavefront.engine.session import Decoding, begin
+from wavefront.engine.step import decode
 from wavefront.models.toy import toy
-from wavefront.rerun import Difference, again, difference
-from wavefront.rows import Config
-from wavefront.stats import Sampling
+from wavefront.traces import trace_file
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 PLACES = 12
@@ -357,7 +359,7 @@ def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
     two = ended(fork(model, one, 5, schedule="rcr(size=4)"))
     three = ended(fork(model, two, 8, put={0: 42, 8: 43}))
     for number, made in enumerate((one, two, three)):
-        kept = tracefile.load(tracefile.save(made, tmp_path / f"{number}.npz"))
+        kept = trace_file.load(trace_file.save(made, tmp_path / f"{number}.npz"))
         assert difference(made, kept) is None
         assert torch.equal(last(made).tokens, last(kept).tokens)
         assert difference(kept, again(model, kept)) is None

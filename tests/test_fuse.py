@@ -10,12 +10,12 @@ import torch
 from captured import Static
 from torch._dynamo.utils import counters
 
-from wavefront import fuse
-from wavefront.decoding import Decoding, begin
-from wavefront.masks import distance, marked, near, ordered, placed, rank
+from wavefront.core.masks import distance, marked, near, ordered, placed, rank
+from wavefront.core.reading import WIDE, Sampling, read
+from wavefront.engine.session import Decoding, begin
+from wavefront.engine.step_pool import stepper
+from wavefront.kernels import compile
 from wavefront.models.toy import toy
-from wavefront.stats import WIDE, Sampling, read
-from wavefront.stepper import stepper
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 SPECS = (
@@ -92,10 +92,10 @@ def compared(model, schedule, **options):
 @pytest.fixture
 def traced(monkeypatch):
     """Everything is traced as it would be compiled, and then run as it stands: no C compiler."""
-    monkeypatch.setattr(fuse, "BACKEND", "eager")
+    monkeypatch.setattr(compile, "BACKEND", "eager")
     torch._dynamo.reset()
     counters.clear()
-    with torch._dynamo.config.patch(recompile_limit=fuse.RECOMPILES):
+    with torch._dynamo.config.patch(recompile_limit=compile.RECOMPILES):
         yield
     assert counters["stats"]["unique_graphs"]
     assert not counters["graph_break"], dict(counters["graph_break"])
@@ -143,7 +143,7 @@ def test_nothing_in_a_step_is_sorted_or_scattered(monkeypatch, cache):
         seen.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
-    monkeypatch.setattr(fuse, "BACKEND", backend)
+    monkeypatch.setattr(compile, "BACKEND", backend)
     torch._dynamo.reset()
     compared(toy(dtype="float64"), "wavefront", cache=cache)
     assert any("stack" in name for name in seen)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import quota
+from wavefront.core import budget
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())
@@ -102,16 +102,16 @@ def test_a_mask_id_in_the_prompt_is_a_token(case):
 @pytest.mark.parametrize("case", CASES["schedules"]["llada"], ids=str)
 def test_llada_counts(case):
     n, steps = case["num_masked"], case["steps"]
-    assert [quota.even(n, steps, step) for step in range(steps)] == case["counts"]
+    assert [budget.even(n, steps, step) for step in range(steps)] == case["counts"]
     step = torch.arange(steps)
-    found = quota.even(torch.full_like(step, n), torch.full_like(step, steps), step)
+    found = budget.even(torch.full_like(step, n), torch.full_like(step, steps), step)
     assert found.tolist() == case["counts"]
 
 
 @pytest.mark.parametrize("case", CASES["schedules"]["dream"], ids=str)
 def test_dream_counts(case):
     eps = case.get("eps", 1e-3)
-    assert list(quota.dream_plan(case["num_masked"], case["steps"], eps)) == case["counts"]
+    assert list(budget.dream_plan(case["num_masked"], case["steps"], eps)) == case["counts"]
 
 
 def test_dream_s_counts_at_any_size():
@@ -126,4 +126,4 @@ def test_dream_s_counts_at_any_size():
             share = 1 - times[step + 1] / times[step] if step < steps - 1 else 1
             counts.append(int(left * share))
             left -= counts[-1]
-        assert list(quota.dream_plan(n, steps, eps)) == counts, (n, steps, eps)
+        assert list(budget.dream_plan(n, steps, eps)) == counts, (n, steps, eps)

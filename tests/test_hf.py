@@ -28,9 +28,9 @@ from transformers import (
 )
 
 import wavefront
-from wavefront import hf
-from wavefront.errors import OptionError, PromptError, WavefrontError
-from wavefront.files import shipped
+from wavefront.core.errors import OptionError, PromptError, WavefrontError
+from wavefront.integrations import hf
+from wavefront.storage.hub import shipped
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -435,7 +435,7 @@ def test_without_a_transformers_of_use_one_sentence_says_what_to_install(
 ) -> None:
     code = before + (
         "import wavefront\n"
-        "try:\n    wavefront.hf\n"
+        "try:\n    wavefront.integrations.hf\n"
         "except wavefront.MissingExtraError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

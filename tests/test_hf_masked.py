@@ -14,13 +14,14 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from masked_lms import FAMILIES, SIZES, WORDS, make, tokenizer
 
 import wavefront
-from wavefront import hf, schedules
-from wavefront.canvas import blank
-from wavefront.errors import OptionError
-from wavefront.schedules.block import Block
-from wavefront.schedules.rcr import Rcr
-from wavefront.schedules.tide import Tide
-from wavefront.schedules.wavefront import Wavefront
+from wavefront import strategies
+from wavefront.core.canvas import blank
+from wavefront.core.errors import OptionError
+from wavefront.integrations import hf
+from wavefront.strategies.block import Block
+from wavefront.strategies.rcr import Rcr
+from wavefront.strategies.tide import Tide
+from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing import ON_MODELS, check, model_laws
 
 # What some versions of transformers set off in torch when such a model's file is imported.
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*Converting a tensor:UserWarning"),
 ]
-SHELF = [entry.name for entry in pkgutil.iter_modules(schedules.__path__)]
+SHELF = [entry.name for entry in pkgutil.iter_modules(strategies.__path__)]
 
 
 @pytest.fixture(scope="module")

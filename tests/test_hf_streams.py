@@ -15,8 +15,8 @@ from masked_lms import make, tokenizer
 from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from wavefront import hf
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
+from wavefront.integrations import hf
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def imported(code: str) -> list[str]:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    assert imported("import wavefront, wavefront.errors") == []
+    assert imported("import wavefront, wavefront.core.errors") == []
 
 
 @pytest.mark.parametrize("arguments", ["--help", "generate --help", "--version"])
@@ -60,7 +60,7 @@ def test_the_first_help_page_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parts = ("app", "commands", "completing", "output", "shelf", "usage")
-    known = {"wavefront.cli", "wavefront.errors", *(f"wavefront.cli.{part}" for part in parts)}
+    known = {"wavefront.cli", "wavefront.core.errors", *(f"wavefront.cli.{part}" for part in parts)}
     assert set(eval(done.stderr)) == known
 
 

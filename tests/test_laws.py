@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront import Decision, Schedule, Take, spec, testing
-from wavefront.canvas import Canvas
-from wavefront.masks import first, top
-from wavefront.schedule import Clock, View
-from wavefront.takes.quota import Quota
+from wavefront import Decision, Schedule, Take, testing
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas
+from wavefront.core.masks import first, top
+from wavefront.core.strategy import Clock, View
+from wavefront.strategies.selectors.quota import Quota
 from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 # Options beyond the defaults that reach other branches; every file is walked with its defaults too.
 MORE = (

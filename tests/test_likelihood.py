@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import wavefront
-from wavefront.errors import OptionError
-from wavefront.harness.likelihood import (
+from wavefront.core.errors import OptionError
+from wavefront.integrations.lm_eval.likelihood import (
     Noised,
     Setting,
     estimate,

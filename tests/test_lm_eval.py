@@ -17,12 +17,12 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 
 from wavefront import tasks
-from wavefront.errors import MissingExtraError, OptionError, PromptError, WavefrontWarning
-from wavefront.harness import arguments, command, grading, likelihood, task_files
-from wavefront.harness.adapter import Wavefront
-from wavefront.harness.fingerprint import of_weights
+from wavefront.core.errors import MissingExtraError, OptionError, PromptError, WavefrontWarning
+from wavefront.integrations.lm_eval import arguments, command, grading, likelihood, task_files
+from wavefront.integrations.lm_eval.adapter import Wavefront
+from wavefront.integrations.lm_eval.fingerprint import of_weights
 from wavefront.models.toy import toy
-from wavefront.task import Ask
+from wavefront.tasks.base import Ask
 
 FEW = {"max_gen_toks": 8}
 SHORT = {"pretrained": "toy", "max_new_tokens": 8, "mc_num": 4, "mc_batch": 2}

@@ -43,7 +43,7 @@ import json, sys
 import lm_eval
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import setup_logging
-from wavefront.harness.command import register
+from wavefront.integrations.lm_eval.command import register
 
 setup_logging()
 register()

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from wavefront.masks import FAR, distance, first, marked, placed, rank, top
+from wavefront.core.masks import FAR, distance, first, marked, placed, rank, top
 
 ODD = (float("nan"), float("-inf"), float("inf"), 0.0, -0.0, 1.0)
 

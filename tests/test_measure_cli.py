@@ -15,15 +15,16 @@ import torch
 from commands import refused, run
 
 import wavefront
-from wavefront import studies, tracefile
+from wavefront.analysis.figures import Picture
 from wavefront.cli import measure
-from wavefront.errors import OptionError
-from wavefront.figures import Picture
-from wavefront.report import run as runs
-from wavefront.studies import Bench
-from wavefront.studies._findings import clean, shown
-from wavefront.studies._intervals import ends, mean, ratio, ratio_gap, verdict
-from wavefront.task import Sample
+from wavefront.core.errors import OptionError
+from wavefront.paper import studies
+from wavefront.paper.studies import Bench
+from wavefront.paper.studies._findings import clean, shown
+from wavefront.results import table as runs
+from wavefront.results.bootstrap import ends, mean, ratio, ratio_gap, verdict
+from wavefront.tasks.base import Sample
+from wavefront.traces import trace_file
 
 FEW = ("-s", "block(size=4)", "-s", "wavefront(size=4, radius=2)", "-n", "8", "-b", "2")
 
@@ -31,7 +32,7 @@ FEW = ("-s", "block(size=4)", "-s", "wavefront(size=4, radius=2)", "-n", "8", "-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short questions, and a third of the dots."""
-    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+    monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
 
     def draw(self: Bench, name: str, count: int | None = None) -> list[Sample]:
         wanted = self.items if count is None else count
@@ -78,7 +79,7 @@ def test_a_study_writes_figures_numbers_and_a_run(name: str, tmp_path: Path) -> 
             assert runs.image(file)[0] == "image/svg+xml"
             assert runs.image(file.with_suffix(".png"))[0] == "image/png"
     for item in found.traces:
-        assert len(tracefile.load(home / item.file)) == 8
+        assert len(trace_file.load(home / item.file)) == 8
     numbers = json.loads((home / "numbers.json").read_text("utf-8"))
     assert numbers["n"] == (1 if name in ("schedules", "case") else 3)
     said = numbers["configuration"]
@@ -104,7 +105,7 @@ def test_the_same_command_finds_the_same(tmp_path: Path) -> None:
 def test_the_list_is_the_shelf() -> None:
     assert sorted(measure.STUDIES) == studies.names()
     for name in studies.names():
-        module = importlib.import_module(f"wavefront.studies.{name}")
+        module = importlib.import_module(f"wavefront.paper.studies.{name}")
         assert (module.__doc__ or "").startswith(f"{name.capitalize()}: ")
         assert callable(module.run)
     help_page = run("measure", "--help").stdout

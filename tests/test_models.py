@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from wavefront import models
-from wavefront.errors import OptionError, PromptError
-from wavefront.model import Model, families, load_model
-from wavefront.models.block import Sight
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.models.layer import Sight
+from wavefront.models.loader import Model, families, load_model
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from wavefront import noise
+from wavefront.core import noise
 
 
 def keys(seed, step, slots, stream=noise.TOKEN):

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from wavefront.errors import OptionError
-from wavefront.options import Source, plan
-from wavefront.schedules.block import Block
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.takes.dream import Dream
-from wavefront.takes.origin import Origin
+from wavefront.core.errors import OptionError
+from wavefront.engine.options import Source, plan
+from wavefront.strategies.block import Block
+from wavefront.strategies.selectors.dream import Dream
+from wavefront.strategies.selectors.origin import Origin
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.wavefront import Wavefront
 
 LLADA = Source(mask_id=9, stop_ids=(2, 3), family="llada", vocab_size=10)
 DREAM = LLADA._replace(family="dream")

@@ -13,14 +13,14 @@ from test_against_oracle import KINDS, random_case, random_scores
 
 import wavefront
 from wavefront import tasks
-from wavefront.canvas import Canvas, blank
-from wavefront.errors import OptionError
-from wavefront.rows import Config, settle, start
-from wavefront.schedule import Schedule
-from wavefront.schedules.rcr import Rcr
-from wavefront.stats import Sampling
-from wavefront.takes.threshold import Threshold
-from wavefront.testing.simulate import MASK, PAD, fill
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.errors import OptionError
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config, settle, start
+from wavefront.core.strategy import Schedule
+from wavefront.strategies.rcr import Rcr
+from wavefront.strategies.selectors.threshold import Threshold
+from wavefront.testing.simulation import MASK, PAD, fill
 
 Places = frozenset[int]
 STATS = ("last", "min", "max")

@@ -16,14 +16,14 @@ from commands import refused, run
 from recordings import HOSTILE, hostile, record
 
 import wavefront
-from wavefront import report, tracefile
-from wavefront.errors import CheckpointError, ReportError, TraceError
-from wavefront.report import Interval, Item, Run, Table
-from wavefront.report.assembly import FILES, SCRIPTS
-from wavefront.report.reel import reel
-from wavefront.report.words import Words
-from wavefront.trace import Trace
-from wavefront.watch import visible
+from wavefront.core.errors import CheckpointError, ReportError, TraceError
+from wavefront.player.player_data import reel
+from wavefront.player.token_text import Words
+from wavefront.traces import trace_file
+from wavefront.traces.trace import Trace
+from wavefront.viewer import html_report, visible
+from wavefront.viewer.html_assembly import FILES, SCRIPTS
+from wavefront.viewer.html_report import Interval, Item, Run, Table
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -35,7 +35,7 @@ def trace() -> Trace:
 
 
 def saved(trace: Trace, folder: Path, name: str = "one.npz") -> Path:
-    return tracefile.save(trace, folder / name)
+    return trace_file.save(trace, folder / name)
 
 
 def data(html: str) -> dict:
@@ -70,13 +70,13 @@ class Elements(HTMLParser):
 
 def test_equal_inputs_make_equal_pages_of_a_sensible_size(trace, tmp_path):
     files = [saved(trace, tmp_path, "a.npz"), saved(trace, tmp_path, "b.npz")]
-    first, second = (report.make(files).html for _ in range(2))
+    first, second = (html_report.make(files).html for _ in range(2))
     assert first == second
     assert 30_000 < len(first) < 200_000
 
 
 def test_the_page_asks_for_nothing(trace, tmp_path):
-    page = report.make([saved(trace, tmp_path), make_run(tmp_path / "run")]).html
+    page = html_report.make([saved(trace, tmp_path), make_run(tmp_path / "run")]).html
     assert not re.search(r"https?:|//\w", page.replace("// ", ""))
     for tag, attributes in Elements(page).found:
         assert tag not in ("link", "iframe", "object", "embed", "base", "form")
@@ -87,7 +87,7 @@ def test_the_page_asks_for_nothing(trace, tmp_path):
 
 
 def test_the_policy_lets_the_page_s_own_script_and_style_run_and_nothing_else(trace, tmp_path):
-    page = report.make([saved(trace, tmp_path)]).html
+    page = html_report.make([saved(trace, tmp_path)]).html
     elements = Elements(page)
     (policy,) = [a["content"] for t, a in elements.found if t == "meta" and "http-equiv" in a]
     parts = dict(part.split(" ", 1) for part in policy.split("; "))
@@ -125,10 +125,10 @@ def test_hostile_texts_stay_texts(trace, tmp_path, words):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "a.svg").write_text(SVG)
-    report.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
-    page = report.make([file, folder], title=words).html
+    html_report.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
+    page = html_report.make([file, folder], title=words).html
     page.encode()  # half a character would not pass
-    plain = report.make([saved(trace, tmp_path, "p.npz"), make_run(tmp_path / "q")]).html
+    plain = html_report.make([saved(trace, tmp_path, "p.npz"), make_run(tmp_path / "q")]).html
     assert tags(page) <= tags(plain)
     assert "\u2028" not in page.split('id="data">')[1]
     assert len(re.findall("<script", page)) == len(re.findall("<script", plain)) == 2
@@ -142,7 +142,7 @@ def tags(page: str) -> set[str]:
 
 
 def test_a_script_element_in_a_token_is_the_token_that_is_shown(trace, tmp_path):
-    page = report.make([saved(hostile(trace, "</script><img onerror=x>"), tmp_path)]).html
+    page = html_report.make([saved(hostile(trace, "</script><img onerror=x>"), tmp_path)]).html
     assert "</script><img onerror=x>" in data(page)["texts"]
     assert page.count("</script>") == 2
 
@@ -192,7 +192,7 @@ def test_beliefs_are_the_alternatives_of_the_trace():
 
 
 def test_fill_begins_at_the_first_stop_token_of_every_hole():
-    from wavefront.report.reel import _fill
+    from wavefront.player.player_data import _fill
 
     stop = 9
     assert _fill([0, 1, 2, 3], [1, stop, 2, None], [stop]) == [False, True, True, True]
@@ -206,7 +206,7 @@ def test_a_row_of_a_batch_ends_with_its_last_commit(tmp_path):
     idle = torch.zeros_like(made.commit)
     idle[:4] = made.commit[:4]
     short = replace(made, commit=torch.stack([made.commit[:, 0], idle[:, 1]], 1))
-    reels = data(report.make([saved(short, tmp_path)]).html)["reels"]
+    reels = data(html_report.make([saved(short, tmp_path)]).html)["reels"]
     assert [len(one["launched"]) for one in reels] == [6, 4]
     assert [one["place"] for one in reels] == ["one.npz, row 0", "one.npz, row 1"]
 
@@ -214,7 +214,7 @@ def test_a_row_of_a_batch_ends_with_its_last_commit(tmp_path):
 def test_what_was_written_by_hand_is_told(trace, tmp_path):
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
     forked = replace(trace, by_hand=torch.tensor([[2, 0, start + 1, 65]]))
-    (made,) = data(report.make([saved(forked, tmp_path)]).html)["reels"]
+    (made,) = data(html_report.make([saved(forked, tmp_path)]).html)["reels"]
     assert [one[:2] for one in made["by_hand"]] == [[2, 1]]
 
 
@@ -226,7 +226,7 @@ def test_the_texts_of_the_trace_come_first(trace, tmp_path):
     file = saved(
         replace(trace, about={**trace.about, "texts": told, "model": "no/where"}), tmp_path
     )
-    made = report.make([file])
+    made = html_report.make([file])
     assert made.notes == []
     assert all(text.startswith("<") for text in data(made.html)["texts"])
 
@@ -234,7 +234,7 @@ def test_the_texts_of_the_trace_come_first(trace, tmp_path):
 def test_without_texts_the_named_model_s_tokenizer_reads(trace, tmp_path):
     about = {name: value for name, value in trace.about.items() if name != "texts"}
     file = saved(replace(trace, about=about), tmp_path)
-    made = report.make([file])
+    made = html_report.make([file])
     assert made.notes == []
     (one,) = data(made.html)["reels"]
     assert one["lead"][0][1] == "Hi"
@@ -243,14 +243,14 @@ def test_without_texts_the_named_model_s_tokenizer_reads(trace, tmp_path):
 @pytest.mark.parametrize("model", ["no/where", "", None, 7])
 def test_without_any_tokenizer_ids_are_shown_and_it_is_said(trace, tmp_path, model):
     file = saved(replace(trace, about={"model": model}), tmp_path)
-    made = report.make([file])
+    made = html_report.make([file])
     assert "shown as ids" in made.notes[0]
     assert "shown as ids" in made.html
     assert all(text.isdecimal() for text in data(made.html)["texts"])
-    chosen = report.make([file], model="toy")
+    chosen = html_report.make([file], model="toy")
     assert chosen.notes == []
     with pytest.raises(CheckpointError):
-        report.make([file], model="nowhere")
+        html_report.make([file], model="nowhere")
 
 
 def test_a_character_in_several_tokens_is_put_together(trace):
@@ -301,7 +301,7 @@ def make_run(folder: Path, **changes: object) -> Path:
 
 
 def test_a_run_shows_its_tables_figures_and_settings(tmp_path):
-    made = report.make([make_run(tmp_path / "run")])
+    made = html_report.make([make_run(tmp_path / "run")])
     assert (made.decodes, made.tables, made.figures) == (0, 1, 2)
     page = made.html
     assert "<h1>A run</h1>" in page
@@ -323,20 +323,20 @@ def test_listed_files_come_first_with_their_titles(trace, tmp_path):
     folder = make_run(tmp_path / "run", figures=[{"file": "b.png", "title": "Bees"}])
     saved(trace, folder, "z.npz")
     saved(trace, folder, "y.npz")
-    found = report.read(folder)
+    found = html_report.read(folder)
     assert [one.file for one in found.figures] == ["b.png", "a.png"]
     assert [one.file for one in found.traces] == ["y.npz", "z.npz"]
-    assert report.make([folder]).decodes == 2
+    assert html_report.make([folder]).decodes == 2
 
 
 def test_what_is_saved_is_read(tmp_path):
     table = Table("T", ["a", "b"], [["x", Interval(0.5, 0.25, 1)], [None, 3], [True, 0.5]])
-    report.save(Run("R", "text", {"a": 1}, [table]), tmp_path)
-    found = report.read(tmp_path)
+    html_report.save(Run("R", "text", {"a": 1}, [table]), tmp_path)
+    found = html_report.read(tmp_path)
     assert found.title == "R"
     assert [list(row) for row in found.tables[0].rows] == [list(row) for row in table.rows]
     with pytest.raises(ReportError, match="cells"):
-        report.save(Run("R", tables=[Table("T", ["a"], [[1, 2]])]), tmp_path)
+        html_report.save(Run("R", tables=[Table("T", ["a"], [[1, 2]])]), tmp_path)
 
 
 TABLE = {"columns": ["a"], "rows": [[1]]}
@@ -371,7 +371,7 @@ TABLE = {"columns": ["a"], "rows": [[1]]}
 )
 def test_a_wrong_run_is_refused_in_a_sentence(tmp_path, changes, words):
     with pytest.raises(ReportError) as error:
-        report.make([make_run(tmp_path / "run", **changes)])
+        html_report.make([make_run(tmp_path / "run", **changes)])
     assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
@@ -381,28 +381,28 @@ def test_what_is_not_json_is_refused(tmp_path, text):
     folder = make_run(tmp_path / "run")
     (folder / "run.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(ReportError, match=r"run\.json"):
-        report.make([folder])
+        html_report.make([folder])
 
 
 def test_a_figure_that_is_none_is_refused(tmp_path):
     folder = make_run(tmp_path / "run")
     (folder / "a.png").write_text("<html>")
     with pytest.raises(ReportError, match=r"a\.png is not a figure"):
-        report.make([folder])
+        html_report.make([folder])
     (folder / "a.png").unlink()
     (folder / "b.svg").write_text("no picture")
     with pytest.raises(ReportError, match=r"b\.svg is not a figure"):
-        report.make([folder])
+        html_report.make([folder])
 
 
 def test_a_directory_without_a_run_and_a_foreign_file_are_refused(tmp_path):
     with pytest.raises(ReportError, match=r"no run\.json"):
-        report.make([tmp_path])
+        html_report.make([tmp_path])
     (tmp_path / "x.npz").write_bytes(b"nothing")
     with pytest.raises(TraceError):
-        report.make([tmp_path / "x.npz"])
+        html_report.make([tmp_path / "x.npz"])
     with pytest.raises(ReportError, match="nothing to report"):
-        report.make([])
+        html_report.make([])
 
 
 # The command.

@@ -14,7 +14,8 @@ import torch
 from playwright.sync_api import Page, expect, sync_playwright
 from recordings import hostile, record
 
-from wavefront import report, tracefile
+from wavefront.traces import trace_file
+from wavefront.viewer import html_report
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
@@ -50,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ended = replace(wave, about={**wave.about, "options": stop})
     traces = {"wave": wave, "quick": quick, "back": back, "hand": by_hand, "ended": ended}
     traces["hostile"] = hostile(wave, "</script><img src=x onerror=alert(1)>")
-    files = {name: tracefile.save(one, folder / f"{name}.npz") for name, one in traces.items()}
+    files = {name: trace_file.save(one, folder / f"{name}.npz") for name, one in traces.items()}
     wanted = {
         "two": ["wave", "quick"],
         "three": ["wave", "quick", "back"],
@@ -60,7 +61,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": ["hostile"],
     }
     for name, of in wanted.items():
-        page = report.make([files[one] for one in of]).html
+        page = html_report.make([files[one] for one in of]).html
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in wanted}
 

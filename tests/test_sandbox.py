@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from wavefront import sandbox
-from wavefront.errors import OptionError
-from wavefront.sandbox import check, check_cases, wire
+from wavefront.core.errors import OptionError
+from wavefront.tasks import sandbox
+from wavefront.tasks.sandbox import check, check_cases, protocol
 
 try:
     LAYERS = sandbox.layers()
@@ -92,8 +92,8 @@ def test_objects_of_the_solution_can_be_used_by_the_tests() -> None:
 )  # fmt: skip
 def test_plain_values_travel(value: object) -> None:
     held: list[object] = []
-    packed = wire.pack(value, lambda thing: held.append(thing) or 0)
-    again = wire.unpack(packed, held.__getitem__)
+    packed = protocol.pack(value, lambda thing: held.append(thing) or 0)
+    again = protocol.unpack(packed, held.__getitem__)
     assert (again, type(again), held) == (value, type(value), [])
 
 
@@ -103,8 +103,8 @@ def test_plain_values_travel(value: object) -> None:
              ["made", ["builtins", "range", [["str", "a"]]]]],
 )  # fmt: skip
 def test_what_is_no_plain_value_is_refused(data: object) -> None:
-    with pytest.raises((wire.WireError, TypeError)):
-        wire.unpack(data, [].__getitem__)
+    with pytest.raises((protocol.WireError, TypeError)):
+        protocol.unpack(data, [].__getitem__)
 
 
 COMPARE = ("eq", "ne", "lt", "gt", "le", "ge", "contains", "bool")
@@ -273,7 +273,7 @@ def test_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
     secret.write_text("hunter2")
     paths = [str(secret), str(Path(__file__)), "/etc/passwd", "/proc/1/environ", "/proc/self/mem",
              "/sys", "/usr/bin", "/bin/sh", str(HOME / ".ssh"), str(HOME / ".bashrc"),
-             str(Path(wire.__file__)), os.path.dirname(pytest.__file__)]  # fmt: skip
+             str(Path(protocol.__file__)), os.path.dirname(pytest.__file__)]  # fmt: skip
     code = body("import os", "return [p for p in x if os.path.exists(p) and p not in ('/sys',)]")
     assert verdict(code, f"assert f({[p for p in paths if p]!r}) == []").passed
     writes = body(
@@ -335,7 +335,7 @@ import os, sys, socket
 sys.argv[1:] = []
 path = sys.argv[0] = %r
 exec(open(path).read().partition("if __name__")[0], {"__file__": path, "__name__": "inside"})
-from wavefront.sandbox import walls
+from wavefront.tasks.sandbox import walls
 walls.enter_namespaces()
 pid = os.fork()
 if pid:

@@ -13,7 +13,7 @@ import pytest
 from commands import save_talker
 from servers import PATIENCE, Running, serving
 
-from wavefront.serve.metrics import Metrics
+from wavefront.server.metrics import Metrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")

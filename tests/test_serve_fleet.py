@@ -15,17 +15,17 @@ import pytest
 from commands import refused
 
 import wavefront
-from wavefront.errors import MissingExtraError, OptionError
-from wavefront.raystart import load_ray
-from wavefront.serve.decoder import Decoder
-from wavefront.serve.fleet import Fleet
-from wavefront.serve.jobs import Beat, Check, Ended, Job, Refused, Seated, Taken, Told
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.onray import aside, begin, load_serve, remote, still
-from wavefront.serve.replica import Keeper, Relay, Tally
-from wavefront.serve.settings import Limits, Scale, Settings, Source
-from wavefront.serve.tickets import Ticket
-from wavefront.serve.turns import Queue
+from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.server.decode_worker import Decoder
+from wavefront.server.fair_queue import Queue
+from wavefront.server.metrics import Metrics
+from wavefront.server.ray_backend import Fleet
+from wavefront.server.ray_replica import Keeper, Relay, Tally
+from wavefront.server.ray_serve import aside, begin, load_serve, remote, still
+from wavefront.server.request_state import Ticket
+from wavefront.server.settings import Limits, Scale, Settings, Source
+from wavefront.server.worker_messages import Beat, Check, Ended, Job, Refused, Seated, Taken, Told
+from wavefront.storage.ray_start import load_ray
 
 START = {"type": "start"}
 STEP = {"type": "step", "commits": [[0, 5, "x", 0.5]], "back": []}
@@ -69,7 +69,7 @@ def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_server_with_replicas_loads_no_torch() -> None:
-    code = "import sys, wavefront.serve.fleet; print('torch' in sys.modules, 'ray' in sys.modules)"
+    code = "import sys, wavefront.server.ray_backend; print('torch' in sys.modules, 'ray' in sys.modules)"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout == "False False\n"
 
@@ -233,8 +233,8 @@ def test_a_server_that_ends_while_it_deploys_takes_its_deployment_along(monkeypa
         run=lambda app, **more: seen.append("deployed"),
         delete=lambda name: seen.append("deleted"),
     )
-    monkeypatch.setattr("wavefront.serve.fleet.load_ray", lambda address: SimpleNamespace())
-    monkeypatch.setattr("wavefront.serve.fleet.load_serve", lambda address: serve)
+    monkeypatch.setattr("wavefront.server.ray_backend.load_ray", lambda address: SimpleNamespace())
+    monkeypatch.setattr("wavefront.server.ray_backend.load_serve", lambda address: serve)
     scale = Scale(replicas=1, cpus=1, gpus=0, address="somewhere:6379")
     settings = Settings(source=Source(model="toy"), limits=Limits(), scale=scale)
     fleet = Fleet(settings, Metrics())

@@ -14,24 +14,34 @@ import torch
 from captured import Static
 
 import wavefront
+from wavefront.analysis.measures import mhco
 from wavefront.cli.serve import find_key
-from wavefront.errors import MissingExtraError, OptionError
-from wavefront.graph import eagerly
-from wavefront.measures import mhco
-from wavefront.serve import bodies
-from wavefront.serve.bodies import NOT_HERE, UNSUPPORTED, Begin, Chat, Complete
-from wavefront.serve.decoder import Decoder, fingerprint, run
-from wavefront.serve.guard import Guard
-from wavefront.serve.jobs import Beat, Drop, Ended, Fork, Job, Refused, Seated, Taken, Told
-from wavefront.serve.lanes import Lanes
-from wavefront.serve.pages import share
-from wavefront.serve.preparing import prepare
-from wavefront.serve.reading import check, schema
-from wavefront.serve.replies import Refusal, Reply
-from wavefront.serve.settings import Limits, Settings, Source
-from wavefront.serve.telling import Teller, _withheld
-from wavefront.serve.tickets import Shelf, Ticket
-from wavefront.serve.turns import Queue
+from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.engine.cuda_graphs import eagerly
+from wavefront.server import request_models
+from wavefront.server.batch_pools import Lanes
+from wavefront.server.decode_worker import Decoder, fingerprint, run
+from wavefront.server.fair_queue import Queue
+from wavefront.server.middleware import Guard
+from wavefront.server.openai_format import Refusal, Reply
+from wavefront.server.request_builder import prepare
+from wavefront.server.request_models import NOT_HERE, UNSUPPORTED, Begin, Chat, Complete
+from wavefront.server.request_parser import check, schema
+from wavefront.server.request_state import Shelf, Ticket
+from wavefront.server.settings import Limits, Settings, Source
+from wavefront.server.static_files import share
+from wavefront.server.step_events import Teller, _withheld
+from wavefront.server.worker_messages import (
+    Beat,
+    Drop,
+    Ended,
+    Fork,
+    Job,
+    Refused,
+    Seated,
+    Taken,
+    Told,
+)
 
 MIXED: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 12, "schedule": "standard"},
@@ -146,11 +156,11 @@ def test_a_viewer_gives_one_prompt() -> None:
 def test_words_are_the_library_s(lm: Any) -> None:
     """What the schema lists is what the library takes."""
     for name, words in {
-        "priority": bodies.Priority,
-        "eos": bodies.Eos,
-        "sampling": bodies.Rule,
-        "remasking": bodies.Remasking,
-        "alg": bodies.Algorithm,
+        "priority": request_models.Priority,
+        "eos": request_models.Eos,
+        "sampling": request_models.Rule,
+        "remasking": request_models.Remasking,
+        "alg": request_models.Algorithm,
     }.items():
         for word in get_args(words):
             lm.plan({name: word})
@@ -677,13 +687,13 @@ def test_a_fingerprint_is_of_the_weights(lm: Any) -> None:
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
-    monkeypatch.delitem(sys.modules, "wavefront.serve")
+    monkeypatch.delitem(sys.modules, "wavefront.server")
     known = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "uvicorn" else known(name, *a)
     )
     with pytest.raises(MissingExtraError, match=r"wavefront\[serve\]"):
-        importlib.import_module("wavefront.serve")
+        importlib.import_module("wavefront.server")
 
 
 @pytest.mark.slow

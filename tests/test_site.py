@@ -103,7 +103,7 @@ def test_the_reference_has_signatures_and_nothing_private(site: Path) -> None:
     text = (site / "api.html").read_text("utf-8")
     identifiers = re.findall(r'id="(wavefront\.[\w.]+)"', text)
     assert "wavefront.lm.LM.generate" in identifiers
-    assert "wavefront.schedule.Decision.commit" in identifiers
+    assert "wavefront.core.strategy.Decision.commit" in identifiers
     assert "up to the first stop token; of an infilling, the whole text" in text  # a comment
     private = [one for one in identifiers if re.search(r"\._", one)]
     assert private == []

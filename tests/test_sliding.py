@@ -10,19 +10,19 @@ import torch
 from scopes import Choose, by_quota, by_threshold
 from test_against_oracle import KINDS, decode, random_case, random_scores
 
-from wavefront import spec
-from wavefront.canvas import blank
-from wavefront.errors import OptionError
-from wavefront.rows import Config, reach
-from wavefront.schedule import Clock
-from wavefront.schedules.dcd import Dcd
-from wavefront.schedules.dsb import Dsb
-from wavefront.schedules.left_to_right import LeftToRight
-from wavefront.schedules.standard import Standard
-from wavefront.takes.quota import Quota
-from wavefront.takes.threshold import Threshold
+from wavefront.core import spec
+from wavefront.core.canvas import blank
+from wavefront.core.errors import OptionError
+from wavefront.core.state import Config, reach
+from wavefront.core.strategy import Clock
+from wavefront.strategies.dcd import Dcd
+from wavefront.strategies.dsb import Dsb
+from wavefront.strategies.left_to_right import LeftToRight
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.selectors.threshold import Threshold
+from wavefront.strategies.standard import Standard
 from wavefront.testing import laws
-from wavefront.testing.simulate import MASK, PAD, each_run, simulate
+from wavefront.testing.simulation import MASK, PAD, each_run, simulate
 
 TAU = 0.72  # between the levels of the scores, so that no rounding decides
 

@@ -10,12 +10,12 @@ import torch
 from captured import Static
 
 import wavefront
-from wavefront import spec
-from wavefront.decoding import source
-from wavefront.errors import OptionError, PromptError
+from wavefront.core import spec
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.engine.batcher import Request, Slots
+from wavefront.engine.options import plan
+from wavefront.engine.session import source
 from wavefront.models.toy import toy
-from wavefront.options import plan
-from wavefront.slots import Request, Slots
 
 ROWS, LENGTH = 3, 40
 MIXED = (

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from wavefront import Schedule, spec
-from wavefront.errors import SpecError
-from wavefront.schedules.block import Block
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.takes.dream import Dream
-from wavefront.takes.quota import Quota
+from wavefront import Schedule
+from wavefront.core import spec
+from wavefront.core.errors import SpecError
+from wavefront.strategies.block import Block
+from wavefront.strategies.selectors.dream import Dream
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.wavefront import Wavefront
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def test_reprs_read_as_specs():
         ("wavefront(size=2**40)", "plain value"),
         ("__import__('os').getcwd()", "a name was expected"),
         ("standard(take=open('x'))", "no take 'open'"),
-        ("standard(take=wavefront.schedules.standard.Standard())", "take must be a take"),
+        ("standard(take=wavefront.strategies.standard.Standard())", "take must be a take"),
         ("wavefront(radius=x)", "radius must be a plain value"),
         ("wavefront(grow=rebuild)", "goes in quotes"),
         ("no.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("wavefront.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("json.Thing()", "Cannot import 'json.Thing': module 'json' has no attribute 'Thing'.$"),
-        ("wavefront.masks.top()", "not a class"),
+        ("wavefront.core.masks.top()", "not a class"),
         ("collections.OrderedDict()", "not a strategy"),
         ("quota()", "no schedule 'quota'"),
         ("wavefront." * 3000 + "x", "Cannot"),
@@ -111,11 +112,11 @@ def test_names_from_outside_can_be_closed_off():
 
 
 def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
-    import wavefront.schedules as shelf
+    import wavefront.strategies as shelf
 
     (tmp_path / "every_other.py").write_text(
         "from dataclasses import dataclass\n"
-        "from wavefront.schedules.standard import Standard\n"
+        "from wavefront.strategies.standard import Standard\n"
         "@dataclass(frozen=True)\n"
         "class EveryOther(Standard):\n"
         "    gap: int = 2\n"
@@ -127,4 +128,4 @@ def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
         assert repr(made) == "every_other(gap=3)"
     finally:
         spec.names.cache_clear()
-        sys.modules.pop("wavefront.schedules.every_other", None)
+        sys.modules.pop("wavefront.strategies.every_other", None)

@@ -18,24 +18,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import wavefront
-from wavefront import Schedule, spec, speculate, tasks
-from wavefront.canvas import Canvas, blank, infill
-from wavefront.decoding import begin
-from wavefront.engine import decode
-from wavefront.errors import NumericalError, OptionError
-from wavefront.masks import first
+from wavefront import Schedule, tasks
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, blank, infill
+from wavefront.core.errors import NumericalError, OptionError
+from wavefront.core.masks import first
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config, Rows, Step, start
+from wavefront.core.strategy import Decision
+from wavefront.engine import speculation
+from wavefront.engine.options import Source, plan
+from wavefront.engine.session import begin
+from wavefront.engine.speculation import speculate as speculated
+from wavefront.engine.step import decode
 from wavefront.models.toy import toy
-from wavefront.options import Source, plan
-from wavefront.rows import Config, Rows, Step, start
-from wavefront.schedule import Decision
-from wavefront.schedules.left_to_right import LeftToRight
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.speculate import speculate as speculated
-from wavefront.stats import Sampling
-from wavefront.testing.simulate import to_meta
+from wavefront.strategies.left_to_right import LeftToRight
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.wavefront import Wavefront
+from wavefront.testing.simulation import to_meta
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
 PLACES = 12
@@ -392,7 +394,7 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
     with torch.no_grad():
         model.embedding.weight[unused] = float("nan")
     token = {"mask": model.mask_id, "stop": model.pad_id, "nan": unused, "any": 11}[wild]
-    honest = speculate._foreseen
+    honest = speculation._foreseen
 
     def nonsense(config: Config, rows: Rows, mask_id: int, count: int) -> list[Rows]:
         first_node, *nodes = honest(config, rows, mask_id, count)
@@ -401,7 +403,7 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
             nodes[number] = node._replace(canvas=node.canvas.commit(some, some * token))
         return [first_node, *nodes]
 
-    monkeypatch.setattr(speculate, "_foreseen", nonsense)
+    monkeypatch.setattr(speculation, "_foreseen", nonsense)
     base, ahead = both(
         model,
         blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id),
@@ -439,7 +441,7 @@ class LooksBack(LeftToRight):
 @pytest.mark.parametrize("schedule", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
 def test_however_much_is_read_and_however_late_the_flags(monkeypatch, schedule, places, lag):
     model = toy(dtype="float64")
-    monkeypatch.setattr("wavefront.engine.lateness", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
     base, ahead = both(model, ragged(model), Config(schedule=schedule), places=places)
     assert same(base, ahead)
 
@@ -508,7 +510,7 @@ def test_a_wrong_check_is_noticed(monkeypatch, wrong):
         Wavefront(),
         spec.resolve("wavefront(take=threshold(0.5))", "schedules"),
     ]
-    monkeypatch.setattr(speculate, "_same_forward", wrong)
+    monkeypatch.setattr(speculation, "_same_forward", wrong)
     runs = (both(model, ragged(model), Config(schedule=schedule)) for schedule in schedules)
     assert not all(same(*run) for run in runs)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wavefront.errors import OptionError
-from wavefront.stats import Sampling, log_probability, read
+from wavefront.core.errors import OptionError
+from wavefront.core.reading import Sampling, log_probability, read
 
 V, MASK = 40, 39
 
@@ -82,7 +82,7 @@ def test_equal_logits_give_the_smallest_id():
 def test_chunks_change_nothing(monkeypatch):
     logits = logits_of(2)
     whole = reading(logits, temperature=0.7)
-    monkeypatch.setattr("wavefront.stats._CHUNK", 4 * V)
+    monkeypatch.setattr("wavefront.core.reading._CHUNK", 4 * V)
     for one, two in zip(whole, reading(logits, temperature=0.7), strict=True):
         assert one is not None
         assert two is not None
@@ -111,8 +111,8 @@ def test_compiled_a_wide_vocabulary_is_read_by_parts_to_the_same_end(monkeypatch
     logits[2, 3, 7], logits[2, 4, 20] = float("inf"), float("-inf")
     own = torch.randint(0, V, logits.shape[:-1], generator=torch.Generator().manual_seed(0))
     plain = reading(logits, own=own, **rule)
-    monkeypatch.setattr("wavefront.stats.WIDE", V)
-    monkeypatch.setattr("wavefront.stats.PART", part)
+    monkeypatch.setattr("wavefront.core.reading.WIDE", V)
+    monkeypatch.setattr("wavefront.core.reading.PART", part)
     torch._dynamo.reset()
     compiled = torch.compile(reading, backend="eager", fullgraph=True)
     found = compiled(logits, own=own, **rule)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from commands import records, run
 
-from wavefront import spec
+from wavefront.core import spec
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def test_every_spec_on_the_page_parses() -> None:
             assert spec.resolve(text, "schedules")
 
 
-@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_works(command: str) -> None:
     _, *words = shlex.split(command.replace("$Q", "How many fruits?"))

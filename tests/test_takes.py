@@ -12,16 +12,17 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import Clock, Config, OptionError, Stats, View, spec
-from wavefront.canvas import blank
-from wavefront.engine import decode
+from wavefront import Clock, Config, OptionError, Stats, View
+from wavefront.core import spec
+from wavefront.core.canvas import blank
+from wavefront.core.reading import Sampling
+from wavefront.core.strategy import Take
+from wavefront.engine.step import decode
 from wavefront.models.toy import toy
-from wavefront.schedule import Take
-from wavefront.stats import Sampling
-from wavefront.takes.entropy_bound import EntropyBound
-from wavefront.takes.factor import Factor
-from wavefront.takes.local_leap import LocalLeap
-from wavefront.takes.threshold import Threshold
+from wavefront.strategies.selectors.entropy_bound import EntropyBound
+from wavefront.strategies.selectors.factor import Factor
+from wavefront.strategies.selectors.local_leap import LocalLeap
+from wavefront.strategies.selectors.threshold import Threshold
 
 LAST = (float("-inf"), float("nan"))
 

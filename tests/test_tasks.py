@@ -16,13 +16,13 @@ from tasks.dates import date_understanding
 from tasks.solvers import SOLVERS, evaluate
 from tasks.sums import gsm
 
-import wavefront.task as contract
+import wavefront.tasks.base as contract
 from wavefront import tasks
-from wavefront.errors import OptionError
-from wavefront.grading import Grade
-from wavefront.task import SPLITS, Ask, Sample, is_real, paper_prompt
-from wavefront.tasks._code_whole import wholes
-from wavefront.tasks._digests import IMITATED, real_digests
+from wavefront.core.errors import OptionError
+from wavefront.tasks.base import SPLITS, Ask, Sample, is_real, paper_prompt
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.procedural._code_functions import wholes
+from wavefront.tasks.procedural._digests import IMITATED, real_digests
 
 SOLVE = {**SOLVERS, "date_understanding": date_understanding, "gsm": gsm}
 GENERATED = [*SOLVE, "code"]

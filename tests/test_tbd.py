@@ -13,13 +13,13 @@ import torch
 from test_against_oracle import KINDS, random_case, random_scores
 from test_rcr import Places, decode, line, slots, table
 
-from wavefront.canvas import blank, infill
-from wavefront.errors import OptionError
-from wavefront.rows import Config, settle, start
-from wavefront.schedules.tbd import Tbd
-from wavefront.stats import Sampling
-from wavefront.takes.threshold import Threshold
-from wavefront.testing.simulate import MASK, PAD, fill
+from wavefront.core.canvas import blank, infill
+from wavefront.core.errors import OptionError
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config, settle, start
+from wavefront.strategies.selectors.threshold import Threshold
+from wavefront.strategies.tbd import Tbd
+from wavefront.testing.simulation import MASK, PAD, fill
 
 
 def tbd(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from wavefront import chat
-from wavefront.errors import CheckpointError, PromptError
-from wavefront.text import Infill, Tokenizer, infill_ids, prompt_ids, stable_text, visible
+from wavefront.core.errors import CheckpointError, PromptError
+from wavefront.text import chat_template
+from wavefront.text.tokenizer import Infill, Tokenizer, infill_ids, prompt_ids, stable_text, visible
 
 SENTENCES = [
     "The cat sat on the mat, and the dog doesn't mind.",
@@ -467,7 +467,7 @@ def test_odd_settings_are_passed_over(tmp_path: Path) -> None:
     write_llada(tmp_path / "llada")
     odd = edited(tmp_path / "llada", additional_special_tokens=7, pad_token=3, add_bos_token="yes")
     assert odd.opening == []
-    assert odd.template == chat.LLADA_TEMPLATE
+    assert odd.template == chat_template.LLADA_TEMPLATE
 
 
 def test_settings_may_add_to_tokenizer_json(tmp_path: Path) -> None:

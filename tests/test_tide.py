@@ -14,25 +14,25 @@ from commands import records, refused, run
 from test_against_oracle import KINDS, random_case
 from test_speculate import both, holes, ragged, same
 
-from wavefront import spec, speculate
-from wavefront.canvas import Canvas, blank, infill
-from wavefront.engine import advance, decode
-from wavefront.errors import OptionError, WavefrontWarning
-from wavefront.masks import density
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, blank, infill
+from wavefront.core.errors import OptionError, WavefrontWarning
+from wavefront.core.masks import density
+from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.strategy import Schedule
+from wavefront.engine.step import advance, decode
 from wavefront.models.toy import toy
-from wavefront.rows import Config, reach, settle, start
-from wavefront.schedule import Schedule
-from wavefront.schedules.standard import Standard
-from wavefront.schedules.tide import Tide
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.takes.dream import Dream
-from wavefront.takes.factor import Factor
-from wavefront.takes.origin import Origin
-from wavefront.takes.quota import Quota
-from wavefront.takes.threshold import Threshold
-from wavefront.testing.simulate import MASK, PAD, to_meta
+from wavefront.strategies.selectors.dream import Dream
+from wavefront.strategies.selectors.factor import Factor
+from wavefront.strategies.selectors.origin import Origin
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.selectors.threshold import Threshold
+from wavefront.strategies.standard import Standard
+from wavefront.strategies.tide import Tide
+from wavefront.strategies.wavefront import Wavefront
+from wavefront.testing.simulation import MASK, PAD, to_meta
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 Places = frozenset[int]
 
@@ -655,7 +655,7 @@ def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
     config = Config(schedule=Tide(size=3, horizon=1))
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
     assert all(same(*both(model, ragged(model), config)) for model in models)
-    monkeypatch.setattr(speculate, "_same_sight", lambda config, node, rows: ~rows.done | rows.done)
+    monkeypatch.setattr(speculation, "_same_sight", lambda config, node, rows: ~rows.done | rows.done)
     assert not all(same(*both(model, ragged(model), config)) for model in models)
 
 

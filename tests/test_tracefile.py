@@ -18,16 +18,18 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import Trace, spec, tracefile
-from wavefront.canvas import Canvas, blank
-from wavefront.decoding import ALTERNATIVES, begin
-from wavefront.errors import TraceError
+from wavefront import Trace
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.errors import TraceError
+from wavefront.core.state import Config, Step
+from wavefront.engine.session import ALTERNATIVES, begin
 from wavefront.models.toy import toy
-from wavefront.rows import Config, Step
-from wavefront.testing.simulate import MASK, PAD, simulate, tied_scores
-from wavefront.trace import BOARDS, Recorder
+from wavefront.testing.simulation import MASK, PAD, simulate, tied_scores
+from wavefront.traces import trace_file
+from wavefront.traces.trace import BOARDS, Recorder
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 PLACES = 12
@@ -64,7 +66,7 @@ def decoded(model: Any, kind: str, **options: Any) -> tuple[Trace, list[Canvas]]
 
 
 def saved(trace: Trace, folder: Path) -> Trace:
-    return tracefile.load(tracefile.save(trace, folder / "trace.npz"))
+    return trace_file.load(trace_file.save(trace, folder / "trace.npz"))
 
 
 def same_canvas(one: Canvas, two: Canvas) -> bool:
@@ -270,10 +272,10 @@ def long_trace(schedule: str) -> Trace:
 def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, schedule):
     trace = long_trace(schedule)
     assert trace.commit.shape == (1024, 1, 1152)
-    file = tracefile.save(trace, tmp_path / "long")
+    file = trace_file.save(trace, tmp_path / "long")
     assert file.name == "long.npz"
     assert file.stat().st_size < 4_000_000
-    again = tracefile.load(file)
+    again = trace_file.load(file)
     assert_equal(trace, again)
     *_, last = again.replay()
     assert not bool(last.masked.any())
@@ -284,7 +286,7 @@ def test_ten_lines_of_python_read_it(lm, tmp_path):
     (code,) = re.findall(r"```python\n(import json.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     made = lm.generate("Hi there", schedule="rcr(size=4)", max_new_tokens=12, trace=True)
-    file = tracefile.save(made.trace, tmp_path / "trace.npz")
+    file = trace_file.save(made.trace, tmp_path / "trace.npz")
     code += "\nimport sys; assert 'torch' not in sys.modules and 'wavefront' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code.replace("figs.npz", str(file))],
@@ -318,19 +320,19 @@ def test_the_example_in_the_documentation_runs(tmp_path, monkeypatch, capsys):
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace, _ = decoded(toy(seed=3), "full", schedule="rcr(size=4)")
-    return tracefile.save(trace, tmp_path_factory.mktemp("good") / "good.npz")
+    return trace_file.save(trace, tmp_path_factory.mktemp("good") / "good.npz")
 
 
 @pytest.fixture(scope="module")
 def basic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace, _ = decoded(toy(seed=3), "basic")
-    return tracefile.save(trace, tmp_path_factory.mktemp("good") / "basic.npz")
+    return trace_file.save(trace, tmp_path_factory.mktemp("good") / "basic.npz")
 
 
 def refusal(file: Path) -> str:
     """The one sentence with which a file is refused."""
     with pytest.raises(TraceError) as caught:
-        tracefile.load(file)
+        trace_file.load(file)
     said = str(caught.value)
     assert said.startswith(str(file))
     assert said.endswith(".")
@@ -373,7 +375,7 @@ def test_a_file_with_any_byte_changed_is_read_or_refused(basic, tmp_path):
         spoilt[place] ^= 0xFF
         file.write_bytes(spoilt)
         try:
-            tracefile.load(file)
+            trace_file.load(file)
         except TraceError as error:
             refused += "\n" not in str(error)
     assert refused > 200
@@ -582,19 +584,19 @@ def test_a_header_that_claims_to_be_huge_costs_nothing(basic, tmp_path, sizes):
 
 def test_what_is_huge_indeed_is_not_read(good, basic, tmp_path, monkeypatch):
     """Zeros pack a thousand to one, so that even what is there may be too much."""
-    trace = tracefile.load(basic)
+    trace = trace_file.load(basic)
     places = trace.commit.numel()
     with np.load(basic) as found:
         many = np.repeat(found["commits"], 1 + places // 4, axis=0)
         more = {"commits": many, "commit_logp": np.repeat(found["commit_logp"], 1 + places // 4)}
-    assert len(tracefile.load(changed(basic, tmp_path, **more))) == len(trace)
-    monkeypatch.setattr(tracefile, "LARGEST", places)
-    assert_equal(trace, tracefile.load(basic))
+    assert len(trace_file.load(changed(basic, tmp_path, **more))) == len(trace)
+    monkeypatch.setattr(trace_file, "LARGEST", places)
+    assert_equal(trace, trace_file.load(basic))
     assert "commits has the shape" in refusal(changed(basic, tmp_path, **more))
     assert "too many" in refusal(good)
-    monkeypatch.setattr(tracefile, "LARGEST", places - 1)
+    monkeypatch.setattr(trace_file, "LARGEST", places - 1)
     assert "too many" in refusal(basic)
-    monkeypatch.setattr(tracefile, "LONGEST", 100)
+    monkeypatch.setattr(trace_file, "LONGEST", 100)
     assert "is not a trace" in refusal(basic)
 
 
@@ -607,11 +609,11 @@ def test_an_array_that_ends_too_soon_is_cut_short(good, tmp_path):
 
 
 def test_a_trace_that_cannot_be_written_is_refused_and_leaves_nothing(good, tmp_path, monkeypatch):
-    trace = tracefile.load(good)
+    trace = trace_file.load(good)
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "trace.npz", ""):
         with pytest.raises(TraceError, match="cannot be written"):
-            tracefile.save(trace, path)
+            trace_file.save(trace, path)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -619,28 +621,28 @@ def test_a_trace_that_cannot_be_written_is_refused_and_leaves_nothing(good, tmp_
     monkeypatch.setattr(np, "savez_compressed", full)
     (tmp_path / "old.npz").write_text("old")
     with pytest.raises(TraceError, match="no space left"):
-        tracefile.save(trace, tmp_path / "old.npz")
+        trace_file.save(trace, tmp_path / "old.npz")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "old.npz"]
     assert (tmp_path / "old.npz").read_text() == "old"  # whole or not at all
 
 
 def test_folders_are_made_and_a_suffix_is_kept(good, tmp_path):
-    trace = tracefile.load(good)
-    assert tracefile.save(trace, tmp_path / "a" / "b" / "c").name == "c.npz"
-    assert tracefile.save(trace, tmp_path / "c.trace").name == "c.trace"
-    assert_equal(trace, tracefile.load(tmp_path / "c.trace"))
+    trace = trace_file.load(good)
+    assert trace_file.save(trace, tmp_path / "a" / "b" / "c").name == "c.npz"
+    assert trace_file.save(trace, tmp_path / "c.trace").name == "c.trace"
+    assert_equal(trace, trace_file.load(tmp_path / "c.trace"))
 
 
 def test_what_is_too_large_to_read_is_not_written(good, tmp_path, monkeypatch):
-    monkeypatch.setattr(tracefile, "LARGEST", 100)
+    monkeypatch.setattr(trace_file, "LARGEST", 100)
     with pytest.raises(TraceError, match=r"trace\.row"):
-        tracefile.save(decoded(toy(seed=3), "basic")[0], tmp_path / "trace.npz")
+        trace_file.save(decoded(toy(seed=3), "basic")[0], tmp_path / "trace.npz")
 
 
 def test_equal_traces_make_equal_files(model, tmp_path):
     one, two = (decoded(model, "full", seed=1)[0] for _ in range(2))
     files = [
-        tracefile.save(trace, tmp_path / name).read_bytes()
+        trace_file.save(trace, tmp_path / name).read_bytes()
         for trace, name in ((one, "1"), (two, "2"))
     ]
     assert files[0] == files[1]

@@ -20,21 +20,21 @@ import numpy as np
 import pytest
 import torch
 
-from wavefront.errors import CheckpointError, OptionError
-from wavefront.model import load_model
-from wavefront.text import Tokenizer, prompt_ids
+from wavefront.core.errors import CheckpointError, OptionError
+from wavefront.models.loader import load_model
+from wavefront.text.tokenizer import Tokenizer, prompt_ids
 from wavefront.train import TrainConfig, run
 from wavefront.train.__main__ import main, mixture
 from wavefront.train.config import DataConfig
 from wavefront.train.corpus import with_corpus
 from wavefront.train.data import Batch, Source, share_out
 from wavefront.train.export import architecture, build_model, export_run
-from wavefront.train.feed import DataError, Feed
-from wavefront.train.layout import MAX_CANVAS, MIN_CANVAS, Encoder, Pair, choose_bucket, fits
-from wavefront.train.learner import Learner, Rows
+from wavefront.train.lr_schedule import StepClock, WallClock, rate
 from wavefront.train.optimizer import HIDDEN, build
-from wavefront.train.schedule import StepClock, WallClock, rate
+from wavefront.train.prefetch import DataError, Feed
+from wavefront.train.row_layout import MAX_CANVAS, MIN_CANVAS, Encoder, Pair, choose_bucket, fits
 from wavefront.train.tokenizer import train_tokenizer, training_texts, write_tokenizer
+from wavefront.train.train_step import Learner, Rows
 
 TASKS = {"boolean_expressions": 1.0, "navigate": 1.0, "tracking_shuffled_objects_five_objects": 0.3}
 

@@ -11,13 +11,13 @@ import pytest
 from commands import records, refused, run
 
 from wavefront import tasks
-from wavefront.errors import OptionError
-from wavefront.experiments._groups import Group
-from wavefront.experiments._lab import Cell
-from wavefront.figures import Picture, Spot, front
-from wavefront.report import run as runs
-from wavefront.task import Ask
-from wavefront.tune import TRIES, Attempt, Objective
+from wavefront.analysis.figures import Picture, Spot, front
+from wavefront.core.errors import OptionError
+from wavefront.evaluation.tune import TRIES, Attempt, Objective
+from wavefront.paper._groups import Group
+from wavefront.paper._lab import Cell
+from wavefront.results import table as runs
+from wavefront.tasks.base import Ask
 
 FEW = ("--try", "block(size=4)", "--try", "tide(rounds=4, take=threshold(tau=0.001))",
        "--try", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
@@ -25,7 +25,7 @@ FEW = ("--try", "block(size=4)", "--try", "tide(rounds=4, take=threshold(tau=0.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wavefront.figures.style.DPI", 100)
+    monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
 
 
 def test_a_figure_of_one_setting_can_be_drawn() -> None:
-    from wavefront import figures
+    from wavefront.analysis import figures
 
     drawn = figures.tradeoff([Spot("block(size=8)", 3, 0.5, 0.4, 0.6)])
     assert isinstance(drawn, Picture)

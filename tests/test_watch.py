@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wavefront
-from wavefront.watch import Board, picture, screen, watch
-from wavefront.watch.picture import Cell, Frame
+from wavefront.viewer import Board, screen, terminal_layout, watch
+from wavefront.viewer.terminal_layout import Cell, Frame
 
 ESCAPE = "\x1b"
 
@@ -68,20 +68,20 @@ def shown(group: object, width: int = 80) -> list[str]:
 
 def test_printable_drops_control_characters_and_keeps_text() -> None:
     nasty = "a\x1b[31mb\x07\x00c\x9b0md\r\n\te\x7f"
-    assert picture.printable(nasty) == "a[31mbc0md\n\te"
-    assert picture.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
+    assert terminal_layout.printable(nasty) == "a[31mbc0md\n\te"
+    assert terminal_layout.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
 
 
 @given(st.text())
 def test_no_text_puts_a_control_character_on_the_screen(text: str) -> None:
     assert not re.search(
-        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", picture.visible(text)
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", terminal_layout.visible(text)
     )
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", picture.printable(text))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", terminal_layout.printable(text))
 
 
 def test_what_cannot_be_seen_is_shown_by_a_sign() -> None:
-    assert picture.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
+    assert terminal_layout.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
 
 
 # Layout.
@@ -90,51 +90,51 @@ def test_what_cannot_be_seen_is_shown_by_a_sign() -> None:
 @example([("🏻", "prompt")], 2, False)  # no width alone
 @example([("\u200d\u200dba\u0301e\u6f22", "prompt")], 3, False)  # joiners
 @given(
-    st.lists(st.tuples(st.text(max_size=12), st.sampled_from(list(picture.STYLES)))),
+    st.lists(st.tuples(st.text(max_size=12), st.sampled_from(list(terminal_layout.STYLES)))),
     st.integers(2, 60),
     st.booleans(),
 )
 def test_lines_fit_the_width_and_lose_nothing_but_a_blank(
     cells: list[tuple[str, str]], width: int, plain: bool
 ) -> None:
-    lines = picture.wrap([Cell(*cell) for cell in cells], width, plain=plain)
+    lines = terminal_layout.wrap([Cell(*cell) for cell in cells], width, plain=plain)
     texts = ["".join(cell.text for cell in line) for line in lines]
     assert all(cell_len(text) <= width for text in texts)
     if not plain:
-        wanted = "".join(picture.visible(text) for text, _ in cells)
+        wanted = "".join(terminal_layout.visible(text) for text, _ in cells)
         assert "".join(texts).replace(" ", "") == wanted.replace("\n", "").replace(" ", "")
 
 
 def test_a_line_break_is_shown_and_breaks() -> None:
-    lines = picture.wrap([Cell("one\n\n", "known"), Cell("two", "known")], 40)
+    lines = terminal_layout.wrap([Cell("one\n\n", "known"), Cell("two", "known")], 40)
     assert [[cell.text for cell in line] for line in lines] == [["one⏎"], ["⏎"], ["two"]]
 
 
 def test_words_are_broken_between_tokens() -> None:
     cells = [Cell(" wave", "known"), Cell(" front", "known")]
-    assert [line[0].text for line in picture.wrap(cells, 8)] == [" wave", "front"]
+    assert [line[0].text for line in terminal_layout.wrap(cells, 8)] == [" wave", "front"]
 
 
 @pytest.mark.parametrize("width", [200, 80, 60, 40, 30, 12, 4])
 def test_the_headline_fits_or_is_as_short_as_can_be(width: int) -> None:
-    line = picture.headline(frame([], step=1024, steps=1024, forwards=1024), width)
+    line = terminal_layout.headline(frame([], step=1024, steps=1024, forwards=1024), width)
     assert len(line) <= max(width, len("3/8"))
 
 
 def test_the_headline_says_everything_in_80_columns() -> None:
-    line = picture.headline(frame([]), 80)
+    line = terminal_layout.headline(frame([]), 80)
     assert line == "step 3/8 · 3 forwards · 3/8 tokens · 1.00 per forward · 1.2 s"
 
 
 def test_the_front_stays_in_view_of_a_tall_answer() -> None:
     for at in range(0, 2000, 77):
-        cells = [Cell("x", "known")] * at + [Cell(picture.FRONT, "front")]
-        cells += [Cell(picture.MASKED, "masked")] * (2000 - at)
-        group, _ = picture.draw(frame(cells), 40, 20, top=0)
+        cells = [Cell("x", "known")] * at + [Cell(terminal_layout.FRONT, "front")]
+        cells += [Cell(terminal_layout.MASKED, "masked")] * (2000 - at)
+        group, _ = terminal_layout.draw(frame(cells), 40, 20, top=0)
         lines = shown(group, 40)
         assert len(lines) <= 20
         body = lines[3:-1]
-        assert any(picture.FRONT in line for line in body)
+        assert any(terminal_layout.FRONT in line for line in body)
         assert "lines" in lines[-1]
 
 
@@ -142,7 +142,7 @@ def test_the_view_does_not_move_while_the_front_is_in_it() -> None:
     def top(at: int, before: int) -> int:
         states = ["known"] * at + ["front"] + ["masked"] * (99 - at)
         lines = [[Cell("x", state)] for state in states]
-        return picture.window(lines, 12, before)
+        return terminal_layout.window(lines, 12, before)
 
     assert top(30, 28) == 28
     assert top(34, 28) == 28
@@ -155,13 +155,13 @@ def test_states_differ_by_style_and_not_by_colour_alone() -> None:
     looks = set()
     for state in ("known", "sure", "likely", "unsure"):
         with bare.capture() as drawn:
-            bare.print("x", style=picture.STYLES[state], end="")
+            bare.print("x", style=terminal_layout.STYLES[state], end="")
         looks.add(drawn.get())
     assert len(looks) == 4
 
 
 def test_confidence_levels() -> None:
-    levels = [picture.level(p) for p in (0.0, 0.29, 0.3, 0.69, 0.7, 1.0)]
+    levels = [terminal_layout.level(p) for p in (0.0, 0.29, 0.3, 0.69, 0.7, 1.0)]
     assert levels == ["unsure", "unsure", "likely", "likely", "sure", "sure"]
 
 
@@ -185,9 +185,9 @@ def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
             m and s for m, s in zip(masked, scope, strict=True)
         ]
         at = int(step.decision.commit[0].nonzero())
-        expected = picture.level(float(step.view.stats.logp[0, at].exp()))
+        expected = terminal_layout.level(float(step.view.stats.logp[0, at].exp()))
         assert states[at] == expected
-        assert sum(state in picture.MARKS for state in states) == 1
+        assert sum(state in terminal_layout.MARKS for state in states) == 1
     assert not {"front", "masked"} & {cell.state for cell in board.frame().cells}
 
 
@@ -196,7 +196,7 @@ def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wave
     each = {}
     for step in lm.stream("Hi", **options):  # pyright: ignore[reportArgumentType]
         at = int(step.decision.commit[0].nonzero())
-        each[at] = picture.level(float(step.view.stats.logp[0, at].exp()))
+        each[at] = terminal_layout.level(float(step.view.stats.logp[0, at].exp()))
     stream = lm.stream("Hi", **options)  # pyright: ignore[reportArgumentType]
     board = Board(stream)
     board.frame()
@@ -214,10 +214,10 @@ def test_a_commit_glows_for_a_moment(lm: wavefront.LM) -> None:
     for step in stream:
         board.take(step)
         clock.now += 0.3
-        fresh.append(sum(cell.state in picture.MARKS for cell in board.frame().cells))
+        fresh.append(sum(cell.state in terminal_layout.MARKS for cell in board.frame().cells))
     assert fresh == [1, 2, 2, 2]
     clock.now += 1
-    assert not any(cell.state in picture.MARKS for cell in board.frame().cells)
+    assert not any(cell.state in terminal_layout.MARKS for cell in board.frame().cells)
 
 
 def test_characters_cut_into_tokens_are_put_together(lm: wavefront.LM) -> None:
@@ -238,8 +238,8 @@ def test_end_and_control_tokens_have_signs_of_their_own(lm: wavefront.LM) -> Non
     board = Board(stream)
     board._seen = {2: -9.0, 3: -9.0}
     texts = [(cell.text, cell.state) for cell in board.frame().cells]
-    assert texts[0] == (picture.CONTROL, "prompt")
-    assert texts[2] == (picture.END, "end")
+    assert texts[0] == (terminal_layout.CONTROL, "prompt")
+    assert texts[2] == (terminal_layout.END, "end")
 
 
 def test_ids_that_nobody_knows_are_shown(lm: wavefront.LM) -> None:
@@ -321,7 +321,7 @@ def test_elsewhere_snapshots_are_plain_text(lm: wavefront.LM) -> None:
     assert steps == ["0", "10", "20", "30", "40"]
     assert all(cell_len(line) <= 60 for line in out.splitlines())
     assert "[" in out
-    assert picture.FRONT in out
+    assert terminal_layout.FRONT in out
 
 
 def test_a_decode_that_ends_early_has_its_last_snapshot_too(lm: wavefront.LM) -> None:

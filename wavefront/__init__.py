@@ -17,43 +17,43 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from wavefront import testing as testing
-    from wavefront.canvas import Canvas as Canvas
-    from wavefront.decoding import Decoding as Decoding
-    from wavefront.decoding import Ids as Ids
-    from wavefront.decoding import generate_ids as generate_ids
-    from wavefront.engine import decode as decode
-    from wavefront.errors import CheckpointError as CheckpointError
-    from wavefront.errors import MissingExtraError as MissingExtraError
-    from wavefront.errors import NumericalError as NumericalError
-    from wavefront.errors import OptionError as OptionError
-    from wavefront.errors import PromptError as PromptError
-    from wavefront.errors import ReportError as ReportError
-    from wavefront.errors import RunError as RunError
-    from wavefront.errors import SpecError as SpecError
-    from wavefront.errors import TraceError as TraceError
-    from wavefront.errors import WavefrontError as WavefrontError
-    from wavefront.errors import WavefrontWarning as WavefrontWarning
+    from wavefront.core.canvas import Canvas as Canvas
+    from wavefront.core.errors import CheckpointError as CheckpointError
+    from wavefront.core.errors import MissingExtraError as MissingExtraError
+    from wavefront.core.errors import NumericalError as NumericalError
+    from wavefront.core.errors import OptionError as OptionError
+    from wavefront.core.errors import PromptError as PromptError
+    from wavefront.core.errors import ReportError as ReportError
+    from wavefront.core.errors import RunError as RunError
+    from wavefront.core.errors import SpecError as SpecError
+    from wavefront.core.errors import TraceError as TraceError
+    from wavefront.core.errors import WavefrontError as WavefrontError
+    from wavefront.core.errors import WavefrontWarning as WavefrontWarning
+    from wavefront.core.state import Config as Config
+    from wavefront.core.state import Step as Step
+    from wavefront.core.strategy import Clock as Clock
+    from wavefront.core.strategy import Decision as Decision
+    from wavefront.core.strategy import Schedule as Schedule
+    from wavefront.core.strategy import Stats as Stats
+    from wavefront.core.strategy import Take as Take
+    from wavefront.core.strategy import View as View
+    from wavefront.engine.batcher import Slots as Slots
+    from wavefront.engine.options import Options as Options
+    from wavefront.engine.requests import Moment as Moment
+    from wavefront.engine.requests import Request as Request
+    from wavefront.engine.requests import Seat as Seat
+    from wavefront.engine.session import Decoding as Decoding
+    from wavefront.engine.session import Ids as Ids
+    from wavefront.engine.session import generate_ids as generate_ids
+    from wavefront.engine.step import decode as decode
     from wavefront.lm import LM as LM
     from wavefront.lm import Completion as Completion
     from wavefront.lm import Stream as Stream
     from wavefront.lm import load as load
-    from wavefront.model import Model as Model
-    from wavefront.model import load_model as load_model
-    from wavefront.model import save_checkpoint as save_checkpoint
-    from wavefront.options import Options as Options
-    from wavefront.rows import Config as Config
-    from wavefront.rows import Step as Step
-    from wavefront.schedule import Clock as Clock
-    from wavefront.schedule import Decision as Decision
-    from wavefront.schedule import Schedule as Schedule
-    from wavefront.schedule import Stats as Stats
-    from wavefront.schedule import Take as Take
-    from wavefront.schedule import View as View
-    from wavefront.seats import Moment as Moment
-    from wavefront.seats import Request as Request
-    from wavefront.seats import Seat as Seat
-    from wavefront.slots import Slots as Slots
-    from wavefront.trace import Trace as Trace
+    from wavefront.models.loader import Model as Model
+    from wavefront.models.loader import load_model as load_model
+    from wavefront.models.loader import save_checkpoint as save_checkpoint
+    from wavefront.traces.trace import Trace as Trace
 
 _HOME = {
     "Canvas": "canvas",

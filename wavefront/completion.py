@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wavefront.text import Tokenizer
-from wavefront.trace import Trace
+from wavefront.text.tokenizer import Tokenizer
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,23 @@ from typing import Any, Unpack
 
 import torch
 
-from wavefront import builtin, canvas
 from wavefront.completion import Completion, Reader, Spent, cut_holes
-from wavefront.decoding import Decoding, begin, check_ids, check_length, source
-from wavefront.errors import OptionError, PromptError
-from wavefront.files import locate
-from wavefront.fork import fork, resolve
-from wavefront.fuse import compile_model
-from wavefront.model import Model, load_model
-from wavefront.options import Options, Plan, plan, wants_trace
-from wavefront.rerun import Difference, again, difference
-from wavefront.rows import Step
-from wavefront.schedule import Schedule
-from wavefront.seats import Request, Seat
-from wavefront.stepper import Steppers
-from wavefront.text import Tokenizer, infill_ids, prompt_ids
-from wavefront.trace import Trace
+from wavefront.core import canvas
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.core.state import Step
+from wavefront.core.strategy import Schedule
+from wavefront.engine.fork import fork, resolve
+from wavefront.engine.options import Options, Plan, plan, wants_trace
+from wavefront.engine.replay import Difference, again, difference
+from wavefront.engine.requests import Request, Seat
+from wavefront.engine.session import Decoding, begin, check_ids, check_length, source
+from wavefront.engine.step_pool import Steppers
+from wavefront.kernels.compile import compile_model
+from wavefront.models import builtin
+from wavefront.models.loader import Model, load_model
+from wavefront.storage.hub import locate
+from wavefront.text.tokenizer import Tokenizer, infill_ids, prompt_ids
+from wavefront.traces.trace import Trace
 
 
 class Stream:
@@ -80,7 +81,7 @@ class LM:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, *, name: str = "", capture: bool = False
     ) -> None:
-        """`capture`: on CUDA, record each step once and replay it (wavefront.graph)."""
+        """`capture`: on CUDA, record each step once and replay it (wavefront.engine.cuda_graphs)."""
         self.model: Model = model
         self.tokenizer: Tokenizer = tokenizer
         self.name: str = name
@@ -181,7 +182,7 @@ class LM:
         return plan(options, source(self.model, self.stop_ids, self._id_of), length=length)
 
     def request(self, prompt: Any, *, raw: bool = False, **options: Unpack[Options]) -> Request:
-        """One prompt, checked, as a request for `wavefront.slots.Slots`."""
+        """One prompt, checked, as a request for `wavefront.engine.batcher.Slots`."""
         ids = prompt_ids(self.tokenizer, prompt, raw=raw)
         settled = self.plan(options)
         check_length(self.model, len(ids), settled.length)
@@ -213,7 +214,7 @@ class LM:
         schedule: str | Schedule | None = None,
         put: Mapping[int, int | str] | None = None,
     ) -> Stream:
-        """Go on from a recorded decode as step `at` of it found the canvas (wavefront.fork).
+        """Go on from a recorded decode as step `at` of it found the canvas (wavefront.engine.fork).
 
         `schedule` lets another strategy take over. `put` writes tokens by hand first: places,
         counted from 0 over those to fill, to token ids or texts; a text of several tokens takes

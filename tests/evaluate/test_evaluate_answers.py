@@ -11,12 +11,22 @@ import pytest
 from toy_runs import ENGINE, LOADER, OPTIONS, made, ordered, rewrite, setup
 
 import wavefront
-from wavefront import tasks, tracefile
-from wavefront.errors import OptionError, RunError, WavefrontError
-from wavefront.evaluate import Local, Worker, fingerprint, grade, merge, open_run, produce, runs_in
-from wavefront.evaluate.batches import Shard
-from wavefront.evaluate.worker import Prompt
-from wavefront.task import Ask
+from wavefront import tasks
+from wavefront.core.errors import OptionError, RunError, WavefrontError
+from wavefront.evaluation import (
+    Local,
+    Worker,
+    fingerprint,
+    grade,
+    merge,
+    open_run,
+    produce,
+    runs_in,
+)
+from wavefront.evaluation.batches import Shard
+from wavefront.evaluation.worker import Prompt
+from wavefront.tasks.base import Ask
+from wavefront.traces import trace_file
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +191,7 @@ def test_traces_lie_beside_the_answers_and_say_the_same(tmp_path: Path) -> None:
     run = made(tmp_path / "run", trace="basic", ask=Ask(count=2, style="bare"))
     lm = ENGINE.worker.lm
     for key, line in run.answers.items():
-        trace = tracefile.load(run.folder / "traces" / f"{key}.npz")
+        trace = trace_file.load(run.folder / "traces" / f"{key}.npz")
         assert lm.text_of(trace) == line["text"]
 
 
@@ -269,7 +279,7 @@ def test_a_strategy_from_outside_is_known_by_its_source() -> None:
     from examples.new_schedule import OutsideIn
 
     assert fingerprint.of_strategy(OutsideIn()) is not None
-    assert fingerprint.of_strategy(wavefront.spec.resolve("block", "schedules")) is None
+    assert fingerprint.of_strategy(wavefront.core.spec.resolve("block", "schedules")) is None
 
 
 def test_a_task_can_be_given_options(tmp_path: Path) -> None:

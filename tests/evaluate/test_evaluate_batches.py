@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavefront.errors import OptionError
-from wavefront.evaluate.batches import Shard, divide, width_of
+from wavefront.core.errors import OptionError
+from wavefront.evaluation.batches import Shard, divide, width_of
 
 LENGTHS = st.lists(st.integers(1, 700), max_size=60)
 

@@ -10,8 +10,8 @@ import pytest
 from commands import records, refused, run
 from toy_runs import rewrite
 
-from wavefront.cli.asking import over
-from wavefront.evaluate import open_run
+from wavefront.cli.eval_options import over
+from wavefront.evaluation import open_run
 
 SMALL = ("--task", "boolean_expressions", "--items", "5", "--style", "bare", "-n", "8", "-b", "2")
 

@@ -11,9 +11,10 @@ import pytest
 from toy_runs import made, rewrite
 
 from wavefront import tasks
-from wavefront.errors import OptionError, RunError
-from wavefront.evaluate import grade, grades, open_run, statistics
-from wavefront.task import Ask
+from wavefront.core.errors import OptionError, RunError
+from wavefront.evaluation import grade, grades, open_run
+from wavefront.results import statistics
+from wavefront.tasks.base import Ask
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from wavefront.errors import RunError
-from wavefront.evaluate import lines
+from wavefront.core.errors import RunError
+from wavefront.storage import jsonl
 
 RECORDS = [{"key": "a", "text": "one\ntwo"}, {"key": "b", "text": "ü \u2028 □"}]
 
 
 def write(file: Path) -> bytes:
-    with lines.Lines(file) as out:
+    with jsonl.Lines(file) as out:
         out.append(*RECORDS)
     return file.read_bytes()
 
@@ -25,7 +25,7 @@ def test_lines_come_back_in_order_and_each_takes_one_line(tmp_path: Path) -> Non
     data = write(tmp_path / "a.jsonl")
     assert data.count(b"\n") == 2
     assert data.isascii()
-    assert lines.read(tmp_path / "a.jsonl") == RECORDS
+    assert jsonl.read(tmp_path / "a.jsonl") == RECORDS
 
 
 def test_a_file_torn_at_any_byte_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_a_file_torn_at_any_byte_goes_on_as_if_it_had_not_been(tmp_path: Path) -
     for end in range(len(whole)):
         file.write_bytes(whole[:end])
         kept = 1 if end >= first else 0
-        assert lines.read(file) == RECORDS[:kept]
-        with lines.Lines(file) as out:
+        assert jsonl.read(file) == RECORDS[:kept]
+        with jsonl.Lines(file) as out:
             assert out.found == RECORDS[:kept]
             out.append(*RECORDS[kept:])
         assert file.read_bytes() == whole
@@ -48,7 +48,7 @@ def test_damage_before_the_end_is_named_by_its_line(tmp_path: Path, damage: byte
     whole = write(file)
     file.write_bytes(damage + b"\n" + whole)
     with pytest.raises(RunError, match=r"Line 1 of .*a\.jsonl is damaged"):
-        lines.Lines(file)
+        jsonl.Lines(file)
     assert file.read_bytes() == damage + b"\n" + whole
 
 
@@ -58,18 +58,18 @@ def test_damage_before_the_end_is_named_by_its_line(tmp_path: Path, damage: byte
 )
 def test_every_key_is_there_once(tmp_path: Path, records: list[dict], words: str) -> None:
     with pytest.raises(RunError, match=words):
-        lines.by_key(records, tmp_path / "a.jsonl")
+        jsonl.by_key(records, tmp_path / "a.jsonl")
 
 
 def test_a_folder_is_held_by_one_process_and_let_go_when_it_dies(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from wavefront.evaluate import lines\n"
-        "with lines.held(pathlib.Path(sys.argv[1])):\n"
+        "from wavefront.evaluation import lines\n"
+        "with jsonl.held(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
-    root = str(Path(lines.__file__).parents[2])
+    root = str(Path(jsonl.__file__).parents[2])
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
@@ -81,26 +81,26 @@ def test_a_folder_is_held_by_one_process_and_let_go_when_it_dies(tmp_path: Path)
         assert other.stdout.readline() == "held\n"
         with (
             pytest.raises(RunError, match="Another process is writing"),
-            lines.held(tmp_path / "run"),
+            jsonl.held(tmp_path / "run"),
         ):
             pass
         other.kill()
-    with lines.held(tmp_path / "run"):
+    with jsonl.held(tmp_path / "run"):
         pass
 
 
 def test_a_json_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
-    lines.write_json(file, {"a": 1})
+    jsonl.write_json(file, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
-        lines.write_json(file, {"a": float("nan")})
+        jsonl.write_json(file, {"a": float("nan")})
     assert file.read_text() == '{\n "a": 1\n}\n'
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"), lines.held(tmp_path / "file" / "run"):
+    with pytest.raises(RunError, match="cannot be written"), jsonl.held(tmp_path / "file" / "run"):
         pass
     with pytest.raises(RunError, match="cannot be written"):
-        lines.write_json(tmp_path / "none" / "a.json", {})
+        jsonl.write_json(tmp_path / "none" / "a.json", {})

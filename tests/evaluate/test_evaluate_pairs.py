@@ -11,9 +11,9 @@ import pytest
 from toy_runs import ENGINE, OPTIONS, made, rewrite
 
 import wavefront
-from wavefront.errors import RunError
-from wavefront.evaluate import difference, explain, grade, open_run, partings
-from wavefront.task import Ask
+from wavefront.core.errors import RunError
+from wavefront.evaluation import difference, divergence, explain, grade, open_run
+from wavefront.tasks.base import Ask
 
 OTHER = OPTIONS | {"schedule": "standard"}
 
@@ -138,7 +138,7 @@ def test_recorded_traces_are_read_and_no_model_is_loaded(
         run = made(tmp_path / name, options=options, trace="full")
         shutil.copy(home / name / "grades.jsonl", run.folder)
     again = explain(open_run(home / "a"), open_run(home / "b"))[1]
-    monkeypatch.setattr("wavefront.evaluate.worker.Loader.load", None)
+    monkeypatch.setattr("wavefront.evaluation.worker.Loader.load", None)
     read = explain(open_run(tmp_path / "a"), open_run(tmp_path / "b"))[1]
     assert [one._replace(gap=0, first=None, second=None) for one in read] == [
         one._replace(gap=0, first=None, second=None) for one in again
@@ -181,7 +181,7 @@ def test_traces_that_come_to_the_same_do_not_part(home: Path) -> None:
     lm = ENGINE.worker.lm
     trace = lm.generate("Hi", trace="full", **OPTIONS).trace
     item = difference(open_run(home / "a"), open_run(home / "b")).changed[0]
-    assert partings.part(item, trace, trace) is None
+    assert divergence.part(item, trace, trace) is None
 
 
 def test_the_first_commit_that_matters_need_not_be_the_leftmost(home: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_first_commit_that_matters_need_not_be_the_leftmost(home: Path) -> N
             for one in (seed, seed + 100)
         ]
         traces = [lm.generate("Hi", trace=True, **options).trace for options in sides]
-        found = partings.part(item, *traces)
+        found = divergence.part(item, *traces)
         one, two = (_commits(lm, "Hi", options) for options in sides)
         other = {n: min(one[n][0], two[n][0]) for n in range(8) if one[n][1] != two[n][1]}
         if found is None:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wavefront.evaluate import Loader, Local, Run, Setup, Worker, open_run, produce
-from wavefront.task import Ask
+from wavefront.evaluation import Loader, Local, Run, Setup, Worker, open_run, produce
+from wavefront.tasks.base import Ask
 
 LOADER = Loader(path="toy")
 OPTIONS = {"schedule": "block(size=4)", "max_new_tokens": 8}

@@ -8,9 +8,9 @@ import sys
 import torch
 
 from wavefront import bench
-from wavefront.bench import loops
-from wavefront.bench.reference import Reference
-from wavefront.bench.subjects import Case
+from wavefront.bench import reference_loops
+from wavefront.bench.reference_model import Reference
+from wavefront.bench.workloads import Case
 from wavefront.models.toy import toy
 
 
@@ -45,7 +45,7 @@ def test_the_loops_give_the_same_tokens_as_on_the_cpu():
         model = toy(device=device, dtype="float64")
         canvas = Case(model, 8, 32, rows=2).canvas().tokens
         both = []
-        for loop in (loops.llada, loops.dual):
+        for loop in (reference_loops.llada, reference_loops.dual):
             tokens = canvas.clone()
             for _ in loop(Reference(model), tokens, 8, steps=32, block=8):
                 pass

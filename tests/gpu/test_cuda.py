@@ -11,20 +11,20 @@ import sys
 import torch
 
 import wavefront
-from wavefront import noise, spec
-from wavefront.canvas import blank
-from wavefront.decoding import begin, source
-from wavefront.engine import advance
-from wavefront.errors import NumericalError
-from wavefront.fuse import compile_model
-from wavefront.graph import Graphs, eagerly
-from wavefront.masks import distance, first, near, ordered, rank
+from wavefront.core import noise, spec
+from wavefront.core.canvas import blank
+from wavefront.core.errors import NumericalError
+from wavefront.core.masks import distance, first, near, ordered, rank
+from wavefront.core.state import start
+from wavefront.engine.batcher import Request, Slots
+from wavefront.engine.cuda_graphs import Graphs, eagerly
+from wavefront.engine.options import plan
+from wavefront.engine.session import begin, source
+from wavefront.engine.speculation import speculate
+from wavefront.engine.step import advance
+from wavefront.engine.step_pool import Steppers
+from wavefront.kernels.compile import compile_model
 from wavefront.models.toy import toy
-from wavefront.options import plan
-from wavefront.rows import start
-from wavefront.slots import Request, Slots
-from wavefront.speculate import speculate
-from wavefront.stepper import Steppers
 
 SPECS = (
     "standard",

@@ -8,17 +8,17 @@ from fractions import Fraction
 import pytest
 import torch
 
-from wavefront.canvas import Canvas
-from wavefront.engine import decode
-from wavefront.errors import OptionError
-from wavefront.measures import calibration
-from wavefront.measures.calibration import forced, reliability, taught, teach
+from wavefront.analysis.measures import calibration
+from wavefront.analysis.measures.calibration import forced, reliability, taught, teach
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import OptionError
+from wavefront.core.reading import Sampling
+from wavefront.core.spec import resolve
+from wavefront.core.state import Config
+from wavefront.engine.step import decode
 from wavefront.models.toy import toy
-from wavefront.rows import Config
-from wavefront.spec import resolve
-from wavefront.stats import Sampling
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 ANSWERS = [[11, 12, 13, 14, 15, 16], [21, 22, 23], [31, 32, 33, 34, 35, 36, 37, 38, 39]]

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from wavefront.errors import OptionError
-from wavefront.measures.compare import bootstrap, compare, mcnemar
+from wavefront.core.errors import OptionError
+from wavefront.results.paired import bootstrap, compare, mcnemar
 
 
 def pairs(both, first, second, neither):

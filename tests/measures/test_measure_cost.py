@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from wavefront import generate_ids
-from wavefront.errors import OptionError, TraceError
-from wavefront.measures import cost
+from wavefront.analysis.measures import cost
+from wavefront.core.errors import OptionError, TraceError
 from wavefront.models.toy import toy
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
@@ -80,7 +80,7 @@ def test_operations_by_hand():
         {"schedule": "wavefront", "full": True},
     ],
 )
-@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 def test_the_header_tells_what_the_decode_computed(options, monkeypatch):
     model = toy(seed=3)
     seen = []

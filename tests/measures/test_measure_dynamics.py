@@ -8,8 +8,8 @@ import pytest
 import torch
 from decodes import basic, hand_trace, plain, sample
 
-from wavefront.errors import OptionError, TraceError
-from wavefront.measures import dynamics
+from wavefront.analysis.measures import dynamics
+from wavefront.core.errors import OptionError, TraceError
 
 
 def frontier_by_hand(row):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from decodes import STOP, bare, basic, hand_trace, plain, sample
 
-from wavefront.errors import OptionError, TraceError
-from wavefront.measures import eos
+from wavefront.analysis.measures import eos
+from wavefront.core.errors import OptionError, TraceError
 
 
 def test_equals_brute_force_on_random_traces():

@@ -8,9 +8,10 @@ import pytest
 import torch
 from decodes import STRATEGIES, sample
 
-from wavefront import generate_ids, tracefile
-from wavefront.measures import cost, dynamics, eos, gradient, mhco, order, regret
+from wavefront import generate_ids
+from wavefront.analysis.measures import cost, dynamics, eos, gradient, mhco, order, regret
 from wavefront.models.toy import toy
+from wavefront.traces import trace_file
 
 
 def same(one, other):
@@ -39,7 +40,7 @@ def measured(trace, model):
 
 
 @pytest.mark.parametrize("schedule", STRATEGIES)
-@pytest.mark.filterwarnings("ignore::wavefront.errors.WavefrontWarning")
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 def test_a_file_measures_as_the_decode_did(schedule, tmp_path):
     model = toy(seed=3)
     done = generate_ids(
@@ -51,7 +52,7 @@ def test_a_file_measures_as_the_decode_did(schedule, tmp_path):
         trace="full",
     )
     found = measured(done.trace, model)
-    loaded = tracefile.load(tracefile.save(done.trace, tmp_path / "one"))
+    loaded = trace_file.load(trace_file.save(done.trace, tmp_path / "one"))
     assert same(found, measured(loaded, model))
     readings, ends, *_ = found
     assert int(ends.commits.sum()) == int(readings.candidates.commits.sum()) >= 18

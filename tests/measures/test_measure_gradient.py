@@ -8,8 +8,8 @@ import pytest
 import torch
 from decodes import basic, hand_trace, plain, sample
 
-from wavefront.errors import OptionError, TraceError
-from wavefront.measures import gradient
+from wavefront.analysis.measures import gradient
+from wavefront.core.errors import OptionError, TraceError
 
 
 def spearman(x, y):

@@ -8,12 +8,12 @@ import pytest
 import torch
 from decodes import bare, basic, hand_trace, plain, random_trace, sample
 
-from wavefront import spec
-from wavefront.errors import OptionError, TraceError
-from wavefront.measures import mhco
-from wavefront.measures._shared import rank_correlation
-from wavefront.schedules.block import Block
-from wavefront.testing.simulate import board
+from wavefront.analysis.measures import mhco
+from wavefront.analysis.measures._shared import rank_correlation
+from wavefront.core import spec
+from wavefront.core.errors import OptionError, TraceError
+from wavefront.strategies.block import Block
+from wavefront.testing.simulation import board
 
 RADII = (1, 3)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from decodes import basic, hand_trace, plain, sample
 
-from wavefront.measures import order
+from wavefront.analysis.measures import order
 
 
 def by_hand(row, visible):

@@ -9,14 +9,14 @@ import torch
 from decodes import basic, plain
 
 from wavefront import generate_ids
-from wavefront.canvas import infill
-from wavefront.engine import decode
-from wavefront.errors import OptionError
-from wavefront.measures import regret
+from wavefront.analysis.measures import regret
+from wavefront.core.canvas import infill
+from wavefront.core.errors import OptionError
+from wavefront.core.spec import resolve
+from wavefront.core.state import Config
+from wavefront.engine.step import decode
 from wavefront.models.toy import toy
-from wavefront.rows import Config
-from wavefront.spec import resolve
-from wavefront.trace import Recorder
+from wavefront.traces.trace import Recorder
 
 READINGS = ("direct", "leave-one-out")
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
-from wavefront.task import SHELF
+from wavefront.tasks.base import SHELF
 
 # Written from the wordings, by the letters of their slots.
 FORMULAS: dict[str, Callable[..., Fraction | int]] = {

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from wavefront import tasks
-from wavefront.grading.final import grade_final
-from wavefront.sandbox import check_cases
-from wavefront.tasks.code import Code
+from wavefront.tasks.grading.final_answer import grade_final
+from wavefront.tasks.procedural.code import Code
+from wavefront.tasks.sandbox import check_cases
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.errors import OptionError, whole
-from wavefront.harness.encoder import DEFAULT, KNOWN, Encoder
+from wavefront.analysis.encoder import DEFAULT, KNOWN, Encoder
+from wavefront.core.errors import OptionError, whole
 
 ENDS = 2  # tokens that every text has
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.errors import CheckpointError, MissingExtraError, OptionError, nearest, whole
-from wavefront.model import resolve_device
+from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, nearest, whole
+from wavefront.models.loader import resolve_device
 
 DEFAULT = "roberta-large"
 PACKAGED = "minilm"

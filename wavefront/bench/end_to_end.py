@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront.bench import loops
-from wavefront.bench.clock import Piece, settle, summary, undisturbed
+from wavefront.bench import reference_loops
 from wavefront.bench.memory import peak
 from wavefront.bench.results import Curve, Row, Verdict, row
-from wavefront.bench.steps import REFRESH, Stage, policy
-from wavefront.bench.subjects import Case, Loop, Steps, cached, exact
-from wavefront.decoding import Decoding
+from wavefront.bench.step_rows import REFRESH, Stage, policy
+from wavefront.bench.timing import Piece, settle, summary, undisturbed
+from wavefront.bench.workloads import Case, Loop, Steps, cached, exact
+from wavefront.engine.session import Decoding
 
 
 def end_to_end(stage: Stage) -> list[Row]:
@@ -66,12 +66,14 @@ def _theirs(stage: Stage, case: Case) -> tuple[float | None, str]:
     if llada is None:
         return None, ""
     if stage.settings.quick:
-        piece = Loop(case, lambda x: loops.llada(llada, x, given, steps=steps), stage.count)
+        piece = Loop(
+            case, lambda x: reference_loops.llada(llada, x, given, steps=steps), stage.count
+        )
         each = stage.time({"end-to-end-llada": piece})["end-to-end-llada"].median
         return each * steps, "a few of its steps, times all"
 
     def whole() -> None:
-        for _ in loops.llada(llada, case.canvas().tokens, given, steps=steps):
+        for _ in reference_loops.llada(llada, case.canvas().tokens, given, steps=steps):
             pass
 
     stage.settings.tick("end-to-end-llada")
@@ -134,7 +136,9 @@ def memory(stage: Stage) -> tuple[list[Row], list[Verdict]]:
     }
     if llada is not None:
         given, steps = case.given, case.places
-        pieces["memory-llada"] = Loop(case, lambda x: loops.llada(llada, x, given, steps=steps), 1)
+        pieces["memory-llada"] = Loop(
+            case, lambda x: reference_loops.llada(llada, x, given, steps=steps), 1
+        )
     rows, most = [], 0
     for name, piece in pieces.items():
         stage.settings.tick(name)

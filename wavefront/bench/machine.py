@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 import wavefront
-from wavefront.bench.clock import Now, in_turns
-from wavefront.source import commit
+from wavefront.bench.timing import Now, in_turns
+from wavefront.storage.provenance import commit
 
 
 class Limits(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wavefront.bench.clock import settle
+from wavefront.bench.timing import settle
 from wavefront.models.transformer import Transformer
 
 

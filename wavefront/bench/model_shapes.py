@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from wavefront.model import family_module, resolve_device, resolve_dtype
+from wavefront.models.loader import family_module, resolve_device, resolve_dtype
 from wavefront.models.transformer import Transformer
 
 LLADA_8B: dict[str, Any] = {

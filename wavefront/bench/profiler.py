@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from wavefront.bench.clock import Piece, settle
-from wavefront.errors import OptionError
+from wavefront.bench.timing import Piece, settle
+from wavefront.core.errors import OptionError
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # kinds of events in a trace
 NAME = 150  # letters of a kernel's name that are shown

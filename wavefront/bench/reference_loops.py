@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from wavefront.bench.reference import Reference
-from wavefront.errors import OptionError
+from wavefront.bench.reference_model import Reference
+from wavefront.core.errors import OptionError
 
 
 def llada(

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
 from wavefront.models.architecture import Architecture
-from wavefront.models.block import Block
+from wavefront.models.layer import Block
 from wavefront.models.transformer import Transformer
 
 # Keys and values of a layer, (B, Hkv, L, d) each, the keys not yet rotated.

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.bench.clock import Timing
-from wavefront.errors import OptionError
+from wavefront.bench.timing import Timing
+from wavefront.core.errors import OptionError
 
 FORMAT = 1
 

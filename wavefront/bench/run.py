@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from wavefront import spec
-from wavefront.bench import machine, texts, wholes
+from wavefront.bench import end_to_end, machine, text_decodes
 from wavefront.bench.results import Curve, Report, Row, Verdict
 from wavefront.bench.settings import Settings
-from wavefront.bench.steps import Stage, batch_rows, cached_rows, exact_rows
-from wavefront.bench.verdicts import overhead, pairs, verdicts
-from wavefront.errors import OptionError, SpecError
+from wavefront.bench.step_rows import Stage, batch_rows, cached_rows, exact_rows
+from wavefront.bench.targets import overhead, pairs, verdicts
+from wavefront.core import spec
+from wavefront.core.errors import OptionError, SpecError
 
 WARM_UP = 2
 PIECES = {"exact": 5, "cached": 6, "batch": 2, "memory": 3}
@@ -32,7 +32,7 @@ def ticks(settings: Settings) -> int:
     total += 2 * rounds * len(settings.batches) * ("batches" in settings.only)
     total += (7 if settings.compile else 4) * ("end-to-end" in settings.only)
     items = 1 if settings.quick else settings.items
-    return total + items * (len(texts.WAYS) + 2) * ("text" in settings.only)
+    return total + items * (len(text_decodes.WAYS) + 2) * ("text" in settings.only)
 
 
 @torch.no_grad()
@@ -54,15 +54,15 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
         if name in settings.only:
             rows += group(stage)
     if "end-to-end" in settings.only:
-        rows += wholes.end_to_end(stage)
+        rows += end_to_end.end_to_end(stage)
     if "memory" in settings.only:
-        made, verdict = wholes.memory(stage)
+        made, verdict = end_to_end.memory(stage)
         rows, found = rows + made, found + verdict
     for name, against in (("lengths", "length"), ("batches", "batch")):
         if name in settings.only:
-            curves += wholes.curves(stage, against)
+            curves += end_to_end.curves(stage, against)
     if "text" in settings.only:
-        made, said = texts.text_rows(stage)
+        made, said = text_decodes.text_rows(stage)
         rows, notes = rows + made, notes + said
     return Report(
         about=about,

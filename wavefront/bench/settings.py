@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wavefront.bench.clock import Now, Tick
 from wavefront.bench.machine import device_name
-from wavefront.bench.shapes import SHAPES, random_model
-from wavefront.errors import OptionError, one_of, whole
+from wavefront.bench.model_shapes import SHAPES, random_model
+from wavefront.bench.timing import Now, Tick
+from wavefront.core.errors import OptionError, one_of, whole
 from wavefront.lm import LM, load
 from wavefront.models.transformer import Transformer
 
@@ -110,8 +110,8 @@ def subject(
 
     By default the published shape on CUDA, and the built-in model elsewhere.
     """
-    from wavefront.builtin import DEFAULT
-    from wavefront.model import resolve_device
+    from wavefront.models.builtin import DEFAULT
+    from wavefront.models.loader import resolve_device
 
     target = resolve_device(device)
     chosen = name or ("llada-8b-shape" if target.type == "cuda" else DEFAULT)

@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-from wavefront import spec
-from wavefront.bench import floors, loops
-from wavefront.bench.clock import Piece, Timing, in_turns
+from wavefront.bench import reference_loops, roofline
 from wavefront.bench.machine import Limits
-from wavefront.bench.profiles import profiled
-from wavefront.bench.reference import Reference
+from wavefront.bench.model_shapes import twin
+from wavefront.bench.profiler import profiled
+from wavefront.bench.reference_model import Reference
 from wavefront.bench.results import Row, row
 from wavefront.bench.settings import BLOCK, Settings
-from wavefront.bench.shapes import twin
-from wavefront.bench.subjects import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
-from wavefront.cached import Cached
-from wavefront.caches.wave import Wave
-from wavefront.fuse import compile_model
+from wavefront.bench.timing import Piece, Timing, in_turns
+from wavefront.bench.workloads import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
+from wavefront.core import spec
+from wavefront.engine.cached_step import Cached
+from wavefront.kernels.compile import compile_model
 from wavefront.models.transformer import Transformer
+from wavefront.strategies.caches.wave import Wave
 
 # Milliseconds a step of the published programs on one H200, LLaDA-8B's shape, bf16, batch 1,
 # a prompt of 128 and 1,024 places.
@@ -78,13 +78,13 @@ class Stage:
         )
 
     def full_floor(self, case: Case) -> float:
-        need = floors.full(
+        need = roofline.full(
             self.model.config, case.length, read=case.read(), rows=case.rows, dtype=self.dtype
         )
         return 1000 * need.floor(self.limits)
 
     def window_floor(self, case: Case, size: int) -> float:
-        need = floors.window(
+        need = roofline.window(
             self.model.config,
             case.length,
             size=size,
@@ -100,7 +100,7 @@ class Stage:
         return Steps(case, run, min(size, case.read()), count or 2 * self.count)
 
     def alone(self, steps: Steps, size: int) -> Forward:
-        """The forward of such steps, on their own store: elsewhere in memory it takes another time.
+        """The forward of such steps, on their own store, so that only the steps' rest differs.
 
         It writes there what no step would; but only time is looked at.
         """
@@ -122,7 +122,7 @@ def exact_rows(stage: Stage) -> list[Row]:
         pieces["exact-compiled"] = Steps(other, exact(other), case.read(), count)
         pieces["exact-compiled-forward"] = Forward(other, case.read(), count)
     if llada is not None:
-        loop, given, steps = partial(loops.llada, llada), case.given, case.places
+        loop, given, steps = partial(reference_loops.llada, llada), case.given, case.places
         pieces["llada"] = Loop(case, lambda x: loop(x, given, steps=steps), count)
         pieces["llada-block"] = Loop(
             case, lambda x: loop(x, given, steps=steps, block=BLOCK), count
@@ -172,7 +172,7 @@ def cached_rows(stage: Stage) -> list[Row]:
             what[alone] = "its forward alone, window 32, compiled"
             floor["cached-32-compiled"] = floor[alone] = floor["cached-32"]
     if llada is not None:
-        loop, given, steps = partial(loops.dual, llada), case.given, case.places
+        loop, given, steps = partial(reference_loops.dual, llada), case.given, case.places
         pieces["dual"] = Loop(case, lambda x: loop(x, given, steps=steps, block=BLOCK), BLOCK)
         what["dual"] = f"Fast-dLLM-style loop, dual cache, blocks of {BLOCK}"
     found = stage.time(pieces)

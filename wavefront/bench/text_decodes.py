@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from wavefront import tasks
-from wavefront.bench import loops
-from wavefront.bench.clock import summary
+from wavefront.bench import reference_loops
 from wavefront.bench.results import Row, row
 from wavefront.bench.settings import BLOCK
-from wavefront.bench.steps import Stage
-from wavefront.decoding import begin
+from wavefront.bench.step_rows import Stage
+from wavefront.bench.timing import summary
+from wavefront.engine.session import begin
 from wavefront.lm import LM
-from wavefront.text import prompt_ids, visible
+from wavefront.text.tokenizer import prompt_ids, visible
 
 WAVE = "wavefront(size=8, radius=2)"
 CASCADE = "tide(rounds=8, horizon=64, take=threshold(tau=0.9))"
@@ -101,7 +101,7 @@ def _loop(stage: Stage, lm: LM, ids: list[int], block: int | None) -> tuple[list
     assert model is not None
     canvas = torch.full((1, len(ids) + places), model.mask_id, device=stage.model.device)
     canvas[0, : len(ids)] = torch.tensor(ids)
-    for _ in loops.llada(model, canvas, len(ids), steps=places, block=block):
+    for _ in reference_loops.llada(model, canvas, len(ids), steps=places, block=block):
         pass
     return visible(canvas[0, len(ids) :].tolist(), lm.stop_ids), places, float(places)
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache
-from wavefront.cached import Cached
-from wavefront.canvas import Canvas, blank
-from wavefront.decoding import source
-from wavefront.engine import Advance, advance, forward
-from wavefront.graph import Call, Graphs, eagerly, graphed
-from wavefront.model import KV
+from wavefront.core.cache_policy import Cache
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.state import Rows, start
+from wavefront.engine.cached_step import Cached
+from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
+from wavefront.engine.options import Plan, plan
+from wavefront.engine.session import source
+from wavefront.engine.step import Advance, advance, forward
+from wavefront.models.loader import KV
 from wavefront.models.transformer import Transformer
-from wavefront.options import Plan, plan
-from wavefront.rows import Rows, start
 
 NEVER = 1 << 30  # steps between full forwards, where only the window is to be timed
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from wavefront.cli.commands import COMMANDS
-from wavefront.cli.shelf import HELP, Shelf, help_without_command
+from wavefront.cli.lazy_group import HELP, Shelf, help_without_command
 from wavefront.cli.usage import UsageError, explain_usage
-from wavefront.errors import WavefrontError, WavefrontWarning
+from wavefront.core.errors import WavefrontError, WavefrontWarning
 
 EXAMPLES = """\
 Start with
@@ -90,7 +90,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from wavefront.cli.about import say_version
+        from wavefront.cli.list_models import say_version
 
         say_version()
         raise typer.Exit

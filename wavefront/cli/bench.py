@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from wavefront.cli.options import Ids, UsageError, option
 from wavefront.cli.output import complain, say_json, stderr, stdout
-from wavefront.errors import MissingExtraError
-from wavefront.watch import can_animate
+from wavefront.core.errors import MissingExtraError
+from wavefront.viewer import can_animate
 
 if TYPE_CHECKING:
     from wavefront.bench import Report, Row
@@ -246,7 +246,7 @@ def _draw(report: Report, beside: Path, *, asked: bool) -> None:
             complain("warning", "There is nothing to draw: measure lengths or batches.")
         return
     try:
-        from wavefront import figures
+        from wavefront.analysis import figures
     except MissingExtraError:
         if asked:
             raise

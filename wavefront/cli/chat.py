@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavefront.cli.decode import prepare, record, run
-from wavefront.cli.groups import given
-from wavefront.cli.options import (
-    DecodingOptions,
-    LengthOptions,
-    ModelOptions,
-    OutputOptions,
-)
+from wavefront.cli.option_groups import given
+from wavefront.cli.options import DecodingOptions, LengthOptions, ModelOptions, OutputOptions
 from wavefront.cli.output import complain, say, say_json, stderr
-from wavefront.errors import OptionError, PromptError, WavefrontError, nearest
+from wavefront.core.errors import OptionError, PromptError, WavefrontError, nearest
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
@@ -136,7 +131,7 @@ class Conversation:
         return command != "/quit"
 
     def _change(self, text: str) -> str:
-        from wavefront import spec
+        from wavefront.core import spec
 
         if text:
             made = spec.resolve(text, "schedules")

@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.cli.contest import PAPER, cut
 from wavefront.cli.decode import prepare, record, settled
+from wavefront.cli.demo_compare import PAPER, cut
 from wavefront.cli.generate import read
-from wavefront.cli.groups import given
+from wavefront.cli.option_groups import given
 from wavefront.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -25,8 +25,8 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import say_json
-from wavefront.watch import can_animate, side_by_side, visible
-from wavefront.watch.picture import BREAK
+from wavefront.viewer import can_animate, side_by_side, visible
+from wavefront.viewer.terminal_layout import BREAK
 
 if TYPE_CHECKING:
     from wavefront.lm import Completion

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import wavefront
-from wavefront.cli.groups import given
+from wavefront.cli.option_groups import given
 from wavefront.cli.options import DecodingOptions, ModelOptions, OutputOptions, PlainOptions
 from wavefront.cli.output import stderr
-from wavefront.errors import WavefrontWarning
-from wavefront.watch import watch
+from wavefront.core.errors import WavefrontWarning
+from wavefront.viewer import watch
 
 if TYPE_CHECKING:
+    from wavefront.core.state import Step
     from wavefront.lm import LM, Completion, Stream
-    from wavefront.rows import Step
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
 EOS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}  # what chooses an EOS policy
@@ -53,7 +53,7 @@ def settled(options: dict[str, Any]) -> dict[str, Any]:
 
     What no model could take is refused: loading one can take minutes.
     """
-    from wavefront import options as library
+    from wavefront.engine import options as library
 
     mask = options.get("mask_id", 0)  # whether it is the model's is seen when there is one
     anything = library.Source(

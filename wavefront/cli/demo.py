@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.cli.contest import (
+from wavefront.cli.demo_compare import (
     STRATEGIES,
     WIDEST,
     compare,
@@ -27,8 +27,8 @@ from wavefront.cli.contest import (
 )
 from wavefront.cli.options import option
 from wavefront.cli.output import stderr
-from wavefront.errors import whole
-from wavefront.watch import watch
+from wavefront.core.errors import whole
+from wavefront.viewer import watch
 
 if TYPE_CHECKING:
     from wavefront.lm import LM, Completion
@@ -74,7 +74,8 @@ def demo(
     whole("seed", seed, 0)
     console = _console()
     with _loading():
-        from wavefront import builtin, lm
+        from wavefront import lm
+        from wavefront.models import builtin
 
         model = lm.load(builtin.DEFAULT)
     if builtin.directory(model.name) is None:

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from wavefront.cli.output import stderr
-from wavefront.watch import can_animate, visible
+from wavefront.viewer import can_animate, visible
 
 if TYPE_CHECKING:
     from wavefront.lm import LM, Completion
-    from wavefront.task import Grade, Sample, Task
+    from wavefront.tasks.base import Grade, Sample, Task
 
 PAPER = ("standard", "block", "wavefront")
 # The paper's three, and our own wave, which takes whatever it is sure of.

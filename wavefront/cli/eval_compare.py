@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wavefront.cli.eval_tables import percent, verdict
 from wavefront.cli.evaluate import progress_bar
 from wavefront.cli.options import DATA, PlainOptions, option
 from wavefront.cli.output import say, say_json
-from wavefront.cli.tables import percent, verdict
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from wavefront.evaluate.pairs import Changed, Pair
-    from wavefront.evaluate.partings import Parting, Sight
+    from wavefront.evaluation.divergence import Parting, Sight
+    from wavefront.evaluation.paired import Changed, Pair
 
 DIFF_EXAMPLES = """\
 Examples
@@ -55,7 +55,7 @@ def diff(
     The difference comes with a paired bootstrap interval and the exact McNemar test, and the items
     whose verdict changed with both texts, those that got worse first.
     """
-    from wavefront.evaluate import difference, open_run
+    from wavefront.evaluation import difference, open_run
 
     _check_most(most)
     pair = difference(open_run(first), open_run(second), verdict=by, common=common)
@@ -89,8 +89,8 @@ def explain(
     shown, the most telling items first: those where the two saw a place most differently. Traces of
     the runs are read if there are any; otherwise the items are decoded again, which takes a while.
     """
-    from wavefront.evaluate import explain as explain_runs
-    from wavefront.evaluate import open_run
+    from wavefront.evaluation import explain as explain_runs
+    from wavefront.evaluation import open_run
 
     _check_most(most)
     one, two = open_run(first), open_run(second)
@@ -114,7 +114,7 @@ def merge(
     output: PlainOptions,
 ) -> None:
     """Join the shards of a run, made with --shard, into the run that one process had made."""
-    from wavefront.evaluate import merge as merge_runs
+    from wavefront.evaluation import merge as merge_runs
 
     if out is None:
         raise OptionError("Name a directory for the run: --out DIR.")

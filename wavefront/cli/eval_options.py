@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wavefront.cli.options import DATA, DecodingOptions, ModelOptions, option
-from wavefront.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, one_of
 
 if TYPE_CHECKING:
-    from wavefront.evaluate.cluster import Resources
-    from wavefront.evaluate.worker import Loader
-    from wavefront.task import Ask
+    from wavefront.evaluation.ray_cluster import Resources
+    from wavefront.evaluation.worker import Loader
+    from wavefront.tasks.base import Ask
 
 _task = partial(option, "Items")
 _run = partial(option, "Run")
@@ -54,7 +54,7 @@ class AskOptions:
     data: Annotated[str, _task("DIR", DATA, "--data")] = ""
 
     def ask(self, **changes: Any) -> Ask:
-        from wavefront.task import STYLES, Ask
+        from wavefront.tasks.base import STYLES, Ask
 
         one_of("style", self.style, STYLES)
         asked: dict[str, Any] = {
@@ -133,7 +133,7 @@ class EngineOptions:
     ] = None
 
     def resources(self) -> Resources:
-        from wavefront.evaluate.cluster import Resources
+        from wavefront.evaluation.ray_cluster import Resources
 
         return Resources(
             address=self.address,
@@ -151,7 +151,7 @@ class EngineOptions:
         if self.engine == "local" and (self.workers != 1 or self.address is not None):
             raise OptionError("Workers and an address belong to Ray: give --engine ray as well.")
         if self.engine == "ray":
-            from wavefront.raystart import load_ray
+            from wavefront.storage.ray_start import load_ray
 
             self.resources()
             load_ray(self.address)
@@ -176,8 +176,8 @@ class SeveralOptions(DecodingOptions):
 
 def loader_of(model: ModelOptions, engine: EngineOptions) -> Loader:
     """How to come by the model that was asked for."""
-    from wavefront import builtin
-    from wavefront.evaluate.worker import Loader
+    from wavefront.evaluation.worker import Loader
+    from wavefront.models import builtin
 
     return Loader(
         path=builtin.DEFAULT if model.model is None else model.model,
@@ -205,7 +205,7 @@ def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, An
     from dataclasses import fields
 
     from wavefront import tasks
-    from wavefront.task import Ask
+    from wavefront.tasks.base import Ask
 
     found = dict(tasks.preset(name, task))
     asks = {field.name for field in fields(Ask)} - {"seed"}  # a seed is that of the decode
@@ -214,7 +214,7 @@ def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, An
 
 def over(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The options of a preset, less what was given in place of them, and what was given."""
-    from wavefront.options import ALIASES
+    from wavefront.engine.options import ALIASES
 
     named = {ALIASES.get(name, name): value for name, value in given.items()}
     gone = {*named}

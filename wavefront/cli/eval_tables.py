@@ -11,15 +11,15 @@ from rich.text import Text
 from wavefront.cli.output import stdout
 
 if TYPE_CHECKING:
-    from wavefront.evaluate.pairs import Pair
-    from wavefront.evaluate.run import Run
+    from wavefront.evaluation.paired import Pair
+    from wavefront.evaluation.run import Run
 
 CHANCE = 0.05  # a difference that chance makes more often than this is not called one
 
 
 def print_runs(runs: Sequence[Run]) -> None:
     """A line for each run."""
-    from wavefront.evaluate.summary import cost, shares_of
+    from wavefront.evaluation.summary import cost, shares_of
 
     columns = ("task", "strategy", "items", "right", "95 %", "strict", "flexible", "forwards",
                "tokens/forward", "tokens/s", "seconds")  # fmt: skip
@@ -39,7 +39,7 @@ def print_runs(runs: Sequence[Run]) -> None:
 
 
 def _notes(run: Run) -> list[str]:
-    from wavefront.evaluate.summary import cost, layers_of
+    from wavefront.evaluation.summary import cost, layers_of
 
     took, notes = cost(run), []
     if not run.finished:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavefront.cli.asking import (
+from wavefront.cli.decode import EOS, settled
+from wavefront.cli.eval_options import (
     AskOptions,
     EngineOptions,
     RunOptions,
@@ -23,8 +24,8 @@ from wavefront.cli.asking import (
     over,
     preset_of,
 )
-from wavefront.cli.decode import EOS, settled
-from wavefront.cli.groups import given
+from wavefront.cli.eval_tables import print_pairs, print_runs
+from wavefront.cli.option_groups import given
 from wavefront.cli.options import (
     DATA,
     LengthOptions,
@@ -34,11 +35,10 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import say, say_json, stderr
-from wavefront.cli.tables import print_pairs, print_runs
-from wavefront.watch import can_animate
+from wavefront.viewer import can_animate
 
 if TYPE_CHECKING:
-    from wavefront.evaluate import Engine, Run, Setup
+    from wavefront.evaluation import Engine, Run, Setup
 
 ANSWERS_EXAMPLES = """\
 Examples
@@ -112,7 +112,7 @@ def grade(
     Verdicts go to grades.jsonl beside the answers, strict and flexible, with the version of the
     task; the summary goes to summary.json in the shape of lm-eval's results, and is printed.
     """
-    from wavefront.evaluate import runs_in
+    from wavefront.evaluation import runs_in
 
     _finish(runs_in(folder), data=data, accept=accept, again=again, output=output)
 
@@ -147,9 +147,9 @@ def _produce(
     engine: EngineOptions,
     output: PlainOptions,
 ) -> list[Run]:
-    from wavefront.evaluate import Setup, open_run, produce
-    from wavefront.evaluate.asked import open_task
-    from wavefront.evaluate.batches import Shard
+    from wavefront.evaluation import Setup, open_run, produce
+    from wavefront.evaluation.batches import Shard
+    from wavefront.evaluation.task_spec import open_task
 
     if where.out is None:
         raise UsageError("Name a directory for the run: --out DIR.")
@@ -206,13 +206,13 @@ def _ending(setup: Setup, engine: Engine) -> Setup:
 @contextlib.contextmanager
 def _opened(options: EngineOptions, loader: Any, output: PlainOptions) -> Iterator[Engine]:
     """What answers, with its model loaded."""
-    from wavefront.evaluate import Local, Worker
+    from wavefront.evaluation import Local, Worker
 
     console = stderr()
     busy = console.is_terminal and not output.quiet
     waiting = console.status("loading the model") if busy else contextlib.nullcontext()
     if options.engine == "ray":
-        from wavefront.evaluate.cluster import Cluster
+        from wavefront.evaluation.ray_cluster import Cluster
 
         with Cluster(loader, options.resources()) as cluster:
             with waiting:
@@ -267,9 +267,9 @@ def _finish(
     again: bool = False,
 ) -> None:
     """Grade runs, and print what they come to."""
-    from wavefront.evaluate import grade as grade_run
-    from wavefront.evaluate import open_run
-    from wavefront.evaluate.pairs import against_first
+    from wavefront.evaluation import grade as grade_run
+    from wavefront.evaluation import open_run
+    from wavefront.evaluation.paired import against_first
 
     summaries = []
     for run in runs:

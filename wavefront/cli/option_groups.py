@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from wavefront.cli.completing import completed
 from wavefront.cli.options import PlainOptions
-from wavefront.errors import OptionError, WavefrontError, WavefrontWarning
+from wavefront.cli.shell_completion import completed
+from wavefront.core.errors import OptionError, WavefrontError, WavefrontWarning
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:

@@ -87,7 +87,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 
 def library_options() -> dict[str, str]:
-    """Every name of `wavefront.options.Options` and its type, as written there.
+    """Every name of `wavefront.engine.options.Options` and its type, as written there.
 
     The text is read because an import brings torch along, and no help page should wait for that.
     """
@@ -189,7 +189,8 @@ class ModelOptions:
     compile: Annotated[bool, _model("", "Slow start, fast steps.", "--compile")] = False
 
     def load(self) -> LM:
-        from wavefront import builtin, lm
+        from wavefront import lm
+        from wavefront.models import builtin
 
         return lm.load(
             builtin.DEFAULT if self.model is None else self.model,

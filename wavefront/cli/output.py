@@ -52,7 +52,7 @@ def print_examples(text: str | None) -> None:
 
 def complain(kind: str, sentence: str) -> None:
     """`error: …` or `warning: …`, on one line however long."""
-    from wavefront.watch import printable
+    from wavefront.viewer import printable
 
     style = "bold red" if kind == "error" else "bold yellow"
     # A sentence may quote a file or a model, so it is as untrusted as they are.
@@ -62,7 +62,7 @@ def complain(kind: str, sentence: str) -> None:
 
 def say(text: str) -> None:
     """An answer: as it is into a file or a pipe, without control characters on a terminal."""
-    from wavefront.watch import printable
+    from wavefront.viewer import printable
 
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
 

@@ -9,7 +9,7 @@ import typer
 
 from wavefront.cli.options import Ids, option
 from wavefront.cli.output import complain, say
-from wavefront.errors import ReportError
+from wavefront.core.errors import ReportError
 
 EXAMPLES = """\
 Examples
@@ -52,7 +52,6 @@ def report(
 
     Two decodes play side by side. The page needs nothing but a browser: it can be sent as it is.
     """
-    from wavefront.report import make
 
     for one in inputs:
         if one.exists() and output.exists() and one.samefile(output):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from wavefront.cli.options import ModelOptions, option
 from wavefront.cli.output import complain
-from wavefront.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, one_of
 
 EXAMPLES = """\
 Examples
@@ -132,8 +132,8 @@ def serve(
     Requests of any length and strategy share every forward. The API is that of
     /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
     """
-    from wavefront import serve as server
-    from wavefront.files import shipped
+    from wavefront import server
+    from wavefront.storage.hub import shipped
 
     one_of("engine", engine, ENGINES)
     asked = {

@@ -58,8 +58,8 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 def models(incomplete: str) -> Suggestions:
     """What is built in, and published checkpoints; a directory is completed by the shell."""
-    from wavefront.cli.about import PUBLISHED
-    from wavefront.files import shipped
+    from wavefront.cli.list_models import PUBLISHED
+    from wavefront.storage.hub import shipped
 
     known = [(name, "built in") for name in (*shipped(), "toy")]
     known += [

@@ -13,9 +13,8 @@ import typer
 from rich.console import Console
 
 from wavefront.cli.decode import prepare, record, run
-from wavefront.cli.events import print_csv, print_json
 from wavefront.cli.generate import read
-from wavefront.cli.groups import given
+from wavefront.cli.option_groups import given
 from wavefront.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -28,11 +27,12 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import say, say_json, stderr
-from wavefront.errors import TraceError, one_of, real, whole
-from wavefront.watch import Board, Film, animation, can_animate, plain, side_by_side, watch
+from wavefront.cli.trace_events import print_csv, print_json
+from wavefront.core.errors import TraceError, one_of, real, whole
+from wavefront.viewer import Board, Film, can_animate, plain, side_by_side, watch
 
 if TYPE_CHECKING:
-    from wavefront.trace import Trace
+    from wavefront.traces.trace import Trace
 
 EXAMPLES = """\
 Examples
@@ -102,14 +102,14 @@ def record_trace(
     """
     text, places = read(prompt, file), given(length)
     if infill:
-        from wavefront.chat import parse_holes
+        from wavefront.text.chat_template import parse_holes
 
         if places or raw:
             raise UsageError("The holes say what to fill: leave out --raw and the length.")
         places = {"max_new_tokens": sum(p for p in parse_holes(text) if isinstance(p, int))}
-    from wavefront import tracefile
+    from wavefront.traces import trace_file
 
-    target = tracefile.writable(out)
+    target = trace_file.writable(out)
     lm, options = prepare(model, decoding, output, length=places)
     kind = "full" if full else "basic"
     if infill:
@@ -249,9 +249,9 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
 
 def load_row(file: Path, row: int | None = None) -> Trace:
     """A trace from its file, or a row of it."""
-    from wavefront import tracefile
+    from wavefront.traces import trace_file
 
-    trace = tracefile.load(file)
+    trace = trace_file.load(file)
     if row is None:
         return trace
     whole("row", row, 0, trace.first.tokens.shape[0] - 1)
@@ -260,9 +260,9 @@ def load_row(file: Path, row: int | None = None) -> Trace:
 
 def save(trace: Trace, file: Path, output: PlainOptions, **about: object) -> Path:
     """Write a trace with what more there is to say of it, and say so."""
-    from wavefront import tracefile
+    from wavefront.traces import trace_file
 
-    file = tracefile.save(replace(trace, about={**about, **trace.about}), file)
+    file = trace_file.save(replace(trace, about={**about, **trace.about}), file)
     if not output.quiet:
         size = file.stat().st_size
         kind = "full trace" if trace.full else "trace"

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from wavefront.watch import Texts, printable
+from wavefront.viewer import Texts, printable
 
 if TYPE_CHECKING:
-    from wavefront.trace import Trace
+    from wavefront.traces.trace import Trace
 
 # Of two events at one step and place, the first that happens.
 KINDS = ("by hand", "commit", "take back")

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavefront.cli.decode import record, run
-from wavefront.cli.events import Change, differences
 from wavefront.cli.options import ModelOptions, OutputOptions, PlainOptions, UsageError, option
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.trace import File, Row, load_row, save
-from wavefront.errors import TraceError
-from wavefront.watch import visible
+from wavefront.cli.trace_events import Change, differences
+from wavefront.core.errors import TraceError
+from wavefront.viewer import visible
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
-    from wavefront.trace import Trace
+    from wavefront.traces.trace import Trace
 
 REPLAY_EXAMPLES = """\
 Examples
@@ -113,9 +113,9 @@ def fork(
     changes = _read_changes(put or [])
     trace = load_row(file, row)
     if out is not None:
-        from wavefront import tracefile
+        from wavefront.traces import trace_file
 
-        out = tracefile.writable(out)
+        out = trace_file.writable(out)
     lm = _load(model, trace, output)
     stream = lm.fork(trace, at, schedule=schedule, put=changes)
     seconds = run(stream, output)

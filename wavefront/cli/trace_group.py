@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from wavefront.cli.commands import COMMANDS
-from wavefront.cli.shelf import HELP, Family, help_without_command
+from wavefront.cli.lazy_group import HELP, Family, help_without_command
 from wavefront.cli.trace import EXAMPLES
 
 traces = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wavefront.cli.options import UsageError
-from wavefront.errors import nearest
+from wavefront.core.errors import nearest
 
 VERBS = {
     "run": "train, or go on with --resume; the model is written to OUT/model",

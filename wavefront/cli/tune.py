@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wavefront.cli.asking import EngineOptions, loader_of
+from wavefront.cli.eval_options import EngineOptions, loader_of
 from wavefront.cli.evaluate import Accept, stoppable
 from wavefront.cli.measure import progress_shown
 from wavefront.cli.options import DATA, ModelOptions, option
@@ -98,11 +98,11 @@ def tune(
     against forwards and all answers go into a directory. Stopped by anything, the same command
     goes on.
     """
-    from wavefront.errors import one_of
-    from wavefront.experiments import Lab, Scale
-    from wavefront.task import STYLES
-    from wavefront.tune import BASES, TRIES, Objective
-    from wavefront.tune import tune as run
+    from wavefront.core.errors import one_of
+    from wavefront.evaluation.tune import BASES, TRIES, Objective
+    from wavefront.evaluation.tune import tune as run
+    from wavefront.paper import Lab, Scale
+    from wavefront.tasks.base import STYLES
 
     one_of("style", style, STYLES)
     is_file = what.endswith((".jsonl", ".json")) or "/" in what

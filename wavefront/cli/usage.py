@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from wavefront.errors import nearest
+from wavefront.core.errors import nearest
 
 # typer brings click along under a private name in some versions; the class is the same in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.rows import Rows
-from wavefront.spec import Spec
+from wavefront.core.spec import Spec
+from wavefront.core.state import Rows
 
 
 class Stored(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.masks import positions
+from wavefront.core.masks import positions
 
 
 class Canvas(NamedTuple):

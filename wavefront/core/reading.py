@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront import noise
-from wavefront.errors import OptionError, one_of, real, whole
-from wavefront.schedule import Stats
+from wavefront.core import noise
+from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.strategy import Stats
 
 PRIORITIES = ("confidence", "probability", "margin", "entropy", "random")
 EOS_POLICIES = (

@@ -1,7 +1,7 @@
 """Spec strings: "wavefront(size=8, radius=2)" <-> the object. A repr is a spec.
 
-The file name is the registry: a name is looked up as a module on a shelf (`schedules`, `takes`),
-and a dotted name as `package.module.Class` anywhere. Strings are parsed, never evaluated.
+File names are the registry: a short name is a module of one of the packages in REGISTRIES, and a
+dotted name is a class anywhere, `package.module.Class`. Strings are parsed, never evaluated.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ import dataclasses
 import importlib
 import pkgutil
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from wavefront.errors import SpecError, WavefrontError, nearest
+from wavefront.core.errors import SpecError, WavefrontError, nearest
 
-_PACKAGE = __name__.rpartition(".")[0]
 _LONGEST = 1000
+# What a spec can name: the package whose modules are the names, and the noun for error messages.
+REGISTRIES = {
+    "strategies": ("wavefront.strategies", "strategy"),
+    "selectors": ("wavefront.strategies.selectors", "selector"),
+    "caches": ("wavefront.strategies.caches", "cache"),
+}
 
 
 class Spec:
     """Base of everything a spec string can name: a frozen dataclass whose repr is its spec."""
+
+    registry: ClassVar[str] = ""  # the key in REGISTRIES where its subclasses are found
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -30,11 +37,11 @@ class Spec:
 
     @classmethod
     def spec_name(cls) -> str:
-        """The short name for a class on one of our shelves, the dotted one elsewhere."""
-        module = cls.__module__
-        if module.startswith(f"{_PACKAGE}.") and module.count(".") == 2:
-            return module.rpartition(".")[2]
-        return f"{module}.{cls.__qualname__}"
+        """Return the short name of a registered class, the dotted name of any other."""
+        package, _, module = cls.__module__.rpartition(".")
+        if any(package == registered for registered, _ in REGISTRIES.values()):
+            return module
+        return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _render(self: Any) -> str:
@@ -48,27 +55,28 @@ def _render(self: Any) -> str:
 
 
 @cache
-def names(shelf: str) -> tuple[str, ...]:
-    """The names on a shelf, from its file names."""
-    package = importlib.import_module(f"{_PACKAGE}.{shelf}")
-    found = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
-    return tuple(sorted(found))
+def names(registry: str) -> tuple[str, ...]:
+    """Return the names in a registry, from its file names."""
+    package = importlib.import_module(REGISTRIES[registry][0])
+    modules = pkgutil.iter_modules(package.__path__)
+    return tuple(sorted(m.name for m in modules if not m.ispkg and not m.name.startswith("_")))
 
 
-def find(name: str, shelf: str, *, outside: bool = True) -> type[Any]:
-    """The class a name stands for. `outside=False` refuses dotted names (requests from afar)."""
+def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
+    """Return the class of a name. `outside=False` refuses dotted names, which import code."""
+    package, noun = REGISTRIES[registry]
     if "." in name:
         if not outside:
             raise SpecError(
-                f"{name!r} is not on the {shelf} shelf, and outside names are not taken."
+                f"{name!r} is not a built-in {noun}, and dotted names are not accepted here."
             )
         return _outside(name)
-    if name not in names(shelf):
-        listed = ", ".join(names(shelf))
+    known = names(registry)
+    if name not in known:
         raise SpecError(
-            f"There is no {shelf[:-1]} {name!r}{nearest(name, names(shelf))}; there are: {listed}."
+            f"There is no {noun} {name!r}{nearest(name, known)}; there are: {', '.join(known)}."
         )
-    module = importlib.import_module(f"{_PACKAGE}.{shelf}.{name}")
+    module = importlib.import_module(f"{package}.{name}")
     return getattr(module, "".join(word.capitalize() for word in name.split("_")))
 
 
@@ -88,25 +96,26 @@ def _outside(name: str) -> type[Any]:
     return found
 
 
-def resolve(text: str, shelf: str, *, outside: bool = True) -> Any:
-    """The object that a spec string describes."""
+def resolve(text: str, registry: str, *, outside: bool = True) -> Any:
+    """Return the object that a spec string describes."""
+    noun = REGISTRIES[registry][1]
     if len(text) > _LONGEST:
         raise SpecError(f"Cannot read a spec of {len(text)} characters; {_LONGEST} are enough.")
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise SpecError(
-            f"Cannot read {text[:80]!r} as a {shelf[:-1]}; write it like name(option=value)."
+            f"Cannot read {text[:80]!r} as a {noun}; write it like name(option=value)."
         ) from error
     if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        raise SpecError(f"{text[:80]!r} names no {shelf[:-1]}; write it like name(option=value).")
-    return _build(node, text, shelf, outside)
+        raise SpecError(f"{text[:80]!r} names no {noun}; write it like name(option=value).")
+    return _build(node, text, registry, outside)
 
 
-def _build(node: ast.expr, text: str, shelf: str, outside: bool) -> Any:
+def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
     call = node if isinstance(node, ast.Call) else None
     name = _dotted(call.func if call else node, text)
-    made = find(name, shelf, outside=outside)
+    made = find(name, registry, outside=outside)
     if not dataclasses.is_dataclass(made):
         raise SpecError(f"{name!r} is not a strategy: a strategy is a frozen dataclass.")
     fields = [field.name for field in dataclasses.fields(made)]
@@ -146,7 +155,7 @@ def _dotted(node: ast.expr, text: str) -> str:
 
 
 def _kind(default: Any) -> type[Spec] | None:
-    """The shelf's base class (such as Take) for an option that is itself a strategy."""
+    """Return the base class, such as Selector, of an option that is itself a spec."""
     lineage = type(default).__mro__
     return lineage[lineage.index(Spec) - 1] if Spec in lineage else None
 
@@ -162,8 +171,9 @@ def _value(node: ast.expr, option: str, kind: type[Spec] | None, outside: bool) 
             ) from error
     made = None
     if isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        made = _build(node, option, f"{kind.__name__.lower()}s", outside)
+        made = _build(node, option, kind.registry, outside)
     if not isinstance(made, kind):
         shown = ast.unparse(node)[:40]
-        raise SpecError(f"{option} must be a {kind.__name__.lower()} such as quota(), not {shown}.")
+        noun = REGISTRIES[kind.registry][1]
+        raise SpecError(f"{option} must be a {noun} such as quota(), not {shown}.")
     return made

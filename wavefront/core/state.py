@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas, finished
-from wavefront.errors import one_of, real
-from wavefront.fuse import replaced
-from wavefront.schedule import Clock, Decision, Schedule, State, Stats, View, every_stat
-from wavefront.stats import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
+from wavefront.core.canvas import Canvas, finished
+from wavefront.core.errors import one_of, real
+from wavefront.core.reading import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
+from wavefront.core.strategy import Clock, Decision, Schedule, State, Stats, View, every_stat
+from wavefront.kernels.compile import replaced
 
 
 @dataclass(frozen=True, kw_only=True)

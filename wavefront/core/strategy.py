@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.spec import Spec
+from wavefront.core.canvas import Canvas
+from wavefront.core.spec import Spec
 
 State = (
     Any  # a tensor, a NamedTuple of tensors, or (); same structure, shapes and dtypes throughout

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront.cache import Cache, Stored
-from wavefront.canvas import Canvas, infill
-from wavefront.errors import OptionError, PromptError, whole
-from wavefront.graph import Call, eagerly
-from wavefront.model import Model
-from wavefront.rows import Config, Rows
-from wavefront.seats import Commit, Moment, Request, Seat, Survey
-from wavefront.shared import Shown, empty, joined, put, refreshed, together, windowed
+from wavefront.core.cache_policy import Cache, Stored
+from wavefront.core.canvas import Canvas, infill
+from wavefront.core.errors import OptionError, PromptError, whole
+from wavefront.core.state import Config, Rows
+from wavefront.engine.cuda_graphs import Call, eagerly
+from wavefront.engine.groups import Shown, empty, joined, put, refreshed, together, windowed
+from wavefront.engine.requests import Commit, Moment, Request, Seat, Survey
+from wavefront.models.loader import Model
 
 NARROWEST = 16  # places read of a row; then powers of two, so that shapes are few
 

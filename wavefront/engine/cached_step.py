@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored, sureness
-from wavefront.engine import Aim, Glance, aimed, computed, finish, forward, lateness, told
-from wavefront.fuse import fused, replaced
-from wavefront.graph import Call, eagerly
-from wavefront.masks import marked
-from wavefront.model import KV, Model
-from wavefront.rows import Config, Rows, Step, reach
-from wavefront.window import Span, choose_window, inside, narrowed, needed
+from wavefront.core.cache_policy import Cache, Stored, sureness
+from wavefront.core.masks import marked
+from wavefront.core.state import Config, Rows, Step, reach
+from wavefront.engine.cuda_graphs import Call, eagerly
+from wavefront.engine.step import Aim, Glance, aimed, computed, finish, forward, lateness, told
+from wavefront.engine.window import Span, choose_window, inside, narrowed, needed
+from wavefront.kernels.compile import fused, replaced
+from wavefront.models.loader import KV, Model
 
 
 class Cached:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.engine import Advance, advance
-from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step
+from wavefront.core.state import Config, Rows, Step
+from wavefront.engine.step import Advance, advance
+from wavefront.models.loader import Model
 
 # A step as a function of its tree: the tree after it, and what it hands out.
 Pure = Callable[[Any], tuple[Any, Any]]

@@ -28,13 +28,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import spec
-from wavefront.canvas import Canvas
-from wavefront.decoding import Decoding, describe, source
-from wavefront.engine import computed
-from wavefront.errors import OptionError, TraceError, whole
-from wavefront.model import Model
-from wavefront.rerun import (
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import OptionError, TraceError, whole
+from wavefront.core.state import Step
+from wavefront.core.strategy import Schedule
+from wavefront.engine.replay import (
     Moment,
     as_whole,
     check_model,
@@ -44,10 +43,11 @@ from wavefront.rerun import (
     take_over,
     write_by_hand,
 )
-from wavefront.rows import Step
-from wavefront.schedule import Schedule
-from wavefront.stepper import stepper
-from wavefront.trace import Trace, write
+from wavefront.engine.session import Decoding, describe, source
+from wavefront.engine.step import computed
+from wavefront.engine.step_pool import stepper
+from wavefront.models.loader import Model
+from wavefront.traces.trace import Trace, write
 
 
 class Forked(Decoding):

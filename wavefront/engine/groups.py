@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored, sureness
-from wavefront.canvas import Canvas
-from wavefront.engine import Aim, finish, read_first
-from wavefront.graph import leaves, mapped
-from wavefront.masks import marked
-from wavefront.model import KV, Model
-from wavefront.rows import Config, Rows, reach, start
-from wavefront.window import choose_window
+from wavefront.core.cache_policy import Cache, Stored, sureness
+from wavefront.core.canvas import Canvas
+from wavefront.core.masks import marked
+from wavefront.core.state import Config, Rows, reach, start
+from wavefront.engine.cuda_graphs import leaves, mapped
+from wavefront.engine.step import Aim, finish, read_first
+from wavefront.engine.window import choose_window
+from wavefront.models.loader import KV, Model
 
 
 class Shown(NamedTuple):

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from wavefront.engine import computed, finish, forward, told
-from wavefront.graph import Call, eagerly
-from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step
-from wavefront.window import Span, narrowed, needed
+from wavefront.core.state import Config, Rows, Step
+from wavefront.engine.cuda_graphs import Call, eagerly
+from wavefront.engine.step import computed, finish, forward, told
+from wavefront.engine.window import Span, narrowed, needed
+from wavefront.models.loader import Model
 
 
 class Narrow:

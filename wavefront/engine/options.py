@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from wavefront import spec
-from wavefront.cache import Cache
-from wavefront.errors import OptionError, nearest, one_of, real, whole
-from wavefront.rows import Config
-from wavefront.schedule import Schedule
-from wavefront.stats import Sampling
+from wavefront.core import spec
+from wavefront.core.cache_policy import Cache
+from wavefront.core.errors import OptionError, nearest, one_of, real, whole
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config
+from wavefront.core.strategy import Schedule
 
 
 class Options(TypedDict, total=False):

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront import spec
-from wavefront.canvas import Canvas, finished
-from wavefront.decoding import recorded, source
-from wavefront.engine import Advance, advance, resume, told
-from wavefront.errors import SpecError, TraceError, WavefrontWarning
-from wavefront.model import Model
-from wavefront.options import Plan, Source, plan
-from wavefront.rows import Config, Rows, Step, choose, start
-from wavefront.schedule import Schedule, State
-from wavefront.stepper import stepper
-from wavefront.trace import Recorder, Trace, write
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas, finished
+from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
+from wavefront.core.state import Config, Rows, Step, choose, start
+from wavefront.core.strategy import Schedule, State
+from wavefront.engine.options import Plan, Source, plan
+from wavefront.engine.session import recorded, source
+from wavefront.engine.step import Advance, advance, resume, told
+from wavefront.engine.step_pool import stepper
+from wavefront.models.loader import Model
+from wavefront.traces.trace import Recorder, Trace, write
 
 DEEPEST = 64  # forks of forks
 

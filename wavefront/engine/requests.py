@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wavefront.options import Plan
+from wavefront.engine.options import Plan
 
 
 class Request(NamedTuple):

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 import wavefront
-from wavefront.canvas import Canvas, blank
-from wavefront.engine import Advance, resume
-from wavefront.errors import PromptError
-from wavefront.model import Model
-from wavefront.options import Options, Plan, Source, plan, wants_trace
-from wavefront.rows import Config, Rows, Step, start
-from wavefront.stepper import Steppers, stepper
-from wavefront.trace import Recorder, Trace
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.errors import PromptError
+from wavefront.core.state import Config, Rows, Step, start
+from wavefront.engine.options import Options, Plan, Source, plan, wants_trace
+from wavefront.engine.step import Advance, resume
+from wavefront.engine.step_pool import Steppers, stepper
+from wavefront.models.loader import Model
+from wavefront.traces.trace import Recorder, Trace
 
 ALTERNATIVES = 5  # tokens of a place that a full trace keeps
 

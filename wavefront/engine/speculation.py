@@ -15,7 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.engine import (
+from wavefront.core.errors import whole
+from wavefront.core.masks import marked
+from wavefront.core.reading import Reading
+from wavefront.core.state import Config, Rows, Step, choose, reach, settle
+from wavefront.engine.step import (
     Advance,
     alternatives,
     computed,
@@ -25,11 +29,7 @@ from wavefront.engine import (
     scored,
     told,
 )
-from wavefront.errors import whole
-from wavefront.masks import marked
-from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step, choose, reach, settle
-from wavefront.stats import Reading
+from wavefront.models.loader import Model
 
 
 def speculate(draft: int, places: int = 0) -> Advance:

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront import noise
-from wavefront.canvas import Canvas, is_any
-from wavefront.errors import NumericalError
-from wavefront.fuse import fused, replaced
-from wavefront.masks import ordered, placed
-from wavefront.model import KV, Model
-from wavefront.rows import Config, Others, Rows, Step, reach, settle, start
-from wavefront.schedule import Stats
-from wavefront.stats import LAST, Reading, priority_score, read
+from wavefront.core import noise
+from wavefront.core.canvas import Canvas, is_any
+from wavefront.core.errors import NumericalError
+from wavefront.core.masks import ordered, placed
+from wavefront.core.reading import LAST, Reading, priority_score, read
+from wavefront.core.state import Config, Others, Rows, Step, reach, settle, start
+from wavefront.core.strategy import Stats
+from wavefront.kernels.compile import fused, replaced
+from wavefront.models.loader import KV, Model
 
 
 class Flags(NamedTuple):

@@ -12,16 +12,16 @@ from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from wavefront.cached import Cached
-from wavefront.canvas import Canvas
-from wavefront.engine import Advance, advance
-from wavefront.graph import Call, Graphs, eagerly, graphed
-from wavefront.model import Model
-from wavefront.narrow import Narrow
-from wavefront.options import Plan
-from wavefront.rows import Config, Rows, Step
-from wavefront.speculate import speculate
-from wavefront.window import hides
+from wavefront.core.canvas import Canvas
+from wavefront.core.state import Config, Rows, Step
+from wavefront.engine.cached_step import Cached
+from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
+from wavefront.engine.narrow import Narrow
+from wavefront.engine.options import Plan
+from wavefront.engine.speculation import speculate
+from wavefront.engine.step import Advance, advance
+from wavefront.engine.window import hides
+from wavefront.models.loader import Model
 
 KEPT = 4  # shapes whose captured steps are kept; each holds its own keys and values
 FEWEST = 16  # steps: a shorter decode is over before a capture has paid

@@ -12,12 +12,12 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.engine import Aim, Glance, lateness
-from wavefront.fuse import fused
-from wavefront.masks import distance, ordered
-from wavefront.model import Model
-from wavefront.rows import Config, Rows, reach
+from wavefront.core.canvas import Canvas
+from wavefront.core.masks import distance, ordered
+from wavefront.core.state import Config, Rows, reach
+from wavefront.engine.step import Aim, Glance, lateness
+from wavefront.kernels.compile import fused
+from wavefront.models.loader import Model
 
 BUCKET = 64
 

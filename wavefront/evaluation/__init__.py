@@ -4,14 +4,14 @@ A run is a directory (docs/evaluate.md). `produce` writes its answers and goes o
 stopped; `grade` adds the verdicts and a summary; `difference` and `explain` compare two runs.
 """
 
-from wavefront.evaluate.answers import Setup, Tally, produce
-from wavefront.evaluate.engine import Engine, Local
-from wavefront.evaluate.grades import grade
-from wavefront.evaluate.merge import merge
-from wavefront.evaluate.pairs import difference
-from wavefront.evaluate.partings import explain
-from wavefront.evaluate.run import Run, open_run, runs_in
-from wavefront.evaluate.worker import Loader, Worker
+from wavefront.evaluation.answers import Setup, Tally, produce
+from wavefront.evaluation.divergence import explain
+from wavefront.evaluation.executor import Engine, Local
+from wavefront.evaluation.grades import grade
+from wavefront.evaluation.merge import merge
+from wavefront.evaluation.paired import difference
+from wavefront.evaluation.run import Run, open_run, runs_in
+from wavefront.evaluation.worker import Loader, Worker
 
 __all__ = [
     "Engine",

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import wavefront
-from wavefront import tracefile
-from wavefront.errors import RunError, WavefrontWarning, one_of, whole
-from wavefront.evaluate import fingerprint, lines, run
-from wavefront.evaluate.asked import samples_of
-from wavefront.evaluate.batches import RULE, WHOLE, Division, Shard, divide
-from wavefront.evaluate.engine import Engine
-from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt
-from wavefront.source import commit
-from wavefront.task import Ask, Sample
+from wavefront.core.errors import RunError, WavefrontWarning, one_of, whole
+from wavefront.evaluation import fingerprint, run
+from wavefront.evaluation.batches import RULE, WHOLE, Division, Shard, divide
+from wavefront.evaluation.executor import Engine
+from wavefront.evaluation.task_spec import samples_of
+from wavefront.evaluation.worker import About, Done, Job, Loader, Prompt
+from wavefront.storage import jsonl
+from wavefront.storage.provenance import commit
+from wavefront.tasks.base import Ask, Sample
+from wavefront.traces import trace_file
 
 # Answers there are, with the part that is done of those under way; answers there will be.
 Progress = Callable[[float, int], None]
@@ -90,12 +91,12 @@ def produce(
     about = engine.about(setup.options)
     decides = decides_of(setup, about, task, samples)
     division = division_of(setup, engine, about, samples)
-    with lines.held(home):
+    with jsonl.held(home):
         mine = _mine(division, setup.shard)
         _open(home, setup, decides, len(mine), about.environment)
         keys = {item: run.key_of(decides, samples[item]) for item in mine}
-        with lines.Lines(home / run.ANSWERS) as out, lines.Lines(home / run.TIMINGS) as timings:
-            known = {*lines.by_key(out.found, out.file)}
+        with jsonl.Lines(home / run.ANSWERS) as out, jsonl.Lines(home / run.TIMINGS) as timings:
+            known = {*jsonl.by_key(out.found, out.file)}
             if strange := known - {*keys.values()}:
                 raise RunError(
                     f"{out.file} holds {len(strange)} answers that are not of this run: choose "
@@ -132,7 +133,7 @@ def _open(
             "command": setup.command,
             "commit": commit(),
         }
-        lines.write_json(home / run.HEADER, header)
+        jsonl.write_json(home / run.HEADER, header)
     else:
         there = run.open_run(home)
         own = {"shard": list(setup.shard), "trace": setup.trace}
@@ -170,8 +171,8 @@ class _Work:
     samples: Sequence[Sample]
     keys: Mapping[int, str]
     known: set[str]
-    out: lines.Lines
-    timings: lines.Lines
+    out: jsonl.Lines
+    timings: jsonl.Lines
     progress: Progress
     made: int = 0
 
@@ -207,7 +208,7 @@ class _Work:
                 continue
             if done.trace is not None:
                 file = self.home / run.TRACES / f"{self.keys[item]}.npz"
-                tracefile.save(done.trace.row(row), file)
+                trace_file.save(done.trace.row(row), file)
             self._put(item, {**reply._asdict(), "width": batch.width, "batch": batch.number})
         self.timings.append(timing)
         self.progress(len(self.known), len(self.keys))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wavefront.errors import OptionError, whole
+from wavefront.core.errors import OptionError, whole
 
 RULE = 1  # of all this; goes up when a run would be cut otherwise
 NARROWEST = 32

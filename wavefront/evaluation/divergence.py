@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wavefront.evaluate.pairs import Changed, Pair, difference
-from wavefront.evaluate.retell import Retelling
-from wavefront.evaluate.run import Run
-from wavefront.trace import Trace
+from wavefront.evaluation.paired import Changed, Pair, difference
+from wavefront.evaluation.retell import Retelling
+from wavefront.evaluation.run import Run
+from wavefront.traces.trace import Trace
 
 OPEN = "□"
 BEFORE, AFTER = 12, 6  # places that are shown around a commit

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from wavefront.evaluate.worker import About, Done, Job, Prompt, Worker
+from wavefront.evaluation.worker import About, Done, Job, Prompt, Worker
 
 Heard = Callable[[Job, float], None]  # a job under way, and the share of its steps that is done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import json
@@ -18,20 +19,23 @@ from typing import Any
 import torch
 
 import wavefront
-from wavefront.evaluate.lines import dump, write_text
-from wavefront.files import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
 from wavefront.lm import LM
+from wavefront.storage.hub import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
+from wavefront.storage.jsonl import dump, write_text
 
 PACKAGE = Path(wavefront.__file__).parent
-# The sources that an answer depends on; what shows, grades or compares it may change under a run.
-SOURCES = (
-    "*.py",
-    "schedules/*.py",
-    "takes/*.py",
-    "caches/*.py",
-    "models/*.py",
-    "evaluate/batches.py",
-    "evaluate/worker.py",
+# The modules that decide an answer. Everything else may change while a run is unfinished.
+DECODING_SOURCES = (
+    "core/*.py",
+    "kernels/*.py",
+    "strategies/**/*.py",
+    "text/*.py",
+    "models/**/*.py",
+    "engine/*.py",
+    "lm.py",
+    "completion.py",
+    "evaluation/batches.py",
+    "evaluation/worker.py",
 )
 
 
@@ -81,11 +85,20 @@ def of_template(lm: LM) -> str | None:
 
 @cache
 def of_code() -> str:
-    """Of the sources that decode; a tree with changes is another than the commit it stands on."""
-    files = sorted({file for pattern in SOURCES for file in PACKAGE.glob(pattern)})
-    return digest(
-        [[str(file.relative_to(PACKAGE)), sha256(file.read_bytes()).hexdigest()] for file in files]
-    )
+    """Return the digest of the modules that decide an answer, without comments and docstrings."""
+    files = sorted({file for pattern in DECODING_SOURCES for file in PACKAGE.glob(pattern)})
+    return digest([[str(file.relative_to(PACKAGE)), _code_of(file)] for file in files])
+
+
+def _code_of(file: Path) -> str:
+    """Return the statements of a module; comments, docstrings and layout do not count."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def of_strategy(schedule: object) -> str | None:

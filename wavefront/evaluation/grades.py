@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import OptionError, RunError
-from wavefront.evaluate import lines, run, summary
-from wavefront.evaluate.asked import open_task
-from wavefront.evaluate.fingerprint import digest
-from wavefront.evaluate.run import Run
-from wavefront.task import Grade, Sample
+from wavefront.core.errors import OptionError, RunError
+from wavefront.evaluation import run, summary
+from wavefront.evaluation.fingerprint import digest
+from wavefront.evaluation.run import Run
+from wavefront.evaluation.task_spec import open_task
+from wavefront.storage import jsonl
+from wavefront.tasks.base import Grade, Sample
 
 VERDICTS = ("correct", "strict", "flexible")
 
@@ -30,20 +31,20 @@ def grade(
     """
     task = open_task(there.task_spec, allow_unsandboxed=allow_unsandboxed)
     samples = _samples(there, task, data)
-    with lines.held(there.folder):
+    with jsonl.held(there.folder):
         if not there.answers:
             raise RunError(f"{there.folder} has no answers to grade yet: run `wavefront answers`.")
         file = there.folder / run.GRADES
         if again:
             file.unlink(missing_ok=True)
-        with lines.Lines(file) as out:
-            known = _current(lines.by_key(out.found, file), there, str(task.version), file)
+        with jsonl.Lines(file) as out:
+            known = _current(jsonl.by_key(out.found, file), there, str(task.version), file)
             for number, (key, answer) in enumerate(sorted(there.answers.items()), 1):
                 if key not in known:
                     out.append(_line(key, answer, samples[answer["id"]], task))
                 progress(number, len(there.answers))
         made = summary.summarise(run.open_run(there.folder))
-        lines.write_json(there.folder / run.SUMMARY, made)
+        jsonl.write_json(there.folder / run.SUMMARY, made)
     return made
 
 

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from wavefront.errors import OptionError, RunError
-from wavefront.evaluate import lines, run
-from wavefront.evaluate.run import Run
+from wavefront.core.errors import OptionError, RunError
+from wavefront.evaluation import run
+from wavefront.evaluation.run import Run
+from wavefront.storage import jsonl
 
 
 def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
@@ -18,20 +19,20 @@ def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
     runs = sorted((run.open_run(part) for part in parts), key=lambda one: one.shard)
     _check(runs)
     home = Path(out)
-    with lines.held(home):
+    with jsonl.held(home):
         if not run.is_fresh(home):
             raise RunError(f"{home} is a run already: choose another --out.")
         answers = [answer for one in runs for answer in one.answers.values()]
         _write(home / run.ANSWERS, answers)
         _write(home / run.TIMINGS, [timing for one in runs for timing in one.timings])
         machines = [machine for one in runs for machine in one.environments]
-        _write(home / run.ENVIRONMENT, list({lines.dump(one): one for one in machines}.values()))
+        _write(home / run.ENVIRONMENT, list({jsonl.dump(one): one for one in machines}.values()))
         for one in runs:
             if (one.folder / run.TRACES).is_dir():
                 shutil.copytree(one.folder / run.TRACES, home / run.TRACES, dirs_exist_ok=True)
         joined = {"shard": [0, 1], "answers": len(answers)}
         # Last: until the header is there, it is no run.
-        lines.write_json(home / run.HEADER, {**runs[0].header, **joined})
+        jsonl.write_json(home / run.HEADER, {**runs[0].header, **joined})
     return run.open_run(home)
 
 
@@ -52,4 +53,4 @@ def _check(runs: Sequence[Run]) -> None:
 
 def _write(file: Path, records: Sequence[dict[str, object]]) -> None:
     """Lines in order, in one piece."""
-    lines.write_text(file, "".join(sorted(f"{lines.dump(one)}\n" for one in records)))
+    jsonl.write_text(file, "".join(sorted(f"{jsonl.dump(one)}\n" for one in records)))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from wavefront.errors import RunError
-from wavefront.evaluate import grades
-from wavefront.evaluate.run import Contrast, Run, contrasts
-from wavefront.measures.compare import Comparison, compare
+from wavefront.core.errors import RunError
+from wavefront.evaluation import grades
+from wavefront.evaluation.run import Contrast, Run, contrasts
+from wavefront.results.paired import Comparison, compare
 
 
 class Changed(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wavefront.errors import (
+from wavefront.core.errors import (
     OptionError,
     RunError,
     WavefrontError,
@@ -22,10 +22,10 @@ from wavefront.errors import (
     real,
     whole,
 )
-from wavefront.evaluate.engine import Heard, unheard
-from wavefront.evaluate.run import differences
-from wavefront.evaluate.worker import About, Done, Job, Loader, Prompt, Worker
-from wavefront.raystart import load_ray, start_ray
+from wavefront.evaluation.executor import Heard, unheard
+from wavefront.evaluation.run import differences
+from wavefront.evaluation.worker import About, Done, Job, Loader, Prompt, Worker
+from wavefront.storage.ray_start import load_ray, start_ray
 
 PATIENCE = 60.0  # seconds without any worker before it is said what is waited for
 

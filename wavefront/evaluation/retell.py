@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from wavefront import spec, tracefile
-from wavefront.errors import RunError, SpecError, WavefrontWarning
-from wavefront.evaluate import fingerprint, run
-from wavefront.evaluate.asked import samples_of
-from wavefront.evaluate.batches import Division, divide
-from wavefront.evaluate.run import Run
-from wavefront.evaluate.worker import Done, Job, Loader, Prompt, Worker
-from wavefront.trace import Trace
+from wavefront.core import spec
+from wavefront.core.errors import RunError, SpecError, WavefrontWarning
+from wavefront.evaluation import fingerprint, run
+from wavefront.evaluation.batches import Division, divide
+from wavefront.evaluation.run import Run
+from wavefront.evaluation.task_spec import samples_of
+from wavefront.evaluation.worker import Done, Job, Loader, Prompt, Worker
+from wavefront.traces import trace_file
+from wavefront.traces.trace import Trace
 
 
 class _Story(NamedTuple):
@@ -80,7 +81,7 @@ class Retelling:
     def _recorded(self, of: Run, item: str) -> _Story | None:
         key, answer = next((k, one) for k, one in of.answers.items() if one["id"] == item)
         file = of.folder / run.TRACES / f"{key}.npz"
-        return _Story(tracefile.load(file), answer["text"]) if file.is_file() else None
+        return _Story(trace_file.load(file), answer["text"]) if file.is_file() else None
 
     def _again(self, of: Run, item: str) -> _Story:
         name = str(of.folder)

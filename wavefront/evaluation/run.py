@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.errors import RunError, WavefrontError
-from wavefront.evaluate import lines
-from wavefront.evaluate.batches import Shard
-from wavefront.evaluate.fingerprint import digest
-from wavefront.task import Ask, Sample
+from wavefront.core.errors import RunError, WavefrontError
+from wavefront.evaluation.batches import Shard
+from wavefront.evaluation.fingerprint import digest
+from wavefront.storage import jsonl
+from wavefront.tasks.base import Ask, Sample
 
 HEADER, ANSWERS, GRADES = "header.json", "answers.jsonl", "grades.jsonl"
 TIMINGS, ENVIRONMENT, SUMMARY, TRACES = (
@@ -58,23 +58,23 @@ class Run:
     def answers(self) -> dict[str, dict[str, Any]]:
         """By key."""
         file = self.folder / ANSWERS
-        return lines.by_key(lines.read(file), file)
+        return jsonl.by_key(jsonl.read(file), file)
 
     @cached_property
     def grades(self) -> dict[str, dict[str, Any]]:
         """By key; empty before anything was graded."""
         file = self.folder / GRADES
-        return lines.by_key(lines.read(file), file)
+        return jsonl.by_key(jsonl.read(file), file)
 
     @property
     def timings(self) -> list[dict[str, Any]]:
         """One a batch: of a batch that was made twice, the last."""
-        told = lines.read(self.folder / TIMINGS)
+        told = jsonl.read(self.folder / TIMINGS)
         return list({one.get("batch"): one for one in told}.values())
 
     @property
     def environments(self) -> list[dict[str, Any]]:
-        return lines.read(self.folder / ENVIRONMENT)
+        return jsonl.read(self.folder / ENVIRONMENT)
 
     @property
     def expected(self) -> int:
@@ -218,7 +218,7 @@ def same_or_warned(run: Run, environment: Mapping[str, Any]) -> str:
 
 def write_environment(folder: Path, environment: Mapping[str, Any]) -> None:
     """Note a machine that works on the run, once."""
-    with lines.Lines(folder / ENVIRONMENT) as told:
+    with jsonl.Lines(folder / ENVIRONMENT) as told:
         if environment not in told.found:
             told.append(environment)
 
@@ -230,7 +230,7 @@ def is_fresh(folder: Path) -> bool:
     try:
         strangers = [one for one in folder.iterdir() if not _ours(one.name)]
     except OSError as error:
-        raise WavefrontError(f"{folder} cannot be read: {lines.reason(error)}.") from None
+        raise WavefrontError(f"{folder} cannot be read: {jsonl.reason(error)}.") from None
     if strangers:
         raise RunError(
             f"{folder} holds other things ({strangers[0].name}) and is no run: choose an empty or "
@@ -240,4 +240,4 @@ def is_fresh(folder: Path) -> bool:
 
 
 def _ours(name: str) -> bool:
-    return name == lines.LOCK or (name.startswith(f".{HEADER}.") and name.endswith(".part"))
+    return name == jsonl.LOCK or (name.startswith(f".{HEADER}.") and name.endswith(".part"))

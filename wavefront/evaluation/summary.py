@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront.evaluate.run import Run
-from wavefront.evaluate.statistics import Share, share
+from wavefront.evaluation.run import Run
+from wavefront.results.statistics import Share, share
 
 # What we call a verdict, and what lm-eval calls the metric and its filter.
 METRICS = {

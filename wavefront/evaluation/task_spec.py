@@ -6,8 +6,8 @@ import ast
 from typing import Any
 
 from wavefront import tasks
-from wavefront.errors import OptionError
-from wavefront.task import Ask, Sample
+from wavefront.core.errors import OptionError
+from wavefront.tasks.base import Ask, Sample
 
 
 def open_task(text: str, *, allow_unsandboxed: bool = False) -> Any:

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from wavefront import figures
-from wavefront.errors import OptionError, real
-from wavefront.evaluate.asked import samples_of
-from wavefront.experiments._groups import Group, as_numbers, booted, gap, points
-from wavefront.experiments._lab import Cell, Lab, Measured
-from wavefront.figures import Spot, front
-from wavefront.report.run import Interval, Table
-from wavefront.spec import resolve
-from wavefront.studies import Findings
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Spot, front
+from wavefront.core.errors import OptionError, real
+from wavefront.core.spec import resolve
+from wavefront.evaluation.task_spec import samples_of
+from wavefront.paper._groups import Group, as_numbers, booted, gap, points
+from wavefront.paper._lab import Cell, Lab, Measured
+from wavefront.paper.studies import Findings
+from wavefront.results.table import Interval, Table
 
 BASES = ("block(size=8)", "wavefront(size=8, radius=2)")
 TRIES = (

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from wavefront import builtin, lm
-from wavefront.canvas import Canvas, infill
-from wavefront.decoding import Decoding
-from wavefront.evaluate import fingerprint
-from wavefront.files import locate
-from wavefront.task import Sample
-from wavefront.text import Tokenizer, prompt_ids
-from wavefront.trace import Trace
+from wavefront import lm
+from wavefront.core.canvas import Canvas, infill
+from wavefront.engine.session import Decoding
+from wavefront.evaluation import fingerprint
+from wavefront.models import builtin
+from wavefront.storage.hub import locate
+from wavefront.tasks.base import Sample
+from wavefront.text.tokenizer import Tokenizer, prompt_ids
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from wavefront import few
+from wavefront.kernels import small_batch_ops
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -67,6 +67,6 @@ def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
     config = torch._dynamo.config
     config.recompile_limit = max(RECOMPILES, config.recompile_limit)
     for block in getattr(model, "blocks", ()):
-        block.lean = few.available(model.device)
+        block.lean = small_batch_ops.available(model.device)
         block.compile(dynamic=dynamic, **_chained())
     model.compiled = True

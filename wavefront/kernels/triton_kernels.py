@@ -1,4 +1,4 @@
-"""Kernels for a handful of rows, in Triton; `wavefront.few` says when and why.
+"""Kernels for a handful of rows, in Triton; `wavefront.kernels.small_batch_ops` says when and why.
 
 Every weight is read once, so time is what memory takes. A weight's rows are the tall side of a
 product here (the tensor cores want 64), and what has too few rows to keep every processor reading

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wavefront.errors import CheckpointError
+from wavefront.core.errors import CheckpointError
 
 # The values of a key that the backbone computes, the usual one first; None: it may be absent.
 Supported = Mapping[str, tuple[Any, ...]]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront import few
+from wavefront.kernels import small_batch_ops
 from wavefront.models.architecture import Architecture
 
 # Row, head and place of every key computed, which together make (B, Hkv, S).
@@ -54,8 +54,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, lean: bool) -> Tensor:
         """In parts that are to be added (P, B, S, D); `lean`: see `Block`."""
-        if lean and few.fits(x, self.gate_up.weight):
-            inner = few.gated(x, self.gate_up.weight)
+        if lean and small_batch_ops.fits(x, self.gate_up.weight):
+            inner = small_batch_ops.gated(x, self.gate_up.weight)
         else:
             gate, up = self.gate_up(x).chunk(2, dim=-1)
             inner = F.silu(gate) * up
@@ -69,7 +69,7 @@ class Block(nn.Module):
     are compiled one by one, so an addition at a block's end would be a kernel of its own.
     """
 
-    lean = False  # whether `wavefront.few` does what it can; see `fuse.compile_model`
+    lean = False  # whether `wavefront.kernels.small_batch_ops` does what it can; see `fuse.compile_model`
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -126,8 +126,8 @@ class Block(nn.Module):
         """
         queries = query.shape[1]
         grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        if lean and sight.tally is not None and few.attends(grouped):
-            mixed = few.attend(grouped, key, value, sight.visible, sight.tally)
+        if lean and sight.tally is not None and small_batch_ops.attends(grouped):
+            mixed = small_batch_ops.attend(grouped, key, value, sight.visible, sight.tally)
         else:
             mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=sight.visible)
         return mixed.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2)
@@ -135,9 +135,9 @@ class Block(nn.Module):
 
 def product(linear: nn.Linear, x: Tensor, lean: bool) -> Tensor:
     """What the module makes of x, in parts that are to be added (P, B, S, D)."""
-    if not lean or not few.fits(x, linear.weight):
+    if not lean or not small_batch_ops.fits(x, linear.weight):
         return linear(x)[None]
-    parts = few.product(x, linear.weight)
+    parts = small_batch_ops.product(x, linear.weight)
     return parts if linear.bias is None else (whole(parts, x.dtype) + linear.bias)[None]
 
 

@@ -15,18 +15,16 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wavefront.checkpoint import (
+from wavefront.core.errors import CheckpointError, OptionError, nearest
+from wavefront.storage.checkpoint import (
     check_entries,
     check_repeats,
     open_checkpoint,
     read_tensors,
     write_checkpoint,
 )
-from wavefront.errors import CheckpointError, OptionError, nearest
 
-SHELF = "wavefront.models"
-# Files of the shelf that are parts of families rather than families.
-PARTS = ("architecture", "block", "toy", "transformer")
+FAMILIES = "wavefront.models.families"
 # Checkpoints that have a family's shape under another name.
 ALSO = {"qwen2": "dream"}
 DTYPES = {
@@ -181,8 +179,8 @@ def save_checkpoint(
 
 def families() -> list[str]:
     """The names of the shelf's families."""
-    found = pkgutil.iter_modules(importlib.import_module(SHELF).__path__)
-    return sorted(entry.name for entry in found if entry.name not in PARTS)
+    found = pkgutil.iter_modules(importlib.import_module(FAMILIES).__path__)
+    return sorted(entry.name for entry in found)
 
 
 def family_module(model_type: str) -> Any:
@@ -195,7 +193,7 @@ def family_module(model_type: str) -> Any:
             f"config.json says model_type {model_type!r}, which no family takes; "
             f"known: {', '.join(taken)}{nearest(name, taken)}."
         )
-    return importlib.import_module(f"{SHELF}.{name}")
+    return importlib.import_module(f"{FAMILIES}.{name}")
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from wavefront.errors import OptionError, nearest
-from wavefront.model import families, family_module, resolve_device, resolve_dtype
+from wavefront.core.errors import OptionError, nearest
+from wavefront.models.loader import families, family_module, resolve_device, resolve_dtype
 from wavefront.models.transformer import Transformer
 
 # Wide enough that some proposals are near certain and others nearly tied, as in a trained model.

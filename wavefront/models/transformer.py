@@ -1,4 +1,4 @@
-"""The bidirectional transformer both families share, and what `wavefront.model.Model` asks of it.
+"""The bidirectional transformer both families share, and what `wavefront.models.loader.Model` asks of it.
 
 It computes the whole canvas, or only a window of places against stored keys and values.
 """
@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront.errors import OptionError, PromptError
-from wavefront.fuse import fused
-from wavefront.model import KV
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.kernels.compile import fused
 from wavefront.models.architecture import Architecture
-from wavefront.models.block import Block, RMSNorm, Sight, find, spots, visible_keys, whole
+from wavefront.models.layer import Block, RMSNorm, Sight, find, spots, visible_keys, whole
+from wavefront.models.loader import KV
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -43,7 +43,7 @@ class Transformer(nn.Module):
 
     family: str
     names: ClassVar[Names]
-    compiled = False  # the blocks, and what a step does around them; see wavefront.fuse
+    compiled = False  # the blocks, and what a step does around them; see wavefront.kernels.compile
 
     def __init__(self, config: Architecture) -> None:
         """Built without memory (meta device); `to_empty` and weights or `init_weights` follow."""
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D): see `wavefront.model.Model`."""
+        """(B, Q, D): see `wavefront.models.loader.Model`."""
         source = self.sources(at, attend)
         # A displaced output may lie outside the window, so its place is computed too; where nothing
         # is stored, a place that stood in the window twice would be looked at twice.

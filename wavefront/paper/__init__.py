@@ -11,9 +11,9 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from wavefront.errors import OptionError, nearest
-from wavefront.experiments._lab import Lab, Scale
-from wavefront.experiments._printed import where
+from wavefront.core.errors import OptionError, nearest
+from wavefront.paper._lab import Lab, Scale
+from wavefront.paper._printed import where
 
 __all__ = ["Lab", "Scale", "about", "find", "names"]
 

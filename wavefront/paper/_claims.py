@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from wavefront.experiments._groups import Group, gap, points
-from wavefront.report.run import Table
-from wavefront.studies._intervals import FEWEST, Found, ends, spanning, verdict
+from wavefront.paper._groups import Group, gap, points
+from wavefront.results.bootstrap import FEWEST, Found, ends, spanning, verdict
+from wavefront.results.table import Table
 
 CHANCE = 0.05
 COLUMNS = ["claim of the paper", "where", "found", "items", "p", "verdict"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wavefront import figures
-from wavefront.experiments._claims import Claim, directed
-from wavefront.experiments._groups import Groups, Key, pool
-from wavefront.experiments._lab import Cell, Lab
-from wavefront.figures import Picture, kind
-from wavefront.studies._bench import EVALUATED
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Picture, kind
+from wavefront.paper._claims import Claim, directed
+from wavefront.paper._groups import Groups, Key, pool
+from wavefront.paper._lab import Cell, Lab
+from wavefront.paper.studies._bench import EVALUATED
 
 WAVES = tuple(spec for spec in EVALUATED if kind(spec) == "wavefront")
 BLOCK = next(spec for spec in EVALUATED if kind(spec) == "block")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wavefront.evaluate.statistics import share
-from wavefront.experiments._lab import Measured, short
-from wavefront.experiments._printed import dataset
-from wavefront.measures.compare import Comparison, bootstrap, compare
-from wavefront.report.run import Interval, Table
-from wavefront.studies._bench import base_of
-from wavefront.studies._intervals import spanning
+from wavefront.paper._lab import Measured, short
+from wavefront.paper._printed import dataset
+from wavefront.paper.studies._bench import base_of
+from wavefront.results.bootstrap import spanning
+from wavefront.results.paired import Comparison, bootstrap, compare
+from wavefront.results.statistics import share
+from wavefront.results.table import Interval, Table
 
 RESULTS = ("right, %", "less base, %", "p (McNemar)", "items", "forwards", "tokens per forward",
            "seconds", "paper")  # fmt: skip

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.errors import CheckpointError, OptionError, WavefrontError, whole
-from wavefront.evaluate import (
+from wavefront.core.errors import CheckpointError, OptionError, WavefrontError, whole
+from wavefront.core.spec import resolve
+from wavefront.evaluation import (
     Loader,
     Local,
     Run,
@@ -22,12 +23,11 @@ from wavefront.evaluate import (
     produce,
     summary,
 )
-from wavefront.evaluate.asked import open_task
+from wavefront.evaluation.task_spec import open_task
 from wavefront.lm import LM
-from wavefront.source import commit
-from wavefront.spec import resolve
-from wavefront.studies import Bench
-from wavefront.task import Ask, Style
+from wavefront.paper.studies import Bench
+from wavefront.storage.provenance import commit
+from wavefront.tasks.base import Ask, Style
 
 RUNS = "runs"
 # The paper's three models, by their hub ids.

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wavefront.experiments import _claims, _printed
-from wavefront.experiments._claims import Claim
-from wavefront.experiments._lab import Lab
-from wavefront.figures import Picture
-from wavefront.report.run import Table
-from wavefront.studies import Findings
+from wavefront.analysis.figures import Picture
+from wavefront.paper import _claims, _printed
+from wavefront.paper._claims import Claim
+from wavefront.paper._lab import Lab
+from wavefront.paper.studies import Findings
+from wavefront.results.table import Table
 
 Figures = Mapping[str, tuple[Picture, str]]
 

@@ -11,8 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from wavefront.figures import kind
-from wavefront.report.run import Table
+from wavefront.analysis.figures import kind
+from wavefront.results.table import Table
 
 DATASETS = {
     "gsm": "GSM8K",
@@ -40,7 +40,7 @@ FIRST = "LLaDA-8B-Instruct"  # stands beside a model that the paper does not hav
 
 @cache
 def _paper() -> dict[str, dict[str, Any]]:
-    text = files("wavefront.experiments").joinpath("paper.toml").read_text("utf-8")
+    text = files("wavefront.paper").joinpath("paper.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 

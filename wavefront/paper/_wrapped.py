@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wavefront import studies
-from wavefront.experiments._claims import Claim
-from wavefront.experiments._lab import Lab, short
-from wavefront.experiments._page import page
-from wavefront.report.run import Interval
-from wavefront.studies import Findings
-from wavefront.studies._intervals import FEWEST, Found
+from wavefront.paper import studies
+from wavefront.paper._claims import Claim
+from wavefront.paper._lab import Lab, short
+from wavefront.paper._page import page
+from wavefront.paper.studies import Findings
+from wavefront.results.bootstrap import FEWEST, Found
+from wavefront.results.table import Interval
 
 Judge = Callable[[Findings, str], list[Claim]]  # of the findings on a model
 

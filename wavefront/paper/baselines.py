@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._grid import BLOCK, BOTH, WAVES, against, bars, grid
-from wavefront.experiments._groups import Key, accuracy_table, as_numbers, grouped
-from wavefront.experiments._lab import LLADA, Lab, Measured, Scale, short
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, dataset, strategy
-from wavefront.studies import Findings
-from wavefront.tasks.bbh import SUBSETS
+from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, bars, grid
+from wavefront.paper._groups import Key, accuracy_table, as_numbers, grouped
+from wavefront.paper._lab import LLADA, Lab, Measured, Scale, short
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, dataset, strategy
+from wavefront.paper.studies import Findings
+from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k, math, humaneval, bbh, a sandbox"
 SMALL = Scale(items=16, length=48)

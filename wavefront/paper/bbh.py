@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from wavefront import figures
-from wavefront.experiments._claims import Claim, directed
-from wavefront.experiments._grid import BLOCK, BOTH, WAVES, against, grid, number
-from wavefront.experiments._groups import (
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Gap, Picture, kind
+from wavefront.paper._claims import Claim, directed
+from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, grid, number
+from wavefront.paper._groups import (
     Groups,
     Key,
     accuracy_table,
@@ -15,12 +16,11 @@ from wavefront.experiments._groups import (
     grouped,
     points,
 )
-from wavefront.experiments._lab import LLADA, LLADA15, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, model, subset
-from wavefront.figures import Gap, Picture, kind
-from wavefront.studies import Findings
-from wavefront.tasks.bbh import SUBSETS
+from wavefront.paper._lab import LLADA, LLADA15, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, model, subset
+from wavefront.paper.studies import Findings
+from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, LLaDA-1.5, all 27 subsets of bbh"
 SMALL = Scale(

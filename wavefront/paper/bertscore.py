@@ -6,25 +6,26 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wavefront import figures
-from wavefront.evaluate import fingerprint, lines
-from wavefront.evaluate.asked import samples_of
-from wavefront.evaluate.batches import width_of
-from wavefront.evaluate.worker import Job, Prompt, Reply
-from wavefront.experiments._claims import Claim, measured
-from wavefront.experiments._grid import BLOCK, WAVES
-from wavefront.experiments._groups import as_numbers, booted
-from wavefront.experiments._lab import LLADA, RUNS, Cell, Lab, Scale, short
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, strategy
-from wavefront.figures import Bar
-from wavefront.harness.bertscore import Scores, score
-from wavefront.harness.encoder import Encoder
-from wavefront.report.run import Interval, Table
-from wavefront.studies import Findings
-from wavefront.studies._bench import EVALUATED
-from wavefront.studies._intervals import ends
-from wavefront.task import Ask, Sample
+from wavefront.analysis import figures
+from wavefront.analysis.bertscore import Scores, score
+from wavefront.analysis.encoder import Encoder
+from wavefront.analysis.figures import Bar
+from wavefront.evaluation import fingerprint
+from wavefront.evaluation.batches import width_of
+from wavefront.evaluation.task_spec import samples_of
+from wavefront.evaluation.worker import Job, Prompt, Reply
+from wavefront.paper._claims import Claim, measured
+from wavefront.paper._grid import BLOCK, WAVES
+from wavefront.paper._groups import as_numbers, booted
+from wavefront.paper._lab import LLADA, RUNS, Cell, Lab, Scale, short
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, strategy
+from wavefront.paper.studies import Findings
+from wavefront.paper.studies._bench import EVALUATED
+from wavefront.results.bootstrap import ends
+from wavefront.results.table import Interval, Table
+from wavefront.storage import jsonl
+from wavefront.tasks.base import Ask, Sample
 
 NEEDS = "the extra minilm, or --encoder; --paper: LLaDA-8B-Instruct, wikitext, roberta-large"
 SMALL = Scale(items=8, seeds=(0, 1, 2))
@@ -125,8 +126,8 @@ def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
     for sample in samples:
         length = len(lm.tokenizer.encode(sample.answer or sample.target))
         lots.setdefault(-(-max(1, length) // ROOM) * ROOM, []).append(sample)
-    with lines.held(folder), lines.Lines(folder / "texts.jsonl") as out:
-        known = lines.by_key(out.found, out.file)
+    with jsonl.held(folder), jsonl.Lines(folder / "texts.jsonl") as out:
+        known = jsonl.by_key(out.found, out.file)
         made: dict[str, str] = {}
         for length, lot in sorted(lots.items()):
             for start in range(0, len(lot), lab.scale.rows):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._claims import Claim
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._wrapped import rows_of, told, wrapped
-from wavefront.figures import kind
-from wavefront.studies import Findings
+from wavefront.analysis.figures import kind
+from wavefront.paper._claims import Claim
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._wrapped import rows_of, told, wrapped
+from wavefront.paper.studies import Findings
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k, math, humaneval"
 SMALL = Scale(items=6, length=48)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._claims import Claim
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._wrapped import wrapped
-from wavefront.measures import order
-from wavefront.studies import Findings
-from wavefront.studies._intervals import FEWEST
+from wavefront.analysis.measures import order
+from wavefront.paper._claims import Claim
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._wrapped import wrapped
+from wavefront.paper.studies import Findings
+from wavefront.results.bootstrap import FEWEST
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, humaneval"
 SMALL = Scale(tasks=("code",), items=1)

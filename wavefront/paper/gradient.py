@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._claims import Claim, measured
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._wrapped import rows_of, told, wrapped
-from wavefront.studies import Findings
+from wavefront.paper._claims import Claim, measured
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._wrapped import rows_of, told, wrapped
+from wavefront.paper.studies import Findings
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=6, length=32)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront import figures
-from wavefront.experiments._claims import Claim, directed, measured, within
-from wavefront.experiments._grid import BLOCK, BOTH, WAVES, grid
-from wavefront.experiments._groups import Group, accuracy_table, as_numbers, booted, grouped, pool
-from wavefront.experiments._lab import LLADA, Lab, Measured, Scale, short
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, dataset, strategy
-from wavefront.figures import Picture, Spot
-from wavefront.report.run import Interval, Table
-from wavefront.studies import Findings
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Picture, Spot
+from wavefront.paper._claims import Claim, directed, measured, within
+from wavefront.paper._grid import BLOCK, BOTH, WAVES, grid
+from wavefront.paper._groups import Group, accuracy_table, as_numbers, booted, grouped, pool
+from wavefront.paper._lab import LLADA, Lab, Measured, Scale, short
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, dataset, strategy
+from wavefront.paper.studies import Findings
+from wavefront.results.table import Interval, Table
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=12, rows=1, length=48)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._claims import directed
-from wavefront.experiments._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.experiments._groups import (
+from wavefront.paper._claims import directed
+from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
+from wavefront.paper._groups import (
     Key,
     accuracy_table,
     as_numbers,
@@ -13,11 +13,11 @@ from wavefront.experiments._groups import (
     grouped,
     pool,
 )
-from wavefront.experiments._lab import DREAM, LLADA, LLADA15, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, model, strategy
-from wavefront.studies import Findings
-from wavefront.tasks.bbh import SUBSETS
+from wavefront.paper._lab import DREAM, LLADA, LLADA15, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, model, strategy
+from wavefront.paper.studies import Findings
+from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: three checkpoints, gsm8k, math, humaneval, mbpp, bbh, a sandbox"
 SMALL = Scale(tasks=("gsm", "boolean_expressions", "web_of_lies"), items=8)

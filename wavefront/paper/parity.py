@@ -5,20 +5,21 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from wavefront import figures, tracefile
-from wavefront.evaluate.run import TRACES
-from wavefront.experiments._claims import Claim, exact, within
-from wavefront.experiments._grid import BLOCK, WAVES, grid
-from wavefront.experiments._groups import as_numbers, booted, by_dataset, grouped
-from wavefront.experiments._lab import LLADA, LLADA15, Lab, Measured, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, model, strategy
-from wavefront.figures import Bar
-from wavefront.measures import cost
-from wavefront.report.run import Interval, Table
-from wavefront.studies import Findings
-from wavefront.studies._bench import EVALUATED
-from wavefront.tasks.bbh import SUBSETS
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Bar
+from wavefront.analysis.measures import cost
+from wavefront.evaluation.run import TRACES
+from wavefront.paper._claims import Claim, exact, within
+from wavefront.paper._grid import BLOCK, WAVES, grid
+from wavefront.paper._groups import as_numbers, booted, by_dataset, grouped
+from wavefront.paper._lab import LLADA, LLADA15, Lab, Measured, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, model, strategy
+from wavefront.paper.studies import Findings
+from wavefront.paper.studies._bench import EVALUATED
+from wavefront.results.table import Interval, Table
+from wavefront.tasks.benchmarks.bbh import SUBSETS
+from wavefront.traces import trace_file
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, LLaDA-1.5, gsm8k, math, humaneval, bbh, a sandbox"
 SMALL = Scale(items=6, rows=1, length=32, seeds=(0, 1, 2))
@@ -91,7 +92,7 @@ def _cost(lab: Lab, cells: tuple[Measured, ...]) -> dict[str, Any]:
     for one in cells:
         for file in sorted((one.run.folder / TRACES).glob("*.npz")):
             found.append(
-                cost.measure(tracefile.load(file), lab.lm(one.cell.model).model, size=SIZE)
+                cost.measure(trace_file.load(file), lab.lm(one.cell.model).model, size=SIZE)
             )
     mean = statistics.fmean
     return {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.experiments._groups import Key, accuracy_table, as_numbers, by_case, grouped
-from wavefront.experiments._lab import DREAM, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, strategy
-from wavefront.studies import Findings
-from wavefront.studies._bench import EVALUATED
-from wavefront.tasks.bbh import SUBSETS
+from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
+from wavefront.paper._groups import Key, accuracy_table, as_numbers, by_case, grouped
+from wavefront.paper._lab import DREAM, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, strategy
+from wavefront.paper.studies import Findings
+from wavefront.paper.studies._bench import EVALUATED
+from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: Dream-7B, gsm8k, math, humaneval, bbh, a sandbox"
 SMALL = Scale(items=16, length=48)

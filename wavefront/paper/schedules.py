@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wavefront.experiments._claims import Claim, exact
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._wrapped import wrapped
-from wavefront.figures import kind
-from wavefront.spec import resolve
-from wavefront.studies import Findings
-from wavefront.trace import Trace
+from wavefront.analysis.figures import kind
+from wavefront.core.spec import resolve
+from wavefront.paper._claims import Claim, exact
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._wrapped import wrapped
+from wavefront.paper.studies import Findings
+from wavefront.traces.trace import Trace
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=1)

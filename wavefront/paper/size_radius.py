@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wavefront.experiments._claims import alike, directed
-from wavefront.experiments._grid import BOTH, bars, grid
-from wavefront.experiments._groups import (
+from wavefront.paper._claims import alike, directed
+from wavefront.paper._grid import BOTH, bars, grid
+from wavefront.paper._groups import (
     Groups,
     Key,
     accuracy_table,
@@ -13,10 +13,10 @@ from wavefront.experiments._groups import (
     grouped,
     pool,
 )
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell
-from wavefront.studies import Findings
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell
+from wavefront.paper.studies import Findings
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, math, gsm8k, humaneval, a sandbox"
 SMALL = Scale(items=16, length=48)

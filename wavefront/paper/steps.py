@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from wavefront import figures
-from wavefront.experiments._claims import Claim, measured
-from wavefront.experiments._grid import BLOCK, BOTH, WAVES, against, grid
-from wavefront.experiments._groups import (
+from wavefront.analysis import figures
+from wavefront.analysis.figures import Picture, Point
+from wavefront.paper._claims import Claim, measured
+from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, grid
+from wavefront.paper._groups import (
     Group,
     Key,
     accuracy_table,
@@ -15,12 +16,11 @@ from wavefront.experiments._groups import (
     grouped,
     pool,
 )
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, strategy
-from wavefront.figures import Picture, Point
-from wavefront.studies import Findings
-from wavefront.studies._bench import EVALUATED
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, strategy
+from wavefront.paper.studies import Findings
+from wavefront.paper.studies._bench import EVALUATED
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=16, length=48)

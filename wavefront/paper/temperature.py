@@ -5,21 +5,14 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from wavefront.experiments._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.experiments._groups import (
-    Group,
-    Key,
-    accuracy_table,
-    as_numbers,
-    by_case,
-    grouped,
-)
-from wavefront.experiments._lab import LLADA, Lab, Scale
-from wavefront.experiments._page import page
-from wavefront.experiments._printed import cell, strategy
-from wavefront.report.run import Table
-from wavefront.studies import Findings
-from wavefront.studies._bench import EVALUATED
+from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
+from wavefront.paper._groups import Group, Key, accuracy_table, as_numbers, by_case, grouped
+from wavefront.paper._lab import LLADA, Lab, Scale
+from wavefront.paper._page import page
+from wavefront.paper._printed import cell, strategy
+from wavefront.paper.studies import Findings
+from wavefront.paper.studies._bench import EVALUATED
+from wavefront.results.table import Table
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=8, length=48, seeds=(0, 1, 2))

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavefront.report.words import Reader
-from wavefront.trace import Trace
+from wavefront.player.token_text import Reader
+from wavefront.traces.trace import Trace
 
 BELIEFS = 3 << 19  # bytes for the beliefs of a decode, at most: 1.5 MiB
 

@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wavefront import builtin
-from wavefront.errors import WavefrontError
-from wavefront.files import locate
-from wavefront.text import UNKNOWN, Tokenizer
-from wavefront.watch import visible
+from wavefront.core.errors import WavefrontError
+from wavefront.models import builtin
+from wavefront.storage.hub import locate
+from wavefront.text.tokenizer import UNKNOWN, Tokenizer
+from wavefront.viewer import visible
 
 LONGEST = 48  # characters of a token that are shown
 ROLES = ("system", "user", "assistant")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from wavefront.report.run import Interval
+from wavefront.results.table import Interval
 
 DRAWS, LEVEL = 10_000, 0.95
 FEWEST = 6  # items: of five that all point one way, a coin would make as many in 1 of 16 tries

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wavefront.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, real, whole
 
 _AT_ONCE = 1 << 22  # picks of a chunk of draws: 32 MiB
 

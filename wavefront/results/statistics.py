@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
 
 NORMAL = 1.959963984540054  # half the width of 95 % of a normal distribution
 

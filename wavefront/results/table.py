@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wavefront.errors import ReportError, nearest
+from wavefront.core.errors import ReportError, nearest
 
 FILE, FORMAT, VERSION = "run.json", "wavefront-run", 1
 LARGEST = 16 << 20  # bytes of run.json, and of each figure

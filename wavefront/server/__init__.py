@@ -11,14 +11,14 @@ Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
 
 from importlib.util import find_spec
 
-from wavefront.errors import MissingExtraError
+from wavefront.core.errors import MissingExtraError
 
 if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client")):
     raise MissingExtraError(
         "The server needs FastAPI, uvicorn and prometheus-client: pip install 'wavefront[serve]'."
     )
 
-from wavefront.serve.server import run
-from wavefront.serve.settings import Limits, Scale, Settings, Source
+from wavefront.server.server import run
+from wavefront.server.settings import Limits, Scale, Settings, Source
 
 __all__ = ["Limits", "Scale", "Settings", "Source", "run"]

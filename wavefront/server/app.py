@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
 import wavefront
-from wavefront.serve.bodies import Begin, Branch, Chat, Complete
-from wavefront.serve.guard import Guard
-from wavefront.serve.pages import Pages
-from wavefront.serve.reading import schema
-from wavefront.serve.replies import Refusal, Reply
-from wavefront.serve.service import Service
-from wavefront.serve.settings import Settings
+from wavefront.server.middleware import Guard
+from wavefront.server.openai_format import Refusal, Reply
+from wavefront.server.request_models import Begin, Branch, Chat, Complete
+from wavefront.server.request_parser import schema
+from wavefront.server.service import Service
+from wavefront.server.settings import Settings
+from wavefront.server.static_files import Pages
 
 ERROR = {
     "type": "object",

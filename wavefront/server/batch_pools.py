@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wavefront.cache import Cache
-from wavefront.graph import Call, eagerly
-from wavefront.model import Model
-from wavefront.seats import Request, Seat
-from wavefront.slots import Slots
+from wavefront.core.cache_policy import Cache
+from wavefront.engine.batcher import Slots
+from wavefront.engine.cuda_graphs import Call, eagerly
+from wavefront.engine.requests import Request, Seat
+from wavefront.models.loader import Model
 
 GRAIN = 32  # places
 

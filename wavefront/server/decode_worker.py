@@ -12,12 +12,18 @@ from typing import Any
 import torch
 
 import wavefront
-from wavefront import spec
-from wavefront.errors import PromptError, SpecError, WavefrontError
-from wavefront.graph import Call, Graphs, eagerly
+from wavefront.core import spec
+from wavefront.core.errors import PromptError, SpecError, WavefrontError
+from wavefront.engine.batcher import Slots
+from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
+from wavefront.engine.requests import Moment, Seat
 from wavefront.lm import LM, load
-from wavefront.seats import Moment, Seat
-from wavefront.serve.jobs import (
+from wavefront.server.batch_pools import Lanes
+from wavefront.server.fair_queue import Queue
+from wavefront.server.request_builder import prepare
+from wavefront.server.settings import Limits, Settings
+from wavefront.server.step_events import Teller
+from wavefront.server.worker_messages import (
     About,
     Beat,
     Check,
@@ -30,12 +36,6 @@ from wavefront.serve.jobs import (
     Stop,
     Taken,
 )
-from wavefront.serve.lanes import Lanes
-from wavefront.serve.preparing import prepare
-from wavefront.serve.settings import Limits, Settings
-from wavefront.serve.telling import Teller
-from wavefront.serve.turns import Queue
-from wavefront.slots import Slots
 
 IDLE = 0.5  # seconds between two signs of life when there is nothing to do
 WARM = 16  # places of the answer that a decoder begins with

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Generic, Protocol, TypeVar
 
-from wavefront.serve.jobs import Job
+from wavefront.server.worker_messages import Job
 
 
 class Waiting(Protocol):

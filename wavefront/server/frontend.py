@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 
-from wavefront.serve.jobs import About, Ended, Job, Refused
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.settings import Settings
-from wavefront.serve.tickets import Shelf, Ticket
+from wavefront.server.metrics import Metrics
+from wavefront.server.request_state import Shelf, Ticket
+from wavefront.server.settings import Settings
+from wavefront.server.worker_messages import About, Ended, Job, Refused
 
 WATCH = 0.2  # seconds between two looks at what is behind the desk
 

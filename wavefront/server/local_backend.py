@@ -10,18 +10,18 @@ import threading
 import time
 from typing import Any
 
-from wavefront.serve.desk import WATCH, Desk
-from wavefront.serve.jobs import About, Beat, Drop, Ended, Failed, Refused, Stop
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.settings import Settings
-from wavefront.serve.tickets import Ticket
+from wavefront.server.frontend import WATCH, Desk
+from wavefront.server.metrics import Metrics
+from wavefront.server.request_state import Ticket
+from wavefront.server.settings import Settings
+from wavefront.server.worker_messages import About, Beat, Drop, Ended, Failed, Refused, Stop
 
 PATIENCE = (0.0, 1.0, 5.0, 15.0)  # seconds before a start that follows a failure
 
 
 def decode(settings: Settings, pipe: Any) -> None:
     """What the decode process runs; the server itself never loads torch."""
-    from wavefront.serve.decoder import run
+    from wavefront.server.decode_worker import run
 
     run(settings, pipe)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from wavefront.serve.jobs import Beat, Ended
-from wavefront.serve.tickets import Ticket
+from wavefront.server.request_state import Ticket
+from wavefront.server.worker_messages import Beat, Ended
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 

@@ -11,8 +11,8 @@ import re
 import uuid
 from typing import Any
 
-from wavefront.serve.replies import Refusal
-from wavefront.serve.settings import Settings
+from wavefront.server.openai_format import Refusal
+from wavefront.server.settings import Settings
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 PROBES = frozenset(("/health", "/ready"))

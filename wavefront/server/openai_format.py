@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from wavefront.serve.jobs import Ended, Refused
-from wavefront.serve.tickets import Ticket, error_body
+from wavefront.server.request_state import Ticket, error_body
+from wavefront.server.worker_messages import Ended, Refused
 
 
 class Reply(JSONResponse):

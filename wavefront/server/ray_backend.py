@@ -18,16 +18,16 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from wavefront.errors import WavefrontWarning
-from wavefront.raystart import is_own, load_ray
-from wavefront.serve.desk import WATCH, Desk
-from wavefront.serve.jobs import About, Ended, Refused
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.onray import aside, begin, load_serve, remote, still
-from wavefront.serve.replica import Keeper, Replica, Said
-from wavefront.serve.settings import Settings
-from wavefront.serve.tickets import Ticket
-from wavefront.serve.turns import Queue
+from wavefront.core.errors import WavefrontWarning
+from wavefront.server.fair_queue import Queue
+from wavefront.server.frontend import WATCH, Desk
+from wavefront.server.metrics import Metrics
+from wavefront.server.ray_replica import Keeper, Replica, Said
+from wavefront.server.ray_serve import aside, begin, load_serve, remote, still
+from wavefront.server.request_state import Ticket
+from wavefront.server.settings import Settings
+from wavefront.server.worker_messages import About, Ended, Refused
+from wavefront.storage.ray_start import is_own, load_ray
 
 LOOK = 1.0  # seconds between two questions to Ray Serve
 PATIENCE = 60.0  # seconds until it is said what is waited for

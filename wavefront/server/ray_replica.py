@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
-from wavefront.serve.engine import Engine
-from wavefront.serve.jobs import About, Beat, Check, Ended, Job, Refused, Told
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.settings import Settings
-from wavefront.serve.tickets import Ticket
+from wavefront.server.local_backend import Engine
+from wavefront.server.metrics import Metrics
+from wavefront.server.request_state import Ticket
+from wavefront.server.settings import Settings
+from wavefront.server.worker_messages import About, Beat, Check, Ended, Job, Refused, Told
 
 PACE = 0.05  # seconds between two messages of a request: each costs the front near a millisecond
 MOST = 1000  # beats that are kept until somebody takes them along

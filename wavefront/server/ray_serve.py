@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import MissingExtraError, WavefrontWarning
-from wavefront.files import shipped
-from wavefront.raystart import is_own, load_ray, start_ray
-from wavefront.serve.settings import Scale, Settings
+from wavefront.core.errors import MissingExtraError, WavefrontWarning
+from wavefront.server.settings import Scale, Settings
+from wavefront.storage.hub import shipped
+from wavefront.storage.ray_start import is_own, load_ray, start_ray
 
 ASIDE = "wavefront-aside"  # threads
 

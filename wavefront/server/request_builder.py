@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wavefront import spec
-from wavefront.decoding import check_ids
-from wavefront.errors import OptionError, PromptError
+from wavefront.core import spec
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.engine.options import DEFAULT_LENGTH
+from wavefront.engine.requests import Request
+from wavefront.engine.session import check_ids
 from wavefront.lm import LM
-from wavefront.options import DEFAULT_LENGTH
-from wavefront.seats import Request
-from wavefront.serve.jobs import Board, Fork, Job
-from wavefront.serve.settings import Limits
-from wavefront.text import prompt_ids
+from wavefront.server.settings import Limits
+from wavefront.server.worker_messages import Board, Fork, Job
+from wavefront.text.tokenizer import prompt_ids
 
 # What the page keeps of every step is as large as the canvas; this bounds both together.
 MOST_MEASURED = 1 << 18

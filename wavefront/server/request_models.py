@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from wavefront.errors import nearest
+from wavefront.core.errors import nearest
 
 # What OpenAI's API has and a diffusion model does not, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from wavefront.serve.replies import Refusal
+from wavefront.server.openai_format import Refusal
 
 Kind = TypeVar("Kind", bound=BaseModel)
 

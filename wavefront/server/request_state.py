@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from wavefront.serve.jobs import Board, Ended, Job, Refused, Seated, Taken, Told
+from wavefront.server.worker_messages import Board, Ended, Job, Refused, Seated, Taken, Told
 
 
 class Ticket:

@@ -11,10 +11,10 @@ from typing import Any
 
 import uvicorn
 
-from wavefront.errors import OptionError, WavefrontError
-from wavefront.serve.app import make
-from wavefront.serve.service import Service
-from wavefront.serve.settings import Settings
+from wavefront.core.errors import OptionError, WavefrontError
+from wavefront.server.app import make
+from wavefront.server.service import Service
+from wavefront.server.settings import Settings
 
 
 class Server(uvicorn.Server):
@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
     with contextlib.ExitStack() as around:
         listener = around.enter_context(_listen(settings))
         if settings.scale is not None:
-            from wavefront.serve.onray import cluster  # needs Ray
+            from wavefront.server.ray_serve import cluster  # needs Ray
 
             around.enter_context(cluster(settings.scale))
         _serve(settings, listener)

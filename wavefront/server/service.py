@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import wavefront
-from wavefront.serve.bodies import Answering, Begin, Branch, Chat, Complete, Decoding
-from wavefront.serve.desk import Desk
-from wavefront.serve.engine import Engine
-from wavefront.serve.jobs import Ended, Fork, Job, Refused
-from wavefront.serve.metrics import Metrics
-from wavefront.serve.reading import check, read
-from wavefront.serve.replies import Refusal, Reply, Shape
-from wavefront.serve.settings import Settings
-from wavefront.serve.streams import EventStream, deltas, left, pictures
-from wavefront.serve.tickets import Ticket
+from wavefront.server.frontend import Desk
+from wavefront.server.local_backend import Engine
+from wavefront.server.metrics import Metrics
+from wavefront.server.openai_format import Refusal, Reply, Shape
+from wavefront.server.request_models import Answering, Begin, Branch, Chat, Complete, Decoding
+from wavefront.server.request_parser import check, read
+from wavefront.server.request_state import Ticket
+from wavefront.server.settings import Settings
+from wavefront.server.sse import EventStream, deltas, left, pictures
+from wavefront.server.worker_messages import Ended, Fork, Job, Refused
 
 GONE = ("The client went away.", "client_gone")
 ENDINGS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
@@ -247,7 +247,7 @@ class Service:
 def _engine(settings: Settings, metrics: Metrics) -> Desk:
     if settings.scale is None:
         return Engine(settings, metrics)
-    from wavefront.serve.fleet import Fleet  # needs Ray
+    from wavefront.server.ray_backend import Fleet  # needs Ray
 
     return Fleet(settings, metrics)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from wavefront.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, real, whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

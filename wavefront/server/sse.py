@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from wavefront.serve.jobs import Ended, Refused
-from wavefront.serve.replies import Shape
-from wavefront.serve.tickets import Ticket, error_body
+from wavefront.server.openai_format import Shape
+from wavefront.server.request_state import Ticket, error_body
+from wavefront.server.worker_messages import Ended, Refused
 
 DONE = b"data: [DONE]\n\n"
 QUIET = b": keep-alive\n\n"

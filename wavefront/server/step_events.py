@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
+from wavefront.analysis.measures.mhco import extent
 from wavefront.completion import Completion
+from wavefront.core.masks import distance
+from wavefront.engine.requests import Moment, Seat
 from wavefront.lm import LM
-from wavefront.masks import distance
-from wavefront.measures.mhco import extent
-from wavefront.schedules.block import Block
-from wavefront.seats import Moment, Seat
-from wavefront.serve.jobs import Ended, Job, Told
-from wavefront.serve.preparing import Prepared
-from wavefront.text import stable_text
+from wavefront.server.request_builder import Prepared
+from wavefront.server.worker_messages import Ended, Job, Told
+from wavefront.strategies.block import Block
+from wavefront.text.tokenizer import stable_text
 
 MHCO_RADIUS = 2  # the same for every strategy, as the measure wants it
 
@@ -139,7 +139,7 @@ class Teller:
 
 
 class Mhco:
-    """The measure of `wavefront.measures.mhco`, step by step, in both readings."""
+    """The measure of `wavefront.analysis.measures.mhco`, step by step, in both readings."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.masked = list(prepared.request.holes)

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from wavefront.errors import CheckpointError
-from wavefront.files import CONFIG, GENERATION, INDEX, WEIGHTS, locate, read_json, weight_map
+from wavefront.core.errors import CheckpointError
+from wavefront.storage.hub import CONFIG, GENERATION, INDEX, WEIGHTS, locate, read_json, weight_map
 
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from wavefront.errors import CheckpointError, MissingExtraError, OptionError, nearest
+from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, nearest
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -24,7 +24,7 @@ TEXT_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-SHIPPED = Path(__file__).parent / "checkpoints"
+SHIPPED = Path(__file__).parents[1] / "models" / "builtin"
 
 
 def shipped() -> dict[str, Path]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import RunError
+from wavefront.core.errors import RunError
 
 LOCK = "lock"
 

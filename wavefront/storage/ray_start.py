@@ -7,7 +7,7 @@ import secrets
 import sys
 from typing import Any
 
-from wavefront.errors import MissingExtraError, RunError
+from wavefront.core.errors import MissingExtraError, RunError
 
 
 def load_ray(address: str | None) -> Any:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas, is_any
-from wavefront.errors import OptionError, real, whole
-from wavefront.masks import FAR, first, top
-from wavefront.schedule import Clock, Decision, Schedule, Take, View
-from wavefront.takes.threshold import Threshold
+from wavefront.core.canvas import Canvas, is_any
+from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.masks import FAR, first, top
+from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.strategies.selectors.threshold import Threshold
 
 
 @dataclass(frozen=True)

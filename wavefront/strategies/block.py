@@ -8,11 +8,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.errors import OptionError, whole
-from wavefront.masks import FAR
-from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
-from wavefront.takes.quota import Quota
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import OptionError, whole
+from wavefront.core.masks import FAR
+from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.strategies.selectors.quota import Quota
 
 Count = TypeVar("Count", int, Tensor)
 

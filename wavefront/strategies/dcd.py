@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.errors import whole
-from wavefront.masks import FAR, first
-from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
-from wavefront.takes.threshold import Threshold
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import whole
+from wavefront.core.masks import FAR, first
+from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.strategies.selectors.threshold import Threshold
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.masks import first
-from wavefront.schedule import Clock, Decision, Schedule, State, Take, View
-from wavefront.takes.quota import Quota
+from wavefront.core.canvas import Canvas
+from wavefront.core.masks import first
+from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)

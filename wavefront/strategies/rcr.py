@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.errors import one_of
-from wavefront.masks import top
-from wavefront.schedule import Decision, View
-from wavefront.schedules.block import Block
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import one_of
+from wavefront.core.masks import top
+from wavefront.core.strategy import Decision, View
+from wavefront.strategies.block import Block
 
 
 @dataclass(frozen=True)

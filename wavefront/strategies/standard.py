@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wavefront.schedule import Decision, Schedule, State, Take, View
-from wavefront.takes.quota import Quota
+from wavefront.core.strategy import Decision, Schedule, State, Take, View
+from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)

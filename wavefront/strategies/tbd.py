@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.errors import OptionError, one_of, real, whole
-from wavefront.masks import FAR, top
-from wavefront.quota import Count
-from wavefront.schedule import Clock, Decision, Schedule, Take, View
-from wavefront.takes.quota import Quota
+from wavefront.core.budget import Count
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.masks import FAR, top
+from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.strategies.selectors.quota import Quota
 
 
 class Text(NamedTuple):

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront.canvas import Canvas
-from wavefront.errors import OptionError, real, whole
-from wavefront.masks import FAR, density, distance, first, positions, top
-from wavefront.schedule import Clock, Decision, Schedule, Take, View
-from wavefront.schedules.wavefront import Wavefront
-from wavefront.takes._adaptive import Adaptive, turn
-from wavefront.takes.quota import Quota
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.masks import FAR, density, distance, first, positions, top
+from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.strategies.selectors._adaptive import Adaptive, turn
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.wavefront import Wavefront
 
 
 class Water(NamedTuple):

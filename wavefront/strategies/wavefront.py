@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.errors import WavefrontWarning, one_of, whole
-from wavefront.masks import first, near, top
-from wavefront.schedule import Clock, Decision, Schedule, Take, View
-from wavefront.takes.quota import Quota
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import WavefrontWarning, one_of, whole
+from wavefront.core.masks import first, near, top
+from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)

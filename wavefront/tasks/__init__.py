@@ -16,12 +16,14 @@ from itertools import accumulate, count
 from random import Random
 from typing import Any
 
-from wavefront.errors import OptionError, nearest
-from wavefront.task import Generated, Sample, Split, Style
-from wavefront.tasks._benchmark import Benchmark
-from wavefront.tasks._data import real_bbh
-from wavefront.tasks._jsonl import Jsonl
-from wavefront.tasks._presets import preset, presets
+from wavefront.core.errors import OptionError, nearest
+from wavefront.tasks import benchmarks as benchmarks_package
+from wavefront.tasks import procedural as procedural_package
+from wavefront.tasks.base import Generated, Sample, Split, Style
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.benchmarks._data import real_bbh
+from wavefront.tasks.benchmarks._presets import preset, presets
+from wavefront.tasks.jsonl_file import Jsonl
 
 __all__ = [
     "DEFAULT_MIXTURE",
@@ -62,9 +64,15 @@ DEFAULT_MIXTURE: Mapping[str, float] = {
 }
 
 
-def _files() -> list[str]:
-    found = [module.name for module in pkgutil.iter_modules(__path__)]
-    return sorted(name for name in found if not name.startswith("_"))
+@cache
+def _files() -> Mapping[str, str]:
+    """The name of every task's file, and the module that it is."""
+    found: dict[str, str] = {}
+    for package in (benchmarks_package, procedural_package):
+        for module in pkgutil.iter_modules(package.__path__):
+            if not module.name.startswith("_"):
+                found[module.name] = f"{package.__name__}.{module.name}"
+    return dict(sorted(found.items()))
 
 
 @cache
@@ -73,7 +81,7 @@ def _variants() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for file in _files():
         if issubclass(_kind(file), Benchmark):
-            module = import_module(f"{__name__}.{file}")
+            module = import_module(_files()[file])
             for name, options in getattr(module, "VARIANTS", {file: {}}).items():
                 found[name] = file, options
     return found
@@ -127,7 +135,7 @@ def _made(kind: type, options: Mapping[str, Any]) -> Any:
 
 
 def _kind(name: str) -> type:
-    module = import_module(f"{__name__}.{name}")
+    module = import_module(_files()[name])
     return getattr(module, "".join(part.capitalize() for part in name.split("_")))
 
 

@@ -16,10 +16,10 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
-from wavefront.errors import OptionError
-from wavefront.grading import Grade
-from wavefront.grading.final import grade_final
-from wavefront.spec import Spec
+from wavefront.core.errors import OptionError
+from wavefront.core.spec import Spec
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.grading.final_answer import grade_final
 
 Split = Literal["train", "held-out", "held-out-template"]
 Style = Literal["bare", "paper"]
@@ -31,7 +31,7 @@ HELD_OUT_SHARE = 16  # one skeleton in sixteen never enters training
 GENERATED = 100  # items of a generated task, when no number is given
 DRAWS = 50  # for every item wanted, so that a small task ends with a sentence
 DRAFTS = 20_000  # for one item, so that a task without held-out skeletons does too
-SHELF = Path(__file__).parent / "tasks"
+PROCEDURAL = Path(__file__).parent / "procedural"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -229,7 +229,7 @@ def essence(question: str) -> str:
 
 @cache
 def _real_digests() -> frozenset[bytes]:
-    packed = (SHELF / "real.bin").read_bytes()
+    packed = (PROCEDURAL / "real.bin").read_bytes()
     return frozenset(packed[start : start + 8] for start in range(0, len(packed), 8))
 
 
@@ -243,5 +243,5 @@ def paper_prompt(name: str, question: str) -> str:
 
 @cache
 def _paper_templates() -> dict[str, str]:
-    groups = tomllib.loads((SHELF / "templates.toml").read_text("utf-8"))["template"]
+    groups = tomllib.loads((PROCEDURAL / "templates.toml").read_text("utf-8"))["template"]
     return {name: group["text"].strip() for group in groups for name in group["tasks"]}

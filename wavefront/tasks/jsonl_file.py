@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from wavefront.errors import OptionError, one_of
-from wavefront.grading import Grade
-from wavefront.grading.final import ANYWHERE, MARK, grade_final
-from wavefront.task import Ask, Sample, Style, digest
-from wavefront.tasks._benchmark import Benchmark
+from wavefront.core.errors import OptionError, one_of
+from wavefront.tasks.base import Ask, Sample, Style, digest
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.grading.final_answer import ANYWHERE, MARK, grade_final
 
 KINDS = (*ANYWHERE, "text")
 

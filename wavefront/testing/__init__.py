@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wavefront.model import Model
-from wavefront.schedule import Schedule
+from wavefront.core.strategy import Schedule
+from wavefront.models.loader import Model
 from wavefront.testing import laws, model_laws
-from wavefront.testing.form import has_the_form
+from wavefront.testing.interface import has_the_form
 from wavefront.testing.laws import LawBroken
 
 __all__ = ["LAWS", "LawBroken", "check"]

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.rows import Config, start
-from wavefront.schedule import Decision, Schedule, Take, View
+from wavefront.core.state import Config, start
+from wavefront.core.strategy import Decision, Schedule, Take, View
 from wavefront.testing.laws import require
-from wavefront.testing.simulate import board, budgets, fill
+from wavefront.testing.simulation import board, budgets, fill
 
 
 def has_the_form(schedule: Any) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import spec
-from wavefront.canvas import Canvas
-from wavefront.masks import FAR
-from wavefront.rows import Config, reach, settle, start
-from wavefront.schedule import Decision, Schedule, Stats, View
-from wavefront.testing.simulate import (
+from wavefront.core import spec
+from wavefront.core.canvas import Canvas
+from wavefront.core.masks import FAR
+from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.strategy import Decision, Schedule, Stats, View
+from wavefront.testing.simulation import (
     MASK,
     PAD,
     PLACES,

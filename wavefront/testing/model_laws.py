@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from wavefront.canvas import Canvas, blank
-from wavefront.engine import advance, decode
-from wavefront.model import Model, families
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.reading import Sampling
+from wavefront.core.state import Config, Step
+from wavefront.core.strategy import Schedule
+from wavefront.engine.step import advance, decode
+from wavefront.models.loader import Model, families
 from wavefront.models.toy import toy
-from wavefront.rows import Config, Step
-from wavefront.schedule import Schedule
-from wavefront.stats import Sampling
 from wavefront.testing.laws import require
-from wavefront.testing.simulate import PLACES, budgets
-from wavefront.text import visible
-from wavefront.trace import Recorder
+from wavefront.testing.simulation import PLACES, budgets
+from wavefront.text.tokenizer import visible
+from wavefront.traces.trace import Recorder
 
 GREEDY = Sampling()
 Models = Sequence[Model]  # those to hold a strategy on; without any, a toy of every family

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas, blank, infill
-from wavefront.rows import Config, Rows, settle, start
-from wavefront.schedule import Decision, Schedule, Stats, View
+from wavefront.core.canvas import Canvas, blank, infill
+from wavefront.core.state import Config, Rows, settle, start
+from wavefront.core.strategy import Decision, Schedule, Stats, View
 
 MASK, PAD = 1, 0
 PLACES = 12

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from wavefront.errors import CheckpointError, PromptError, nearest
+from wavefront.core.errors import CheckpointError, PromptError, nearest
 
 ROLES = ("system", "user", "assistant")
 KEYS = ("role", "content")

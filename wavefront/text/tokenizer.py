@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from wavefront import chat
-from wavefront.errors import CheckpointError, PromptError
-from wavefront.files import read_json
+from wavefront.core.errors import CheckpointError, PromptError
+from wavefront.storage.hub import read_json
+from wavefront.text import chat_template
 
 Json = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ class Tokenizer:
     ) -> None:
         """`settings` is `tokenizer_config.json`, `config` is `config.json`; `backend` is kept."""
         self.template: str | None = template
-        self.special_tokens: dict[str, str] = chat.named_tokens(settings)
+        self.special_tokens: dict[str, str] = chat_template.named_tokens(settings)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
         self.bos_id: int | None = backend.token_to_id(self.special_tokens.get("bos_token", ""))
@@ -70,7 +70,7 @@ class Tokenizer:
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
 
         added = backend.get_added_tokens_decoder()
-        names = {*self.special_tokens.values(), *chat.extra_tokens(settings)}
+        names = {*self.special_tokens.values(), *chat_template.extra_tokens(settings)}
         names |= {added[id].content for id in _ids(config.get("mask_token_id")) if id in added}
         self.special_ids: frozenset[int] = frozenset(
             id for id, token in added.items() if token.special or token.content in names
@@ -105,7 +105,7 @@ class Tokenizer:
                     f"The files in {directory} disagree about the id of {token.content!r}: "
                     "get the checkpoint again."
                 )
-        template = chat.find_template(
+        template = chat_template.find_template(
             directory, settings, knows=lambda token: backend.token_to_id(token) is not None
         )
         config = read_json(directory / "config.json", required=False)
@@ -133,7 +133,7 @@ class Tokenizer:
             raise PromptError(f"The text spells the control token {token!r}: remove it.")
         return [self.bos_id, *ids] if bos and self.bos_id is not None else ids
 
-    def encode_rendered(self, text: str, contents: Sequence[chat.Span] = ()) -> list[int]:
+    def encode_rendered(self, text: str, contents: Sequence[chat_template.Span] = ()) -> list[int]:
         """Ids of a template's output: control tokens count, but none that touches a content."""
         ids: list[int] = []
         start = position = 0
@@ -189,7 +189,7 @@ def stable_text(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 def prompt_ids(
     tokenizer: Tokenizer,
-    prompt: str | Sequence[chat.Message],
+    prompt: str | Sequence[chat_template.Message],
     *,
     raw: bool = False,
     parse_control: bool = False,
@@ -208,10 +208,10 @@ def prompt_ids(
         prompt = [{"role": "user", "content": prompt}]
     if raw or parse_control:
         raise PromptError("raw and parse_control go past the template: give a string and raw=True.")
-    messages = chat.check_messages(prompt)
+    messages = chat_template.check_messages(prompt)
     if tokenizer.template is None:
         raise PromptError("This checkpoint has no chat template: give one string, not messages.")
-    rendered = chat.render(
+    rendered = chat_template.render(
         messages, template=tokenizer.template, special_tokens=tokenizer.special_tokens
     )
     found = tokenizer.controls(rendered.text)
@@ -224,10 +224,10 @@ def prompt_ids(
 
 
 def infill_ids(tokenizer: Tokenizer, text: str, *, mask_id: int) -> Infill:
-    """Ids of a raw text with holes (`chat.parse_holes`), `mask_id` at every place to fill."""
+    """Ids of a raw text with holes (`chat_template.parse_holes`), `mask_id` at every place to fill."""
     ids = list(tokenizer.opening)
     holes = [False] * len(ids)
-    for segment in chat.parse_holes(text):
+    for segment in chat_template.parse_holes(text):
         places = tokenizer.encode(segment) if isinstance(segment, str) else [mask_id] * segment
         ids += places
         holes += [isinstance(segment, int)] * len(places)

@@ -3,7 +3,7 @@
 A consumer of `decode`. Recording keeps the step's own tensors where they are and moves them to the
 host once, at the end, so it costs the decode nothing but memory. A *full* trace comes of a decode
 with `Config.survey`, which reads every masked place at every step; measures need one.
-`wavefront.tracefile` writes traces to disk.
+`wavefront.traces.trace_file` writes traces to disk.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas
-from wavefront.rows import Config, Others, Step
+from wavefront.core.canvas import Canvas
+from wavefront.core.state import Config, Others, Step
 
 
 @dataclass(frozen=True)

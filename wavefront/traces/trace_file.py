@@ -23,10 +23,10 @@ from numpy.lib.format import read_array_header_1_0, read_magic
 from torch import Tensor
 
 import wavefront
-from wavefront.canvas import Canvas
-from wavefront.errors import TraceError
-from wavefront.rows import Others
-from wavefront.trace import Trace
+from wavefront.core.canvas import Canvas
+from wavefront.core.errors import TraceError
+from wavefront.core.state import Others
+from wavefront.traces.trace import Trace
 
 FORMAT, VERSION = "wavefront-trace", 1
 LARGEST = 1 << 27  # places over all steps: a file that claims more is damaged or means harm

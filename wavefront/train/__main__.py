@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import OptionError, WavefrontError
+from wavefront.core.errors import OptionError, WavefrontError
 from wavefront.train import TrainConfig, run
 from wavefront.train.config import DataConfig
 
@@ -151,9 +151,9 @@ def _export(given: argparse.Namespace) -> None:
 
 
 def _loss(given: argparse.Namespace) -> None:
-    from wavefront.model import load_model, resolve_device
+    from wavefront.models.loader import load_model, resolve_device
     from wavefront.models.transformer import Transformer
-    from wavefront.train.evaluate import held_out_loss, held_out_rows
+    from wavefront.train.validation import held_out_loss, held_out_rows
 
     device = resolve_device(given.device)
     model = load_model(given.model, device=device)

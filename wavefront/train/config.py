@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import OptionError, one_of, real, whole
+from wavefront.core.errors import OptionError, one_of, real, whole
 from wavefront.tasks import DEFAULT_MIXTURE
-from wavefront.train.layout import MIN_CANVAS
+from wavefront.train.row_layout import MIN_CANVAS
 
 # 304 rather than 320, so that answers near MAX_CANVAS find room behind prompts of 48 tokens on.
 BUCKETS = (96, 128, 192, 256, 304, 448)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wavefront.errors import OptionError
-from wavefront.tasks.english import paragraphs_of, typed
+from wavefront.core.errors import OptionError
+from wavefront.tasks.procedural.english import paragraphs_of, typed
 from wavefront.train.config import DataConfig
-from wavefront.train.layout import Encoder
+from wavefront.train.row_layout import Encoder
 
 ENGLISH = Path("english")
 

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wavefront import noise
+from wavefront.core import noise
 
-# Streams of `wavefront.noise` beside those of decoding.
+# Streams of `wavefront.core.noise` beside those of decoding.
 PLACES, LEVEL, SHUFFLE, FRONT = 17, 18, 19, 20
 ROWS = 1 << 20  # more rows than any batch has, so that rows of two seeds never share a hash
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavefront.errors import OptionError
-from wavefront.task import Split
+from wavefront.core.errors import OptionError
 from wavefront.tasks import DEFAULT_MIXTURE, load, stream
+from wavefront.tasks.base import Split
 from wavefront.train.config import DataConfig
-from wavefront.train.layout import Encoder, Pair, choose_bucket, write_row
+from wavefront.train.row_layout import Encoder, Pair, choose_bucket, write_row
 
 SPAN = 1 << 20  # examples reserved for a group in the task stream; a group uses far fewer
 DRAW = 256  # examples encoded at once

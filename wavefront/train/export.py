@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from wavefront.errors import CheckpointError, OptionError
-from wavefront.model import load_model, save_checkpoint
-from wavefront.models.llada import Config, Net
+from wavefront.core.errors import CheckpointError, OptionError
+from wavefront.models.families.llada import Config, Net
+from wavefront.models.loader import load_model, save_checkpoint
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import EXPORTS, TrainConfig
-from wavefront.train.layout import Encoder
+from wavefront.train.row_layout import Encoder
 from wavefront.train.state import STATE, read_state
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

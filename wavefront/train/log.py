@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.train.learner import Outcome, Rows
+from wavefront.train.train_step import Outcome, Rows
 
 QUIET_SECONDS = 5.0  # between two lines where the output is no terminal
 

@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from wavefront.errors import NumericalError, OptionError
-from wavefront.model import resolve_device
+from wavefront.core.errors import NumericalError, OptionError
+from wavefront.models.loader import resolve_device
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
 from wavefront.train.corpus import with_corpus
 from wavefront.train.data import Source
-from wavefront.train.evaluate import held_out_loss, held_out_rows
 from wavefront.train.export import build_model, write_model
-from wavefront.train.feed import Feed
-from wavefront.train.learner import Learner, upload
 from wavefront.train.log import Log, Tally
+from wavefront.train.lr_schedule import StepClock, WallClock, rate
 from wavefront.train.optimizer import Average, build, set_rate
-from wavefront.train.schedule import StepClock, WallClock, rate
+from wavefront.train.prefetch import Feed
 from wavefront.train.state import STATE, restore_state, save_state
+from wavefront.train.train_step import Learner, upload
+from wavefront.train.validation import held_out_loss, held_out_rows
 
 
 def train(config: TrainConfig) -> dict[str, Any]:

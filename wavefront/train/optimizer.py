@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from wavefront.errors import OptionError
+from wavefront.core.errors import OptionError
 from wavefront.train.config import TrainConfig
 
 # The matrices inside the blocks. Embedding and head are tables of rows, for which an orthogonal

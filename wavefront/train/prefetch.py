@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 
-from wavefront.errors import WavefrontError
+from wavefront.core.errors import WavefrontError
 from wavefront.train.config import DataConfig
 from wavefront.train.data import Batch, Source
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from wavefront.errors import CheckpointError
+from wavefront.core.errors import CheckpointError
 
 MIN_CANVAS, MAX_CANVAS = 32, 256
 SPECIAL = {

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wavefront.errors import CheckpointError, OptionError
+from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.train.config import TrainConfig
 from wavefront.train.optimizer import Average
 

@@ -14,11 +14,11 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from wavefront.chat import LLADA_TEMPLATE
-from wavefront.errors import OptionError, whole
+from wavefront.core.errors import OptionError, whole
 from wavefront.tasks import DEFAULT_MIXTURE, stream
+from wavefront.text.chat_template import LLADA_TEMPLATE
 from wavefront.train import corpus
-from wavefront.train.layout import SPECIAL
+from wavefront.train.row_layout import SPECIAL
 
 SIZE = 2048
 # A word, one digit, or a run of signs, each with the space before it; line breaks; other blanks,

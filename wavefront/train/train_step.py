@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavefront.corrupt import bound, corrupt, draws, fronts, levels, normalised, surprise
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
+from wavefront.train.corruption import bound, corrupt, draws, fronts, levels, normalised, surprise
 from wavefront.train.data import Batch
 
 

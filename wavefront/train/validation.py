@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.corrupt import corrupt, draws, surprise
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import DataConfig
+from wavefront.train.corruption import corrupt, draws, surprise
 from wavefront.train.data import Source
-from wavefront.train.learner import Rows, upload
+from wavefront.train.train_step import Rows, upload
 
 LEVELS = (0.15, 0.4, 0.7, 1.0)
 GROUP = 4  # batches

@@ -6,14 +6,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from wavefront.watch.picture import CONTROL, END, FRONT, MASKED, UNKNOWN, Cell, Frame, level
+from wavefront.viewer.terminal_layout import (
+    CONTROL,
+    END,
+    FRONT,
+    MASKED,
+    UNKNOWN,
+    Cell,
+    Frame,
+    level,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from wavefront.core.state import Step
     from wavefront.lm import Stream
-    from wavefront.rows import Step
-    from wavefront.watch.film import Film
+    from wavefront.viewer.trace_stream import Film
 
 GLOW = 0.4  # seconds for which a commit stays coloured
 

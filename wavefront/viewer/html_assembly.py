@@ -10,10 +10,11 @@ from string import Template
 from typing import Any
 
 import wavefront
-from wavefront.report import parts
-from wavefront.report.run import Run
+from wavefront.results.table import Run
+from wavefront.viewer import html_parts
 
-FILES = Path(__file__).parent / "page"
+ASSETS = Path(__file__).parents[1] / "player" / "assets"
+TEMPLATE = Path(__file__).parent / "report.html"
 # Of a trace's header: what its tokens read as, and all that was said of what it is a fork of.
 LONG = ("texts", "special_ids", "of")
 SCRIPTS = ("dom.js", "reel.js", "board.js", "map.js", "history.js", "player.js", "theme.js")
@@ -35,22 +36,22 @@ def assemble(
     links = [("player", "Player")] if reels else []
     links += [(name, one.title) for name, one in sections]
     links += [("configuration", "Configuration")] if traces else []
-    return Template(_file("page.html")).substitute(
-        policy=parts.escape(policy(style, script)),
-        title=parts.escape(title),
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        policy=html_parts.escape(policy(style, script)),
+        title=html_parts.escape(title),
         style=style,
         script=script,
         links=_links(links),
-        lead=parts.escape(lead(reels, traces)),
-        notes="".join(f'<p class="warning">{parts.escape(one)}</p>' for one in notes),
-        player=Template(_file("player.html")).substitute(answers=parts.answers(reels, texts))
+        lead=html_parts.escape(lead(reels, traces)),
+        notes="".join(f'<p class="warning">{html_parts.escape(one)}</p>' for one in notes),
+        player=Template(_file("player.html")).substitute(answers=html_parts.answers(reels, texts))
         if reels
         else "",
-        overview=parts.overview(reels) if reels else "",
-        runs="".join(parts.section(one, name) for name, one in sections),
+        overview=html_parts.overview(reels) if reels else "",
+        runs="".join(html_parts.section(one, name) for name, one in sections),
         configuration=_configuration(traces),
-        data=parts.embed({"texts": texts, "reels": reels}),
-        version=parts.escape(wavefront.__version__),
+        data=html_parts.embed({"texts": texts, "reels": reels}),
+        version=html_parts.escape(wavefront.__version__),
     )
 
 
@@ -79,7 +80,7 @@ def lead(reels: Sequence[dict[str, Any]], traces: Sequence[tuple[str, Mapping[st
 
 
 def _file(name: str) -> str:
-    return (FILES / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
@@ -89,7 +90,7 @@ def _hash(text: str) -> str:
 def _links(links: Sequence[tuple[str, str]]) -> str:
     if len(links) < 3:  # the page is short enough to be seen
         return ""
-    items = "".join(f'<a href="#{name}">{parts.escape(words)}</a>' for name, words in links)
+    items = "".join(f'<a href="#{name}">{html_parts.escape(words)}</a>' for name, words in links)
     return f'<nav aria-label="Contents">{items}</nav>'
 
 
@@ -97,7 +98,7 @@ def _configuration(traces: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     if not traces:
         return ""
     shown = [(title, _short(about)) for title, about in traces]
-    made = parts.configuration(shown, "As recorded in the traces")
+    made = html_parts.configuration(shown, "As recorded in the traces")
     return f'<section id="configuration"><h2>Configuration</h2>{made}</section>'
 
 

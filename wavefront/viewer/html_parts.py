@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wavefront.report.reel import numbers
-from wavefront.report.run import Cell, Interval, Item, Run, Table, dark_twin, image
-from wavefront.watch import printable
+from wavefront.player.player_data import numbers
+from wavefront.results.table import Cell, Interval, Item, Run, Table, dark_twin, image
+from wavefront.viewer import printable
 
 # Half-width of the drawing of an interval, in its own units, and its height.
 SPAN, TALL = 100, 14

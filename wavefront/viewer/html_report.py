@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.errors import ReportError
-from wavefront.report import run as runs
-from wavefront.report.assembly import assemble
-from wavefront.report.reel import reel, schedule
-from wavefront.report.run import Item, Run
-from wavefront.report.words import Words
-from wavefront.trace import Trace
-from wavefront.tracefile import load
+from wavefront.core.errors import ReportError
+from wavefront.player.player_data import reel, schedule
+from wavefront.player.token_text import Words
+from wavefront.results import table as runs
+from wavefront.results.table import Item, Run
+from wavefront.traces.trace import Trace
+from wavefront.traces.trace_file import load
+from wavefront.viewer.html_assembly import assemble
 
 ROWS = 8  # of a trace that are shown when nobody says which
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from wavefront.watch.board import GLOW, Board
-from wavefront.watch.picture import Frame, draw, headline, plain
+from wavefront.viewer.cells import GLOW, Board
+from wavefront.viewer.terminal_layout import Frame, draw, headline, plain
 
 if TYPE_CHECKING:
+    from wavefront.core.state import Step
     from wavefront.lm import Stream
-    from wavefront.rows import Step
-    from wavefront.watch.film import Film
+    from wavefront.viewer.trace_stream import Film
 
 PAUSE = 1 / 15  # seconds between two drawings, at least
 SNAPSHOTS = 4  # printed on the way, where nothing can be drawn over

@@ -10,13 +10,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from wavefront.watch.board import GLOW, Board
-from wavefront.watch.picture import FIXED_LINES, Frame, legend, one_line, panel, plain
-from wavefront.watch.screen import PAUSE, can_animate
+from wavefront.viewer.cells import GLOW, Board
+from wavefront.viewer.screen import PAUSE, can_animate
+from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_line, panel, plain
 
 if TYPE_CHECKING:
     from wavefront.lm import Stream
-    from wavefront.watch.film import Film
+    from wavefront.viewer.trace_stream import Film
 
 NARROWEST = 34  # columns of a picture: below that the counts lose what they count
 GAP = 2

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from wavefront.watch.film import Film, titles
-from wavefront.watch.picture import END, level, visible
+from wavefront.viewer.terminal_layout import END, level, visible
+from wavefront.viewer.trace_stream import Film, titles
 
 if TYPE_CHECKING:
-    from wavefront.rows import Step
-    from wavefront.trace import Trace
+    from wavefront.core.state import Step
+    from wavefront.traces.trace import Trace
 
 COLUMNS = 62  # of text
 WIDE, HIGH, LEFT = 8.4, 22, 14  # a column, a line, the margin

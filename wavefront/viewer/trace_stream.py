@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from wavefront.watch.picture import UNKNOWN, visible
+from wavefront.viewer.terminal_layout import UNKNOWN, visible
 
 if TYPE_CHECKING:
-    from wavefront.rows import Step
-    from wavefront.trace import Trace
+    from wavefront.core.state import Step
+    from wavefront.traces.trace import Trace
 
 
 class Film:
@@ -34,8 +34,8 @@ class Film:
         self.lm: Any = SimpleNamespace(tokenizer=Texts(trace.about))
 
     def __iter__(self) -> Iterator[Step]:
-        from wavefront.rows import Step
-        from wavefront.schedule import Clock, Decision, Stats, View
+        from wavefront.core.state import Step
+        from wavefront.core.strategy import Clock, Decision, Stats, View
 
         trace, decoding = self._trace, self.decoding
         slot = trace.first.slot

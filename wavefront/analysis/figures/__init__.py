@@ -10,25 +10,25 @@ styles. Equal input makes equal files. Needs matplotlib: `pip install 'wavefront
 
 from importlib.util import find_spec
 
-from wavefront.errors import MissingExtraError
+from wavefront.core.errors import MissingExtraError
 
 if find_spec("matplotlib") is None:
     raise MissingExtraError("Figures need matplotlib: pip install 'wavefront[figures]'.")
 
-from wavefront.figures.accuracy import Point, accuracy
-from wavefront.figures.bars import Bar, bars
-from wavefront.figures.bench import Scaled, Trade, scaling, throughput, trade
-from wavefront.figures.calibration import reliability
-from wavefront.figures.case import case, moments
-from wavefront.figures.dynamics import dynamics, frontier, heatmap, regret
-from wavefront.figures.gaps import Gap, gaps
-from wavefront.figures.gradient import gradient
-from wavefront.figures.marks import Line, by_item
-from wavefront.figures.mhco import mhco
-from wavefront.figures.picture import Picture, save
-from wavefront.figures.schedules import schedules
-from wavefront.figures.style import DARK, LIGHT, STYLES, Style, kind
-from wavefront.figures.tradeoff import Spot, front, tradeoff
+from wavefront.analysis.figures.accuracy import Point, accuracy
+from wavefront.analysis.figures.bars import Bar, bars
+from wavefront.analysis.figures.bench import Scaled, Trade, scaling, throughput, trade
+from wavefront.analysis.figures.calibration import reliability
+from wavefront.analysis.figures.case import case, moments
+from wavefront.analysis.figures.differences import Gap, gaps
+from wavefront.analysis.figures.dynamics import dynamics, frontier, heatmap, regret
+from wavefront.analysis.figures.figure import Picture, save
+from wavefront.analysis.figures.gradient import gradient
+from wavefront.analysis.figures.mhco import mhco
+from wavefront.analysis.figures.parts import Line, by_item
+from wavefront.analysis.figures.strategies import schedules
+from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
+from wavefront.analysis.figures.tradeoff import Spot, front, tradeoff
 
 __all__ = [
     "DARK",

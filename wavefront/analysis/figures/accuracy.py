@@ -8,9 +8,9 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.figures.marks import Line, beside, curve, key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS, Style, looks
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import Line, beside, curve, key, labelled
+from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
 
 
 class Point(NamedTuple):
@@ -46,6 +46,5 @@ def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> Figure:
         panel.grid(axis="y")
     panels[0].set(xlabel="steps asked for, T", ylabel="right answers (%)")
     panels[1].set_xlabel("forwards made (mean over items)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    key(figure, dict(zip(labels, handles, strict=True)))
+    key(figure, labelled(panels[0]))
     return figure

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from wavefront.trace import Trace
+from wavefront.traces.trace import Trace
 
 
 class Board(NamedTuple):

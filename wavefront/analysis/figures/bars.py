@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from wavefront.figures.marks import key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
 
 
 class Bar(NamedTuple):

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from wavefront.figures.marks import Line, curve, key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS, Look, Style
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import Line, curve, key
+from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style
 
 TITLES = {"length": "one row", "batch": "rows together"}
 AXES = {"length": "places of the canvas", "batch": "rows of the batch"}

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from wavefront.figures.marks import key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS, Look, Style, looks
-from wavefront.measures.calibration import Reliability
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.analysis.measures.calibration import Reliability
 
 
 @picture

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 
-from wavefront.figures.boards import Board, board, end_of
-from wavefront.figures.marks import key
-from wavefront.figures.picture import picture
-from wavefront.figures.schedules import tint
-from wavefront.figures.style import TWO_COLUMNS, Look, Style, looks
-from wavefront.trace import Trace
+from wavefront.analysis.figures.answer_arrays import Board, board, end_of
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.strategies import tint
+from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.traces.trace import Trace
 
 MOMENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the steps
 SIZE = 7.2  # points, of the letters

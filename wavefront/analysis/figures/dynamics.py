@@ -11,11 +11,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from wavefront.figures.marks import by_item, count_axis, curve, framed, key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
-from wavefront.measures.dynamics import Frontier, Heat
-from wavefront.measures.regret import Regret
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import by_item, count_axis, curve, framed, key
+from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+from wavefront.analysis.measures.dynamics import Frontier, Heat
+from wavefront.analysis.measures.regret import Regret
 
 HEAT = {
     "score": "score (log probability)",

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec
 import matplotlib
 from matplotlib.figure import Figure
 
-from wavefront.figures.style import LIGHT, STYLES, Style
+from wavefront.analysis.figures.style import LIGHT, STYLES, Style
 
 Given = ParamSpec("Given")
 

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.figures.marks import Line, beside, curve, key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS, Style, looks
-from wavefront.measures.gradient import Containment
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import Line, beside, curve, key, labelled
+from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
+from wavefront.analysis.measures.gradient import Containment
 
 SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
 
@@ -34,8 +34,7 @@ def gradient(
     left, right = figure.subplots(1, 2)
     _draw_entropy(left, style, entropy)
     _draw_containment(right, style, containment)
-    handles, labels = left.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
+    entries = labelled(left)
     entries["as many places drawn at random"] = Line2D([], [], color=style.ink, linewidth=1.2)
     key(figure, entries)
     return figure

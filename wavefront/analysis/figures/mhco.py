@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from wavefront.figures.bars import Bar, draw_bars, key_of
-from wavefront.figures.picture import picture
-from wavefront.figures.style import ONE_COLUMN, TWO_COLUMNS, Style
+from wavefront.analysis.figures.bars import Bar, draw_bars, key_of
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style
 
 READINGS = {
     "candidates": "outside the candidates",

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from wavefront.figures.style import Look, Style
+from wavefront.analysis.figures.style import Look, Style
 
 
 class Line(NamedTuple):
@@ -81,6 +81,12 @@ def framed(panel: Axes, style: Style) -> None:
 def beside(number: int, count: int, x: Any) -> np.ndarray:
     """x on a log axis, moved a little, so that the bars of several lines stand side by side."""
     return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
+
+
+def labelled(panel: Axes) -> dict[str, Any]:
+    """What a panel has given labels to: entries of a key."""
+    handles, labels = panel.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
 
 
 def key(figure: Figure, entries: Mapping[str, Any], **more: Any) -> None:

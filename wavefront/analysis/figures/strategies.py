@@ -10,11 +10,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from wavefront.figures.boards import board, end_of
-from wavefront.figures.marks import count_axis, framed, key
-from wavefront.figures.picture import picture
-from wavefront.figures.style import TWO_COLUMNS, Look, Style, looks
-from wavefront.trace import Trace
+from wavefront.analysis.figures.answer_arrays import board, end_of
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.parts import count_axis, framed, key
+from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.traces.trace import Trace
 
 
 @picture

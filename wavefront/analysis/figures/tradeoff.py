@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from wavefront.figures.picture import picture
-from wavefront.figures.style import ONE_COLUMN, Style, kind, label, looks
+from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, looks
 
 
 class Spot(NamedTuple):

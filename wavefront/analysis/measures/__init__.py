@@ -1,5 +1,5 @@
 """Measures: what a trace says of a decode, a file a measure, pure functions (docs/measures.md).
 
->>> from wavefront.measures import mhco
+>>> from wavefront.analysis.measures import mhco
 >>> mhco.measure(trace).candidates.mean()  # doctest: +SKIP
 """

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas, is_any
-from wavefront.errors import OptionError, TraceError
-from wavefront.masks import positions
-from wavefront.trace import Trace
+from wavefront.core.canvas import Canvas, is_any
+from wavefront.core.errors import OptionError, TraceError
+from wavefront.core.masks import positions
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

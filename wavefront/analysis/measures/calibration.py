@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.canvas import Canvas, blank
-from wavefront.engine import Advance, advance, decode, told
-from wavefront.errors import OptionError, whole
-from wavefront.masks import first, positions
-from wavefront.measures._shared import offsets
-from wavefront.model import Model
-from wavefront.rows import Config, Rows, Step, settle
+from wavefront.analysis.measures._shared import offsets
+from wavefront.core.canvas import Canvas, blank
+from wavefront.core.errors import OptionError, whole
+from wavefront.core.masks import first, positions
+from wavefront.core.state import Config, Rows, Step, settle
+from wavefront.engine.step import Advance, advance, decode, told
+from wavefront.models.loader import Model
 
 
 class Lesson(NamedTuple):

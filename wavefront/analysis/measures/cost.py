@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront import spec
-from wavefront.errors import OptionError, SpecError, real, whole
-from wavefront.measures._shared import (
+from wavefront.analysis.measures._shared import (
     budget,
     counted,
     final_canvas,
@@ -23,9 +21,11 @@ from wavefront.measures._shared import (
     stop_ids_of,
     visible_places,
 )
+from wavefront.core import spec
+from wavefront.core.errors import OptionError, SpecError, real, whole
+from wavefront.core.state import Config, reach, start
 from wavefront.models.architecture import Architecture
-from wavefront.rows import Config, reach, start
-from wavefront.trace import Trace
+from wavefront.traces.trace import Trace
 
 
 class Flops(NamedTuple):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.errors import OptionError, one_of
-from wavefront.masks import FAR
-from wavefront.measures._shared import counted, need_full
-from wavefront.trace import Trace
+from wavefront.analysis.measures._shared import counted, need_full
+from wavefront.core.errors import OptionError, one_of
+from wavefront.core.masks import FAR
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

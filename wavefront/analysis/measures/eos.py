@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.canvas import is_any
-from wavefront.errors import OptionError
-from wavefront.measures._shared import budget, stop_ids_of, visible_places
-from wavefront.trace import Trace
+from wavefront.analysis.measures._shared import budget, stop_ids_of, visible_places
+from wavefront.core.canvas import is_any
+from wavefront.core.errors import OptionError
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

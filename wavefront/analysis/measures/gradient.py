@@ -13,9 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.errors import whole
-from wavefront.masks import FAR, distance, top
-from wavefront.measures._shared import (
+from wavefront.analysis.measures._shared import (
     Curve,
     Sums,
     add_sums,
@@ -26,7 +24,9 @@ from wavefront.measures._shared import (
     rank_correlation,
     sums,
 )
-from wavefront.trace import Trace
+from wavefront.core.errors import whole
+from wavefront.core.masks import FAR, distance, top
+from wavefront.traces.trace import Trace
 
 SCOPES = ("wave", "block", "own")
 

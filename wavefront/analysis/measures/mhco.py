@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront import spec
-from wavefront.errors import SpecError, whole
-from wavefront.masks import FAR, distance
-from wavefront.measures._shared import (
+from wavefront.analysis.measures._shared import (
     lasting,
     need_full,
     option,
@@ -26,8 +23,11 @@ from wavefront.measures._shared import (
     stop_ids_of,
     visible_places,
 )
-from wavefront.schedules.block import Block
-from wavefront.trace import Trace
+from wavefront.core import spec
+from wavefront.core.errors import SpecError, whole
+from wavefront.core.masks import FAR, distance
+from wavefront.strategies.block import Block
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

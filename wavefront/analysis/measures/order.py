@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.masks import distance
-from wavefront.measures._shared import lasting, stop_ids_of, visible_places
-from wavefront.trace import Trace
+from wavefront.analysis.measures._shared import lasting, stop_ids_of, visible_places
+from wavefront.core.masks import distance
+from wavefront.traces.trace import Trace
 
 NAN = float("nan")
 

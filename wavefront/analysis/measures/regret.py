@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wavefront.errors import one_of, whole
-from wavefront.measures._shared import Curve, counted, offsets, overwritten, sums
-from wavefront.model import Model
-from wavefront.stats import Sampling, read
-from wavefront.trace import Trace
+from wavefront.analysis.measures._shared import Curve, counted, offsets, overwritten, sums
+from wavefront.core.errors import one_of, whole
+from wavefront.core.reading import Sampling, read
+from wavefront.models.loader import Model
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True)

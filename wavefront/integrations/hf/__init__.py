@@ -1,6 +1,6 @@
-"""wavefront inside transformers: `model.generate(ids, custom_generate=wavefront.hf.generate)`.
+"""wavefront inside transformers: `model.generate(ids, custom_generate=wavefront.integrations.hf.generate)`.
 
->>> import wavefront.hf
+>>> import wavefront.integrations.hf
 >>> from transformers import AutoModel, AutoTokenizer
 >>> model = AutoModel.from_pretrained("GSAI-ML/LLaDA-8B-Instruct")  # doctest: +SKIP
 >>> model.generate(ids, schedule="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
@@ -14,26 +14,26 @@ import re
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from wavefront.errors import MissingExtraError
+from wavefront.core.errors import MissingExtraError
 
 if find_spec("transformers") is None:
     raise MissingExtraError(
-        "wavefront.hf needs transformers: pip install 'wavefront[transformers]'."
+        "wavefront.integrations.hf needs transformers: pip install 'wavefront[transformers]'."
     )
 if tuple(map(int, re.findall(r"\d+", version("transformers"))[:2])) < (4, 57):
     raise MissingExtraError(
-        f"wavefront.hf needs transformers 4.57 or newer, not {version('transformers')}: "
+        f"wavefront.integrations.hf needs transformers 4.57 or newer, not {version('transformers')}: "
         "pip install 'wavefront[transformers]'."
     )
 
-from wavefront.hf.answering import DiffusionOutput
-from wavefront.hf.config import DreamConfig, LLaDAConfig
-from wavefront.hf.enabling import enable, lm
-from wavefront.hf.generation import DiffusionGenerationMixin, generate
-from wavefront.hf.masked import Masked
-from wavefront.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
-from wavefront.hf.streaming import TextDiffusionStreamer, WaveStreamer
-from wavefront.hf.tokenizer import load_tokenizer, read_tokenizer
+from wavefront.integrations.hf.config import DreamConfig, LLaDAConfig
+from wavefront.integrations.hf.enable import enable, lm
+from wavefront.integrations.hf.generate_call import DiffusionOutput
+from wavefront.integrations.hf.generation import DiffusionGenerationMixin, generate
+from wavefront.integrations.hf.masked_lm import Masked
+from wavefront.integrations.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
+from wavefront.integrations.hf.streaming import TextDiffusionStreamer, WaveStreamer
+from wavefront.integrations.hf.tokenizer import load_tokenizer, read_tokenizer
 
 __all__ = [
     "DiffusionGenerationMixin",

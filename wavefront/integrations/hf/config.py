@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from wavefront.model import family_module
+from wavefront.models.loader import family_module
 
 
 class DiffusionConfig(PretrainedConfig):

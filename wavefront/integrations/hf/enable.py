@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from wavefront.errors import OptionError
-from wavefront.hf.generation import DiffusionGenerationMixin
-from wavefront.hf.masked import Masked, model_of
-from wavefront.hf.tokenizer import read_tokenizer
+from wavefront.core.errors import OptionError
+from wavefront.integrations.hf.generation import DiffusionGenerationMixin
+from wavefront.integrations.hf.masked_lm import Masked, model_of
+from wavefront.integrations.hf.tokenizer import read_tokenizer
 from wavefront.lm import LM
 
 

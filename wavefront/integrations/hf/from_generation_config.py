@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from wavefront.errors import OptionError, nearest
-from wavefront.options import Options
+from wavefront.core.errors import OptionError, nearest
+from wavefront.engine.options import Options
 
 # A GenerationConfig says these; an option of the same meaning beside it would be a second word.
 CONFIGURED = ("max_new_tokens", "gen_length", "max_tokens", "temperature", "top_p", "top_k")

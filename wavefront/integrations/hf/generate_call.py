@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from transformers.utils import ModelOutput  # pyright: ignore[reportPrivateImportUsage]
 
-from wavefront.canvas import Canvas, blank, infill, is_any
-from wavefront.decoding import Decoding, check_ids, check_length, recorded, source
-from wavefront.errors import OptionError, PromptError
-from wavefront.hf.tokenizer import read_tokenizer
-from wavefront.hf.wishes import stop_ids, wished
-from wavefront.options import Plan, plan
-from wavefront.rows import start
-from wavefront.trace import Trace
+from wavefront.core.canvas import Canvas, blank, infill, is_any
+from wavefront.core.errors import OptionError, PromptError
+from wavefront.core.state import start
+from wavefront.engine.options import Plan, plan
+from wavefront.engine.session import Decoding, check_ids, check_length, recorded, source
+from wavefront.integrations.hf.from_generation_config import stop_ids, wished
+from wavefront.integrations.hf.tokenizer import read_tokenizer
+from wavefront.traces.trace import Trace
 
 EOS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
 

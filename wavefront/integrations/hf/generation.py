@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
-from wavefront.errors import OptionError
-from wavefront.hf.answering import Ask, DiffusionOutput, answered, begin, settle
-from wavefront.hf.masked import model_of
-from wavefront.hf.streaming import Feed
-from wavefront.hf.wishes import (
+from wavefront.core.errors import OptionError
+from wavefront.engine.options import wants_trace
+from wavefront.integrations.hf.from_generation_config import (
     NAMES,
     check_criteria,
     check_processors,
     check_types,
     sort_out,
 )
-from wavefront.options import wants_trace
+from wavefront.integrations.hf.generate_call import Ask, DiffusionOutput, answered, begin, settle
+from wavefront.integrations.hf.masked_lm import model_of
+from wavefront.integrations.hf.streaming import Feed
 
 
 def _takes(*names: str) -> Callable[[Any], Any]:
@@ -106,7 +106,7 @@ def prepared(
     """
     if not isinstance(model, GenerationMixin):
         raise OptionError(
-            f"{type(model).__name__} has no generate: call wavefront.hf.enable(model, tokenizer) "
+            f"{type(model).__name__} has no generate: call wavefront.integrations.hf.enable(model, tokenizer) "
             "first."
         )
     if assistant_model is not None:
@@ -137,7 +137,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         custom_generate: Any = None,
         **given: Any,
     ) -> Any:
-        """`wavefront.hf.generate`, with the arguments of transformers' `generate`."""
+        """`wavefront.integrations.hf.generate`, with the arguments of transformers' `generate`."""
         given |= {
             "generation_config": generation_config,
             "logits_processor": logits_processor,

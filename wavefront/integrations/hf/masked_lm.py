@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from wavefront.errors import OptionError
-from wavefront.hf.tokenizer import end_of, frame
-from wavefront.model import KV
+from wavefront.core.errors import OptionError
+from wavefront.integrations.hf.tokenizer import end_of, frame
+from wavefront.models.loader import KV
 from wavefront.models.transformer import attend_rows, token_rows
 
 
@@ -71,7 +71,7 @@ class Masked:
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D): see `wavefront.model.Model`."""
+        """(B, Q, D): see `wavefront.models.loader.Model`."""
         if window is not None or kv is not None:
             self._no_cache()
         return self._states(tokens, attend, at, closing=self.closing is not None)

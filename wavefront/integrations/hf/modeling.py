@@ -17,13 +17,13 @@ from transformers import (
 )
 from transformers.modeling_outputs import MaskedLMOutput
 
-from wavefront.checkpoint import Checkpoint, open_checkpoint
-from wavefront.errors import OptionError
-from wavefront.hf.config import DiffusionConfig, DreamConfig, LLaDAConfig
-from wavefront.hf.generation import DiffusionGenerationMixin
-from wavefront.model import family_module, load_model, resolve_device, save_checkpoint
+from wavefront.core.errors import OptionError
+from wavefront.integrations.hf.config import DiffusionConfig, DreamConfig, LLaDAConfig
+from wavefront.integrations.hf.generation import DiffusionGenerationMixin
+from wavefront.models.loader import family_module, load_model, resolve_device, save_checkpoint
 from wavefront.models.transformer import Transformer
-from wavefront.text import END_OF_TURN
+from wavefront.storage.checkpoint import Checkpoint, open_checkpoint
+from wavefront.text.tokenizer import END_OF_TURN
 
 # Keywords of `from_pretrained` that change nothing here.
 INDIFFERENT = (

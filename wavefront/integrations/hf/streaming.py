@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import TextStreamer
 
-from wavefront.canvas import is_any
-from wavefront.errors import OptionError
-from wavefront.rows import Step
+from wavefront.core.canvas import is_any
+from wavefront.core.errors import OptionError
+from wavefront.core.state import Step
 
 
 class Feed:

@@ -8,9 +8,9 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
-from wavefront.errors import OptionError
-from wavefront.files import CONFIG, locate, read_json
-from wavefront.text import Tokenizer
+from wavefront.core.errors import OptionError
+from wavefront.storage.hub import CONFIG, locate, read_json
+from wavefront.text.tokenizer import Tokenizer
 
 ROLES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "cls_token", "sep_token")
 

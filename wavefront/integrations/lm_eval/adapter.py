@@ -14,20 +14,21 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from wavefront.decoding import begin, source
-from wavefront.errors import MissingExtraError, OptionError, WavefrontWarning, nearest, whole
-from wavefront.harness import arguments, likelihood
-from wavefront.harness.fingerprint import fingerprint, of_tokenizer
-from wavefront.harness.prompts import Prompts, cut
+from wavefront.core.errors import MissingExtraError, OptionError, WavefrontWarning, nearest, whole
+from wavefront.engine.options import Options, Plan, plan
+from wavefront.engine.session import begin, source
+from wavefront.integrations.lm_eval import arguments, likelihood
+from wavefront.integrations.lm_eval.fingerprint import fingerprint, of_tokenizer
+from wavefront.integrations.lm_eval.prompts import Prompts, cut
 from wavefront.lm import Stream, load
-from wavefront.options import Options, Plan, plan
 
 if find_spec("lm_eval") is None:
     raise MissingExtraError("This needs lm-eval: pip install 'wavefront[lm-eval]'.")
 
+from tqdm import tqdm
+
 from lm_eval.api.model import LM as Base
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from tqdm import tqdm
 
 DEFAULT_LENGTH = 256  # places when neither model_args nor the task says, as lm-eval's own models
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")

@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wavefront import builtin
-from wavefront.errors import OptionError, nearest, whole
-from wavefront.harness.likelihood import AT_ONCE, COPIES, Setting
-from wavefront.options import ALIASES, Options
+from wavefront.core.errors import OptionError, nearest, whole
+from wavefront.engine.options import ALIASES, Options
+from wavefront.integrations.lm_eval.likelihood import AT_ONCE, COPIES, Setting
+from wavefront.models import builtin
 
 NAMES = ("pretrained", "model", "path")  # of the checkpoint, as users of lm-eval write it
 PLACE = ("device", "dtype", "revision", "offline")

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from wavefront.errors import MissingExtraError, OptionError
-from wavefront.harness.arguments import parse, read
+from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.integrations.lm_eval.arguments import parse, read
 
 NAME = "wavefront"
-TARGET = "wavefront.harness.adapter:Wavefront"
+TARGET = "wavefront.integrations.lm_eval.adapter:Wavefront"
 VERBS = ("run", "ls", "validate")
 
 

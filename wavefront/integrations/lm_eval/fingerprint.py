@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import wavefront
+from wavefront.engine.options import Plan
 from wavefront.lm import LM
-from wavefront.model import Model, Publishable
-from wavefront.options import Plan
+from wavefront.models.loader import Model, Publishable
 
 _CHUNK = 1 << 22  # numbers of a tensor that are multiplied at once
 _PRIME = 65_521

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from wavefront import tasks
-from wavefront.task import Sample, Task
+from wavefront.tasks.base import Sample, Task
 
 METRICS = ("correct", "strict", "flexible")
 

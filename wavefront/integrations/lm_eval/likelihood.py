@@ -26,12 +26,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront import canvas
-from wavefront.decoding import Decoding, source
-from wavefront.errors import OptionError, one_of, real, whole
-from wavefront.model import Model
-from wavefront.options import plan
-from wavefront.stats import log_probability
+from wavefront.core import canvas
+from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.reading import log_probability
+from wavefront.engine.options import plan
+from wavefront.engine.session import Decoding, source
+from wavefront.models.loader import Model
 
 RULES = ("llada", "dream", "left_to_right")
 COPIES, AT_ONCE = 128, 32  # what both projects publish with: mc_num, and a usual batch

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from wavefront import chat
-from wavefront.errors import PromptError
+from wavefront.core.errors import PromptError
 from wavefront.lm import LM
+from wavefront.text import chat_template
 
 
 class Prompts:
@@ -23,7 +23,7 @@ class Prompts:
         """`bos` puts the begin of sequence before raw text, or does not, whatever the settings."""
         self.lm = lm
         self.templated = False  # lm-eval was told to use the chat template
-        self._contents: dict[bytes, tuple[chat.Span, ...]] = {}
+        self._contents: dict[bytes, tuple[chat_template.Span, ...]] = {}
         tokenizer = lm.tokenizer
         if bos and tokenizer.bos_id is None:
             raise PromptError("add_bos_token=True, but this tokenizer names no begin of sequence.")
@@ -44,7 +44,7 @@ class Prompts:
         given: list[Any] = [dict(message) for message in messages]
         if len(given) > 1 and given[-1].get("role") == "assistant":
             begun = str(given.pop()["content"])
-        rendered = chat.render(
+        rendered = chat_template.render(
             given, template=template, special_tokens=self.lm.tokenizer.special_tokens
         )
         tokenizer, contents = self.lm.tokenizer, rendered.contents

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wavefront import tasks
-from wavefront.errors import OptionError
-from wavefront.harness.grading import METRICS
-from wavefront.task import Ask, Sample, Task
+from wavefront.core.errors import OptionError
+from wavefront.integrations.lm_eval.grading import METRICS
+from wavefront.tasks.base import Ask, Sample, Task
 
 PREFIX = "wavefront_"
 LENGTH = 1024  # places, as in the paper; max_new_tokens in model_args wins
 BENCHMARKS = ("gsm8k", "math", "humaneval", "mbpp", "bbh")
-GRADER = "wavefront.harness.grading.process_results"
+GRADER = "wavefront.integrations.lm_eval.grading.process_results"
 
 
 class Written(NamedTuple):

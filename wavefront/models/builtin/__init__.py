@@ -12,9 +12,9 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from wavefront.files import shipped
 from wavefront.models.toy import toy
-from wavefront.text import Tokenizer
+from wavefront.storage.hub import shipped
+from wavefront.text.tokenizer import Tokenizer
 
 
 def names() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wavefront.errors import CheckpointError
+from wavefront.core.errors import CheckpointError
 from wavefront.models.architecture import Architecture, Keys
 from wavefront.models.transformer import Names, Transformer
 

@@ -10,9 +10,9 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from wavefront.errors import OptionError, nearest
-from wavefront.studies._bench import Bench, check
-from wavefront.studies._findings import Findings
+from wavefront.core.errors import OptionError, nearest
+from wavefront.paper.studies._bench import Bench, check
+from wavefront.paper.studies._findings import Findings
 
 __all__ = ["Bench", "Findings", "check", "find", "names"]
 

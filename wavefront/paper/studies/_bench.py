@@ -13,12 +13,12 @@ import torch
 
 import wavefront
 from wavefront import tasks
-from wavefront.errors import OptionError, whole
-from wavefront.figures import kind
+from wavefront.analysis.figures import kind
+from wavefront.core.errors import OptionError, whole
+from wavefront.core.spec import resolve
 from wavefront.lm import LM, Completion
-from wavefront.spec import resolve
-from wavefront.task import Ask, Sample, Style
-from wavefront.trace import Trace
+from wavefront.tasks.base import Ask, Sample, Style
+from wavefront.traces.trace import Trace
 
 SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 # The paper describes two ways to grow the wave, so both are evaluated.

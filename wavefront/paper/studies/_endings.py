@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wavefront.measures import eos
-from wavefront.studies._bench import Bench, Decoded
-from wavefront.task import Sample
+from wavefront.analysis.measures import eos
+from wavefront.paper.studies._bench import Bench, Decoded
+from wavefront.tasks.base import Sample
 
 COLUMNS = (
     "first end token, share of T",

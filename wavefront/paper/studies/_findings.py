@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wavefront import tracefile
-from wavefront.figures import Picture, save
-from wavefront.report import run
-from wavefront.report.run import Interval, Item, Run, Table
-from wavefront.trace import Trace
+from wavefront.analysis.figures import Picture, save
+from wavefront.results.table import save as save_run
+from wavefront.results.table import Interval, Item, Run, Table
+from wavefront.traces import trace_file
+from wavefront.traces.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Findings:
         for name, (picture, _) in self.figures.items():
             written += save(picture, home, name)
         for name, (trace, _) in self.traces.items():
-            written.append(tracefile.save(trace, home / f"{name}.npz"))
+            written.append(trace_file.save(trace, home / f"{name}.npz"))
         whole = {"configuration": dict(self.configuration), **self.numbers}
         numbers = home / "numbers.json"
         numbers.write_text(json.dumps(clean(whole), indent=1, allow_nan=False) + "\n", "utf-8")
@@ -50,7 +50,7 @@ class Findings:
             [Item(f"{name}.svg", caption) for name, (_, caption) in self.figures.items()],
             [Item(f"{name}.npz", caption) for name, (_, caption) in self.traces.items()],
         )
-        return [*written, numbers, summary, run.save(made, home)]
+        return [*written, numbers, summary, save_run(made, home)]
 
     def markdown(self) -> str:
         """The tables and figures, under the title and above the configuration."""

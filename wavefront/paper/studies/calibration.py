@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import figures
-from wavefront.decoding import source
-from wavefront.measures.calibration import Outcomes, forced, taught
-from wavefront.options import plan
-from wavefront.report.run import Table
-from wavefront.rows import Config
-from wavefront.studies._bench import EVALUATED, Bench, base_of
-from wavefront.studies._findings import Findings, number
-from wavefront.studies._intervals import resampled, verdict
-from wavefront.task import Sample
-from wavefront.text import prompt_ids
+from wavefront.analysis import figures
+from wavefront.analysis.measures.calibration import Outcomes, forced, taught
+from wavefront.core.state import Config
+from wavefront.engine.options import plan
+from wavefront.engine.session import source
+from wavefront.paper.studies._bench import EVALUATED, Bench, base_of
+from wavefront.paper.studies._findings import Findings, number
+from wavefront.results.bootstrap import resampled, verdict
+from wavefront.results.table import Table
+from wavefront.tasks.base import Sample
+from wavefront.text.tokenizer import prompt_ids
 
 DEFAULTS: dict[str, Any] = {"schedules": EVALUATED, "items": 8}  # three readings cost thrice
 BINS = 10

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront import figures
-from wavefront.figures.boards import board, end_of
-from wavefront.figures.case import plain
-from wavefront.report.run import Table
-from wavefront.studies._bench import SCHEDULES, Bench
-from wavefront.studies._findings import Findings
+from wavefront.analysis import figures
+from wavefront.analysis.figures.answer_arrays import board, end_of
+from wavefront.analysis.figures.case import plain
+from wavefront.paper.studies._bench import SCHEDULES, Bench
+from wavefront.paper.studies._findings import Findings
+from wavefront.results.table import Table
 
 DEFAULTS: dict[str, Any] = {"items": 1, "tasks": ("code",), "schedules": SCHEDULES[1:]}
 MASKED = "·"

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import figures
-from wavefront.measures import dynamics, order, regret
-from wavefront.measures.dynamics import Frontier, Heat
-from wavefront.measures.regret import Regret
-from wavefront.report.run import Table
-from wavefront.studies import _endings
-from wavefront.studies._bench import Bench, Decoded, base_of
-from wavefront.studies._findings import Findings
-from wavefront.studies._intervals import item_means, mean, mean_gap, verdict
+from wavefront.analysis import figures
+from wavefront.analysis.measures import dynamics, order, regret
+from wavefront.analysis.measures.dynamics import Frontier, Heat
+from wavefront.analysis.measures.regret import Regret
+from wavefront.paper.studies import _endings
+from wavefront.paper.studies._bench import Bench, Decoded, base_of
+from wavefront.paper.studies._findings import Findings
+from wavefront.results.bootstrap import item_means, mean, mean_gap, verdict
+from wavefront.results.table import Table
 
 DEFAULTS: dict[str, Any] = {}
 EVERY = 4  # each so-many-th step is asked at for regret

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import figures
-from wavefront.measures import gradient
-from wavefront.measures.gradient import Gradient
-from wavefront.report.run import Table
-from wavefront.studies._bench import Bench
-from wavefront.studies._findings import Findings, number
-from wavefront.studies._intervals import ends, mean, ratio, verdict
-from wavefront.task import Sample
+from wavefront.analysis import figures
+from wavefront.analysis.measures import gradient
+from wavefront.analysis.measures.gradient import Gradient
+from wavefront.paper.studies._bench import Bench
+from wavefront.paper.studies._findings import Findings, number
+from wavefront.results.bootstrap import ends, mean, ratio, verdict
+from wavefront.results.table import Table
+from wavefront.tasks.base import Sample
 
 DEFAULTS: dict[str, Any] = {}
 SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront import figures
-from wavefront.measures import mhco
-from wavefront.report.run import Table
-from wavefront.studies._bench import EVALUATED, Bench, base_of
-from wavefront.studies._findings import Findings, number
-from wavefront.studies._intervals import ends, mean, ratio, ratio_gap, verdict
+from wavefront.analysis import figures
+from wavefront.analysis.measures import mhco
+from wavefront.paper.studies._bench import EVALUATED, Bench, base_of
+from wavefront.paper.studies._findings import Findings, number
+from wavefront.results.bootstrap import ends, mean, ratio, ratio_gap, verdict
+from wavefront.results.table import Table
 
 DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
 READINGS = ("candidates", "extent")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavefront import figures
-from wavefront.measures import eos, order
-from wavefront.report.run import Table
-from wavefront.studies._bench import Bench
-from wavefront.studies._findings import Findings, number
+from wavefront.analysis import figures
+from wavefront.analysis.measures import eos, order
+from wavefront.paper.studies._bench import Bench
+from wavefront.paper.studies._findings import Findings, number
+from wavefront.results.table import Table
 
 DEFAULTS: dict[str, Any] = {"items": 1}
 TEXT = (

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from wavefront import figures
-from wavefront.errors import OptionError, WavefrontWarning
-from wavefront.report.run import Table
-from wavefront.spec import resolve
-from wavefront.studies._bench import EVALUATED, Bench, base_of
-from wavefront.studies._findings import Findings
-from wavefront.studies._intervals import Found, ends, mean, mean_gap
+from wavefront.analysis import figures
+from wavefront.core.errors import OptionError, WavefrontWarning
+from wavefront.core.spec import resolve
+from wavefront.paper.studies._bench import EVALUATED, Bench, base_of
+from wavefront.paper.studies._findings import Findings
+from wavefront.results.bootstrap import Found, ends, mean, mean_gap
+from wavefront.results.table import Table
 
 DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
 RATIOS = (8, 4, 2, 1)

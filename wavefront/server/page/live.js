@@ -223,7 +223,7 @@ async function connect() {
   try {
     const {data} = await (await ask('/v1/models')).json();
     if (!data.length) throw new Error('The model is being loaded.');
-    model = {id: data[0].id, chat: data[0].wavefront.chat};
+    model = {id: data[0].id, chat: data[0].wavefront.text.chat_template};
     strategies = data[0].wavefront.strategies;
     byId('model').textContent = model.id;
     complain('');

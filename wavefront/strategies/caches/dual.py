@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored
-from wavefront.errors import whole
-from wavefront.rows import Rows
+from wavefront.core.cache_policy import Cache, Stored
+from wavefront.core.errors import whole
+from wavefront.core.state import Rows
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored
-from wavefront.errors import whole
-from wavefront.masks import FAR, positions
-from wavefront.rows import Rows
+from wavefront.core.cache_policy import Cache, Stored
+from wavefront.core.errors import whole
+from wavefront.core.masks import FAR, positions
+from wavefront.core.state import Rows
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.cache import Cache, Stored
-from wavefront.errors import real, whole
-from wavefront.masks import near
-from wavefront.rows import Rows
+from wavefront.core.cache_policy import Cache, Stored
+from wavefront.core.errors import real, whole
+from wavefront.core.masks import near
+from wavefront.core.state import Rows
 
 
 @dataclass(frozen=True)

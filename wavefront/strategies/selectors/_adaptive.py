@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wavefront.masks import rank
-from wavefront.schedule import Clock, Take, View
-from wavefront.takes.quota import best
+from wavefront.core.masks import rank
+from wavefront.core.strategy import Clock, Take, View
+from wavefront.strategies.selectors.quota import best
 
 
 class Adaptive(Take):

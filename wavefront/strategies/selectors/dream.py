@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront import quota
-from wavefront.errors import real
-from wavefront.schedule import Clock, Take, View
-from wavefront.takes.quota import best
+from wavefront.core import budget
+from wavefront.core.errors import real
+from wavefront.core.strategy import Clock, Take, View
+from wavefront.strategies.selectors.quota import best
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Dream(Take):
         return best(view, among, reserve, self.least(view.clock))
 
     def least(self, clock: Clock) -> Tensor:
-        return quota.dream(clock.left, clock.steps, clock.step, self.eps)
+        return budget.dream(clock.left, clock.steps, clock.step, self.eps)
 
     def idle(self, length: int, steps: int, step: int) -> bool:
-        return quota.dream_plan(length, steps, self.eps)[step] == 0
+        return budget.dream_plan(length, steps, self.eps)[step] == 0

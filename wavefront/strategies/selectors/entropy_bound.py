@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront.errors import real
-from wavefront.schedule import View
-from wavefront.takes._adaptive import Adaptive, turn
+from wavefront.core.errors import real
+from wavefront.core.strategy import View
+from wavefront.strategies.selectors._adaptive import Adaptive, turn
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.errors import real
-from wavefront.schedule import View
-from wavefront.takes._adaptive import Adaptive, turn
+from wavefront.core.errors import real
+from wavefront.core.strategy import View
+from wavefront.strategies.selectors._adaptive import Adaptive, turn
 
 
 @dataclass(frozen=True)

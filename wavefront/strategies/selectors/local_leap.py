@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.errors import real, whole
-from wavefront.masks import distance
-from wavefront.schedule import View
-from wavefront.takes._adaptive import Adaptive
+from wavefront.core.errors import real, whole
+from wavefront.core.masks import distance
+from wavefront.core.strategy import View
+from wavefront.strategies.selectors._adaptive import Adaptive
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront import noise, quota
-from wavefront.errors import real
-from wavefront.schedule import Clock, Take, View
+from wavefront.core import budget, noise
+from wavefront.core.errors import real
+from wavefront.core.strategy import Clock, Take, View
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Origin(Take):
 
     def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
         clock = view.clock
-        share = quota.dream_fraction(clock.steps, clock.step, self.eps)
+        share = budget.dream_fraction(clock.steps, clock.step, self.eps)
         draw = noise.uniform(noise.key(clock.seed, clock.step, view.slot, noise.ACCEPT))
         return among & (draw < share[:, None])
 

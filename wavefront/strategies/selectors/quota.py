@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront import quota
-from wavefront.masks import rank
-from wavefront.schedule import Clock, Take, View
+from wavefront.core import budget
+from wavefront.core.masks import rank
+from wavefront.core.strategy import Clock, Take, View
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Quota(Take):
         return best(view, among, reserve, self.least(view.clock))
 
     def least(self, clock: Clock) -> Tensor:
-        return quota.even(clock.length, clock.steps, clock.step)
+        return budget.even(clock.length, clock.steps, clock.step)
 
     def idle(self, length: int, steps: int, step: int) -> bool:
-        return quota.even(length, steps, step) == 0
+        return budget.even(length, steps, step) == 0
 
 
 def best(view: View, among: Tensor, reserve: Tensor, k: Tensor) -> Tensor:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, ClassVar
 
-from wavefront import sandbox
-from wavefront.errors import OptionError, one_of, whole
-from wavefront.grading import Grade
-from wavefront.grading.final import grade_final
-from wavefront.spec import Spec
-from wavefront.task import STYLES, Ask, Sample, Split, Style, paper_prompt
-from wavefront.tasks import _hub
-from wavefront.tasks._data import read_bytes, read_rows
+from wavefront.core.errors import OptionError, one_of, whole
+from wavefront.core.spec import Spec
+from wavefront.tasks import sandbox
+from wavefront.tasks.base import STYLES, Ask, Sample, Split, Style, paper_prompt
+from wavefront.tasks.benchmarks import _hub
+from wavefront.tasks.benchmarks._data import read_bytes, read_rows
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.grading.final_answer import grade_final
 
 MOST_SHOTS = 32
 

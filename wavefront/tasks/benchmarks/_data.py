@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wavefront.errors import OptionError
-from wavefront.task import SHELF, Sample, Style, paper_prompt
+from wavefront.core.errors import OptionError
+from wavefront.tasks.base import Sample, Style, paper_prompt
 
 VARIABLE = "WAVEFRONT_DATA"
 
@@ -38,7 +38,7 @@ def data_file(*names: str, data: str = "") -> Path:
 @cache
 def sums() -> dict[str, str]:
     """File -> the sha256 it must have."""
-    lines = (SHELF / "files.sha256").read_text("utf-8").splitlines()
+    lines = (Path(__file__).parent / "files.sha256").read_text("utf-8").splitlines()
     return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from wavefront.errors import MissingExtraError, OptionError
-from wavefront.task import SHELF
+from wavefront.core.errors import MissingExtraError, OptionError
 
 
 class Place(NamedTuple):
@@ -87,7 +86,7 @@ def content(found: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> str:
 @cache
 def contents() -> dict[str, str]:
     """File -> the digest of its content."""
-    lines = (SHELF / "contents.sha256").read_text("utf-8").splitlines()
+    lines = (Path(__file__).parent / "contents.sha256").read_text("utf-8").splitlines()
     return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tomllib
 from functools import cache
 from typing import Any
 
-from wavefront.errors import OptionError, one_of
-from wavefront.task import SHELF
+from wavefront.core.errors import OptionError, one_of
 
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((SHELF / "presets.toml").read_text("utf-8"))
+    return tomllib.loads((Path(__file__).parent / "presets.toml").read_text("utf-8"))
 
 
 def presets() -> dict[str, list[str]]:

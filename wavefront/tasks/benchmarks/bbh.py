@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.errors import one_of
-from wavefront.grading import Grade
-from wavefront.grading.final import MARK, OPTION, grade_final
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import Benchmark
+from wavefront.core.errors import one_of
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.grading.final_answer import MARK, OPTION, grade_final
 
 CHOICE, YES_NO = "choice", "yes_no"
 SUBSETS = {

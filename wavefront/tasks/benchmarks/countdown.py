@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from wavefront.errors import one_of
-from wavefront.grading import Grade
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import Benchmark
+from wavefront.core.errors import one_of
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.grading import Grade
 
 SIZES = ("3", "4", "5")
 VARIANTS = {f"countdown_{size}": {"numbers": int(size)} for size in SIZES}

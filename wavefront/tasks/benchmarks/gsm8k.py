@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.grading.final import MARK
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import MOST_SHOTS, Benchmark
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import MOST_SHOTS, Benchmark
+from wavefront.tasks.grading.final_answer import MARK
 
 FILES = {"test": "gsm8k/test.jsonl", "train": "gsm8k/train.jsonl.gz"}
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # the authors' notes on their arithmetic

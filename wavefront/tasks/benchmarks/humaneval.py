@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wavefront.grading import Grade, code
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import CodeBenchmark
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import CodeBenchmark
+from wavefront.tasks.grading import Grade, program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Humaneval(CodeBenchmark):
     def grade(self, sample: Sample, text: str) -> Grade:
         """Run the function: the text under the prompt, then what can be found in the text."""
         given = (sample.extra["stub"], sample.extra["entry"], text)
-        return self.grade_code(sample, code.plain(*given), code.found(*given))
+        return self.grade_code(sample, program.plain(*given), program.found(*given))
 
 
 def run_by(row: Mapping[str, str]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.grading import Grade
-from wavefront.grading.maths import boxed, grade_maths
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import Benchmark
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.grading.maths import boxed, grade_maths
 
 TRAIN = "math/train.jsonl.gz"
 # Short solutions of four subjects.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.tasks.math import Math
+from wavefront.tasks.benchmarks.math import Math
 
 
 @dataclass(frozen=True, kw_only=True)

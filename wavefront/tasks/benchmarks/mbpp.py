@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavefront.grading import Grade, code
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import CodeBenchmark
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import CodeBenchmark
+from wavefront.tasks.grading import Grade, program
 
 # Which task ids belong to which split, as published.
 RANGES = {
@@ -50,7 +50,9 @@ class Mbpp(CodeBenchmark):
     def grade(self, sample: Sample, text: str) -> Grade:
         """Run the function on the item's tests: the text, then what can be found in it."""
         entry = sample.extra["entry"]
-        return self.grade_code(sample, code.plain("", entry, text), code.found("", entry, text))
+        return self.grade_code(
+            sample, program.plain("", entry, text), program.found("", entry, text)
+        )
 
 
 def tidy(text: str) -> str:
@@ -68,7 +70,7 @@ def tests_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the sandbox needs: tests, imports before them, and the names they ask of the answer."""
     setup = row.get("test_setup_code", "")
     tests = "\n".join(tidy(part) for part in (setup, *row["test_list"]))
-    tree = code.parsed(row["code"])
+    tree = program.parsed(row["code"])
     reference = tree.body if tree else []
     kinds = (ast.FunctionDef, ast.ClassDef)
     defined = [node.name for node in reference if isinstance(node, kinds)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.tasks.mbpp import Mbpp
+from wavefront.tasks.benchmarks.mbpp import Mbpp
 
 
 @dataclass(frozen=True, kw_only=True)

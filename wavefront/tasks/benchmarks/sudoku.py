@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavefront.errors import OptionError
-from wavefront.grading import Grade
-from wavefront.task import Ask, Sample
-from wavefront.tasks._benchmark import Benchmark
+from wavefront.core.errors import OptionError
+from wavefront.tasks.base import Ask, Sample
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.grading import Grade
 
 GIVENS = range(4, 13)
 VARIANTS = {"sudoku_4": {}}

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from wavefront.grading import Grade
-from wavefront.task import Ask, Sample, Style
-from wavefront.tasks._benchmark import Benchmark
-from wavefront.tasks.english import typed
+from wavefront.tasks.base import Ask, Sample, Style
+from wavefront.tasks.benchmarks._benchmark import Benchmark
+from wavefront.tasks.procedural.english import typed
+from wavefront.tasks.grading import Grade
 
 FILES = {
     "test": "wikitext/wiki.test.raw",

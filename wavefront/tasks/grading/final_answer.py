@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from wavefront.grading import Grade
+from wavefront.tasks.grading import Grade
 
 MARK = "####"
 OPTION = re.compile(r"\(([A-Z])\)")

@@ -11,8 +11,8 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from wavefront.errors import MissingExtraError
-from wavefront.grading import Grade
+from wavefront.core.errors import MissingExtraError
+from wavefront.tasks.grading import Grade
 
 SECONDS = 5  # for one question to the algebra system
 LONGEST = 400  # characters of an answer that is worth such a question

@@ -11,8 +11,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wavefront.task import SHELF
-from wavefront.tasks._code_ops import Range, parse_head
+from wavefront.tasks.base import PROCEDURAL
+from wavefront.tasks.procedural._code_ops import Range, parse_head
 
 
 class Whole(NamedTuple):
@@ -31,7 +31,7 @@ class Whole(NamedTuple):
 @cache
 def wholes() -> tuple[Whole, ...]:
     """Every function of the file."""
-    text = (SHELF / "functions.txt").read_text("utf-8")
+    text = (PROCEDURAL / "functions.txt").read_text("utf-8")
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(_whole(block.split("\n")) for block in kept.strip().split("\n\n"))
 

@@ -6,9 +6,9 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from wavefront.task import between, choose
-from wavefront.tasks._code_ops import Op, op
-from wavefront.tasks._code_whole import Whole
+from wavefront.tasks.base import between, choose
+from wavefront.tasks.procedural._code_functions import Whole
+from wavefront.tasks.procedural._code_ops import Op, op
 
 # fmt: off
 CONDITIONS = (

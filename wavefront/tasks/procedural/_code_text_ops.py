@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavefront.tasks._code_ops import op
+from wavefront.tasks.procedural._code_ops import op
 
 VOWELS = "aeiou"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from random import Random
 
-from wavefront.task import between, choose, terms
+from wavefront.tasks.base import between, choose, terms
 
 MONTHS = terms("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec")
 LONG_MONTHS = terms(

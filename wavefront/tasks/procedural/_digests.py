@@ -1,12 +1,12 @@
 """Writes `real.bin`, the questions that must never be generated, as 8-byte digests.
 
-Run `python -m wavefront.tasks._digests` with WAVEFRONT_DATA set, when a task is added.
+Run `python -m wavefront.tasks.procedural._digests` with WAVEFRONT_DATA set, when a task is added.
 """
 
 from __future__ import annotations
 
-from wavefront.task import SHELF, digest, essence
-from wavefront.tasks._data import examples
+from wavefront.tasks.base import PROCEDURAL, digest, essence
+from wavefront.tasks.benchmarks._data import examples
 
 # The subsets a generator imitates: their questions must never be generated for training.
 IMITATED = (
@@ -37,4 +37,4 @@ def real_digests() -> bytes:
 
 
 if __name__ == "__main__":
-    (SHELF / "real.bin").write_bytes(real_digests())
+    (PROCEDURAL / "real.bin").write_bytes(real_digests())

@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from wavefront.task import SHELF, between, choose
+from wavefront.tasks.base import PROCEDURAL, between, choose
 
 LARGEST = 2000  # results above this make a story worth telling again with other numbers
 PERCENTAGES = (5, 10, 20, 25, 30, 40, 50, 60, 75, 80)
@@ -68,7 +68,7 @@ def parse_line(text: str) -> Line:
 @cache
 def stories() -> tuple[Story, ...]:
     """Every block of the file."""
-    text = (SHELF / "stories.txt").read_text("utf-8")
+    text = (PROCEDURAL / "stories.txt").read_text("utf-8")
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(_story(block.split("\n")) for block in kept.strip().split("\n\n"))
 

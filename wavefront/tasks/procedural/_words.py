@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from wavefront.task import SHELF
+from wavefront.tasks.base import PROCEDURAL
 
 
 @cache
 def vocabulary() -> tuple[str, ...]:
     """Six thousand lower-case words of WikiText-2, neither very common nor very rare."""
-    return tuple((SHELF / "words.txt").read_text("ascii").split())
+    return tuple((PROCEDURAL / "words.txt").read_text("ascii").split())

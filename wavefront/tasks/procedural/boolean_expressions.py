@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.task import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
 
 WORDINGS = Wordings(
     real="{} is",

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
-from wavefront import sandbox
-from wavefront.grading import Grade
-from wavefront.task import Draft, Procedural, Sample, between, choose, terms
-from wavefront.tasks import _code_text_ops as text_ops
-from wavefront.tasks._code_loops import loop
-from wavefront.tasks._code_ops import LIST_ENDS, LISTS, Op, Range
-from wavefront.tasks._code_whole import Whole, wholes
-from wavefront.tasks._words import vocabulary
+from wavefront.tasks import sandbox
+from wavefront.tasks.base import Draft, Procedural, Sample, between, choose, terms
+from wavefront.tasks.grading import Grade
+from wavefront.tasks.procedural import _code_text_ops as text_ops
+from wavefront.tasks.procedural._code_functions import Whole, wholes
+from wavefront.tasks.procedural._code_loops import loop
+from wavefront.tasks.procedural._code_ops import LIST_ENDS, LISTS, Op, Range
+from wavefront.tasks.procedural._words import vocabulary
 
 NAMES = terms(
     "solve compute process transform calculate evaluate convert handle derive build f "

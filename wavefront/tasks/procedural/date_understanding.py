@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 from random import Random
 
-from wavefront.task import Draft, Procedural, between, choose, lettered, worked
-from wavefront.tasks._date_stories import DAY, numeric, shifted, tell
+from wavefront.tasks.base import Draft, Procedural, between, choose, lettered, worked
+from wavefront.tasks.procedural._date_stories import DAY, numeric, shifted, tell
 
 # What is asked, and the shift from today in days, months and years.
 QUESTIONS = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from wavefront.task import Draft, Procedural, between, choose, terms, worked
-from wavefront.tasks._stories import Story, play, stories
-from wavefront.tasks._words import vocabulary
+from wavefront.tasks.base import Draft, Procedural, between, choose, terms, worked
+from wavefront.tasks.procedural._stories import Story, play, stories
+from wavefront.tasks.procedural._words import vocabulary
 
 WOMEN = "Ava Emma Lily Mia Nora Ruth Sara Zoe Anna Clara Dora Ella Grace Hana Ivy Jane Kate Lena"
 MEN = "Adam Ben Carl Dan Eli Finn Gus Hugo Ivan Jack Kurt Leo Max Noah Otto Paul Rob Sam Tom"

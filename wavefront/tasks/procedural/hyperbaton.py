@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.task import Draft, Procedural, Wordings, between, choose, lettered, terms, worked
+from wavefront.tasks.base import (
+    Draft,
+    Procedural,
+    Wordings,
+    between,
+    choose,
+    lettered,
+    terms,
+    worked,
+)
 
 WORDINGS = Wordings(
     real="Which sentence has the correct adjective order:",

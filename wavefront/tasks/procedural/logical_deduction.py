@@ -18,7 +18,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from wavefront.task import Draft, Procedural, between, lettered, listed, terms, worked
+from wavefront.tasks.base import Draft, Procedural, between, lettered, listed, terms, worked
 
 SIZES = {3: "three", 5: "five", 7: "seven"}
 ORDINALS = ("", "", "second", "third", "fourth")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from wavefront.task import Draft, Procedural, between, choose, lettered, listed, terms, worked
+from wavefront.tasks.base import Draft, Procedural, between, choose, lettered, listed, terms, worked
 
 COLORS = terms(
     "red orange yellow green blue brown magenta fuchsia mauve teal turquoise burgundy "

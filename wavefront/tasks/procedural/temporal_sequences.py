@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from wavefront.task import Draft, Procedural, Wordings, between, choose, lettered, terms, worked
+from wavefront.tasks.base import (
+    Draft,
+    Procedural,
+    Wordings,
+    between,
+    choose,
+    lettered,
+    terms,
+    worked,
+)
 
 WORDINGS = Wordings(
     real="Today, {0} went to the {1}. Between what times could they have gone?\n"

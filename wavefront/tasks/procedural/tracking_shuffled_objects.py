@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from wavefront.task import Draft, Procedural, lettered, listed, terms, worked
+from wavefront.tasks.base import Draft, Procedural, lettered, listed, terms, worked
 
 PEOPLE = ("Alice", "Bob", "Claire", "Dave", "Eve", "Fred", "Gertrude")
 SIZES = {3: "three", 5: "five", 7: "seven"}

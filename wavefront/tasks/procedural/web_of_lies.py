@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.task import Draft, Procedural, Wordings, between, terms, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, between, terms, worked
 
 WORDINGS = Wordings(
     real="Question: {} Does {} tell the truth?",

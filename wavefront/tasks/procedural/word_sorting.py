@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.task import Draft, Procedural, Wordings, between, choose, worked
-from wavefront.tasks._words import vocabulary
+from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.procedural._words import vocabulary
 
 WORDINGS = Wordings(
     real="Sort the following words alphabetically: List: {}",

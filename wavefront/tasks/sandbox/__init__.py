@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.errors import OptionError, real
+from wavefront.core.errors import OptionError, real
 
-SCRIPT = Path(__file__).parent / "inside.py"
+SCRIPT = Path(__file__).parent / "entry_point.py"
 MEMORY = 1 << 30
 LONGEST = 600.0  # seconds
 WALL = 3  # times the time on the processor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 
-from wavefront.sandbox import wire
+from wavefront.tasks.sandbox import protocol
 
 TYPE_CHECKING = False  # typing takes longer to import than all else here
 if TYPE_CHECKING:
@@ -28,20 +28,22 @@ class Line:
     def ask(self, what: str, body: Any) -> tuple[Any, Any]:
         """The value, and the arguments where the call changed them."""
         try:
-            wire.send(self.requests, [what, body])
-            kind, value, more = wire.receive(self.answers)
+            protocol.send(self.requests, [what, body])
+            kind, value, more = protocol.receive(self.answers)
             if kind == "value":
                 fetch = self.stand_in
-                return wire.unpack(value, fetch), None if more is None else wire.unpack(more, fetch)
+                return protocol.unpack(value, fetch), None if more is None else protocol.unpack(
+                    more, fetch
+                )
         except (OSError, EOFError):
             raise Lost("crash") from None
-        except (wire.WireError, RecursionError, MemoryError, ValueError, TypeError):
+        except (protocol.WireError, RecursionError, MemoryError, ValueError, TypeError):
             raise Lost("garbled answer") from None
         raise remote_error(value, more)
 
     def apply(self, what: str, *args: Any) -> Any:
         """An operation in the prisoner; arguments that it changed are changed here too."""
-        value, after = self.ask(what, wire.pack(args, _number))
+        value, after = self.ask(what, protocol.pack(args, _number))
         if isinstance(after, tuple) and len(after) == len(args):
             _update(list(args), list(after))
         return value
@@ -124,7 +126,7 @@ def _forward(what: str) -> None:
     setattr(StandIn, f"__{what}__", method)
 
 
-for _what in wire.ASKED:
+for _what in protocol.ASKED:
     _forward(_what)
 
 

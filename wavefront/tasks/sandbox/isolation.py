@@ -8,7 +8,7 @@ import resource
 import stat
 import sys
 
-from wavefront.sandbox import syscalls
+from wavefront.tasks.sandbox import syscalls
 
 ROOT = "/tmp"  # any folder: our new root is mounted over it, for us alone
 SPACE = "16m"  # of the private /tmp

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from itertools import islice
 
-from wavefront.sandbox import wire
+from wavefront.tasks.sandbox import protocol
 
 TYPE_CHECKING = False  # typing takes longer to import than all else here
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ class Prisoner:
             if what == "name":
                 if body not in self.scope:
                     raise NameError(body)
-                return ["value", wire.pack(self.scope[body], self.shelve), None]
-            args = wire.unpack(body, self.held.__getitem__)
-            value = wire.pack(APPLY[what](*args), self.shelve)
-            after = wire.pack(args, self.shelve)
+                return ["value", protocol.pack(self.scope[body], self.shelve), None]
+            args = protocol.unpack(body, self.held.__getitem__)
+            value = protocol.pack(APPLY[what](*args), self.shelve)
+            after = protocol.pack(args, self.shelve)
             return ["value", value, after if after != body else None]
         except BaseException as error:
             return ["raised", type(error).__name__, _message(error)]
@@ -65,10 +65,10 @@ class Prisoner:
     def serve(self, requests: BinaryIO, answers: BinaryIO) -> None:
         while True:
             try:
-                request = wire.receive(requests)
+                request = protocol.receive(requests)
             except EOFError:
                 return
-            wire.send(answers, self.answer(request))
+            protocol.send(answers, self.answer(request))
 
 
 def _message(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from wavefront.sandbox import judge, prisoner, syscalls, walls, wire
+from wavefront.tasks.sandbox import checker, isolation, protocol, runner, syscalls
 
 REQUEST, VERDICT = 0, 1
 KEPT = 10  # descriptors below are ours; all others are closed
@@ -19,8 +19,8 @@ def main(seconds: float, memory: int, need: bool) -> None:
     layers = ["own interpreter, empty environment"]
     nothing = os.open("/dev/null", os.O_RDWR)
     try:
-        layers += walls.enter_namespaces()
-        layers += walls.enter_root()
+        layers += isolation.enter_namespaces()
+        layers += isolation.enter_root()
     except (OSError, KeyError, AttributeError) as error:  # no such call, no such machine
         if need or len(layers) > 1:  # half a wall is none
             _say(VERDICT, {"refused": str(error)})
@@ -31,7 +31,7 @@ def main(seconds: float, memory: int, need: bool) -> None:
         os.waitpid(keeper, 0)
         return
     syscalls.die_with_parent()
-    layers += walls.limit(seconds, memory)
+    layers += isolation.limit(seconds, memory)
     requests, answers = os.pipe(), os.pipe()
     walled = len(layers) > 2
     if walled:
@@ -72,7 +72,7 @@ def _be_prisoner(requests: int, answers: int, nothing: int, walled: bool) -> Non
     os.closerange(KEPT + 2, 1024)
     _lock(walled)
     try:
-        prisoner.Prisoner().serve(read, write)
+        runner.Prisoner().serve(read, write)
     finally:
         os._exit(0)
 
@@ -81,7 +81,7 @@ class Judged:
     """The prisoner as its judge knows it: two pipes, a process, and the time it has."""
 
     def __init__(self, requests: int, answers: int, process: int, seconds: float) -> None:
-        self.line = judge.Line(os.fdopen(requests, "wb"), os.fdopen(answers, "rb"))
+        self.line = checker.Line(os.fdopen(requests, "wb"), os.fdopen(answers, "rb"))
         self.process, self.seconds = process, seconds
 
     def out_of_time(self) -> bool:
@@ -96,7 +96,7 @@ def _be_judge(judged: Judged, nothing: int, layers: list[str], walled: bool) -> 
     syscalls.hide_memory()
     verdict = os.dup(VERDICT)
     with open(REQUEST, "rb") as file:
-        request = wire.receive(file)
+        request = protocol.receive(file)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     try:
@@ -104,7 +104,7 @@ def _be_judge(judged: Judged, nothing: int, layers: list[str], walled: bool) -> 
     except OSError as error:
         _say(verdict, {"refused": str(error)})
         os._exit(0)
-    passed, reason = judge.try_tests(judged.line, request)
+    passed, reason = checker.try_tests(judged.line, request)
     if reason == "crash" and judged.out_of_time():
         reason = "timeout"
     _say(verdict, {"passed": passed, "reason": reason, "layers": layers, "seal": request["seal"]})
@@ -113,4 +113,4 @@ def _be_judge(judged: Judged, nothing: int, layers: list[str], walled: bool) -> 
 
 def _say(number: int, message: dict[str, object]) -> None:
     with os.fdopen(number, "wb") as file:
-        wire.send(file, message)
+        protocol.send(file, message)

@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
-from wavefront.spec import Spec
-from wavefront.task import (
+from wavefront.core.spec import Spec
+from wavefront.tasks.base import (
     Ask,
     Grade,
     Sample,
@@ -27,7 +27,7 @@ from wavefront.task import (
     is_held_out,
     paper_prompt,
 )
-from wavefront.tasks._data import data_file
+from wavefront.tasks.benchmarks._data import data_file
 
 FILES: dict[str, tuple[str, ...]] = {
     "train": ("wikitext/wiki.train.raw.gz", "wikitext/train.txt.gz"),

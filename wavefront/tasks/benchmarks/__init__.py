@@ -1,0 +1,1 @@
+"""Benchmarks: published items read from files, one benchmark per file."""

@@ -1,0 +1,1 @@
+"""Procedural tasks: items drawn from a seed, one task per file."""
