@@ -12,8 +12,8 @@ samples = [task.sample(rng, split="held-out") for _ in range(4)]
 prompts = [sample.prompt for sample in samples]
 
 print(f"{'strategy':<28} right   forwards")
-for schedule in ("standard", "wavefront(size=8, radius=2)", "dsb(size=16)"):
-    answers = lm.generate(prompts, schedule=schedule, max_new_tokens=24, eos="defer")
+for strategy in ("standard", "wavefront(size=8, radius=2)", "dsb(size=16)"):
+    answers = lm.generate(prompts, strategy=strategy, max_new_tokens=24, eos="defer")
     graded = [task.grade(*pair) for pair in zip(samples, (a.text for a in answers), strict=True)]
     right = sum(grade.correct for grade in graded)
-    print(f"{schedule:<28} {right} of {len(samples)}  {answers[0].forwards:>8}")
+    print(f"{strategy:<28} {right} of {len(samples)}  {answers[0].forwards:>8}")

@@ -4,7 +4,7 @@ import wavefront
 
 lm = wavefront.load()  # a built-in model; or a directory, or a hub id such as "org/name"
 question = "I have a fig, two pears, and a plum. How many fruits do I have?"
-for schedule in ("standard", "block(size=8)", "wavefront(size=8, radius=2)"):
-    answer = lm.generate(question, schedule=schedule, max_new_tokens=24, eos="defer")
-    print(f"{schedule}: {answer.forwards} forwards, ended by {answer.finish_reason}")
+for strategy in ("standard", "block(size=8)", "wavefront(size=8, radius=2)"):
+    answer = lm.generate(question, strategy=strategy, max_new_tokens=24, eos="defer")
+    print(f"{strategy}: {answer.forwards} forwards, ended by {answer.finish_reason}")
     print(f"  {answer.text!r}")

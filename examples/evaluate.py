@@ -13,19 +13,19 @@ loader = Loader(path="ripple")
 engine = Local(Worker(loader))  # `wavefront.evaluation.ray_cluster` has one for Ray
 with TemporaryDirectory() as folder:
     runs = []
-    for schedule in ("block(size=8)", "dsb(size=16)"):
+    for strategy in ("block(size=8)", "dsb(size=16)"):
         setup = Setup(
             task="boolean_expressions",
             ask=Ask(count=4, style="bare"),
-            options={"schedule": schedule, "max_new_tokens": 24, "eos": "stop"},
+            options={"strategy": strategy, "max_new_tokens": 24, "eos": "stop"},
             rows=4,
             loader=loader,
         )
-        where = Path(folder) / schedule
+        where = Path(folder) / strategy
         produce(engine, setup, where)
         run = open_run(where)
         grade(run)
         runs.append(open_run(where))
     pair = difference(*runs)
-    print(pair.schedules, pair.comparison.first, pair.comparison.second)
+    print(pair.strategies, pair.comparison.first, pair.comparison.second)
     print("difference", pair.comparison.gap)

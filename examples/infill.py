@@ -5,7 +5,7 @@ import wavefront
 lm = wavefront.load("ripple")
 text = "Ivy reads 24 * 9 = <mask:3> pages.\n304 - 216 = <mask:2> pages are left.\n#### <mask:2>"
 
-stream = lm.stream_infill(text, schedule="wavefront(size=4)")
+stream = lm.stream_infill(text, strategy="wavefront(size=4)")
 for step in stream:
     (place,) = step.decision.commit[0].nonzero().flatten().tolist()
     token = int(step.canvas.tokens[0, place])

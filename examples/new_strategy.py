@@ -1,6 +1,6 @@
 """A strategy of your own, outside the package: decode from both ends towards the middle.
 
-    wavefront generate "Hello" --watch --schedule "examples.new_schedule.OutsideIn(size=2)"
+    wavefront generate "Hello" --watch --strategy "examples.new_strategy.OutsideIn(size=2)"
 
 A strategy is a frozen dataclass. Its fields are the options of its spec string, `step` decides,
 and `reach` says beforehand which places `step` will read, so that only those are scored. Rows of a
@@ -21,11 +21,11 @@ from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)
-class OutsideIn(wavefront.Schedule):
+class OutsideIn(wavefront.Strategy):
     """Look at the `size` masked places next to either end of the answer."""
 
     size: int = 4
-    take: wavefront.Take = field(default=Quota(), repr=False)
+    selector: wavefront.Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -33,12 +33,12 @@ class OutsideIn(wavefront.Schedule):
     def reach(self, canvas: wavefront.Canvas, state: object, clock: wavefront.Clock) -> Tensor:
         ends = self._ends(canvas.masked)
         # With too few places at the ends for this step's share, the take may turn to any other.
-        short = ends.sum(-1) < self.take.least(clock)
+        short = ends.sum(-1) < self.selector.least(clock)
         return torch.where(short[:, None], canvas.masked, ends)
 
     def step(self, view: wavefront.View, state: object) -> wavefront.Decision:
         ends = self._ends(view.masked)
-        return wavefront.Decision(self.take(view, ends, view.masked), scope=ends)
+        return wavefront.Decision(self.selector(view, ends, view.masked), scope=ends)
 
     def _ends(self, masked: Tensor) -> Tensor:
         return first(masked, self.size) | first(masked.flip(-1), self.size).flip(-1)
@@ -48,5 +48,5 @@ if __name__ == "__main__":
     from wavefront.testing import check
 
     print("keeps the laws:", ", ".join(check(OutsideIn())))
-    answer = wavefront.load().generate("Hello", schedule=OutsideIn(size=2), max_new_tokens=16)
+    answer = wavefront.load().generate("Hello", strategy=OutsideIn(size=2), max_new_tokens=16)
     print("an answer:", repr(answer.text))

@@ -31,7 +31,7 @@ question = "Sam has 3 bags of 4 figs and eats 2. How many are left?"
 ask = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 48}
 
 # Everything that OpenAI's API has no name for goes into extra_body, under its name in Python.
-ours = {"schedule": "wavefront(size=8, radius=2)", "eos": "defer"}
+ours = {"strategy": "wavefront(size=8, radius=2)", "eos": "defer"}
 answer = client.chat.completions.create(**ask, extra_body=ours)
 print(answer.choices[0].message.content)
 print(f"{answer.usage.completion_tokens} tokens, ended by {answer.choices[0].finish_reason}")

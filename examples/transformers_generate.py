@@ -20,7 +20,7 @@ prompt = tokenizer.apply_chat_template(
 found = model.generate(
     **prompt,
     custom_generate=wavefront.integrations.hf.generate,
-    schedule="wavefront(size=8, radius=2)",
+    strategy="wavefront(size=8, radius=2)",
     max_new_tokens=48,
     return_dict_in_generate=True,
 )
@@ -39,4 +39,4 @@ config = BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes)
 bert = wavefront.integrations.hf.enable(
     BertForMaskedLM(config), mask_id=tokenizer.convert_tokens_to_ids("<|mdm_mask|>")
 )
-print(bert.generate(prompt["input_ids"], schedule="block(size=4)", max_new_tokens=8)[0, -8:])
+print(bert.generate(prompt["input_ids"], strategy="block(size=4)", max_new_tokens=8)[0, -8:])

@@ -5,7 +5,7 @@ from wavefront.viewer import watch
 
 lm = wavefront.load()
 question = "I have a fig, two pears, and a plum. How many fruits do I have?"
-stream = lm.stream(question, schedule="wavefront(size=4)", max_new_tokens=24)
+stream = lm.stream(question, strategy="wavefront(size=4)", max_new_tokens=24)
 committed = sure = 0
 for step in watch(stream, delay=0.03):
     # Tensors of shape (batch, places): what was committed, and the log-probability of it.

@@ -41,7 +41,7 @@ from wavefront.engine.session import begin
 from wavefront.tasks.base import Sample
 from wavefront.text.tokenizer import visible
 
-SCHEDULES = ("block(size=32)", "wavefront(size=8, radius=2)")
+STRATEGIES = ("block(size=32)", "wavefront(size=8, radius=2)")
 CACHES = ("prefix", "dual", "wave", "wave(size=32, near=4)", "wave(size=16, near=0)")
 REFRESH = (1, 2, 4, 8, 16, 32, 64)
 NONE = ""  # the cache of a row without one
@@ -50,7 +50,7 @@ NONE = ""  # the cache of a row without one
 class Setting(NamedTuple):
     """One row of the table."""
 
-    schedule: str
+    strategy: str
     cache: str  # with its refresh interval; "" for none
     kind: str  # without it
     refresh: int
@@ -59,14 +59,14 @@ class Setting(NamedTuple):
 def settings(asked: argparse.Namespace) -> list[Setting]:
     """Without a cache first; then every cache at every interval."""
     found = []
-    for schedule in asked.schedules:
-        found.append(Setting(schedule, NONE, NONE, 1))
+    for strategy in asked.strategies:
+        found.append(Setting(strategy, NONE, NONE, 1))
         for kind in asked.caches:
             made = spec.resolve(kind, "caches")
             assert isinstance(made, Cache)
             for refresh in asked.refresh:
                 cache = repr(replace(made, refresh=refresh))  # pyright: ignore[reportArgumentType]
-                found.append(Setting(schedule, cache, kind, refresh))
+                found.append(Setting(strategy, cache, kind, refresh))
     return found
 
 
@@ -83,7 +83,7 @@ def generate(asked: argparse.Namespace) -> None:
                     file.write(json.dumps(line) + "\n")
                 file.flush()
                 spent = time.perf_counter() - began
-                print(f"{group} {setting.schedule} {setting.cache}: {spent:.1f} s", flush=True)
+                print(f"{group} {setting.strategy} {setting.cache}: {spent:.1f} s", flush=True)
 
 
 def decode(
@@ -96,7 +96,7 @@ def decode(
 ) -> Iterator[dict[str, Any]]:
     """One line an item."""
     options: dict[str, Any] = {
-        "schedule": setting.schedule,
+        "strategy": setting.strategy,
         "cache": setting.cache or None,
         "max_new_tokens": places,
         "eos": asked.eos,
@@ -150,8 +150,8 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """An entry a setting: right answers with their interval, and the rest in pairs."""
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
-        cells[row["schedule"], row["cache"]][row["id"]] = row
-    return [entry(found, cells[schedule, NONE]) for (schedule, _), found in cells.items()]
+        cells[row["strategy"], row["cache"]][row["id"]] = row
+    return [entry(found, cells[strategy, NONE]) for (strategy, _), found in cells.items()]
 
 
 def entry(found: dict[str, dict[str, Any]], base: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def entry(found: dict[str, dict[str, Any]], base: dict[str, dict[str, Any]]) -> 
     low, high = bootstrap(right)
     less, more = bootstrap(gaps)
     return {
-        "schedule": one["schedule"],
+        "strategy": one["strategy"],
         "cache": one["cache"] or None,
         "kind": one["kind"] or None,
         "refresh": one["refresh"],
@@ -201,12 +201,12 @@ def render(first: dict[str, Any], groups: dict[str, list[dict[str, Any]]]) -> st
         f"seed {first['seed']}"
     ]
     for group, entries in groups.items():
-        for schedule in dict.fromkeys(one["schedule"] for one in entries):
-            some = [one for one in entries if one["schedule"] == schedule]
+        for strategy in dict.fromkeys(one["strategy"] for one in entries):
+            some = [one for one in entries if one["strategy"] == strategy]
             head = some[0]
             parts.append(
                 f"\n### {group}, {head['items']} items, N = T = {head['places']}, "
-                f"eos {head['eos']}, {schedule}\n"
+                f"eos {head['eos']}, {strategy}\n"
             )
             parts.append(
                 "| cache | refresh | right % [95 %] | - no cache [95 %] | same tokens % "
@@ -235,16 +235,16 @@ def draw(groups: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     """Right answers against cost, a figure a strategy."""
     from wavefront.analysis import figures
 
-    schedules = dict.fromkeys(one["schedule"] for entries in groups.values() for one in entries)
-    for schedule in schedules:
+    strategies = dict.fromkeys(one["strategy"] for entries in groups.values() for one in entries)
+    for strategy in strategies:
         panels: dict[str, dict[str, list[figures.Trade]]] = {}
         for group, entries in groups.items():
             lines = panels.setdefault(group, {})
             for one in entries:
-                if one["schedule"] == schedule:
+                if one["strategy"] == strategy:
                     point = figures.Trade(one["cost"], one["right"], one["low"], one["high"])
                     lines.setdefault(one["kind"] or "no cache", []).append(point)
-        name = f"caches-{schedule.partition('(')[0]}"
+        name = f"caches-{strategy.partition('(')[0]}"
         print(*figures.save(figures.trade(panels), folder, name)[:1])
 
 
@@ -257,7 +257,7 @@ def main() -> None:
     make.add_argument("--items", type=int, default=500, help="of each group")
     make.add_argument("--rows", type=int, default=512, help="decoded together")
     make.add_argument("--places", type=int, help="of the canvas; by default what answers need")
-    make.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
+    make.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     make.add_argument("--caches", nargs="+", default=list(CACHES))
     make.add_argument("--refresh", nargs="+", type=int, default=list(REFRESH))
     make.add_argument("--eos", default="stop")

@@ -21,7 +21,7 @@ from wavefront.viewer.terminal_layout import END, visible
 OUT = Path(__file__).parent.parent / "docs" / "strategies"
 N = 48  # places
 PROBLEM = 179  # the model has to invent a name in it, so some places stay unsure for long
-PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the schedule and other options
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the strategy and other options
     "standard": ("standard()", {}),
     "block": ("block(size=8)", {}),
     "wavefront": ("wavefront(size=8, radius=2)", {}),
@@ -31,14 +31,14 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the schedule and other optio
     "dcd": ("dcd(masks=8, span=12)", {}),
     "rcr": ("rcr(size=48)", {"steps": 12}),
     "tbd": ("tbd(size=16, drop=4)", {}),
-    "tide": ("tide(rounds=4, horizon=12, take=threshold(tau=0.9))", {}),
-    "quota": ("block(size=16, take=quota())", {"steps": 12}),
-    "threshold": ("block(size=16, take=threshold(tau=0.9))", {}),
-    "factor": ("block(size=16, take=factor(factor=1.0))", {}),
-    "entropy_bound": ("block(size=16, take=entropy_bound(gamma=0.01))", {}),
-    "local_leap": ("block(size=16, take=local_leap(tau=0.9, relaxed=0.75, radius=4))", {}),
-    "dream": ("standard(take=dream(eps=0.001))", {"steps": 12}),
-    "origin": ("standard(take=origin(eps=0.001))", {"steps": 12}),
+    "tide": ("tide(rounds=4, horizon=12, selector=threshold(tau=0.9))", {}),
+    "quota": ("block(size=16, selector=quota())", {"steps": 12}),
+    "threshold": ("block(size=16, selector=threshold(tau=0.9))", {}),
+    "factor": ("block(size=16, selector=factor(factor=1.0))", {}),
+    "entropy_bound": ("block(size=16, selector=entropy_bound(gamma=0.01))", {}),
+    "local_leap": ("block(size=16, selector=local_leap(tau=0.9, relaxed=0.75, radius=4))", {}),
+    "dream": ("standard(selector=dream(eps=0.001))", {"steps": 12}),
+    "origin": ("standard(selector=origin(eps=0.001))", {"steps": 12}),
     "draft": ("wavefront(size=8, radius=2)", {"draft": 4}),
 }
 KINDS = {  # dark and light, blue and orange: told apart by eyes that see few colours, too
@@ -73,12 +73,12 @@ class Decode(NamedTuple):
 
 def decode(lm: wavefront.LM, prompt: str, name: str) -> Decode:
     spec, options = PLANS[name]
-    stream = lm.stream(prompt, schedule=spec, max_new_tokens=N, **options)
-    schedule, canvas = stream.decoding.plan.config.schedule, stream.decoding.canvas
-    state, none, rows, forwards = schedule.init(canvas), torch.zeros_like(canvas.masked), [], []
+    stream = lm.stream(prompt, strategy=spec, max_new_tokens=N, **options)
+    strategy, canvas = stream.decoding.plan.config.strategy, stream.decoding.canvas
+    state, none, rows, forwards = strategy.init(canvas), torch.zeros_like(canvas.masked), [], []
     for step in stream:
         commit, scope, after, remask, _ = step.decision
-        seen, front = schedule.visible(canvas, state), schedule.front(state)
+        seen, front = strategy.visible(canvas, state), strategy.front(state)
         back = none if remask is None else remask
         blind = none if seen is None else canvas.masked & ~seen & ~scope & ~commit
         asked = scope & canvas.masked & ~commit

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import wavefront
 from wavefront.cli.demo_compare import STRATEGIES
+from wavefront.viewer.svg_animation import animation
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "wave.svg"
 QUESTION = (
@@ -20,8 +21,8 @@ QUESTION = (
 def main() -> None:
     lm = wavefront.load("ripple", dtype="float64")  # all but tied places keep their turn anywhere
     traces = []
-    for name, schedule in STRATEGIES.items():
-        made = lm.generate(QUESTION, schedule=schedule, max_new_tokens=64, eos="stop", trace=True)
+    for name, strategy in STRATEGIES.items():
+        made = lm.generate(QUESTION, strategy=strategy, max_new_tokens=64, eos="stop", trace=True)
         assert made.trace is not None
         traces.append(made.trace)
         print(f"{name}: {made.forwards} forwards: {made.text!r}")

@@ -1,8 +1,8 @@
 """Pages of the experiments for docs/results: each is run where it was left, and its page copied.
 
-    python runs/paper.py                     # all, on ripple, at their default scale
-    python runs/paper.py schedules parity    # some of them
-    python runs/paper.py main -- --items 200 --device cuda
+    python runs/experiments.py                     # all, on ripple, at their default scale
+    python runs/experiments.py decode-order parity    # some of them
+    python runs/experiments.py main -- --items 200 --device cuda
 
 Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the
 light figures, and docs/claims.md is made anew.

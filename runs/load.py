@@ -31,10 +31,10 @@ import httpx
 
 KINDS: tuple[dict[str, Any], ...] = (
     {"max_tokens": 8},
-    {"max_tokens": 16, "schedule": "block(size=4)"},
-    {"max_tokens": 24, "steps": 8, "schedule": "standard"},
+    {"max_tokens": 16, "strategy": "block(size=4)"},
+    {"max_tokens": 24, "steps": 8, "strategy": "standard"},
     {"max_tokens": 12, "temperature": 0.8, "seed": 5},
-    {"max_tokens": 16, "schedule": "tide(take=threshold(tau=0.3))"},
+    {"max_tokens": 16, "strategy": "tide(selector=threshold(tau=0.3))"},
 )
 PROMPTS = tuple(f"Client {n} says" for n in range(8))
 PATIENCE = 90  # seconds; a request that takes longer is lost

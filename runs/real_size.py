@@ -27,7 +27,7 @@ from wavefront.engine.session import begin
 from wavefront.models.loader import family_module
 
 CONFIGS = {"llada": LLADA_8B, "dream": DREAM_7B}
-SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
+STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 GB = 1e9
 
 
@@ -96,20 +96,20 @@ def measure(family: str, prompt: int, places: int, steps: int) -> dict:
     }
     ids = torch.randint(0, 1000, (prompt,), generator=torch.Generator().manual_seed(1)).tolist()
     needed = accounted(family, prompt + places, places)
-    for schedule in SCHEDULES:
+    for strategy in STRATEGIES:
         # A step costs the same whatever the budget; only the wave's reach depends on it.
-        for budget in (steps, places) if schedule.startswith("wavefront") else (steps,):
-            row = one_decode(model, ids, places, budget, schedule, weights, needed)
+        for budget in (steps, places) if strategy.startswith("wavefront") else (steps,):
+            row = one_decode(model, ids, places, budget, strategy, weights, needed)
             result["decodes"].append(row)
     return result
 
 
-def one_decode(model, ids, places, steps, schedule, weights, needed) -> dict:
+def one_decode(model, ids, places, steps, strategy, weights, needed) -> dict:
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.synchronize()
     started = time.perf_counter()
     decoding = begin(
-        model, [ids], {"max_new_tokens": places, "steps": steps, "schedule": schedule}
+        model, [ids], {"max_new_tokens": places, "steps": steps, "strategy": strategy}
     ).drain()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
@@ -118,7 +118,7 @@ def one_decode(model, ids, places, steps, schedule, weights, needed) -> dict:
     logits = 4 * places * model.vocab_size
     answer = decoding.answers()[0]
     row = {
-        "schedule": schedule,
+        "strategy": strategy,
         "places": places,
         "steps": steps,
         "forwards": decoding.forwards,

@@ -40,7 +40,7 @@ from wavefront.engine.session import begin
 from wavefront.tasks.base import Sample
 from wavefront.text.tokenizer import visible
 
-SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
+STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 LEFT_OUT = {"english"}
 
 
@@ -77,14 +77,14 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def lines(lm, name, split, items, options):
-    """One line per item, canvas, step ratio and schedule."""
+    """One line per item, canvas, step ratio and strategy."""
     for times in options.canvas:
         places = fit(lm, name, items, options) * times
         for ratio in options.ratios:
-            for schedule in options.schedules:
+            for strategy in options.strategies:
                 started = time.perf_counter()
                 setting = {
-                    "schedule": schedule,
+                    "strategy": strategy,
                     "max_new_tokens": places,
                     "steps": max(places // ratio, 1),
                     "eos": options.eos,
@@ -108,7 +108,7 @@ def lines(lm, name, split, items, options):
                         }
                 seconds = time.perf_counter() - started
                 print(
-                    f"{name} {split} N={places} T=N/{ratio} {schedule}: {seconds:.1f} s", flush=True
+                    f"{name} {split} N={places} T=N/{ratio} {strategy}: {seconds:.1f} s", flush=True
                 )
 
 
@@ -134,37 +134,37 @@ def render(header: dict, rows: list[dict]) -> str:
     groups = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         key = (row["split"], row["canvas"], row["ratio"])
-        groups[key][row["task"], row["schedule"]][row["id"]] = row
+        groups[key][row["task"], row["strategy"]][row["id"]] = row
     parts = [
         f"`{header['command']}`: {header['device']}, torch {header['torch']}, {header['dtype']}, "
         f"seed {header['seed']}"
     ]
     for (split, canvas, ratio), cells in sorted(groups.items()):
-        schedules = list(dict.fromkeys(schedule for _, schedule in cells))
+        strategies = list(dict.fromkeys(strategy for _, strategy in cells))
         names = list(dict.fromkeys(name for name, _ in cells))
-        names = [name for name in names if all((name, s) in cells for s in schedules)]
+        names = [name for name in names if all((name, s) in cells for s in strategies)]
         parts.append(f"\n### {split}, canvas x{canvas}, T = N/{ratio}\n")
-        titles = [f"{s.split('(')[0]}" for s in schedules]
+        titles = [f"{s.split('(')[0]}" for s in strategies]
         parts.append(f"| task | n | N | {' | '.join(titles)} | wave - block [95 %] |")
-        parts.append("|---|---|---|" + "---|" * (len(schedules) + 1))
+        parts.append("|---|---|---|" + "---|" * (len(strategies) + 1))
         means = defaultdict(list)
         for name in names:
-            parts.append(table_row(name, cells, schedules, means))
-        average = [f"**{100 * sum(means[s]) / len(means[s]):.1f}**" for s in schedules]
+            parts.append(table_row(name, cells, strategies, means))
+        average = [f"**{100 * sum(means[s]) / len(means[s]):.1f}**" for s in strategies]
         parts.append(f"| **mean of tasks** | | | {' | '.join(average)} | |")
-        parts.append(ends(cells, schedules))
+        parts.append(ends(cells, strategies))
     return "\n".join(parts) + "\n"
 
 
-def table_row(name, cells, schedules, means) -> str:
+def table_row(name, cells, strategies, means) -> str:
     shown = []
-    for schedule in schedules:
-        found = cells[name, schedule].values()
+    for strategy in strategies:
+        found = cells[name, strategy].values()
         share = sum(row["correct"] for row in found) / len(found)
-        means[schedule].append(share)
+        means[strategy].append(share)
         shown.append(f"{100 * share:.1f}")
     wave, block = (
-        next((cells[name, s] for s in schedules if s.startswith(word)), None)
+        next((cells[name, s] for s in strategies if s.startswith(word)), None)
         for word in ("wavefront", "block")
     )
     paired = ""
@@ -172,23 +172,23 @@ def table_row(name, cells, schedules, means) -> str:
         gaps = [100.0 * (wave[i]["correct"] - block[i]["correct"]) for i in wave]
         low, high = bootstrap(gaps)
         paired = f"{sum(gaps) / len(gaps):+.1f} [{low:+.1f}, {high:+.1f}]"
-    one = next(iter(cells[name, schedules[0]].values()))
-    count = len(cells[name, schedules[0]])
+    one = next(iter(cells[name, strategies[0]].values()))
+    count = len(cells[name, strategies[0]])
     return f"| {name} | {count} | {one['max_new_tokens']} | {' | '.join(shown)} | {paired} |"
 
 
-def ends(cells, schedules) -> str:
+def ends(cells, strategies) -> str:
     """The premature-EOS measures, over all tasks together."""
     lines = ["\n| | first EOS at step (share of T) | EOS share of commits | visible / reference |"]
     lines.append("|---|---|---|---|")
-    for schedule in schedules:
-        rows = [row for (_, s), found in cells.items() if s == schedule for row in found.values()]
+    for strategy in strategies:
+        rows = [row for (_, s), found in cells.items() if s == strategy for row in found.values()]
         ended = [row for row in rows if row["first_eos"] >= 0]
         when = sum(row["first_eos"] / row["steps"] for row in ended) / max(len(ended), 1)
         share = sum(r["eos_commits"] / r["max_new_tokens"] for r in rows) / len(rows)
         told = sum(row["reference"] for row in rows)  # real items have no worked answer
         size = f"{sum(row['visible'] for row in rows) / told:.2f}" if told else "–"
-        lines.append(f"| {schedule} | {when:.2f} | {share:.2f} | {size} |")
+        lines.append(f"| {strategy} | {when:.2f} | {share:.2f} | {size} |")
     return "\n".join(lines)
 
 
@@ -202,7 +202,7 @@ def main() -> None:
     make.add_argument("--items", type=int, default=500)
     make.add_argument("--ratios", nargs="+", type=int, default=[1, 2, 4])
     make.add_argument("--canvas", nargs="+", type=int, default=[1])
-    make.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
+    make.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     make.add_argument("--eos", default="keep")
     make.add_argument("--rows", type=int, default=512)
     make.set_defaults(run=generate)

@@ -25,7 +25,7 @@ from wavefront import tasks
 from wavefront.engine.session import begin
 from wavefront.text.tokenizer import prompt_ids
 
-SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
+STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 KINDS = ("gsm", "object_counting", "boolean_expressions", "navigate", "web_of_lies")
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=48)
     parser.add_argument("--ratios", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--drafts", nargs="+", type=int, default=[2, 4, 8])
-    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device")
@@ -90,12 +90,12 @@ def main() -> None:
     texts = prompts(asked.prompts, asked.seed)
     questions = [prompt_ids(lm.tokenizer, text) for text in texts]
     print(f"`{' '.join(sys.argv)}`: {lm.model.device}, torch {torch.__version__}, {lm.model.dtype}")
-    print("\n| schedule | T | draft | order | answer | steps/forward [95 %] | time, stepwise = 1 |")
+    print("\n| strategy | T | draft | order | answer | steps/forward [95 %] | time, stepwise = 1 |")
     print("|---|---|---|---|---|---|---|")
     for ratio in asked.ratios:
-        for schedule in asked.schedules:
+        for strategy in asked.strategies:
             options = {
-                "schedule": schedule,
+                "strategy": strategy,
                 "max_new_tokens": asked.places,
                 "steps": max(asked.places // ratio, 1),
                 "temperature": asked.temperature,
@@ -113,7 +113,7 @@ def main() -> None:
                 low, high = bootstrap(rates)
                 rate = f"{sum(rates) / len(rates):.2f} [{low:.2f}, {high:.2f}]"
                 of = f"/{len(pairs)}"
-                cells = (schedule, options["steps"], draft, f"{order}{of}", f"{answer}{of}", rate)
+                cells = (strategy, options["steps"], draft, f"{order}{of}", f"{answer}{of}", rate)
                 print("|", *(f"{cell} |" for cell in cells), f"{spent / seconds:.2f} |", flush=True)
 
 

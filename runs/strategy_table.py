@@ -42,9 +42,9 @@ PLANNED = (
     "wavefront(size=8, radius=2)",
     "wavefront(size=8, radius=2, grow='accumulate')",
     "left_to_right",
-    "adablock(size=16, take=quota())",
-    "dsb(size=32, take=quota())",
-    "dcd(masks=16, take=quota())",
+    "adablock(size=16, selector=quota())",
+    "dsb(size=32, selector=quota())",
+    "dcd(masks=16, selector=quota())",
     "rcr(size=32)",
     "tbd(size=32)",
     "tide(horizon=32)",
@@ -53,26 +53,26 @@ PLANNED = (
     "tide(band=8)",
 )
 ADAPTIVE = (
-    "standard(take=threshold(tau=0.9))",
-    "block(size=8, take=threshold(tau=0.9))",
-    "block(size=32, take=threshold(tau=0.9))",
-    "block(size=32, take=factor())",
-    "block(size=32, take=entropy_bound(gamma=0.1))",
-    "block(size=32, take=local_leap())",
-    "wavefront(size=8, radius=2, take=threshold(tau=0.9))",
-    "wavefront(size=16, radius=8, take=threshold(tau=0.9))",
+    "standard(selector=threshold(tau=0.9))",
+    "block(size=8, selector=threshold(tau=0.9))",
+    "block(size=32, selector=threshold(tau=0.9))",
+    "block(size=32, selector=factor())",
+    "block(size=32, selector=entropy_bound(gamma=0.1))",
+    "block(size=32, selector=local_leap())",
+    "wavefront(size=8, radius=2, selector=threshold(tau=0.9))",
+    "wavefront(size=16, radius=8, selector=threshold(tau=0.9))",
     "adablock(size=16)",
     "dsb(size=32)",
     "dcd(masks=16)",
-    "tbd(size=32, take=threshold(tau=0.9))",
-    "tide(rounds=4, take=threshold(tau=0.9))",
-    "tide(rounds=8, take=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=32, take=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, take=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, take=threshold(tau=0.98))",
-    "tide(rounds=8, horizon=64, band=8, take=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, band=8, take=threshold(tau=0.7))",
-    "tide(size=16, radius=4, rounds=8, horizon=64, take=threshold(tau=0.9))",
+    "tbd(size=32, selector=threshold(tau=0.9))",
+    "tide(rounds=4, selector=threshold(tau=0.9))",
+    "tide(rounds=8, selector=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=32, selector=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, selector=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))",
+    "tide(rounds=8, horizon=64, band=8, selector=threshold(tau=0.9))",
+    "tide(rounds=8, horizon=64, band=8, selector=threshold(tau=0.7))",
+    "tide(size=16, radius=4, rounds=8, horizon=64, selector=threshold(tau=0.9))",
 )
 ALL = "all groups"
 BASES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
@@ -81,7 +81,7 @@ BASES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 class Setting(NamedTuple):
     """One row of the table."""
 
-    schedule: str
+    strategy: str
     pace: str  # "N", "N/4" or "adaptive"
 
 
@@ -121,7 +121,7 @@ def decode(lm, group: str, items, times: int, setting: Setting, asked):
     places = longest * times
     ratio = 4 if setting.pace == "N/4" else 2 if setting.pace == "N/2" else 1
     options: dict[str, Any] = {
-        "schedule": setting.schedule,
+        "strategy": setting.strategy,
         "max_new_tokens": places,
         "steps": max(places // ratio, 1),
         "eos": asked.eos,
@@ -131,7 +131,7 @@ def decode(lm, group: str, items, times: int, setting: Setting, asked):
     decoding = begin(lm.model, prompts, options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
     answers = [visible(row, lm.stop_ids) for row in decoding.answers()]
     seconds = time.perf_counter() - began
-    print(f"{group} x{times} {setting.pace} {setting.schedule}: {seconds:.1f} s", flush=True)
+    print(f"{group} x{times} {setting.pace} {setting.strategy}: {seconds:.1f} s", flush=True)
     for (name, item), answer, steps in zip(items, answers, decoding.steps(), strict=True):
         yield {
             "group": group,
@@ -172,7 +172,7 @@ def gathered(rows: list[dict]) -> dict[tuple[str, int], dict[tuple[str, str], di
     cells = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         for group in (row["group"], ALL):
-            cells[group, row["canvas"]][row["schedule"], row["pace"]][row["id"]] = row
+            cells[group, row["canvas"]][row["strategy"], row["pace"]][row["id"]] = row
     order = {group: number for number, group in enumerate((*GROUPS, ALL))}
     found = dict(sorted(cells.items(), key=lambda pair: (order[pair[0][0]], pair[0][1])))
     return {where: complete(table) for where, table in found.items()}
@@ -198,19 +198,19 @@ def render(header: dict, rows: list[dict], half: str | None, beside: str) -> str
             "| strategy | T | right % | - standard [95 %] | - block [95 %] | - wavefront [95 %] "
             "| forwards | tokens/forward |\n|---|---|---|---|---|---|---|---|"
         )
-        parts += [line(found, schedule, pace, beside) for schedule, pace in found]
+        parts += [line(found, strategy, pace, beside) for strategy, pace in found]
     return "\n".join(parts) + "\n"
 
 
-def line(found: dict, schedule: str, pace: str, beside: str) -> str:
+def line(found: dict, strategy: str, pace: str, beside: str) -> str:
     """One row of a table."""
-    row = found[schedule, pace]
+    row = found[strategy, pace]
     base = [found.get((name, beside if pace == "adaptive" else pace)) for name in BASES]
     right = 100 * sum(one["correct"] for one in row.values()) / len(row)
     steps = sum(one["steps"] for one in row.values()) / len(row)
     tokens = sum(one["visible"] + 1 for one in row.values()) / len(row)
     pairs = " | ".join(against(row, other) for other in base)
-    return f"| {schedule} | {pace} | {right:.1f} | {pairs} | {steps:.1f} | {tokens / steps:.2f} |"
+    return f"| {strategy} | {pace} | {right:.1f} | {pairs} | {steps:.1f} | {tokens / steps:.2f} |"
 
 
 def against(row: dict[str, dict], base: dict[str, dict] | None) -> str:

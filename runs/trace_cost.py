@@ -1,7 +1,7 @@
 """What recording a trace costs: the same decode with and without it, in turns.
 
     python runs/trace_cost.py                       on ripple, a minute or two of one core
-    python runs/trace_cost.py --repeats 60 --schedule "block(size=16)" --device cuda
+    python runs/trace_cost.py --repeats 60 --strategy "block(size=16)" --device cuda
 
 A busy machine slows whatever it happens to run, so the kinds take turns, one decode each, and are
 compared by their quickest and their median decode. Recording includes what it takes to have the
@@ -35,7 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="ripple")
     parser.add_argument("--device")
-    parser.add_argument("--schedule", default="wavefront")
+    parser.add_argument("--strategy", default="wavefront")
     parser.add_argument("--places", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=40)
@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     lm = wavefront.load(given.model, device=given.device)
     prompts = [PROMPT] * given.rows
-    options = {"schedule": given.schedule, "max_new_tokens": given.places}
+    options = {"strategy": given.strategy, "max_new_tokens": given.places}
     spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
     made = {
         kind: lm.generate(prompts, trace=trace, **options)[0].trace for kind, trace in KINDS.items()
@@ -56,7 +56,7 @@ def main() -> None:
             spent[kind].append(time.perf_counter() - began)
     print(
         f"{lm.name} on {lm.model.device}, {torch.get_num_threads()} threads, {given.rows} rows of "
-        f"{given.places} places, {given.schedule}, {given.repeats} decodes of each"
+        f"{given.places} places, {given.strategy}, {given.repeats} decodes of each"
     )
     form = "{:<6}  {:>7}  {:>8}  {:>7}  {:>7}  {:>7}  {:>8}"
     print(form.format("trace", "min s", "median s", "min", "median", "file", "writing"))

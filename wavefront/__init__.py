@@ -2,7 +2,7 @@
 
 >>> import wavefront
 >>> lm = wavefront.load("toy")
->>> lm.generate("Hello", schedule="wavefront(size=8, radius=2)", max_new_tokens=16).finish_reason
+>>> lm.generate("Hello", strategy="wavefront(size=8, radius=2)", max_new_tokens=16).finish_reason
 'length'
 
 Public names are listed here and loaded when first used, so that importing the package is quick.
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from wavefront.core.state import Step as Step
     from wavefront.core.strategy import Clock as Clock
     from wavefront.core.strategy import Decision as Decision
-    from wavefront.core.strategy import Schedule as Schedule
+    from wavefront.core.strategy import Selector as Selector
     from wavefront.core.strategy import Stats as Stats
-    from wavefront.core.strategy import Take as Take
+    from wavefront.core.strategy import Strategy as Strategy
     from wavefront.core.strategy import View as View
     from wavefront.engine.batcher import Slots as Slots
     from wavefront.engine.options import Options as Options
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 _HOME = {
     "Canvas": "canvas",
     "CheckpointError": "errors",
-    "Clock": "schedule",
+    "Clock": "strategy",
     "Completion": "lm",
     "Config": "rows",
-    "Decision": "schedule",
+    "Decision": "strategy",
     "Decoding": "decoding",
     "Ids": "decoding",
     "LM": "lm",
@@ -75,17 +75,17 @@ _HOME = {
     "ReportError": "errors",
     "Request": "seats",
     "RunError": "errors",
-    "Schedule": "schedule",
+    "Strategy": "strategy",
     "Seat": "seats",
     "Slots": "slots",
     "SpecError": "errors",
-    "Stats": "schedule",
+    "Stats": "strategy",
     "Step": "rows",
     "Stream": "lm",
-    "Take": "schedule",
+    "Take": "strategy",
     "Trace": "trace",
     "TraceError": "errors",
-    "View": "schedule",
+    "View": "strategy",
     "WavefrontError": "errors",
     "WavefrontWarning": "errors",
     "decode": "engine",

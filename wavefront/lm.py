@@ -13,7 +13,7 @@ from wavefront.completion import Completion, Reader, Spent, cut_holes
 from wavefront.core import canvas
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.core.state import Step
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.engine.fork import fork, resolve
 from wavefront.engine.options import Options, Plan, plan, wants_trace
 from wavefront.engine.replay import Difference, again, difference
@@ -211,12 +211,12 @@ class LM:
         trace: Trace,
         at: int,
         *,
-        schedule: str | Schedule | None = None,
+        strategy: str | Strategy | None = None,
         put: Mapping[int, int | str] | None = None,
     ) -> Stream:
         """Go on from a recorded decode as step `at` of it found the canvas (wavefront.engine.fork).
 
-        `schedule` lets another strategy take over. `put` writes tokens by hand first: places,
+        `strategy` lets another strategy take over. `put` writes tokens by hand first: places,
         counted from 0 over those to fill, to token ids or texts; a text of several tokens takes
         as many places.
         """
@@ -230,7 +230,7 @@ class LM:
                     raise OptionError(f"Place {place} is written twice: leave one out.")
                 written[place], place = token, place + 1
         given = {"stop_ids": self.stop_ids, "id_of": self._id_of}
-        forked = fork(self.model, trace, at, schedule=schedule, put=written, **given)
+        forked = fork(self.model, trace, at, strategy=strategy, put=written, **given)
         return Stream(self, forked, infilling=bool(trace.about.get("infilling")))
 
     def text_of(self, trace: Trace, row: int = 0) -> str:
@@ -244,14 +244,14 @@ class LM:
         whole = trace.about.get("infilling")
         return self.tokenizer.decode([token for token, hole in shown if hole or whole])
 
-    def replay(self, trace: Trace, *, schedule: str | Schedule | None = None) -> Difference | None:
+    def replay(self, trace: Trace, *, strategy: str | Strategy | None = None) -> Difference | None:
         """Decode again what was recorded: where the two first differ, or None.
 
-        `schedule` names the strategy if it comes from outside, and is not needed otherwise.
+        `strategy` names the strategy if it comes from outside, and is not needed otherwise.
         """
-        trusted = None if schedule is None else resolve(schedule).with_ids(self._id_of)
+        trusted = None if strategy is None else resolve(strategy).with_ids(self._id_of)
         given = {"stop_ids": self.stop_ids, "id_of": self._id_of}
-        return difference(trace, again(self.model, trace, schedule=trusted, **given))
+        return difference(trace, again(self.model, trace, strategy=trusted, **given))
 
 
 def _is_batch(prompt: Any) -> bool:

@@ -8,14 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from commands import refused, run
+from helpers.commands import refused, run
 
 from wavefront.analysis import bertscore
 from wavefront.analysis.bertscore import Score, score
 from wavefront.analysis.encoder import KNOWN, PACKAGED, Encoder
 from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
 
-HOME = Path(__file__).parent / "golden" / "encoders"
+HOME = Path(__file__).parents[1] / "golden" / "encoders"
 # Made by tests/golden/encoders/make.py with bert-score 0.3.13 on transformers 4.57.6.
 GOLDEN = json.loads((HOME / "bertscore.json").read_text())
 CANDIDATES, REFERENCES = (list(side) for side in zip(*GOLDEN["pairs"], strict=True))

@@ -36,8 +36,8 @@ def lesson_of(model, length=None, rows=slice(None)):
     )  # fmt: skip
 
 
-def config_of(schedule, **more):
-    return Config(schedule=resolve(schedule, "schedules"), **more)
+def config_of(strategy, **more):
+    return Config(strategy=resolve(strategy, "strategies"), **more)
 
 
 # --- the reference: lists and sets, one row, the model's own logits -----------------------------
@@ -54,18 +54,18 @@ def opinion(model, tokens):
     return said
 
 
-def scope_of(schedule, masked, known, front, start):
-    if schedule.startswith("block"):
+def scope_of(strategy, masked, known, front, start):
+    if strategy.startswith("block"):
         size = 3
         return {p for p in masked if (p - start) // size == (min(masked) - start) // size}
-    if schedule.startswith("wavefront"):
+    if strategy.startswith("wavefront"):
         return front
-    return {min(masked)} if schedule == "left_to_right" else masked
+    return {min(masked)} if strategy == "left_to_right" else masked
 
 
-def counts(schedule, places):
+def counts(strategy, places):
     """How many places each of T = N steps commits; blocks of 3 share the steps among them."""
-    if not schedule.startswith("block"):
+    if not strategy.startswith("block"):
         return [1] * places
     blocks = -(-places // 3)
     found = []
@@ -75,16 +75,16 @@ def counts(schedule, places):
     return found
 
 
-def expected(model, schedule, prompt, truth, prefix):
+def expected(model, strategy, prompt, truth, prefix):
     """[(t, place, probability, right?)], steps in order; size 4 and radius 2 for the wave."""
     tokens = [*prompt, *[model.mask_id] * len(truth)]
     start = len(prompt)
     masked, known = set(range(start, len(tokens))), set(range(start))
     front = set(sorted(masked)[:4])
     found = []
-    for t, k in enumerate(counts(schedule, len(truth)), 1):
+    for t, k in enumerate(counts(strategy, len(truth)), 1):
         said = opinion(model, tokens)
-        scope = scope_of(schedule, masked, known, front, start) if k else set()
+        scope = scope_of(strategy, masked, known, front, start) if k else set()
         chosen = sorted(scope, key=lambda p: (-said[p][1], p))[:k]
         for place in sorted(chosen):
             found.append((t, place, said[place][1], said[place][0] == truth[place - start]))
@@ -102,7 +102,7 @@ def expected(model, schedule, prompt, truth, prefix):
 @pytest.mark.parametrize("prefix", [False, True])
 @pytest.mark.parametrize("length", [None, 12])
 @pytest.mark.parametrize(
-    ("family", "schedule"),
+    ("family", "strategy"),
     [
         ("llada", "wavefront(size=4, radius=2)"),
         ("llada", "block(size=3)"),
@@ -110,14 +110,14 @@ def expected(model, schedule, prompt, truth, prefix):
         ("llada", "left_to_right"),
     ],
 )
-def test_equals_brute_force(family, schedule, length, prefix):
+def test_equals_brute_force(family, strategy, length, prefix):
     model = model_of(family)
-    found = taught(model, lesson_of(model, length), config_of(schedule), prefix=prefix)
+    found = taught(model, lesson_of(model, length), config_of(strategy), prefix=prefix)
     width = max(len(prompt) for prompt in PROMPTS)
     for row, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
         size = len(answer) + 1 if length is None else length
         truth = [*answer, *[EOS] * (size - len(answer))]
-        want = expected(model, schedule, prompt, truth, prefix)
+        want = expected(model, strategy, prompt, truth, prefix)
         mine = found.row == row
         ours = sorted(
             zip(
@@ -139,7 +139,7 @@ EVERY = [
     "standard", "block(size=3)", "left_to_right", "wavefront(size=3, radius=1)",
     "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, least=1)",
     "tide(size=4, band=2, doubt=0.5)", "dsb(size=4)", "dcd(masks=4)",
-    "adablock(delimiters=(3,))", "wavefront(take=threshold(0.5))", "standard(take=origin())",
+    "adablock(delimiters=(3,))", "wavefront(selector=threshold(0.5))", "standard(selector=origin())",
 ]  # fmt: skip
 
 
@@ -152,31 +152,31 @@ def steps_of(model, lesson, config, **how):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", EVERY)
-def test_the_truth_is_written_and_nothing_else(schedule):
+@pytest.mark.parametrize("strategy", EVERY)
+def test_the_truth_is_written_and_nothing_else(strategy):
     model = model_of()
     lesson = lesson_of(model)
     inside = lesson.canvas.slot >= 0
-    steps = steps_of(model, lesson, config_of(schedule))
+    steps = steps_of(model, lesson, config_of(strategy))
     for step in steps:
         known = step.canvas.known & inside
         assert torch.equal(step.canvas.tokens[known], lesson.truth[known])
         assert torch.equal(step.canvas.tokens[~inside], lesson.canvas.tokens[~inside])
         assert (step.canvas.tokens[step.canvas.masked] == model.mask_id).all()
     assert not steps[-1].canvas.masked.any()
-    found = taught(model, lesson, config_of(schedule))
+    found = taught(model, lesson, config_of(strategy))
     commits = torch.stack([step.decision.commit for step in steps])
     assert len(found.confidence) == int(commits.sum()) >= int(inside.sum())
 
 
-@pytest.mark.parametrize("schedule", [one for one in EVERY if not one.startswith(("rcr", "tbd"))])
-def test_the_strict_reading_writes_a_prefix(schedule):
+@pytest.mark.parametrize("strategy", [one for one in EVERY if not one.startswith(("rcr", "tbd"))])
+def test_the_strict_reading_writes_a_prefix(strategy):
     model = model_of()
-    if schedule.startswith("tide"):
+    if strategy.startswith("tide"):
         with pytest.raises(OptionError, match="takes back"):
-            taught(model, lesson_of(model), config_of(schedule), prefix=True)
+            taught(model, lesson_of(model), config_of(strategy), prefix=True)
         return
-    steps = steps_of(model, lesson_of(model), config_of(schedule), prefix=True)
+    steps = steps_of(model, lesson_of(model), config_of(strategy), prefix=True)
     for step in steps:
         masked = step.canvas.masked
         slots = step.canvas.slot
@@ -205,8 +205,8 @@ def test_a_batch_is_its_rows():
 def test_a_narrow_reach_changes_nothing():
     """A wave whose reach outgrows its guess repeats the step, with a teacher too."""
     model = model_of()
-    narrow = config_of("wavefront(size=2, radius=1, take=threshold(0.3))")
-    wide = config_of("wavefront(size=2, radius=1, take=threshold(0.3))", survey=True)
+    narrow = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))")
+    wide = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))", survey=True)
     for prefix in (False, True):
         a, b = (taught(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide))
         assert torch.equal(a.place, b.place)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from decodes import STOP, bare, basic, hand_trace, plain, sample
+from helpers.decodes import STOP, bare, basic, hand_trace, plain, sample
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -71,13 +71,13 @@ def test_operations_by_hand():
 @pytest.mark.parametrize(
     "options",
     [
-        {"schedule": "wavefront(size=3, radius=1)"},
-        {"schedule": "wavefront(size=3, radius=1)", "steps": 6},
-        {"schedule": "block(size=4)", "cfg_scale": 1.0},
-        {"schedule": "standard", "draft": 3},
-        {"schedule": "left_to_right", "steps": 5},
-        {"schedule": "block(size=4)", "fixed_budget": True, "steps": 30},
-        {"schedule": "wavefront", "full": True},
+        {"strategy": "wavefront(size=3, radius=1)"},
+        {"strategy": "wavefront(size=3, radius=1)", "steps": 6},
+        {"strategy": "block(size=4)", "cfg_scale": 1.0},
+        {"strategy": "standard", "draft": 3},
+        {"strategy": "left_to_right", "steps": 5},
+        {"strategy": "block(size=4)", "fixed_budget": True, "steps": 30},
+        {"strategy": "wavefront", "full": True},
     ],
 )
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from decodes import basic, hand_trace, plain, sample
+from helpers.decodes import basic, hand_trace, plain, sample
 
 from wavefront.analysis.measures import dynamics
 from wavefront.core.errors import OptionError, TraceError

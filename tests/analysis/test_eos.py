@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from decodes import STOP, bare, basic, hand_trace, plain, sample
+from helpers.decodes import STOP, bare, basic, hand_trace, plain, sample
 
 from wavefront.analysis.measures import eos
 from wavefront.core.errors import OptionError, TraceError

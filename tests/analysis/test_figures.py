@@ -33,7 +33,7 @@ NAMES = (
     "regret",
     "reliability",
     "scaling",
-    "schedules",
+    "strategies",
     "throughput",
     "trade",
     "tradeoff",
@@ -60,7 +60,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         for side in ("length", "batch")
     ]
     traces = {
-        spec: lm.generate(["Hello", "Price: $5"], schedule=spec, max_new_tokens=12, trace="full")[
+        spec: lm.generate(["Hello", "Price: $5"], strategy=spec, max_new_tokens=12, trace="full")[
             0
         ].trace
         for spec in SPECS
@@ -88,7 +88,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
         "scaling": figures.scaling(scaled),
-        "schedules": figures.schedules(traces),
+        "strategies": figures.strategies(traces),
         "throughput": figures.throughput(scaled),
         "trade": figures.trade(
             {
@@ -134,7 +134,7 @@ def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_pat
     assert figures.DARK.paper.encode() in dark_page
     assert figures.DARK.paper.encode() not in page
     assert pictures[name].bytes("svg") == page
-    if name == "schedules":
+    if name == "strategies":
         assert pictures[name].bytes("png") == light
 
 
@@ -153,7 +153,7 @@ def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    pictures["schedules"].bytes("png")
+    pictures["strategies"].bytes("png")
     assert dict(matplotlib.rcParams) == before
 
 
@@ -176,7 +176,7 @@ def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
         ("left_to_right", [], "left to right"),
         ("block(size=8)", ["block(size=4)"], "block size=8"),
         ("wavefront(size=8, grow='accumulate')", ["wavefront(size=8)"], "wavefront accumulate"),
-        ("block(take=factor(a=1, b=2))", ["block()"], "block take=factor(a=1, b=2)"),
+        ("block(selector=factor(a=1, b=2))", ["block()"], "block selector=factor(a=1, b=2)"),
     ],
 )
 def test_labels_are_short_and_tell_apart(spec, beside, expected) -> None:

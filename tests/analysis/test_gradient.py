@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from decodes import basic, hand_trace, plain, sample
+from helpers.decodes import basic, hand_trace, plain, sample
 
 from wavefront.analysis.measures import gradient
 from wavefront.core.errors import OptionError, TraceError
@@ -98,7 +98,7 @@ def test_by_hand():
     """A prompt, then four places; entropy grows to the right, but for the last."""
     rising = {1: 0.125, 2: 0.25, 3: 0.5, 4: 0.375}
     trace = hand_trace(
-        [[1], [4]], places=4, scope=[[1, 2], [4]], entropy=[rising, rising], schedule="standard()"
+        [[1], [4]], places=4, scope=[[1, 2], [4]], entropy=[rising, rising], strategy="standard()"
     )
     found = gradient.measure(trace, radius=1, block=2)
     assert found.by_distance.x.tolist() == [1, 2, 3, 4]
@@ -116,7 +116,7 @@ def test_by_hand():
 
 
 def test_a_scope_of_everything_contains_the_lowest():
-    traces = [t for t in sample() if t.about["options"]["schedule"] == "standard()"]
+    traces = [t for t in sample() if t.about["options"]["strategy"] == "standard()"]
     found = gradient.Gradient.join([gradient.measure(trace, radius=50) for trace in traces])
     assert found.containment["own"].whole == found.containment["own"].chance == 1.0
     assert found.containment["wave"].whole < 1.0  # where nothing is known there is no distance

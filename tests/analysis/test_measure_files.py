@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from decodes import STRATEGIES, sample
+from helpers.decodes import STRATEGIES, sample
 
 from wavefront import generate_ids
 from wavefront.analysis.measures import cost, dynamics, eos, gradient, mhco, order, regret
@@ -39,14 +39,14 @@ def measured(trace, model):
     )
 
 
-@pytest.mark.parametrize("schedule", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
-def test_a_file_measures_as_the_decode_did(schedule, tmp_path):
+def test_a_file_measures_as_the_decode_did(strategy, tmp_path):
     model = toy(seed=3)
     done = generate_ids(
         model,
         [[1, 2, 3], [4, 5]],
-        schedule=schedule,
+        strategy=strategy,
         max_new_tokens=9,
         steps=9,
         trace="full",
@@ -78,7 +78,7 @@ def test_the_random_sample_holds_what_measures_stumble_on():
 def test_a_row_alone_measures_as_it_did_in_the_batch():
     model = toy(seed=3)
     done = generate_ids(
-        model, [[1, 2, 3], [4, 5]], schedule="wavefront(size=3)", max_new_tokens=9, trace="full"
+        model, [[1, 2, 3], [4, 5]], strategy="wavefront(size=3)", max_new_tokens=9, trace="full"
     )
     assert done.trace is not None
     for row in range(2):

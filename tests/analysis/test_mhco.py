@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from decodes import bare, basic, hand_trace, plain, random_trace, sample
+from helpers.decodes import bare, basic, hand_trace, plain, random_trace, sample
 
 from wavefront.analysis.measures import mhco
 from wavefront.analysis.measures._shared import rank_correlation
@@ -31,8 +31,8 @@ def extent_of(row, moment, block):
 
 def by_hand(trace, radius, reading, wrong=""):
     """Per row, per step: (violations, commits, does it commit a visible token?)."""
-    schedule = spec.resolve(trace.about["options"]["schedule"], "schedules")
-    block = schedule.size if isinstance(schedule, Block) else 1
+    strategy = spec.resolve(trace.about["options"]["strategy"], "strategies")
+    block = strategy.size if isinstance(strategy, Block) else 1
     result = []
     for row in plain(trace):
         visible = row.visible()
@@ -119,7 +119,7 @@ def test_by_hand():
         places=4,
         scope=[[1, 2], [2], [3, 4], [4]],
         probability=sure,
-        schedule="block(size=2)",
+        strategy="block(size=2)",
     )
     # Step 1: outside are 3 and, for R = 2, 4. Step 2: 3 ties with 2, 4 beats it. Step 3: 4 is a
     # candidate, so nothing lies outside.
@@ -138,7 +138,7 @@ def test_the_two_readings_differ_inside_a_block_and_inside_a_wave():
         places=6,
         scope=[[1, 2, 3, 4], [1]],
         probability=[{}, {1: 0.4, 5: 0.9}],
-        schedule="block(size=4)",
+        strategy="block(size=4)",
     )
     found = mhco.measure(trace, 1)
     assert found.candidates.violations[:, 0].tolist() == [0, 0]
@@ -149,7 +149,7 @@ def test_the_two_readings_differ_inside_a_block_and_inside_a_wave():
         places=3,
         scope=[[1, 3]],
         probability=[{1: 0.4, 2: 0.9}],
-        schedule="wavefront(size=2, radius=2)",
+        strategy="wavefront(size=2, radius=2)",
     )
     found = mhco.measure(trace, 2)
     assert (found.candidates.mean(), found.extent.mean()) == (1.0, 0.0)
@@ -188,7 +188,7 @@ def test_the_radius_is_the_caller_s_and_not_the_strategy_s():
         places=6,
         scope=[[1]],
         probability=[{1: 0.6, 5: 0.9}],
-        schedule="wavefront(size=1, radius=5)",
+        strategy="wavefront(size=1, radius=5)",
     )
     assert mhco.measure(trace).candidates.mean() == 0.0
     assert mhco.measure(trace, 4).candidates.mean() == 1.0
@@ -196,7 +196,7 @@ def test_the_radius_is_the_caller_s_and_not_the_strategy_s():
 
 def test_joined_batches_are_one_batch():
     traces = [
-        t for t in sample() if t.about["options"]["schedule"] == "wavefront(size=3, radius=1)"
+        t for t in sample() if t.about["options"]["strategy"] == "wavefront(size=3, radius=1)"
     ]
     parts = [mhco.measure(trace) for trace in traces]
     joined = mhco.Readings.join(parts)
@@ -239,6 +239,6 @@ def test_what_it_cannot_answer_is_said():
 
 def test_a_foreign_strategy_has_the_extent_of_its_candidates():
     trace = hand_trace([[1]], places=4, scope=[[1]], probability=[{1: 0.1, 3: 0.9}])
-    trace.about["options"]["schedule"] = "somewhere.else.Mine(size=4)"
+    trace.about["options"]["strategy"] = "somewhere.else.Mine(size=4)"
     assert mhco.measure(trace).extent.mean() == 1.0
     assert mhco.measure(trace, block=4).extent.mean() == 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from decodes import basic, hand_trace, plain, sample
+from helpers.decodes import basic, hand_trace, plain, sample
 
 from wavefront.analysis.measures import order
 
@@ -94,7 +94,7 @@ def test_what_was_written_over_by_hand_did_not_last():
 
 
 def test_tau_is_that_of_left_to_right_for_left_to_right():
-    traces = [t for t in sample() if t.about["options"]["schedule"] == "left_to_right()"]
+    traces = [t for t in sample() if t.about["options"]["strategy"] == "left_to_right()"]
     joined = order.Order.join([order.measure(trace) for trace in traces])
     apart = joined.inversions[~joined.inversions.isnan()]
     assert len(apart) > 3

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from decodes import basic, plain
+from helpers.decodes import basic, plain
 
 from wavefront import generate_ids
 from wavefront.analysis.measures import regret
@@ -22,9 +22,9 @@ READINGS = ("direct", "leave-one-out")
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 
 
-def decoded(model, schedule, steps=7, places=7, fixed=False):
+def decoded(model, strategy, steps=7, places=7, fixed=False):
     done = generate_ids(
-        model, PROMPTS, schedule=schedule, steps=steps, max_new_tokens=places, trace=True,
+        model, PROMPTS, strategy=strategy, steps=steps, max_new_tokens=places, trace=True,
         fixed_budget=fixed,
     )  # fmt: skip
     return done.trace
@@ -61,7 +61,7 @@ def by_hand(trace, model, reading):
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(
-    ("family", "schedule", "steps"),
+    ("family", "strategy", "steps"),
     [
         ("llada", "wavefront(size=3, radius=1)", 7),
         ("llada", "rcr(size=4)", 7),
@@ -69,9 +69,9 @@ def by_hand(trace, model, reading):
         ("dream", "standard", 4),
     ],
 )
-def test_equals_brute_force(family, schedule, steps, reading):
+def test_equals_brute_force(family, strategy, steps, reading):
     model = toy(seed=5, family=family, dtype="float64", layers=1)
-    trace = decoded(model, schedule, steps)
+    trace = decoded(model, strategy, steps)
     found = regret.measure(trace, model, reading=reading, rows_at_once=5)
     expected = by_hand(trace, model, reading)
     keys = list(
@@ -130,7 +130,7 @@ def test_holes_and_rows_that_are_done_early():
     model = toy(seed=5, dtype="float64")
     holes = [[i in (0, 2, 3, 7) for i in range(9)], [i in (4, 5) for i in range(7)]]
     canvas = infill([[1] * 9, [2] * 7], holes, mask_id=model.mask_id, pad_id=model.pad_id)
-    config = Config(schedule=resolve("standard", "schedules"), fixed_budget=True)
+    config = Config(strategy=resolve("standard", "strategies"), fixed_budget=True)
     recorder = Recorder(canvas, config, model.mask_id)
     for _ in recorder.watch(decode(model, canvas, config, steps=[4, 2], seeds=[0, 0])):
         pass

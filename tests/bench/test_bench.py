@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from commands import run
+from helpers.commands import run
 
 import wavefront
 from wavefront import bench
@@ -54,12 +54,12 @@ def filled(steps, canvas, given: int) -> list[list[int]]:
     return canvas[:, given:].tolist()
 
 
-@pytest.mark.parametrize(("schedule", "block"), [("standard", None), ("block(size=8)", 8)])
+@pytest.mark.parametrize(("strategy", "block"), [("standard", None), ("block(size=8)", 8)])
 @pytest.mark.parametrize("steps", [32, 16])
-def test_the_llada_loop_decodes_as_ours(schedule, block, steps):
+def test_the_llada_loop_decodes_as_ours(strategy, block, steps):
     model = decided()
     ours = wavefront.generate_ids(
-        model, PROMPTS, max_new_tokens=32, steps=steps, schedule=schedule
+        model, PROMPTS, max_new_tokens=32, steps=steps, strategy=strategy
     ).tokens
     canvas = tokens(model, 32)
     made = list(reference_loops.llada(Reference(model), canvas, 3, steps=steps, block=block))
@@ -99,8 +99,8 @@ def test_the_dual_loop_decodes_as_a_cache_of_ours_that_computes_the_block_alone(
     )
 
 
-def bench_plan(model, schedule: str, places: int):
-    return Case(model, 3, places, 3, schedule).plan
+def bench_plan(model, strategy: str, places: int):
+    return Case(model, 3, places, 3, strategy).plan
 
 
 def test_the_reference_module_gives_our_logits():
@@ -118,8 +118,8 @@ def test_the_reference_module_gives_our_logits():
 def test_the_llada_loop_decodes_as_ours_on_a_trained_model():
     lm = wavefront.load("ripple", device="cpu")
     ids = prompt_ids(lm.tokenizer, "Sam has 3 bags of 4 figs and eats 2. How many are left?")
-    for schedule, block in (("standard", None), ("block(size=32)", 32)):
-        ours = wavefront.generate_ids(lm.model, [ids], max_new_tokens=64, schedule=schedule)
+    for strategy, block in (("standard", None), ("block(size=32)", 32)):
+        ours = wavefront.generate_ids(lm.model, [ids], max_new_tokens=64, strategy=strategy)
         canvas = tokens(lm.model, 64, [ids])
         steps = reference_loops.llada(Reference(lm.model), canvas, len(ids), steps=64, block=block)
         assert filled(steps, canvas, len(ids)) == ours.tokens
@@ -320,7 +320,7 @@ def test_accuracies_stand_beside_their_configuration(tmp_path):
     file = tmp_path / "accuracy.json"
     # Another spelling of the same two.
     cache = "wave(near=4, size=32)"
-    entries = [{"schedule": "wavefront", "cache": cache, "right": 0.5}]
+    entries = [{"strategy": "wavefront", "cache": cache, "right": 0.5}]
     file.write_text(json.dumps({"entries": entries}))
     report = bench.run(settings, accuracy=file)
     found = {one.name: one.accuracy for one in report.rows}
@@ -328,9 +328,9 @@ def test_accuracies_stand_beside_their_configuration(tmp_path):
     assert found["cached-16"] is found["dual"] is None
     forgot = replace(report, rows=tuple(replace(one, accuracy=None) for one in report.rows))
     assert bench.accurate(forgot, file) == report  # measured afterwards
-    for text in ("[]", '{"entries": [{"schedule": "nothing", "cache": null}]}', "x"):
+    for text in ("[]", '{"entries": [{"strategy": "nothing", "cache": null}]}', "x"):
         file.write_text(text)
-        with pytest.raises(OptionError, match=r"holds no accuracies|no schedule|nothing"):
+        with pytest.raises(OptionError, match=r"holds no accuracies|no strategy|nothing"):
             bench.run(settings, accuracy=file)
 
 
@@ -363,10 +363,10 @@ def test_verdicts():
     # Against the loop as published, where it is slower here: 37.1 / 6.06, and not 50.
     assert not found["cached step", "≥ 7 × the dual-cache loop"].met
     assert found["batch 8, cached", "≥ 4 × the tokens/s of batch 1"].met
-    assert found["schedule in a step, exact", "≤ 1 % of the forward"].met
+    assert found["strategy in a step, exact", "≤ 1 % of the forward"].met
     # Compiled beside compiled, where that was measured.
-    assert found["schedule in a step, cached-32-compiled", "≤ 1 % of the forward"].met
-    assert ("schedule in a step, cached-32", "≤ 1 % of the forward") not in found
+    assert found["strategy in a step, cached-32-compiled", "≤ 1 % of the forward"].met
+    assert ("strategy in a step, cached-32", "≤ 1 % of the forward") not in found
     assert found["end to end", "≥ 6 × the LLaDA-style loop"].note == "end-to-end-compiled"
     assert found["llada, off by %", "within 10 % of the published 40.4 ms"].met
     off = found["dual, off by %", "within 10 % of the published 37.1 ms"]

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from commands import records, run, save_talker
+from helpers.commands import records, run, save_talker
 
 import wavefront
 from wavefront.core import spec
@@ -20,7 +20,7 @@ SHAPED = "wavefront(size={}, radius=3, grow='rebuild')"
 
 @pytest.fixture(autouse=True)
 def _examples_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_json_record_is_enough_to_repeat_the_answer(lm: wavefront.LM) -> None:
     again = lm.generate(made["prompt"], raw=made["raw"], **made["settings"])
     assert (again.text, again.tokens) == (made["text"], made["tokens"])
     assert again.forwards == made["forwards"]
-    assert made["settings"]["schedule"] == made["schedule"] == "block(size=4)"
+    assert made["settings"]["strategy"] == made["strategy"] == "block(size=4)"
     assert made["settings"]["stop_ids"] == [3, 5]
     assert made["model"] == "toy"
     assert made["version"] == wavefront.__version__
@@ -88,14 +88,14 @@ def test_published_names_are_aliases() -> None:
     args = ["--gen-length", "16", "--block-length", "4", "--steps", "8"]
     (made,) = records(run("generate", "Hi", "--json", *args, "--remasking", "random"))
     settings = made["settings"]
-    assert settings["schedule"] == "block(size=4)"
+    assert settings["strategy"] == "block(size=4)"
     assert (settings["max_new_tokens"], settings["priority"]) == (16, "random")
 
 
 def test_the_sampler_of_dream_goes_by_its_own_names() -> None:
     args = ["--alg", "entropy", "--eps", "0.01", "--alg-temp", "0.2"]
     (made,) = records(run("generate", "Hi", "-n", "8", "--json", *args))
-    assert made["schedule"] == "standard(take=dream(eps=0.01))"
+    assert made["strategy"] == "standard(selector=dream(eps=0.01))"
     assert made["settings"]["priority"] == "entropy"
     assert made["settings"]["order_noise"] == 0.2
     assert made["settings"]["sampling"] == "dream"
@@ -104,8 +104,8 @@ def test_the_sampler_of_dream_goes_by_its_own_names() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--strategy", "block", "--block-size", "2"], {"schedule": "block(size=2)"}),
-        (["--max-wave-size", "4", "--radius", "3"], {"schedule": SHAPED.format(4)}),
+        (["--strategy", "block", "--block-size", "2"], {"strategy": "block(size=2)"}),
+        (["--max-wave-size", "4", "--radius", "3"], {"strategy": SHAPED.format(4)}),
         (["--eos-policy", "keep"], {"eos": "keep"}),
         (["--logits-eos-inf"], {"eos": "suppress-logit"}),
         (["--confidence-eos-eot-inf"], {"eos": "llada-confidence"}),
@@ -159,9 +159,9 @@ def test_watching_prints_to_stderr_and_the_answer_to_stdout(lm: wavefront.LM) ->
 
 
 def test_a_strategy_of_ones_own() -> None:
-    name = "examples.new_schedule.OutsideIn(size=2)"
+    name = "examples.new_strategy.OutsideIn(size=2)"
     (made,) = records(run("generate", "Hi", "-n", "8", "--json", "-s", name))
-    assert made["schedule"] == name
+    assert made["strategy"] == name
 
 
 # Infilling.
@@ -199,21 +199,21 @@ def test_a_conversation_goes_on_line_by_line(talker: str) -> None:
 
 
 def test_commands_change_the_conversation(talker: str) -> None:
-    typed = "Hello\n/schedule block(size=2)\nAnd?\n/reset\nOnce more\n/help\n"
+    typed = "Hello\n/strategy block(size=2)\nAnd?\n/reset\nOnce more\n/help\n"
     args = ["-m", talker, "-n", "4", "--json", "--system", "Be kind."]
     result = run("chat", *args, "--block-length", "4", input=typed)
     first, second, third = records(result)
-    assert first["schedule"] == "block(size=4)"
-    assert second["schedule"] == "block(size=2)"
+    assert first["strategy"] == "block(size=4)"
+    assert second["strategy"] == "block(size=2)"
     assert [message["role"] for message in third["messages"]] == ["system", "user"]
     assert "/reset" in result.stderr
 
 
-def test_another_schedule_takes_the_place_of_one_given_by_aliases(talker: str) -> None:
+def test_another_strategy_takes_the_place_of_one_given_by_aliases(talker: str) -> None:
     args = ["-m", talker, "-n", "4", "--json", "--strategy", "wavefront", "--radius", "3"]
-    first, second = records(run("chat", *args, input="Hello\n/schedule block(size=2)\nAnd?\n"))
-    assert first["schedule"] == SHAPED.format(8)
-    assert second["schedule"] == "block(size=2)"
+    first, second = records(run("chat", *args, input="Hello\n/strategy block(size=2)\nAnd?\n"))
+    assert first["strategy"] == SHAPED.format(8)
+    assert second["strategy"] == "block(size=2)"
 
 
 def test_answers_of_a_conversation_are_printed_as_text(talker: str) -> None:
@@ -226,8 +226,8 @@ def test_answers_of_a_conversation_are_printed_as_text(talker: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("/scedule block\n", "did you mean '/schedule'"),
-        ("/schedule blok\n", "did you mean 'block'"),
+        ("/scedule block\n", "did you mean '/strategy'"),
+        ("/strategy blok\n", "did you mean 'block'"),
         ("x" * 300 + "\n", "the model takes 256"),
     ],
 )
@@ -245,40 +245,40 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 
 
 def test_every_strategy_is_listed_with_its_options() -> None:
-    listed = json.loads(run("schedules", "--json").stdout)
-    for shelf in ("schedules", "takes"):
+    listed = json.loads(run("strategies", "--json").stdout)
+    for shelf in ("strategies", "selectors"):
         here = {one["name"]: one for one in listed if one["shelf"] == shelf}
         assert tuple(here) == spec.names(shelf)
         for name, one in here.items():
             fields = dataclasses.fields(spec.find(name, shelf))
             assert [option["name"] for option in one["options"]] == [f.name for f in fields]
             assert one["summary"]
-            assert spec.resolve(one["example"], "schedules") is not None
+            assert spec.resolve(one["example"], "strategies") is not None
 
 
 def test_into_a_pipe_every_strategy_takes_one_line() -> None:
-    lines = run("schedules").stdout.splitlines()
-    for name in (*spec.names("schedules"), *spec.names("takes")):
+    lines = run("strategies").stdout.splitlines()
+    for name in (*spec.names("strategies"), *spec.names("selectors")):
         (line,) = [line for line in lines if line.startswith(f"  {name} ")]
         assert line == line.rstrip()
     (line,) = [line for line in lines if line.startswith("  wavefront")]
-    assert "size=8, radius=2, grow='rebuild', take=quota()" in line
+    assert "size=8, radius=2, grow='rebuild', selector=quota()" in line
     assert "keep the best" in line
 
 
-@pytest.mark.parametrize("name", ["wavefront", "dream", "examples.new_schedule.OutsideIn"])
+@pytest.mark.parametrize("name", ["wavefront", "dream", "examples.new_strategy.OutsideIn"])
 def test_one_strategy_is_explained(name: str) -> None:
-    text = run("schedules", name).stdout
+    text = run("strategies", name).stdout
     assert text.startswith(f"{name}: ")
     assert "bool" not in text  # how a state is kept is for those who read the code
-    example = re.findall(r'--schedule "(.*)"$', text, re.MULTILINE)[0]
-    spec.resolve(example, "schedules")
-    assert json.loads(run("schedules", name, "--json").stdout)["name"] == name
+    example = re.findall(r'--strategy "(.*)"$', text, re.MULTILINE)[0]
+    spec.resolve(example, "strategies")
+    assert json.loads(run("strategies", name, "--json").stdout)["name"] == name
 
 
 def test_an_unknown_strategy_is_not_explained() -> None:
-    assert "did you mean 'wavefront'" in run("schedules", "wavefrnt", code=1).stderr
-    assert "not a strategy" in run("schedules", "pathlib.Path", code=1).stderr
+    assert "did you mean 'wavefront'" in run("strategies", "wavefrnt", code=1).stderr
+    assert "not a strategy" in run("strategies", "pathlib.Path", code=1).stderr
 
 
 def test_models_are_listed_with_how_to_load_them() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from commands import records, refused, run
+from helpers.commands import records, refused, run
 from typer.testing import CliRunner
 
 import wavefront
@@ -23,7 +23,7 @@ from wavefront.engine import options
 
 
 @pytest.mark.parametrize(
-    "command", ["", "generate", "chat", "infill", "schedules", "models", "demo", "version"]
+    "command", ["", "generate", "chat", "infill", "strategies", "models", "demo", "version"]
 )
 def test_help_is_there(command: str) -> None:
     page = run(*command.split(), "--help").stdout
@@ -125,7 +125,7 @@ def test_aliases_stay_off_the_help_page() -> None:
         (["x", "--sampling", "lada"], "did you mean 'llada'"),
         (["x", "--eps", "0.1"], "give alg="),
         (["x", "-n", "8", "--gen-length", "8"], "given twice"),
-        (["x", "--strategy", "block", "-s", "block"], "'schedule' is given twice"),
+        (["x", "--strategy", "block", "-s", "block"], "'strategy' is given twice"),
         (["x", "--stop-id", "1", "--stop-ids", "2"], "'stop_ids' is given twice"),
         (["x", "--radius", "2", "-s", "block"], "radius belongs to wavefront"),
         (["x", "--radius", "0"], "radius must be at least 1"),

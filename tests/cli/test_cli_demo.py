@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from commands import run
+from cli.test_cli_process import ESCAPE, on_terminal, program
+from helpers.commands import run
 from rich.console import Console
-from test_cli_process import ESCAPE, on_terminal, program
 
 import wavefront
 from wavefront import tasks
@@ -103,7 +103,7 @@ def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
     console, file = drawn(80)
     demo_compare.compare(lm, console, demo_compare.draw(lm, 3, 400, 0), 16)
     (row,) = [line for line in text_of(file).splitlines() if line.startswith("block ")]
-    options = {"schedule": "block", "max_new_tokens": 16, "steps": 4, "eos": "stop"}
+    options = {"strategy": "block", "max_new_tokens": 16, "steps": 4, "eos": "stop"}
     made = [lm.generate(one.sample.prompt, **options) for one in demo_compare.draw(lm, 3, 400, 0)]
     forwards = sum(one.forwards for one in made)
     rate = sum(len(one.tokens) for one in made) / forwards
@@ -154,5 +154,5 @@ def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
 
 def test_the_demo_shows_our_wave_as_its_own_page_does() -> None:
     assert demo_compare.STRATEGIES["tide"] == Tide.example
-    assert Tide.example in run("schedules", "tide").stdout
-    assert repr(spec.resolve(Tide.example, "schedules")).startswith("tide(")
+    assert Tide.example in run("strategies", "tide").stdout
+    assert repr(spec.resolve(Tide.example, "strategies")).startswith("tide(")

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import save_talker
+from helpers.commands import save_talker
 
 pytestmark = pytest.mark.slow  # every one starts a process of its own
 
@@ -100,7 +100,7 @@ def test_an_error_is_a_sentence_without_a_traceback() -> None:
 def test_results_and_the_rest_go_separate_ways_also_for_a_strategy_of_the_directory(
     tmp_path: Path,
 ) -> None:
-    example = Path(__file__).parent.parent / "examples" / "new_schedule.py"
+    example = Path(__file__).parents[2] / "examples" / "new_strategy.py"
     warn = "\n    def validate(self, length, steps):\n        import warnings\n"
     warn += "        warnings.warn('Mind the gap.', wavefront.WavefrontWarning)\n"
     text = example.read_text().replace("\n    def _ends", warn + "\n    def _ends")
@@ -109,7 +109,7 @@ def test_results_and_the_rest_go_separate_ways_also_for_a_strategy_of_the_direct
     (tmp_path / "rich.py").write_text("raise SystemExit('not this one')")
     args = ["-m", "toy", "-n", "8", "--json", "-s", "mine.OutsideIn(size=1)"]
     done = program("generate", *args, cwd=tmp_path, input="Hi\n")
-    assert json.loads(done.stdout)["schedule"] == "mine.OutsideIn(size=1)"
+    assert json.loads(done.stdout)["strategy"] == "mine.OutsideIn(size=1)"
     assert done.stderr == "warning: Mind the gap.\n"
 
 

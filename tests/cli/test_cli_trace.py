@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from commands import records, run
+from cli.test_cli_process import on_terminal
+from helpers.commands import records, run
 from rich.cells import cell_len
 from rich.console import Console
-from test_cli_process import on_terminal
 
 import wavefront
 from wavefront.engine.replay import difference
 from wavefront.traces import trace_file
-from wavefront.viewer import Board, Film, side_by_side
+from wavefront.viewer import Board, Film, side_by_side_view
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
@@ -40,7 +40,7 @@ def lm() -> wavefront.LM:
 @pytest.fixture(scope="module")
 def file(lm: wavefront.LM, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded decode of twelve places."""
-    made = lm.generate("Hi", max_new_tokens=12, schedule="wavefront(size=4)", trace=True)
+    made = lm.generate("Hi", max_new_tokens=12, strategy="wavefront(size=4)", trace=True)
     return trace_file.save(made.trace, tmp_path_factory.mktemp("traces") / "hi.npz")
 
 
@@ -97,7 +97,7 @@ def test_recording_answers_as_generating_does(lm, tmp_path):
     trace = trace_file.load(f"{target}.npz")
     assert lm.text_of(trace) + "\n" == result.stdout
     assert trace.about["prompt"] == "Hi"
-    assert trace.about["options"]["schedule"] == "rcr(size=4, stat='last')"
+    assert trace.about["options"]["strategy"] == "rcr(size=4, stat='last')"
     assert trace.about["seconds"] > 0
     assert not trace.full
 
@@ -155,13 +155,13 @@ def test_elsewhere_moments_are_printed(file):
 def test_the_moments_are_those_of_the_decode(lm, file):
     """What is drawn of a file is what was drawn of the decode itself."""
     trace = trace_file.load(file)
-    stream = lm.stream("Hi", max_new_tokens=12, schedule="wavefront(size=4)")
+    stream = lm.stream("Hi", max_new_tokens=12, strategy="wavefront(size=4)")
     film = Film(trace)
     live, again = Board(stream, glow=0.0, timed=False), Board(film, glow=0.0, timed=False)
     assert live.frame() == again.frame()
     for step, shown in zip(stream, film, strict=True):
-        live.take(step)
-        again.take(shown)
+        live.selector(step)
+        again.selector(shown)
         assert live.frame() == again.frame()
         assert torch.equal(step.canvas.tokens, shown.canvas.tokens)
 
@@ -208,7 +208,7 @@ def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
     trace = trace_file.load(file)
     attack = "\x1b]0;owned\x07\x9b31m\n"
     texts = dict.fromkeys(trace.about["texts"], attack)
-    options = {**trace.about["options"], "schedule": f"wavefront{attack}", "steps": attack}
+    options = {**trace.about["options"], "strategy": f"wavefront{attack}", "steps": attack}
     about = {**trace.about, "texts": texts, "special_ids": attack, "options": options}
     target = trace_file.save(replace(trace, about=about), tmp_path / "evil.npz")
     run("trace", "show", str(target))
@@ -275,19 +275,19 @@ def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
 
 
 def test_a_strategy_of_ones_own_has_to_be_named(lm, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
-    name = "examples.new_schedule.OutsideIn(size=2)"
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    name = "examples.new_strategy.OutsideIn(size=2)"
     target = str(tmp_path / "mine.npz")
     run("trace", "record", "Hi", "-n", "8", "-s", name, "-o", target)
-    assert "--schedule" in refused("trace", "replay", target)
-    assert "The same" in run("trace", "replay", target, "--schedule", name).stdout
+    assert "--strategy" in refused("trace", "replay", target)
+    assert "The same" in run("trace", "replay", target, "--strategy", name).stdout
 
 
 # Exporting.
 
 
 def test_events_are_lines_of_a_table(lm, tmp_path):
-    made = lm.generate(["Hi", "Hello"], max_new_tokens=8, schedule="rcr(size=4)", trace=True)
+    made = lm.generate(["Hi", "Hello"], max_new_tokens=8, strategy="rcr(size=4)", trace=True)
     trace = made[0].trace
     target = str(trace_file.save(trace, tmp_path / "rcr"))
     lines = list(csv.DictReader(io.StringIO(run("trace", "export", target).stdout)))
@@ -444,7 +444,7 @@ def test_strategies_are_compared(lm):
     lines = result.stdout.splitlines()
     table = lines[next(n for n, line in enumerate(lines) if line.startswith("strategy")) + 1 :]
     for name, line in zip(("standard", "block(size=4)", "wavefront"), table, strict=True):
-        options = {"max_new_tokens": 12, "steps": 6, "schedule": name, "eos": "stop"}
+        options = {"max_new_tokens": 12, "steps": 6, "strategy": name, "eos": "stop"}
         made = lm.generate("Hi", **options)
         rate = len(made.tokens) / made.forwards
         cells = line.split()
@@ -460,7 +460,7 @@ def test_without_strategies_the_three_of_the_paper_are_compared():
 
 def test_records_of_a_comparison_repeat_it(lm):
     made = records(run("compare", "Hi", "-n", "6", "--json", "-s", "standard", "-s", "rcr"))
-    assert [one["schedule"] for one in made] == ["standard()", "rcr(size=128, stat='last')"]
+    assert [one["strategy"] for one in made] == ["standard()", "rcr(size=128, stat='last')"]
     for one in made:
         assert lm.generate(one["prompt"], **one["settings"]).text == one["text"]
         assert one["seconds"] > 0
@@ -472,7 +472,7 @@ def test_records_of_a_comparison_repeat_it(lm):
         (["-s", "block"], "2 to 4 strategies", 2),
         (["-s", "block"] * 1 + ["-s", "standard"] * 4, "2 to 4 strategies", 2),
         (["-s", "block", "-s", "blok"], "did you mean 'block'", 1),
-        (["-s", "block", "-s", "standard", "--alg", "entropy"], "leave out the schedule", 1),
+        (["-s", "block", "-s", "standard", "--alg", "entropy"], "leave out the strategy", 1),
         (["--file", "nowhere.txt"], "not both", 2),
         (["-n", "0"], "max_new_tokens", 1),
     ],
@@ -485,7 +485,7 @@ def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
 
 
 def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.viewer.side_by_side.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.side_by_side_view.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]
@@ -522,25 +522,25 @@ def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
     ],
 )
 def test_pictures_stand_in_even_lines(count, width, expected):
-    across, column = side_by_side.layout(count, width)
+    across, column = side_by_side_view.layout(count, width)
     assert across == expected
-    assert across * column + side_by_side.GAP * (across - 1) <= width
+    assert across * column + side_by_side_view.GAP * (across - 1) <= width
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (36, 12), (200, 60)])
 def test_pictures_fit_the_screen(lm, size):
     width, height = size
     boards = [
-        Board(lm.stream("Hi", max_new_tokens=300, schedule=s), prompt=False)
+        Board(lm.stream("Hi", max_new_tokens=300, strategy=s), prompt=False)
         for s in ("standard", "block", "rcr")
     ]
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     console.print(
-        side_by_side.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3)
+        side_by_side_view.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3)
     )
     lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     assert all(cell_len(line) <= width for line in lines)
-    assert len(lines) <= max(height, 3 * (side_by_side.LEAST + 1))
+    assert len(lines) <= max(height, 3 * (side_by_side_view.LEAST + 1))
     assert "masked" in lines[-1] or "front" in lines[-1]
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import run
+from helpers.commands import run
 
 from wavefront.cli import train
 

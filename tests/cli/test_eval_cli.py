@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import records, refused, run
-from toy_runs import rewrite
+from helpers.commands import records, refused, run
+from helpers.toy_runs import rewrite
 
 from wavefront.cli.eval_options import over
 from wavefront.evaluation import open_run
@@ -87,7 +87,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def test_a_difference_is_told_in_words(two: tuple[str, str]) -> None:
     lines = run("diff", *two).stdout.splitlines()
     assert lines[:2] == [f"A: {two[0]}", f"B: {two[1]}"]
-    assert lines[2].startswith("options.schedule: 'block(size=4)' in A, 'standard")
+    assert lines[2].startswith("options.strategy: 'block(size=4)' in A, 'standard")
     assert "A has 100.0 % right and B 40.0 %: -60.0 points" in "\n".join(lines)
     assert "p = 0.250" in "\n".join(lines)
     assert sum("right in A, wrong in B" in line for line in lines) == 3
@@ -164,7 +164,7 @@ def test_code_is_run_only_where_that_is_accepted(tmp_path: Path) -> None:
     ("given", "left"),
     [
         ({}, {"max_new_tokens": 64, "steps": 64, "block_length": 8, "logits_eos_inf": True}),
-        ({"schedule": "standard"}, {"max_new_tokens": 64, "steps": 64, "logits_eos_inf": True}),
+        ({"strategy": "standard"}, {"max_new_tokens": 64, "steps": 64, "logits_eos_inf": True}),
         ({"gen_length": 9}, {"block_length": 8, "logits_eos_inf": True}),
         ({"max_new_tokens": 9, "steps": 3}, {"block_length": 8, "logits_eos_inf": True}),
         ({"eos": "keep"}, {"max_new_tokens": 64, "steps": 64, "block_length": 8}),
@@ -183,14 +183,14 @@ def test_a_preset_sets_the_options_and_how_it_is_asked(
 
     def preset(name: str, task: str) -> dict:
         assert (name, task) == ("mine", "boolean_expressions")
-        return {"schedule": "block(size=2)", "max_new_tokens": 6, "steps": 6, "style": "bare"}
+        return {"strategy": "block(size=2)", "max_new_tokens": 6, "steps": 6, "style": "bare"}
 
     monkeypatch.setattr(tasks, "preset", preset)
     given = ("--task", "boolean_expressions", "--items", "2", "--preset", "mine")
     run("answers", *given, "--out", str(tmp_path / "a"))
     run("answers", *given, "--out", str(tmp_path / "b"), "-s", "standard", "-n", "4")
     a, b = (open_run(tmp_path / name).decides for name in "ab")
-    assert (a["options"]["schedule"], a["options"]["steps"]) == ("block(size=2)", 6)
-    assert b["options"]["schedule"].startswith("standard")
+    assert (a["options"]["strategy"], a["options"]["steps"]) == ("block(size=2)", 6)
+    assert b["options"]["strategy"].startswith("standard")
     assert b["options"]["steps"] == 4
     assert a["ask"]["style"] == "bare"

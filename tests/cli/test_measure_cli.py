@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import refused, run
+from helpers.commands import refused, run
 
 import wavefront
 from wavefront.analysis.figures import Picture
@@ -81,16 +81,16 @@ def test_a_study_writes_figures_numbers_and_a_run(name: str, tmp_path: Path) -> 
     for item in found.traces:
         assert len(trace_file.load(home / item.file)) == 8
     numbers = json.loads((home / "numbers.json").read_text("utf-8"))
-    assert numbers["n"] == (1 if name in ("schedules", "case") else 3)
+    assert numbers["n"] == (1 if name in ("decode_order", "case") else 3)
     said = numbers["configuration"]
     assert said == found.configuration
     assert {"model": "toy", "seed": 7, "places (N)": 8, "rows at once": 2}.items() <= said.items()
-    assert said["schedules"] == ["block(size=4)", "wavefront(size=4, radius=2)"]
+    assert said["strategies"] == ["block(size=4)", "wavefront(size=4, radius=2)"]
     assert {"command", "wavefront", "torch", "python", "device", "dtype", "date"} <= said.keys()
     for table in found.tables:
         assert f"## {table.title}\n" in summary
         assert len(table.rows) >= 1
-    if name not in ("schedules", "case"):
+    if name not in ("decode_order", "case"):
         cells = [cell for table in found.tables for row in table.rows for cell in row]
         assert any(isinstance(cell, runs.Interval) for cell in cells)
 

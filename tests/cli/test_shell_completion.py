@@ -50,7 +50,7 @@ def test_every_shell_is_answered_in_its_own_way() -> None:
 def test_no_explanation_is_long_enough_to_be_broken() -> None:
     """fish reads every line as a suggestion."""
     for line, known in (
-        ("wavefront generate -s ", {*spec.names("schedules")}),
+        ("wavefront generate -s ", {*spec.names("strategies")}),
         ("wavefront ", {*typer.main.get_command(app).commands}),  # pyright: ignore[reportAttributeAccessIssue]
     ):
         told = ask("fish", line).splitlines()
@@ -62,10 +62,10 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
 @pytest.mark.parametrize(
     ("line", "known"),
     [
-        ("generate -s ", spec.names("schedules")),
-        ("compare hello --schedule ", spec.names("schedules")),
-        ("tune gsm --try ", spec.names("schedules")),
-        ("schedules ", (*spec.names("schedules"), *spec.names("takes"))),
+        ("generate -s ", spec.names("strategies")),
+        ("compare hello --strategy ", spec.names("strategies")),
+        ("tune gsm --try ", spec.names("strategies")),
+        ("strategies ", (*spec.names("strategies"), *spec.names("selectors"))),
         ("generate --cache ", spec.names("caches")),
         ("eval --task ", (*tasks.names(), *tasks.benchmarks())),
         ("tune ", (*tasks.names(), *tasks.benchmarks())),

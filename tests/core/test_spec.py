@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from wavefront import Schedule
+from wavefront import Strategy
 from wavefront.core import spec
 from wavefront.core.errors import SpecError
 from wavefront.strategies.block import Block
@@ -16,11 +16,11 @@ from wavefront.strategies.wavefront import Wavefront
 
 
 @dataclass(frozen=True)
-class Outsider(Schedule):
+class Outsider(Strategy):
     """A strategy that stands in no folder of ours."""
 
     pace: float = 0.5
-    take: Quota = field(default=Quota())
+    selector: Quota = field(default=Quota())
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,22 @@ class Outsider(Schedule):
         (" wavefront( size = 4, grow='accumulate' ) ", Wavefront(size=4, grow="accumulate")),
         ("wavefront(4, 3)", Wavefront(4, 3)),
         ("block(size=16)", Block(16)),
-        ("standard(take=dream(eps=0.1))", Standard(take=Dream(0.1))),
-        ("standard(take=dream)", Standard(take=Dream())),
+        ("standard(selector=dream(eps=0.1))", Standard(selector=Dream(0.1))),
+        ("standard(selector=dream)", Standard(selector=Dream())),
         (f"{__name__}.Outsider(pace=2)", Outsider(2)),
     ],
 )
 def test_a_spec_makes_the_object_and_its_repr_makes_it_again(text, expected):
-    made = spec.resolve(text, "schedules")
+    made = spec.resolve(text, "strategies")
     assert made == expected
-    assert spec.resolve(repr(made), "schedules") == made
+    assert spec.resolve(repr(made), "strategies") == made
 
 
 def test_reprs_read_as_specs():
     assert repr(Wavefront()) == "wavefront(size=8, radius=2, grow='rebuild')"
     assert repr(Standard()) == "standard()"
-    assert repr(Standard(take=Dream())) == "standard(take=dream(eps=0.001))"
-    assert repr(Outsider()) == f"{__name__}.Outsider(pace=0.5, take=quota())"
+    assert repr(Standard(selector=Dream())) == "standard(selector=dream(eps=0.001))"
+    assert repr(Outsider()) == f"{__name__}.Outsider(pace=0.5, selector=quota())"
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_reprs_read_as_specs():
         ("wavefront(8, size=2)", "twice"),
         ("wavefront(1, 2, 'rebuild', quota(), 5)", "at most 4"),
         ("wavefront(**{'size': 3})", "no option ''"),
-        ("wavefront(take=3)", "take must be"),
+        ("wavefront(selector=3)", "take must be"),
         ("wavefront(", "Cannot read"),
         ("", "Cannot read"),
-        ("3", "names no schedule"),
-        ("'wavefront'", "names no schedule"),
-        ("lambda: 0", "names no schedule"),
+        ("3", "names no strategy"),
+        ("'wavefront'", "names no strategy"),
+        ("lambda: 0", "names no strategy"),
         ("wavefront(size=[x for x in ()])", "plain value"),
         ("wavefront(size=2**40)", "plain value"),
         ("__import__('os').getcwd()", "a name was expected"),
-        ("standard(take=open('x'))", "no take 'open'"),
-        ("standard(take=wavefront.strategies.standard.Standard())", "take must be a take"),
+        ("standard(selector=open('x'))", "no take 'open'"),
+        ("standard(selector=wavefront.strategies.standard.Standard())", "take must be a take"),
         ("wavefront(radius=x)", "radius must be a plain value"),
         ("wavefront(grow=rebuild)", "goes in quotes"),
         ("no.such.Thing()", "Cannot import .* Run from the directory that holds it"),
@@ -82,14 +82,14 @@ def test_reprs_read_as_specs():
         ("json.Thing()", "Cannot import 'json.Thing': module 'json' has no attribute 'Thing'.$"),
         ("wavefront.core.masks.top()", "not a class"),
         ("collections.OrderedDict()", "not a strategy"),
-        ("quota()", "no schedule 'quota'"),
+        ("quota()", "no strategy 'quota'"),
         ("wavefront." * 3000 + "x", "Cannot"),
         ("(" * 500, "Cannot read"),
     ],
 )
 def test_a_bad_spec_gets_one_sentence(text, sentence):
     with pytest.raises(SpecError, match=sentence.replace("(", r"\(")) as caught:
-        spec.resolve(text, "schedules")
+        spec.resolve(text, "strategies")
     assert len(str(caught.value)) < 400
 
 
@@ -101,14 +101,14 @@ def test_a_spec_is_parsed_and_never_evaluated(tmp_path):
         f"wavefront(size=[open({str(target)!r}, 'w')][0])",
     ):
         with pytest.raises(SpecError):
-            spec.resolve(text, "schedules")
+            spec.resolve(text, "strategies")
     assert not target.exists()
 
 
 def test_names_from_outside_can_be_closed_off():
     with pytest.raises(SpecError, match="outside names are not taken"):
-        spec.resolve(f"{__name__}.Outsider()", "schedules", outside=False)
-    assert spec.resolve("block", "schedules", outside=False) == Block()
+        spec.resolve(f"{__name__}.Outsider()", "strategies", outside=False)
+    assert spec.resolve("block", "strategies", outside=False) == Block()
 
 
 def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
@@ -124,7 +124,7 @@ def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(shelf, "__path__", [*shelf.__path__, str(tmp_path)])
     spec.names.cache_clear()
     try:
-        made = spec.resolve("every_other(gap=3)", "schedules")
+        made = spec.resolve("every_other(gap=3)", "strategies")
         assert repr(made) == "every_other(gap=3)"
     finally:
         spec.names.cache_clear()

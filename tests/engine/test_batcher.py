@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from captured import Static
+from helpers.captured import Static
 
 import wavefront
 from wavefront.core import spec
@@ -19,16 +19,25 @@ from wavefront.models.toy import toy
 
 ROWS, LENGTH = 3, 40
 MIXED = (
-    ([5, 6, 7], {"max_new_tokens": 12, "schedule": "standard"}),
+    ([5, 6, 7], {"max_new_tokens": 12, "strategy": "standard"}),
     ([8, 9], {"max_new_tokens": 20, "temperature": 0.7, "seed": 4}),
-    ([3] * 5, {"max_new_tokens": 16, "schedule": "block(size=4)", "steps": 8}),
-    ([1, 2], {"max_new_tokens": 9, "schedule": "tide(band=4, doubt=0.5, take=threshold(tau=0.3))"}),
-    ([9, 9, 9], {"max_new_tokens": 24, "schedule": "rcr(size=16)"}),
+    ([3] * 5, {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8}),
+    (
+        [1, 2],
+        {"max_new_tokens": 9, "strategy": "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))"},
+    ),
+    ([9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"}),
     ([4, 4], {"max_new_tokens": 30, "eos": "stop"}),
     ([4, 4], {"max_new_tokens": 7, "steps": 20}),
-    ([2], {"max_new_tokens": 30, "schedule": "tide(rounds=3, horizon=6, take=threshold(tau=0.3))"}),
-    ([7, 7], {"max_new_tokens": 21, "priority": "entropy", "schedule": "wavefront(size=4)"}),
-    ([5, 6, 7], {"max_new_tokens": 12, "schedule": "standard"}),  # the first one's twin
+    (
+        [2],
+        {
+            "max_new_tokens": 30,
+            "strategy": "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
+        },
+    ),
+    ([7, 7], {"max_new_tokens": 21, "priority": "entropy", "strategy": "wavefront(size=4)"}),
+    ([5, 6, 7], {"max_new_tokens": 12, "strategy": "standard"}),  # the first one's twin
 )
 
 
@@ -134,7 +143,7 @@ def test_moments_tell_every_commit_once_and_the_board_follows():
 
 def test_what_is_taken_back_is_told():
     model = toy()
-    one = request_of(model, [9, 9, 9], {"max_new_tokens": 24, "schedule": "rcr(size=16)"})
+    one = request_of(model, [9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"})
     slots = Slots(model, rows=1, length=LENGTH)
     slots.admit(one)
     back = 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from captured import Static
+from helpers.captured import Static
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wavefront
@@ -26,14 +26,14 @@ from wavefront.engine.window import choose_window
 from wavefront.models.toy import toy
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
-SCHEDULES = (
+STRATEGIES = (
     "standard",
     "block(size=8)",
     "wavefront",
     "left_to_right",
     "dsb(size=8)",
-    "tide(band=4, doubt=0.5, take=threshold(tau=0.3))",
-    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
+    "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))",
+    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
     "rcr(size=16)",
 )
 CACHES = ("prefix", "dual", "wave")
@@ -48,35 +48,35 @@ def ids(model, **options):
     return wavefront.generate_ids(model, PROMPTS, max_new_tokens=32, **options)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_refresh_at_every_step_is_no_cache(family, schedule):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_refresh_at_every_step_is_no_cache(family, strategy):
     model = toy(family=family, dtype="float64")
-    base = ids(model, schedule=schedule)
+    base = ids(model, strategy=strategy)
     for cache in CACHES:
-        made = ids(model, schedule=schedule, cache=f"{cache}(refresh=1)")
+        made = ids(model, strategy=strategy, cache=f"{cache}(refresh=1)")
         assert (made.tokens, made.order) == (base.tokens, base.order), cache
         assert made.token_forwards == base.token_forwards
 
 
 def test_a_window_over_the_whole_canvas_is_no_cache(family):
     model = toy(family=family, dtype="float64")
-    for schedule in ("wavefront", "block(size=8)"):
-        base = ids(model, schedule=schedule)
-        made = ids(model, schedule=schedule, cache="wave(refresh=64, size=36)")
+    for strategy in ("wavefront", "block(size=8)"):
+        base = ids(model, strategy=strategy)
+        made = ids(model, strategy=strategy, cache="wave(refresh=64, size=36)")
         # 36 of 37 places: the one left out is a place that nothing reads and nothing changed.
         assert made.forwards >= base.forwards
-        whole = ids(model, schedule=schedule, cache="wave(refresh=64, size=64)")
+        whole = ids(model, strategy=strategy, cache="wave(refresh=64, size=64)")
         assert (whole.tokens, whole.order) == (base.tokens, base.order)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     "cache", ["prefix(refresh=6)", "dual(refresh=6)", "wave(refresh=6, size=20, near=4)"]
 )
-def test_no_key_stands_for_a_token_that_is_gone(schedule, cache):
+def test_no_key_stands_for_a_token_that_is_gone(strategy, cache):
     """After every step that moved, the places that were read were computed from true tokens."""
     model = toy(dtype="float64")
-    decoding = begin(model, PROMPTS, {"max_new_tokens": 32, "schedule": schedule})
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 32, "strategy": strategy})
     policy = spec.resolve(cache, "caches")
     rows, length = decoding.canvas.tokens.shape
     run = Cached(policy, model, rows, length, 32)
@@ -101,10 +101,10 @@ def test_no_key_stands_for_a_token_that_is_gone(schedule, cache):
 def test_a_cache_computes_less(family):
     model = toy(family=family)
     long = [[5] * 200]
-    base = wavefront.generate_ids(model, long, max_new_tokens=32, schedule="block(size=8)")
+    base = wavefront.generate_ids(model, long, max_new_tokens=32, strategy="block(size=8)")
     for cache, share in (("prefix(refresh=8)", 0.4), ("dual(refresh=8)", 0.25)):
         made = wavefront.generate_ids(
-            model, long, max_new_tokens=32, schedule="block(size=8)", cache=cache
+            model, long, max_new_tokens=32, strategy="block(size=8)", cache=cache
         )
         assert made.token_forwards < share * base.token_forwards
 
@@ -117,11 +117,11 @@ def test_the_window_by_hand():
     assert order == [3, 4, 7, 0, 2, 5, 1, 6]  # wanted, changed, asked for, then the nearest
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_step_may_overwrite_its_own_input(schedule):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_step_may_overwrite_its_own_input(strategy):
     """Nothing outside a step's tree evolves, so a captured step equals an eager one."""
     model = toy(dtype="float64")
-    options = {"max_new_tokens": 32, "schedule": schedule}
+    options = {"max_new_tokens": 32, "strategy": strategy}
     plan = begin(model, PROMPTS, options).plan
     canvas = begin(model, PROMPTS, options).canvas
     rows, length = canvas.tokens.shape
@@ -158,8 +158,8 @@ KEPT_CASES = (
 )
 
 
-@pytest.mark.parametrize(("schedule", "cache"), KEPT_CASES)
-def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, monkeypatch):
+@pytest.mark.parametrize(("strategy", "cache"), KEPT_CASES)
+def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, monkeypatch):
     """The tokens and the step a full step began with, also where it overwrites its own tree.
 
     Stored as they are after it, what it commits counts as computed, and is never computed.
@@ -168,7 +168,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, schedule, cache, m
         monkeypatch.setattr(module, "lateness", lambda canvas: 1)  # as on the device
     model = toy(family=family, dtype="float64")
     steppers = Steppers(model, graphs=Static)
-    options = {"max_new_tokens": 24, "schedule": schedule, "cache": cache}
+    options = {"max_new_tokens": 24, "strategy": strategy, "cache": cache}
     eager = begin(model, PROMPTS, options).drain().answers()
     for _ in range(2):  # made, then used again
         assert begin(model, PROMPTS, options, steppers=steppers).drain().answers() == eager
@@ -319,7 +319,7 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
             pass
         assert one.answers() == two.answers() == base
         assert len(made) == before + 1
-    assert decoding(schedule="standard").drain().answers() == ids(model, schedule="standard").tokens
+    assert decoding(strategy="standard").drain().answers() == ids(model, strategy="standard").tokens
     count = len(made)
     for length in range(1, KEPT + 1):
         decoding([[3] * length]).drain()
@@ -331,14 +331,14 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
     assert len(made) == count + KEPT + 1
 
 
-HORIZON = "tide(rounds=3, horizon=16, take=threshold(tau=0.3))"
+HORIZON = "tide(rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
 @pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
 def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, options, monkeypatch):
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
-    options = {"max_new_tokens": 64, "schedule": HORIZON, **options}
+    options = {"max_new_tokens": 64, "strategy": HORIZON, **options}
     begun = begin(model, PROMPTS, options)
     whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
     narrow = begun.drain()
@@ -352,7 +352,7 @@ def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatc
     monkeypatch.setattr("wavefront.engine.window.lateness", lambda canvas: 1)
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # it is outgrown at every other step
     model = toy(dtype="float64")
-    options = {"max_new_tokens": 96, "schedule": HORIZON, "steps": 24}
+    options = {"max_new_tokens": 96, "strategy": HORIZON, "steps": 24}
     begun = begin(model, PROMPTS, options)
     whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
     assert begun.drain().answers() == whole.answers()
@@ -364,7 +364,7 @@ def test_a_horizon_goes_with_every_cache(family, monkeypatch):
 
     def filled(**options):
         return wavefront.generate_ids(
-            model, PROMPTS, max_new_tokens=64, steps=32, schedule=HORIZON, **options
+            model, PROMPTS, max_new_tokens=64, steps=32, strategy=HORIZON, **options
         )
 
     base = filled()

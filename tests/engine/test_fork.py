@@ -28,9 +28,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.Wavefront
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 PLACES = 12
 EVERY = [
-    *(f"{name}()" for name in spec.names("schedules") if name != "adablock"),
+    *(f"{name}()" for name in spec.names("strategies") if name != "adablock"),
     "adablock(delimiters=(7, 30))",
-    *(f"wavefront(take={take}())" for take in spec.names("takes")),
+    *(f"wavefront(selector={selector}())" for selector in spec.names("selectors")),
     "wavefront(grow='accumulate')",
     "rcr(size=4)",
     "tbd(size=5, drop=2, least=1, gamma=0.5)",
@@ -84,14 +84,14 @@ def assert_same(one: Trace, two: Trace) -> None:
 @pytest.mark.parametrize("text", EVERY)
 def test_a_fork_at_step_0_is_the_original(model, text):
     for steps, eos in ((PLACES, "keep"), (5, "stop")):
-        trace = recorded(model, schedule=text, steps=steps, eos=eos, stop_ids=[22])
+        trace = recorded(model, strategy=text, steps=steps, eos=eos, stop_ids=[22])
         assert_same(trace, ended(fork(model, trace, 0)))
         assert_same(trace, again(model, trace))
 
 
 @pytest.mark.parametrize("text", FEW)
 def test_a_fork_at_any_step_is_the_original(model, text):
-    trace = recorded(model, schedule=text, steps=9)
+    trace = recorded(model, strategy=text, steps=9)
     for at in range(len(trace)):
         forked = fork(model, trace, at)
         assert forked.forwards == trace.forwards - (len(trace) - at)
@@ -116,7 +116,7 @@ def test_a_fork_at_any_step_is_the_original(model, text):
     ids=str,
 )
 def test_every_option_is_kept(model, options):
-    trace = recorded(model, schedule="wavefront(size=3)", **options)
+    trace = recorded(model, strategy="wavefront(size=3)", **options)
     for at in range(0, len(trace), 4):
         found = ended(fork(model, trace, at))
         assert difference(trace, found) is None
@@ -128,7 +128,7 @@ def test_every_option_is_kept(model, options):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
     model = toy(seed=3, dtype="float64")
-    options = {"schedule": "wavefront(size=4)", "max_new_tokens": PLACES}
+    options = {"strategy": "wavefront(size=4)", "max_new_tokens": PLACES}
     trace = recorded(model, rows=rows, draft=3, **options)
     assert trace.forwards < len(trace)
     for at in range(len(trace)):
@@ -139,14 +139,14 @@ def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
 
 def test_a_row_of_a_batch_forks_alone():
     model = toy(seed=3, dtype="float64")
-    trace = recorded(model, schedule="rcr(size=4)", draft=3)
+    trace = recorded(model, strategy="rcr(size=4)", draft=3)
     for row in range(3):
         one = trace.row(row)
         assert difference(one, ended(fork(model, one, 5))) is None
 
 
 def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
-    options = {"max_new_tokens": 12, "schedule": "block(size=4)", "cfg_scale": 0.5, "trace": True}
+    options = {"max_new_tokens": 12, "strategy": "block(size=4)", "cfg_scale": 0.5, "trace": True}
     for draft in (0, 3):
         made = lm.generate("Hello", draft=draft, **options)
         stream = lm.fork(made.trace, 4)
@@ -161,7 +161,7 @@ def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
 
 
 def test_a_model_that_decodes_otherwise_is_noticed(model):
-    trace = recorded(model, schedule="standard")
+    trace = recorded(model, strategy="standard")
     other = toy(seed=4)
     found = difference(trace, again(other, trace))
     assert found is not None
@@ -169,7 +169,7 @@ def test_a_model_that_decodes_otherwise_is_noticed(model):
         other, trace, 11
     )
     # The canvas is all that another strategy needs.
-    assert not bool(last(ended(fork(other, trace, 6, schedule="block"))).masked.any())
+    assert not bool(last(ended(fork(other, trace, 6, strategy="block"))).masked.any())
 
 
 # Another strategy.
@@ -178,26 +178,26 @@ def test_a_model_that_decodes_otherwise_is_noticed(model):
 @pytest.mark.parametrize("text", EVERY)
 def test_at_step_0_another_strategy_makes_its_own_decode(model, text):
     options = {"steps": 6, "eos": "stop", "stop_ids": [22]}
-    trace = recorded(model, schedule="standard", **options)
+    trace = recorded(model, strategy="standard", **options)
     if text == "standard()":
         return
     assert_same(
-        recorded(model, schedule=text, **options), ended(fork(model, trace, 0, schedule=text))
+        recorded(model, strategy=text, **options), ended(fork(model, trace, 0, strategy=text))
     )
 
 
 @pytest.mark.parametrize("text", EVERY)
 def test_another_strategy_sees_a_text_with_holes(model, text):
     """Its steps are those of an infilling of the canvas as it stood, by the engine itself."""
-    schedule = spec.resolve(text, "schedules")
-    trace = recorded(model, schedule="wavefront(size=5)", rows=1, steps=8, temperature=0.3, seed=4)
+    strategy = spec.resolve(text, "strategies")
+    trace = recorded(model, strategy="wavefront(size=5)", rows=1, steps=8, temperature=0.3, seed=4)
     for at in (1, 4, 7):
-        forked = fork(model, trace, at, schedule=text)
+        forked = fork(model, trace, at, strategy=text)
         if text == "wavefront(size=5)":
             continue
         before = list(trace.before())[at]
         sampling = Sampling(temperature=0.3, stop_ids=model.stop_ids)
-        config = Config(schedule=schedule, sampling=sampling)
+        config = Config(strategy=strategy, sampling=sampling)
         board = infill(
             before.tokens.tolist(), before.masked.tolist(), mask_id=model.mask_id, pad_id=0
         )
@@ -216,7 +216,7 @@ def test_another_strategy_sees_a_text_with_holes(model, text):
 
 def test_an_end_that_was_given_ends_the_answer(model):
     """Under eos='stop' nothing is decoded behind an end token that stood there at the fork."""
-    free = recorded(model, schedule="standard", rows=1)
+    free = recorded(model, strategy="standard", rows=1)
     order = [int(board.nonzero()[0, 1]) for board in free.commit]
     written = last(free).tokens[0, order].tolist()
     at = (
@@ -226,8 +226,8 @@ def test_an_end_that_was_given_ends_the_answer(model):
         + 1
     )
     end = written[at - 1]
-    trace = recorded(model, schedule="standard", rows=1, eos="stop", stop_ids=[end])
-    found = ended(fork(model, trace, at, schedule="left_to_right"))
+    trace = recorded(model, strategy="standard", rows=1, eos="stop", stop_ids=[end])
+    found = ended(fork(model, trace, at, strategy="left_to_right"))
     left = last(found)
     behind = torch.arange(left.tokens.shape[1]) > order[at - 1]
     assert bool(left.masked[0, behind].any())
@@ -236,20 +236,20 @@ def test_an_end_that_was_given_ends_the_answer(model):
 
 
 def test_a_row_that_was_done_stays_as_it_was(model):
-    free = recorded(model, schedule="left_to_right")
+    free = recorded(model, strategy="left_to_right")
     end = int(last(free).tokens[0, -PLACES + 1])  # the first row's second token
-    trace = recorded(model, schedule="left_to_right", eos="stop", stop_ids=[end])
+    trace = recorded(model, strategy="left_to_right", eos="stop", stop_ids=[end])
     done = last(trace).masked[0]
     assert bool(done.any())
-    for schedule in (None, "standard"):
-        found = last(ended(fork(model, trace, 5, schedule=schedule)))
+    for strategy in (None, "standard"):
+        found = last(ended(fork(model, trace, 5, strategy=strategy)))
         assert torch.equal(found.masked[0], done)
         assert torch.equal(found.tokens[0], last(trace).tokens[0])
 
 
 def test_too_few_steps_for_the_other_strategy_are_refused(model):
-    trace = recorded(model, schedule="wavefront(size=5)", steps=6)
-    assert "fewer than the" in refusal(model, trace, 5, schedule="block(size=1)")
+    trace = recorded(model, strategy="wavefront(size=5)", steps=6)
+    assert "fewer than the" in refusal(model, trace, 5, strategy="block(size=1)")
 
 
 # By hand.
@@ -275,7 +275,7 @@ def greedy(model: Any, tokens: list[int], masked: set[int]) -> list[int]:
 
 @pytest.mark.parametrize("at", [0, 6, 11])
 def test_what_follows_a_change_follows_from_it(model, at):
-    trace = recorded(model, schedule="standard", rows=1)
+    trace = recorded(model, strategy="standard", rows=1)
     before = list(trace.before())[at]
     places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
     for slot in range(0, PLACES, 2):
@@ -292,7 +292,7 @@ def test_what_follows_a_change_follows_from_it(model, at):
     "text", ["wavefront(size=4)", "tide(size=4)", "wavefront(size=1, radius=1)"]
 )
 def test_a_place_that_was_filled_leaves_the_front(model, text):
-    trace = recorded(model, schedule=text, rows=1)
+    trace = recorded(model, strategy=text, rows=1)
     at = 5
     for place in trace.front[at - 1, 0].nonzero()[:, 0].tolist():
         slot = int(trace.first.slot[0, place])
@@ -304,7 +304,7 @@ def test_a_place_that_was_filled_leaves_the_front(model, text):
 
 def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
     for text in EVERY:
-        trace = recorded(model, schedule=text, rows=1)
+        trace = recorded(model, strategy=text, rows=1)
         at = min(5, len(trace) - 1)
         known = list(trace.before())[at].known & (trace.first.slot >= 0)
         if not bool(known.any()):
@@ -313,21 +313,21 @@ def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
         found = ended(fork(model, trace, at, put={int(trace.first.slot[0, place]): 41}))
         taken = bool(found.remask[at:, 0, place].any())
         assert taken or last(found).tokens[0, place] == 41
-        assert not taken or spec.resolve(text, "schedules").revises
+        assert not taken or spec.resolve(text, "strategies").revises
         assert not bool(last(found).masked.any())
 
 
 def test_a_change_and_another_strategy_go_together(model):
-    trace = recorded(model, schedule="standard", rows=1)
-    found = ended(fork(model, trace, 6, schedule="rcr(size=4)", put={0: 41, 11: 42}))
+    trace = recorded(model, strategy="standard", rows=1)
+    found = ended(fork(model, trace, 6, strategy="rcr(size=4)", put={0: 41, 11: 42}))
     assert last(found).tokens[0, -PLACES] == 41
     assert last(found).tokens[0, -1] == 42
-    assert found.about["options"]["schedule"] == "rcr(size=4, stat='last')"
+    assert found.about["options"]["strategy"] == "rcr(size=4, stat='last')"
     assert difference(found, again(model, found)) is None
 
 
 def test_texts_are_written_token_by_token(lm):
-    made = lm.generate("Hello", max_new_tokens=12, schedule="standard", trace=True)
+    made = lm.generate("Hello", max_new_tokens=12, strategy="standard", trace=True)
     stream = lm.fork(made.trace, 6, put={2: "cat", 9: lm.tokenizer.encode("!")[0]})
     stream.decoding.drain()
     tokens = stream.decoding.answers()[0]
@@ -340,13 +340,13 @@ def test_texts_are_written_token_by_token(lm):
 
 def test_an_infilling_forks_as_an_infilling(lm):
     text = "The <mask:4> and the <mask:3>!"
-    made = lm.infill(text, trace=True, schedule="standard")
-    for schedule in (None, "left_to_right"):
-        stream = lm.fork(made.trace, 3, schedule=schedule)
+    made = lm.infill(text, trace=True, strategy="standard")
+    for strategy in (None, "left_to_right"):
+        stream = lm.fork(made.trace, 3, strategy=strategy)
         stream.decoding.drain()
         (found,) = stream.completions
         assert found.text.startswith("The ")
-        assert (found.text == made.text) or schedule
+        assert (found.text == made.text) or strategy
         assert " and the " in found.text
 
 
@@ -354,9 +354,9 @@ def test_an_infilling_forks_as_an_infilling(lm):
 
 
 def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
-    trace = recorded(model, rows=1, schedule="wavefront(size=4)")
+    trace = recorded(model, rows=1, strategy="wavefront(size=4)")
     one = ended(fork(model, trace, 3, put={8: 41}))
-    two = ended(fork(model, one, 5, schedule="rcr(size=4)"))
+    two = ended(fork(model, one, 5, strategy="rcr(size=4)"))
     three = ended(fork(model, two, 8, put={0: 42, 8: 43}))
     for number, made in enumerate((one, two, three)):
         kept = trace_file.load(trace_file.save(made, tmp_path / f"{number}.npz"))
@@ -372,8 +372,8 @@ def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
 
 
 def test_before_its_fork_a_fork_is_the_original(model):
-    trace = recorded(model, rows=1, schedule="wavefront(size=4)")
-    one = ended(fork(model, trace, 6, schedule="standard", put={8: 41}))
+    trace = recorded(model, rows=1, strategy="wavefront(size=4)")
+    one = ended(fork(model, trace, 6, strategy="standard", put={8: 41}))
     back = ended(fork(model, one, 2))
     assert_same(trace, back)
     assert back.about["fork"]["of"]["options"] == trace.about["options"]
@@ -382,7 +382,7 @@ def test_before_its_fork_a_fork_is_the_original(model):
 
 
 def test_what_is_written_again_at_the_same_step_counts(model):
-    trace = recorded(model, rows=1, schedule="standard")
+    trace = recorded(model, rows=1, strategy="standard")
     one = ended(fork(model, trace, 4, put={8: 41, 9: 42}))
     two = ended(fork(model, one, 4, put={9: 43}))
     assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
@@ -423,17 +423,17 @@ def test_what_cannot_be_forked_is_refused(model):
     assert "between 0 and 63, not 64" in refusal(model, trace, 3, put={0: 64})
     assert "The mask cannot" in refusal(model, trace, 3, put={0: 63})
     assert "trace.row(0)" in refusal(model, recorded(model), 3, put={0: 5})
-    assert "did you mean 'block'" in refusal(model, trace, 3, schedule="blok")
-    assert "not 7" in refusal(model, trace, 3, schedule=7)
+    assert "did you mean 'block'" in refusal(model, trace, 3, strategy="blok")
+    assert "not 7" in refusal(model, trace, 3, strategy=7)
 
 
 def test_another_model_is_refused(model):
     trace = recorded(model, rows=1)
-    assert "another model" in refusal(toy(vocab_size=80), trace, 3, schedule="standard")
+    assert "another model" in refusal(toy(vocab_size=80), trace, 3, strategy="standard")
     assert "another model" in refusal(toy(vocab_size=40), trace, 3)
     small = toy(seed=3, max_length=8)
     assert "the model takes 8" in refusal(small, trace, 3)
-    assert "the model takes 8" in refusal(small, trace, 3, schedule="standard")
+    assert "the model takes 8" in refusal(small, trace, 3, strategy="standard")
 
 
 @pytest.mark.parametrize(
@@ -441,34 +441,34 @@ def test_another_model_is_refused(model):
     [
         {},
         {"options": None},
-        {"options": {"schedule": 3}},
-        {"options": {"schedule": "wavefront", "steps": "many"}},
-        {"options": {"schedule": "wavefront", "unheard": 1}},
-        {"options": {"schedule": "wavefront"}, "fork": 3},
-        {"options": {"schedule": "wavefront"}, "fork": {"at": 1}},
+        {"options": {"strategy": 3}},
+        {"options": {"strategy": "wavefront", "steps": "many"}},
+        {"options": {"strategy": "wavefront", "unheard": 1}},
+        {"options": {"strategy": "wavefront"}, "fork": 3},
+        {"options": {"strategy": "wavefront"}, "fork": {"at": 1}},
         {
-            "options": {"schedule": "wavefront"},
+            "options": {"strategy": "wavefront"},
             "fork": {
                 "at": 99,
                 "steps": [1],
                 "put": [],
-                "of": {"options": {"schedule": "wavefront"}},
+                "of": {"options": {"strategy": "wavefront"}},
             },
         },
         {
-            "options": {"schedule": "wavefront"},
-            "fork": {"at": 1, "steps": [1, 2], "put": [], "of": {"options": {"schedule": "block"}}},
+            "options": {"strategy": "wavefront"},
+            "fork": {"at": 1, "steps": [1, 2], "put": [], "of": {"options": {"strategy": "block"}}},
         },
         {
-            "options": {"schedule": "wavefront"},
+            "options": {"strategy": "wavefront"},
             "fork": {
                 "at": 1,
                 "steps": [1],
                 "put": [[0, 99, 5]],
-                "of": {"options": {"schedule": "block"}},
+                "of": {"options": {"strategy": "block"}},
             },
         },
-        {"options": {"schedule": "wavefront"}, "fork": {"at": 1, "steps": [1], "put": [], "of": 5}},
+        {"options": {"strategy": "wavefront"}, "fork": {"at": 1, "steps": [1], "put": [], "of": 5}},
     ],
     ids=range(11),
 )
@@ -488,23 +488,23 @@ def test_a_fork_of_a_fork_without_end_is_refused(model):
 
 
 def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    name = "examples.new_schedule.OutsideIn(size=2)"
-    made = lm.generate("Hello", max_new_tokens=8, trace=True, schedule=name)
-    with pytest.raises(TraceError, match=r"name it with schedule="):
+    name = "examples.new_strategy.OutsideIn(size=2)"
+    made = lm.generate("Hello", max_new_tokens=8, trace=True, strategy=name)
+    with pytest.raises(TraceError, match=r"name it with strategy="):
         lm.replay(made.trace)
-    with pytest.raises(TraceError, match=r"name it with schedule="):
+    with pytest.raises(TraceError, match=r"name it with strategy="):
         lm.fork(made.trace, 3)
-    assert lm.replay(made.trace, schedule=name) is None
-    stream = lm.fork(made.trace, 3, schedule=name)
+    assert lm.replay(made.trace, strategy=name) is None
+    stream = lm.fork(made.trace, 3, strategy=name)
     stream.decoding.drain()
     assert difference(made.trace, stream.completions[0].trace) is None
-    about = {**made.trace.about, "options": {"schedule": "evil.Schedule()"}}
+    about = {**made.trace.about, "options": {"strategy": "evil.Strategy()"}}
     for trusted in (None, "block", name):
-        with pytest.raises(TraceError, match=r"evil\.Schedule"):
-            lm.fork(replace(made.trace, about=about), 3, schedule=trusted)
+        with pytest.raises(TraceError, match=r"evil\.Strategy"):
+            lm.fork(replace(made.trace, about=about), 3, strategy=trusted)
 
 
 def test_the_words_of_a_change_are_checked(lm):

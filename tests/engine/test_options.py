@@ -16,7 +16,7 @@ DREAM = LLADA._replace(family="dream")
 
 def test_defaults_are_the_paper_s():
     made = plan({}, LLADA)
-    assert made.config.schedule == Wavefront(size=8, radius=2, grow="rebuild")
+    assert made.config.strategy == Wavefront(size=8, radius=2, grow="rebuild")
     assert (made.length, made.steps, made.seed) == (128, 128, 0)
     assert made.config.priority == "confidence"
     assert made.config.sampling.eos == "keep"
@@ -28,11 +28,11 @@ def test_defaults_are_the_paper_s():
     [
         ({"gen_length": 32}, {"max_new_tokens": 32}),
         ({"max_tokens": 32}, {"max_new_tokens": 32}),
-        ({"strategy": "block"}, {"schedule": "block"}),
-        ({"block_length": 4}, {"schedule": "block(size=4)"}),
-        ({"block_size": 4}, {"schedule": "block(size=4)"}),
-        ({"schedule": "block", "block_length": 4}, {"schedule": "block(size=4)"}),
-        ({"max_wave_size": 4, "radius": 3}, {"schedule": "wavefront(size=4, radius=3)"}),
+        ({"strategy": "block"}, {"strategy": "block"}),
+        ({"block_length": 4}, {"strategy": "block(size=4)"}),
+        ({"block_size": 4}, {"strategy": "block(size=4)"}),
+        ({"strategy": "block", "block_length": 4}, {"strategy": "block(size=4)"}),
+        ({"max_wave_size": 4, "radius": 3}, {"strategy": "wavefront(size=4, radius=3)"}),
         ({"remasking": "low_confidence"}, {"priority": "confidence"}),
         ({"remasking": "random"}, {"priority": "random"}),
         ({"logits_eos_inf": True}, {"eos": "suppress-logit"}),
@@ -51,11 +51,11 @@ def test_names_users_know(given, same):
 
 def test_dream_s_sampler_by_its_own_names():
     made = plan({"alg": "maskgit_plus", "eps": 0.1, "alg_temp": 0.4}, DREAM).config
-    assert made.schedule == Standard(take=Dream(0.1))
+    assert made.strategy == Standard(selector=Dream(0.1))
     assert made.priority == "probability"
     assert made.order_noise == 0.4
     assert made.sampling.rule == "dream"
-    assert plan({"alg": "origin"}, DREAM).config.schedule == Standard(take=Origin())
+    assert plan({"alg": "origin"}, DREAM).config.strategy == Standard(selector=Origin())
     assert plan({"alg": "topk_margin"}, DREAM).config.priority == "margin"
     assert plan({"alg": "entropy"}, LLADA).config.sampling.rule == "dream"
 
@@ -88,21 +88,21 @@ def test_each_family_samples_by_its_own_rule_unless_told():
         ({"radius": 0}, "radius must be at least 1"),
         ({"alg": "entropy", "alg_temp": -1}, "alg_temp must be at least 0"),
         ({"alg": "entropy", "alg_temp": 1, "order_noise": 1}, "say the same thing"),
-        ({"schedule": "block(size=2, take=dream())", "steps": 8}, "fewer than the 64 blocks"),
+        ({"strategy": "block(size=2, selector=dream())", "steps": 8}, "fewer than the 64 blocks"),
         ({"cache": "duel"}, "no cache 'duel'"),
         ({"mask_id": 4}, "not this model's"),
         ({"gen_length": 3, "max_new_tokens": 3}, "given twice"),
         ({"priority": "margin", "remasking": "random"}, "say the same thing"),
         ({"eos": "stop", "logits_eos_inf": True}, "one EOS policy"),
         ({"alg": "maskgit"}, "did you mean 'maskgit_plus'"),
-        ({"alg": "entropy", "schedule": "block"}, "whole sampler"),
+        ({"alg": "entropy", "strategy": "block"}, "whole sampler"),
         ({"eps": 0.1}, "give alg="),
         ({"alg_temp": 0.1}, "give alg="),
         ({"alg": "entropy", "eps": 2}, "eps must be between"),
-        ({"schedule": "block", "radius": 3}, "belongs to wavefront"),
-        ({"schedule": "wavefront", "block_length": 3}, "belongs to block"),
-        ({"schedule": 3}, "must be a spec string"),
-        ({"schedule": "block(size=2)", "steps": 8}, "fewer than the 64 blocks"),
+        ({"strategy": "block", "radius": 3}, "belongs to wavefront"),
+        ({"strategy": "wavefront", "block_length": 3}, "belongs to block"),
+        ({"strategy": 3}, "must be a spec string"),
+        ({"strategy": "block(size=2)", "steps": 8}, "fewer than the 64 blocks"),
     ],
 )
 def test_bad_options_get_one_sentence(given, sentence):
@@ -110,5 +110,5 @@ def test_bad_options_get_one_sentence(given, sentence):
         plan(given, LLADA)
 
 
-def test_a_schedule_object_is_taken_as_it_is():
-    assert plan({"schedule": Block(4)}, LLADA).config.schedule == Block(4)
+def test_a_strategy_object_is_taken_as_it_is():
+    assert plan({"strategy": Block(4)}, LLADA).config.strategy == Block(4)

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-from commands import records, run
+from helpers.commands import records, run
 from torch import Tensor
 from torch.nn import functional as F
 
 import wavefront
-from wavefront import Schedule, tasks
+from wavefront import Strategy, tasks
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import NumericalError, OptionError
@@ -43,8 +43,8 @@ PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
 PLACES = 12
 ORDERS = ("standard", "block(size=4)", "wavefront")
 EVERY = [
-    *(f"{schedule}()" for schedule in spec.names("schedules")),
-    *(f"wavefront(take={take}())" for take in spec.names("takes")),
+    *(f"{strategy}()" for strategy in spec.names("strategies")),
+    *(f"wavefront(selector={selector}())" for selector in spec.names("selectors")),
     "wavefront(grow='accumulate')",
     "rcr(size=4)",
 ]
@@ -118,10 +118,10 @@ def compact(order: list[list[list[int]]]) -> list[list[list[int]]]:
 @pytest.mark.parametrize("text", EVERY)
 def test_every_strategy_decodes_as_it_does_stepwise(text):
     model = toy(seed=3, dtype="float64")
-    schedule = spec.resolve(text, "schedules")
+    strategy = spec.resolve(text, "strategies")
     foreseen = 0
     for steps in (PLACES, PLACES // 3):
-        config = Config(schedule=schedule)
+        config = Config(strategy=strategy)
         base, ahead = both(model, ragged(model), config, steps=steps)
         assert same(base, ahead)
         assert ahead[-1].forwards <= base[-1].forwards
@@ -146,8 +146,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_every_option_stays_lossless(model, named):
     # The orders in turn, so that each option meets two of them.
     number = list(OPTIONS).index(named) + (model.family == "dream")
-    schedule = ORDERS[number % 3]
-    options = {"max_new_tokens": PLACES, "schedule": schedule, "seed": 7, **OPTIONS[named]}
+    strategy = ORDERS[number % 3]
+    options = {"max_new_tokens": PLACES, "strategy": strategy, "seed": 7, **OPTIONS[named]}
     base, ahead = (
         wavefront.generate_ids(model, PROMPTS[:3], draft=draft, **options) for draft in (0, 3)
     )
@@ -159,33 +159,33 @@ def test_the_noise_of_a_step_to_come_is_foreseen():
     """An order that is chance alone is known in advance, and so are tokens that never change."""
     steady = Rehearsed()
     for options in ({"priority": "random"}, {"order_noise": 50.0}):
-        config = Config(schedule=Standard(), **options)
+        config = Config(strategy=Standard(), **options)
         base, ahead = both(steady, ragged(steady, 9), config, steps=9)
         assert same(base, ahead)
         assert ahead[-1].forwards == 3
 
 
-@pytest.mark.parametrize("schedule", [*ORDERS, "left_to_right", "rcr(size=5)"])
-def test_holes_are_filled_alike(model, schedule):
-    config = Config(schedule=spec.resolve(schedule, "schedules"))
+@pytest.mark.parametrize("strategy", [*ORDERS, "left_to_right", "rcr(size=5)"])
+def test_holes_are_filled_alike(model, strategy):
+    config = Config(strategy=spec.resolve(strategy, "strategies"))
     assert same(*both(model, holes(model), config, steps=[10, 4], places=10))
 
 
 def test_rows_have_their_own_lengths_budgets_and_ends(model):
-    for schedule in ORDERS:
-        config = Config(schedule=spec.resolve(schedule, "schedules"))
+    for strategy in ORDERS:
+        config = Config(strategy=spec.resolve(strategy, "strategies"))
         canvas = ragged(model, [12, 5, 9, 1])
         base, ahead = both(model, canvas, config, steps=[12, 2, 15, 3], draft=3)
         assert same(base, ahead)
 
 
-@pytest.mark.parametrize("schedule", [*ORDERS, "left_to_right", "rcr"])
-def test_an_end_token_ends_it_at_the_same_step(model, schedule):
+@pytest.mark.parametrize("strategy", [*ORDERS, "left_to_right", "rcr"])
+def test_an_end_token_ends_it_at_the_same_step(model, strategy):
     kept = wavefront.generate_ids(
-        model, PROMPTS, schedule=schedule, steps=PLACES, max_new_tokens=PLACES
+        model, PROMPTS, strategy=strategy, steps=PLACES, max_new_tokens=PLACES
     )
     ends = {"eos": "stop", "stop_ids": [kept.tokens[0][5], kept.tokens[1][2]]}
-    options = {"schedule": schedule, "max_new_tokens": PLACES, **ends}
+    options = {"strategy": strategy, "max_new_tokens": PLACES, **ends}
     base, ahead = (
         wavefront.generate_ids(model, PROMPTS, draft=draft, **options) for draft in (0, 4)
     )
@@ -221,7 +221,7 @@ class Rehearsed:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "length", "steps", "draft", "forwards"),
+    ("strategy", "length", "steps", "draft", "forwards"),
     [
         # The first forward has nothing to draft from and makes one step, the others `draft` each.
         ("standard", 9, 9, 4, 3),
@@ -231,15 +231,15 @@ class Rehearsed:
         ("standard", 10, 10, 4, 4),
         ("standard", 12, 4, 3, 2),
         ("standard", 9, 30, 4, 3),  # steps that commit nothing are passed over
-        ("standard(take=dream())", 9, 9, 4, 3),
+        ("standard(selector=dream())", 9, 9, 4, 3),
         ("standard", 9, 9, 1, 9),
     ],
 )
 def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
-    schedule, length, steps, draft, forwards
+    strategy, length, steps, draft, forwards
 ):
     steady = Rehearsed()
-    config = Config(schedule=spec.resolve(schedule, "schedules"))
+    config = Config(strategy=spec.resolve(strategy, "strategies"))
     canvas = blank([[1, 2]], length, mask_id=39, pad_id=38)
     base, ahead = both(steady, canvas, config, steps=steps, draft=draft, places=length)
     assert same(base, ahead)
@@ -251,7 +251,7 @@ def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
 
 def test_a_model_that_is_never_foreseen_makes_a_step_a_forward():
     fickle = Rehearsed(fickle=True)
-    base, ahead = both(fickle, ragged(fickle, 9), Config(schedule=Wavefront()), steps=9)
+    base, ahead = both(fickle, ragged(fickle, 9), Config(strategy=Wavefront()), steps=9)
     assert same(base, ahead)
     assert len(ahead) == ahead[-1].forwards == 9
 
@@ -266,7 +266,7 @@ def test_each_row_goes_as_far_as_its_own_draft():
 
     mixed = Both()
     canvas = blank([[7, 2], [1, 2]], 9, mask_id=39, pad_id=38)
-    base, ahead = both(mixed, canvas, Config(schedule=Standard()), steps=9)
+    base, ahead = both(mixed, canvas, Config(strategy=Standard()), steps=9)
     assert same(base, ahead)
     done = [step.done.tolist() for step in ahead]
     assert ahead[-1].forwards == 9
@@ -287,14 +287,14 @@ def test_the_next_draft_goes_by_the_last_true_reading():
             return super().hidden(tokens, attend, at + turned.long() + old.long())
 
     canvas = blank([[1, 2]], 10, mask_id=39, pad_id=38)
-    base, ahead = both(Turning(), canvas, Config(schedule=LeftToRight()), steps=10)
+    base, ahead = both(Turning(), canvas, Config(strategy=LeftToRight()), steps=10)
     assert same(base, ahead)
     assert [step.forwards for step in ahead] == [1, 2, 2, 2, 3, 3, 3, 3, 4, 4]
 
 
 def test_a_fixed_budget_still_runs_every_forward():
     steady = Rehearsed()
-    config = Config(schedule=Standard(), fixed_budget=True)
+    config = Config(strategy=Standard(), fixed_budget=True)
     canvas = blank([[1, 2]], 3, mask_id=39, pad_id=38)
     base, ahead = both(steady, canvas, config, steps=6)
     assert same(base, ahead)
@@ -307,8 +307,8 @@ def test_a_fixed_budget_still_runs_every_forward():
 
 
 def test_a_trace_is_the_one_of_the_stepwise_decode(model):
-    for schedule, steps in zip(ORDERS, (PLACES, 4, PLACES), strict=True):
-        options = {"max_new_tokens": PLACES, "steps": steps, "schedule": schedule, "trace": True}
+    for strategy, steps in zip(ORDERS, (PLACES, 4, PLACES), strict=True):
+        options = {"max_new_tokens": PLACES, "steps": steps, "strategy": strategy, "trace": True}
         base, ahead = (
             wavefront.generate_ids(model, [[5, 6, 7]], draft=draft, **options) for draft in (0, 4)
         )
@@ -407,7 +407,7 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
     base, ahead = both(
         model,
         blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id),
-        Config(schedule=Wavefront()),
+        Config(strategy=Wavefront()),
         steps=16,
         places=16,
     )
@@ -426,7 +426,7 @@ class Narrow(Standard):
 
     def step(self, view, state):
         among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
-        return Decision(self.take(view, among, among), among)
+        return Decision(self.selector(view, among, among), among)
 
 
 class LooksBack(LeftToRight):
@@ -438,11 +438,11 @@ class LooksBack(LeftToRight):
 
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("places", [0, PLACES])
-@pytest.mark.parametrize("schedule", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
-def test_however_much_is_read_and_however_late_the_flags(monkeypatch, schedule, places, lag):
+@pytest.mark.parametrize("strategy", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
+def test_however_much_is_read_and_however_late_the_flags(monkeypatch, strategy, places, lag):
     model = toy(dtype="float64")
     monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
-    base, ahead = both(model, ragged(model), Config(schedule=schedule), places=places)
+    base, ahead = both(model, ragged(model), Config(strategy=strategy), places=places)
     assert same(base, ahead)
 
 
@@ -450,7 +450,7 @@ def test_runs_on_the_meta_device(model):
     """No host sync and no shape that depends on data, model included."""
     decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES})
     config = Config(
-        schedule=Wavefront(),
+        strategy=Wavefront(),
         priority="entropy",
         sampling=Sampling(temperature=0.5, top_p=0.9, top_k=5, eos="stop", stop_ids=(1,)),
         cfg_scale=0.5,
@@ -505,13 +505,13 @@ def anything(node: Rows, rows: Rows) -> Tensor:
 @pytest.mark.parametrize("wrong", [places_only, count_only, tokens_of_the_known, anything])
 def test_a_wrong_check_is_noticed(monkeypatch, wrong):
     model = toy(seed=3, dtype="float64")
-    schedules: list[Schedule] = [
+    strategies: list[Strategy] = [
         Standard(),
         Wavefront(),
-        spec.resolve("wavefront(take=threshold(0.5))", "schedules"),
+        spec.resolve("wavefront(selector=threshold(0.5))", "strategies"),
     ]
     monkeypatch.setattr(speculation, "_same_forward", wrong)
-    runs = (both(model, ragged(model), Config(schedule=schedule)) for schedule in schedules)
+    runs = (both(model, ragged(model), Config(strategy=strategy)) for strategy in strategies)
     assert not all(same(*run) for run in runs)
 
 
@@ -541,22 +541,22 @@ def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, flo
 @pytest.mark.slow
 def test_the_embedded_model_answers_alike():
     lm = wavefront.load("ripple")
-    found = [compare(lm, 0, 4, schedule=schedule, steps=12) for schedule in TRIO]
+    found = [compare(lm, 0, 4, strategy=strategy, steps=12) for strategy in TRIO]
     assert all(alike for alike, _ in found)
     assert sum(rate for _, rate in found) / 3 > 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [48, 12])
-@pytest.mark.parametrize("schedule", TRIO)
-def test_the_embedded_model_answers_alike_on_ten_problems(schedule, steps):
+@pytest.mark.parametrize("strategy", TRIO)
+def test_the_embedded_model_answers_alike_on_ten_problems(strategy, steps):
     lm = wavefront.load("ripple")
     least = 9  # all of them, but for a tie that rounding breaks: a draft's rows are a larger batch
     if steps == 12:
         cast(torch.nn.Module, lm.model).double()  # where rounding breaks none
         least = 10
     found = [
-        compare(lm, number, (2, 4, 8)[number % 3], schedule=schedule, steps=steps)
+        compare(lm, number, (2, 4, 8)[number % 3], strategy=strategy, steps=steps)
         for number in range(10)
     ]
     assert sum(alike for alike, _ in found) >= least

@@ -26,7 +26,7 @@ from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing.simulation import to_meta
 
 FAMILIES = families()
-SCHEDULES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
+STRATEGIES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
 
 
@@ -39,13 +39,13 @@ def ids(model, prompts=PROMPTS, **options):
     return wavefront.generate_ids(model, prompts, **{"max_new_tokens": 16, **options})
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}, {"cfg_scale": 1.0}])
-def test_a_row_decodes_alone_as_in_a_batch(family, schedule, options):
+def test_a_row_decodes_alone_as_in_a_batch(family, strategy, options):
     model = toy(family=family, dtype="float64")
-    together = ids(model, schedule=schedule, **options)
+    together = ids(model, strategy=strategy, **options)
     for row, prompt in enumerate(PROMPTS):
-        alone = ids(model, [prompt], schedule=schedule, **options)
+        alone = ids(model, [prompt], strategy=strategy, **options)
         assert alone.tokens[0] == together.tokens[row]
         assert alone.order[0] == together.order[row]
 
@@ -81,7 +81,7 @@ def test_draws_do_not_depend_on_what_is_scored(family):
     """Scoring only the reach draws the same tokens as scoring everything, at temperature too."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 24, mask_id=model.mask_id, pad_id=model.pad_id)
-    config = Config(schedule=Wavefront(), sampling=Sampling(temperature=0.9))
+    config = Config(strategy=Wavefront(), sampling=Sampling(temperature=0.9))
 
     runs = [
         [
@@ -105,7 +105,7 @@ class Narrow(Standard):
 
     def step(self, view, state):
         among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
-        return Decision(self.take(view, among, among), among)
+        return Decision(self.selector(view, among, among), among)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -114,13 +114,13 @@ def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
     monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
-    config = Config(schedule=Narrow())
+    config = Config(strategy=Narrow())
     narrow = list(decode(model, canvas, config, steps=[16], seeds=[0]))
     wide = list(decode(model, canvas, config, steps=[16], seeds=[0], run=everywhere))
     assert torch.equal(narrow[-1].canvas.tokens, wide[-1].canvas.tokens)
     assert narrow[-1].forwards == 16 + 1 + lag
     assert [bool(s.decision.commit.any()) for s in narrow].count(False) == 1 + lag
-    fixed = Config(schedule=Narrow(), fixed_budget=True)
+    fixed = Config(strategy=Narrow(), fixed_budget=True)
     *_, last = decode(model, canvas, fixed, steps=[16], seeds=[0])
     assert last.forwards == 16
 
@@ -132,20 +132,20 @@ def everywhere(model, config, rows, width, padded):
 def test_a_row_that_has_ended_costs_its_neighbour_nothing(family):
     """Its undecided places are nobody's business: no step is void on their account."""
     model = toy(family=family)
-    kept = ids(model, schedule="left_to_right")
+    kept = ids(model, strategy="left_to_right")
     stop = kept.tokens[0][0]
-    for schedule in ("left_to_right", "block(size=4)", "wavefront"):
-        ended = ids(model, schedule=schedule, eos="stop", stop_ids=[stop])
+    for strategy in ("left_to_right", "block(size=4)", "wavefront"):
+        ended = ids(model, strategy=strategy, eos="stop", stop_ids=[stop])
         assert ended.forwards <= 16
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "left_to_right", "standard(take=dream())"])
-def test_runs_on_the_meta_device(family, schedule):
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "left_to_right", "standard(selector=dream())"])
+def test_runs_on_the_meta_device(family, strategy):
     """No host sync and no data-dependent shape in a whole step, model included."""
     model = toy(family=family)
-    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "schedule": schedule})
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "strategy": strategy})
     config = Config(
-        schedule=decoding.plan.config.schedule,
+        strategy=decoding.plan.config.strategy,
         priority="entropy",
         sampling=Sampling(temperature=0.5, top_p=0.9, top_k=5, eos="stop", stop_ids=(1,)),
         cfg_scale=0.5,
@@ -157,10 +157,10 @@ def test_runs_on_the_meta_device(family, schedule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_step_compiles_in_one_graph(family, schedule):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_step_compiles_in_one_graph(family, strategy):
     model = toy(family=family)
-    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "schedule": schedule})
+    decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "strategy": strategy})
     config = decoding.plan.config
     torch._dynamo.reset()
     compiled = torch.compile(advance, fullgraph=True, backend="aot_eager")
@@ -195,31 +195,31 @@ def test_guidance_is_one_forward_and_changes_the_answer(family):
 
 def test_stop_ends_early_with_the_same_visible_text(family):
     model = toy(family=family)
-    kept = ids(model, [[5, 6, 7]], schedule="left_to_right")
+    kept = ids(model, [[5, 6, 7]], strategy="left_to_right")
     stop = kept.tokens[0][5]
-    ended = ids(model, [[5, 6, 7]], schedule="left_to_right", eos="stop", stop_ids=[stop])
+    ended = ids(model, [[5, 6, 7]], strategy="left_to_right", eos="stop", stop_ids=[stop])
     first = kept.tokens[0].index(stop)
     assert ended.forwards == first + 1
     assert ended.tokens[0][: first + 1] == kept.tokens[0][: first + 1]
     assert set(ended.tokens[0][first:]) == {stop}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_suppressed_eos_is_never_chosen(family, schedule):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_suppressed_eos_is_never_chosen(family, strategy):
     model = toy(family=family)
     common = Counter(token for row in ids(model).tokens for token in row).most_common(1)[0][0]
-    removed = ids(model, eos="suppress-logit", stop_ids=[common], schedule=schedule)
+    removed = ids(model, eos="suppress-logit", stop_ids=[common], strategy=strategy)
     assert all(common not in row for row in removed.tokens)
 
 
 def test_suppressed_confidence_puts_eos_last(family):
     model = toy(family=family)
-    plain = ids(model, [[5, 6, 7]], schedule="standard", trace=True)
+    plain = ids(model, [[5, 6, 7]], strategy="standard", trace=True)
     first = plain.trace.tokens[0, 0][plain.order[0][0][0]].item()
     last = ids(
         model,
         [[5, 6, 7]],
-        schedule="standard",
+        strategy="standard",
         eos="suppress-confidence",
         stop_ids=[first],
         trace=True,
@@ -231,15 +231,15 @@ def test_suppressed_confidence_puts_eos_last(family):
             assert (proposal[scope] == first).all()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_infilling_fills_the_holes_and_nothing_else(family, schedule):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_infilling_fills_the_holes_and_nothing_else(family, strategy):
     from wavefront.core.canvas import infill
 
     model = toy(family=family)
     text = list(range(10, 40))
     holes = [place in (0, 3, 4, 5, 12, 13, 20, 29) for place in range(30)]
     canvas = infill([text], [holes], mask_id=model.mask_id, pad_id=model.pad_id)
-    plan = begin(model, [[1]], {"schedule": schedule, "max_new_tokens": 8}).plan
+    plan = begin(model, [[1]], {"strategy": strategy, "max_new_tokens": 8}).plan
     *_, last = decode(model, canvas, plan.config, steps=[8], seeds=[0])
     given = ~torch.tensor([holes])
     assert torch.equal(last.canvas.tokens[given], torch.tensor([text])[given])
@@ -258,17 +258,17 @@ def test_more_steps_than_places_save_their_forwards_unless_the_budget_is_fixed(f
 
 def test_a_random_priority_is_seeded(family):
     model = toy(family=family)
-    one = ids(model, priority="random", seed=1, schedule="standard")
-    assert one.order == ids(model, priority="random", seed=1, schedule="standard").order
-    assert one.order != ids(model, priority="random", seed=2, schedule="standard").order
+    one = ids(model, priority="random", seed=1, strategy="standard")
+    assert one.order == ids(model, priority="random", seed=1, strategy="standard").order
+    assert one.order != ids(model, priority="random", seed=2, strategy="standard").order
 
 
 def test_order_noise_moves_the_order(family):
     model = toy(family=family)
-    quiet = ids(model, schedule="standard")
-    noisy = ids(model, schedule="standard", order_noise=5.0)
+    quiet = ids(model, strategy="standard")
+    noisy = ids(model, strategy="standard", order_noise=5.0)
     assert quiet.order != noisy.order
-    assert noisy.order == ids(model, schedule="standard", order_noise=5.0).order
+    assert noisy.order == ids(model, strategy="standard", order_noise=5.0).order
 
 
 def test_origin_settles_by_chance_and_completes(family):
@@ -299,14 +299,14 @@ def test_bad_prompts_get_one_sentence(prompts, sentence):
 
 
 def test_order_counts_from_the_row_s_own_first_token():
-    found = ids(toy(), [[5, 6, 7], [8]], schedule="left_to_right", max_new_tokens=3)
+    found = ids(toy(), [[5, 6, 7], [8]], strategy="left_to_right", max_new_tokens=3)
     assert found.order == [[[3], [4], [5]], [[1], [2], [3]]]
 
 
 def test_the_golden_models_name_their_ids():
-    cases = json.loads((Path(__file__).parent / "golden" / "cases.json").read_text())
+    cases = json.loads((Path(__file__).parents[1] / "golden" / "cases.json").read_text())
     for name in ("llada-tiny", "dream-tiny"):
-        model = wavefront.load_model(Path(__file__).parent / "golden" / name)
+        model = wavefront.load_model(Path(__file__).parents[1] / "golden" / name)
         assert model.mask_id == cases["models"][name]["mask_id"]
         assert model.stop_ids == (cases["models"][name]["eos_id"],)
 
@@ -354,7 +354,7 @@ def test_a_place_where_the_mask_token_leads_comes_last():
     canvas = blank([[5]], 4, mask_id=63, pad_id=62)
     at = torch.tensor([[1, 2, 3, 4]])
     for priority in ("confidence", "probability", "margin", "entropy"):
-        config = Config(schedule=Standard(), priority=priority)
+        config = Config(strategy=Standard(), priority=priority)
         rows = start(canvas, config, [4], [0])
         reading = read(
             lambda chunk: logits.flatten(0, 1)[chunk],
@@ -372,8 +372,8 @@ def test_a_place_where_the_mask_token_leads_comes_last():
 def test_defer_takes_end_tokens_last_and_ends_there():
     """The order of suppress-confidence, ended as stop ends it."""
     model = toy(dtype="float64")
-    held = ids(model, schedule="wavefront", eos="suppress-confidence", stop_ids=[3, 9])
-    ended = ids(model, schedule="wavefront", eos="defer", stop_ids=[3, 9])
+    held = ids(model, strategy="wavefront", eos="suppress-confidence", stop_ids=[3, 9])
+    ended = ids(model, strategy="wavefront", eos="defer", stop_ids=[3, 9])
     for kept, cut in zip(held.tokens, ended.tokens, strict=True):
         end = next((place for place, token in enumerate(kept) if token in (3, 9)), len(kept))
         assert cut[: end + 1] == kept[: end + 1]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toy_runs import ENGINE, LOADER, OPTIONS, made, ordered, rewrite, setup
+from helpers.toy_runs import ENGINE, LOADER, OPTIONS, made, ordered, rewrite, setup
 
 import wavefront
 from wavefront import tasks
@@ -50,7 +50,7 @@ def test_a_run_has_every_item_once_with_what_it_takes_to_explain_it(whole: Path)
         assert len(line["tokens"]) <= 8
         assert line["forwards"] == 8
         assert line["prompt_hash"] == fingerprint.digest([line["prompt"], ""])
-    assert run.decides["options"]["schedule"] == "block(size=4)"
+    assert run.decides["options"]["strategy"] == "block(size=4)"
     assert run.decides["wavefront"] == wavefront.__version__
     assert run.environments[0]["torch"]
     assert not any("second" in name for line in run.answers.values() for name in line)
@@ -96,7 +96,7 @@ def test_the_answer_of_an_item_does_not_depend_on_the_others(whole: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"options": OPTIONS | {"schedule": "standard"}}, "options.schedule is 'standard.*here"),
+        ({"options": OPTIONS | {"strategy": "standard"}}, "options.strategy is 'standard.*here"),
         ({"options": OPTIONS | {"temperature": 0.5}}, "options.temperature is 0.5 here and 0.0"),
         ({"rows": 4}, "batch.rows is 4 here and 3 there"),
         ({"ask": Ask(count=8, style="bare")}, "task.count is 8"),
@@ -178,7 +178,7 @@ def test_a_prompt_without_room_is_recorded_and_the_others_are_answered(tmp_path:
         ENGINE.lengths([Prompt.of(s) for s in tasks.load("navigate").items(Ask(count=5))], False)
     )
     places = 4096 - lengths[2]
-    options = {"schedule": "standard", "max_new_tokens": places, "steps": 1}
+    options = {"strategy": "standard", "max_new_tokens": places, "steps": 1}
     run = made(tmp_path / "run", task="navigate", ask=Ask(count=5), options=options, rows=1)
     long = [line for line in run.answers.values() if line.get("problem")]
     assert len(long) == 5 - sum(length <= lengths[2] for length in lengths) > 0
@@ -276,10 +276,10 @@ def test_a_large_file_is_read_once_and_again_when_it_changes(
 
 
 def test_a_strategy_from_outside_is_known_by_its_source() -> None:
-    from examples.new_schedule import OutsideIn
+    from examples.new_strategy import OutsideIn
 
     assert fingerprint.of_strategy(OutsideIn()) is not None
-    assert fingerprint.of_strategy(wavefront.core.spec.resolve("block", "schedules")) is None
+    assert fingerprint.of_strategy(wavefront.core.spec.resolve("block", "strategies")) is None
 
 
 def test_a_task_can_be_given_options(tmp_path: Path) -> None:

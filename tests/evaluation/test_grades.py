@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from toy_runs import made, rewrite
+from helpers.toy_runs import made, rewrite
 
 from wavefront import tasks
 from wavefront.core.errors import OptionError, RunError
@@ -61,7 +61,7 @@ def test_the_summary_has_the_shape_of_lm_eval(run: Path) -> None:
     assert made["versions"]["gsm"] == tasks.load("gsm").version
     assert made["n-shot"]["gsm"] == 0
     assert made["configs"]["gsm"]["style"] == "paper"
-    assert made["config"]["gen_kwargs"]["schedule"] == "block(size=4)"
+    assert made["config"]["gen_kwargs"]["strategy"] == "block(size=4)"
     assert made["config"]["model"] == "toy"
     assert made["environment"][0]["python"]
     assert results["forwards"] == 8

@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from toy_runs import ENGINE, OPTIONS, made, rewrite
+from helpers.toy_runs import ENGINE, OPTIONS, made, rewrite
 
 import wavefront
 from wavefront.core.errors import RunError
 from wavefront.evaluation import difference, divergence, explain, grade, open_run
 from wavefront.tasks.base import Ask
 
-OTHER = OPTIONS | {"schedule": "standard"}
+OTHER = OPTIONS | {"strategy": "standard"}
 
 
 def flip(folder: Path, *wrong: int) -> None:
@@ -48,7 +48,7 @@ def test_a_difference_is_paired(home: Path) -> None:
     assert pair.comparison.gap.mean == pytest.approx(-2 / 7)
     assert pair.comparison.gap.low <= -2 / 7 <= pair.comparison.gap.high
     assert [one.first_right for one in pair.changed] == [True, True, True, False]
-    assert [one.name for one in pair.settings] == ["options.schedule"]
+    assert [one.name for one in pair.settings] == ["options.strategy"]
     texts = [
         {line["id"]: line["text"] for line in open_run(home / name).answers.values()}
         for name in "ab"
@@ -167,7 +167,7 @@ def test_a_strategy_from_outside_is_imported_only_when_trusted(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
-    outside = OPTIONS | {"schedule": "examples.new_schedule.OutsideIn()"}
+    outside = OPTIONS | {"strategy": "examples.new_strategy.OutsideIn()"}
     run = made(tmp_path / "c", options=outside)
     grade(run)
     flip(run.folder, 4)
@@ -189,7 +189,7 @@ def test_the_first_commit_that_matters_need_not_be_the_leftmost(home: Path) -> N
     item = difference(open_run(home / "a"), open_run(home / "b")).changed[0]
     for seed in range(8):
         sides = [
-            {"schedule": "standard", "max_new_tokens": 8, "priority": "random", "seed": one}
+            {"strategy": "standard", "max_new_tokens": 8, "priority": "random", "seed": one}
             for one in (seed, seed + 100)
         ]
         traces = [lm.generate("Hi", trace=True, **options).trace for options in sides]

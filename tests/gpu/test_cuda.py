@@ -32,18 +32,18 @@ SPECS = (
     "wavefront",
     "wavefront(grow='accumulate')",
     "left_to_right",
-    "standard(take=dream())",
-    "standard(take=origin())",
-    "block(size=4, take=factor())",
-    "block(size=4, take=local_leap())",
-    "wavefront(take=entropy_bound(gamma=0.1))",
+    "standard(selector=dream())",
+    "standard(selector=origin())",
+    "block(size=4, selector=factor())",
+    "block(size=4, selector=local_leap())",
+    "wavefront(selector=entropy_bound(gamma=0.1))",
     "adablock(size=4, delimiters=(7, 8))",
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
     "tbd(size=8, drop=2, least=2)",
-    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
-    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), take=threshold(tau=0.3))",
+    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
+    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 
@@ -57,13 +57,13 @@ def on_both(family: str, **options):
 
 
 def test_every_strategy_decodes_as_on_the_cpu():
-    for family, schedule in itertools.product(("llada", "dream"), SPECS):
+    for family, strategy in itertools.product(("llada", "dream"), SPECS):
         for extra in ({}, {"temperature": 0.9, "seed": 5}, {"steps": 6}, {"cfg_scale": 1.0}):
-            if extra.get("steps") and ("block" in schedule or "tbd" in schedule):
+            if extra.get("steps") and ("block" in strategy or "tbd" in strategy):
                 extra = {"steps": 12}
-            cpu, cuda = on_both(family, schedule=schedule, **extra)
-            assert cpu.tokens == cuda.tokens, (family, schedule, extra)
-            assert cpu.order == cuda.order, (family, schedule, extra)
+            cpu, cuda = on_both(family, strategy=strategy, **extra)
+            assert cpu.tokens == cuda.tokens, (family, strategy, extra)
+            assert cpu.order == cuda.order, (family, strategy, extra)
 
 
 def test_ties_break_to_the_left_on_the_device():
@@ -91,24 +91,24 @@ def test_noise_is_the_same_number_on_every_device():
 
 
 def test_a_draft_decodes_as_without_on_the_device():
-    for family, schedule in itertools.product(("llada", "dream"), SPECS):
+    for family, strategy in itertools.product(("llada", "dream"), SPECS):
         model = toy(family=family, device="cuda", dtype="float64")
         for extra in ({}, {"temperature": 0.9, "seed": 5}):
             made = [
                 wavefront.generate_ids(
-                    model, PROMPTS, max_new_tokens=24, schedule=schedule, draft=draft, **extra
+                    model, PROMPTS, max_new_tokens=24, strategy=strategy, draft=draft, **extra
                 )
                 for draft in (0, 4)
             ]
-            assert made[0].tokens == made[1].tokens, (family, schedule, extra)
+            assert made[0].tokens == made[1].tokens, (family, strategy, extra)
 
 
 def test_a_step_never_waits_for_the_device():
     """32 steps under sync-debug mode, for every strategy, stepwise and drafted."""
     ways = (advance, speculate(3, 32))
-    for family, schedule, run in itertools.product(("llada", "dream"), SPECS, ways):
+    for family, strategy, run in itertools.product(("llada", "dream"), SPECS, ways):
         model = toy(family=family, device="cuda")
-        options = {"max_new_tokens": 32, "schedule": schedule, "temperature": 0.5, "eos": "stop"}
+        options = {"max_new_tokens": 32, "strategy": strategy, "temperature": 0.5, "eos": "stop"}
         decoding = begin(model, PROMPTS, options)
         rows = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3)
         with torch.no_grad():
@@ -123,7 +123,7 @@ def test_a_step_never_waits_for_the_device():
 
 
 CACHED = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
-HORIZON = "tide(rounds=3, horizon=16, take=threshold(tau=0.3))"
+HORIZON = "tide(rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
 def walked(model, options, steppers=None):
@@ -150,33 +150,33 @@ def test_captured_steps_decode_as_eager_ones():
     for family in ("llada", "dream"):
         model = toy(family=family, device="cuda", dtype="float64")
         steppers = Steppers(model)
-        for schedule, cache in itertools.product((*SPECS, HORIZON), (None, *CACHED)):
-            options = {"max_new_tokens": 48, "schedule": schedule, "cache": cache, "seed": 3}
-            if cache is not None and schedule not in (*SPECS[:5], HORIZON):
+        for strategy, cache in itertools.product((*SPECS, HORIZON), (None, *CACHED)):
+            options = {"max_new_tokens": 48, "strategy": strategy, "cache": cache, "seed": 3}
+            if cache is not None and strategy not in (*SPECS[:5], HORIZON):
                 continue
             answers, eager = walked(model, options)
             for use in ("captured", "used again"):
                 again, made = walked(model, options, steppers)
                 if again != answers:
-                    found.append(f"{family} {schedule} {cache}, {use}: {parting(eager, made)}")
+                    found.append(f"{family} {strategy} {cache}, {use}: {parting(eager, made)}")
     assert not found, "\n".join(["captured steps part from eager ones:", *found])
 
 
 def test_compiled_steps_decode_as_eager_ones():
     """Blocks and the work around them compiled, and captured: in float64, the same tokens."""
     found = []
-    for family, schedule, cache in (
+    for family, strategy, cache in (
         ("llada", "block(size=4)", None),
         ("llada", "wavefront", CACHED[0]),
         ("dream", "wavefront", CACHED[1]),
     ):
-        options = {"max_new_tokens": 48, "schedule": schedule, "cache": cache, "seed": 3}
+        options = {"max_new_tokens": 48, "strategy": strategy, "cache": cache, "seed": 3}
         model = toy(family=family, device="cuda", dtype="float64")
         answers, eager = walked(model, options)
         compile_model(model, dynamic=False)
         again, made = walked(model, options, Steppers(model))
         if again != answers:
-            found.append(f"{family} {schedule} {cache}: {parting(eager, made)}")
+            found.append(f"{family} {strategy} {cache}: {parting(eager, made)}")
     assert not found, "\n".join(["compiled steps part from eager ones:", *found])
 
 
@@ -227,9 +227,9 @@ def test_counting_orders_as_sorting_does_on_the_device():
 
 def test_a_cached_or_captured_step_never_waits_for_the_device():
     model = toy(device="cuda")
-    for schedule, cache in itertools.product(("wavefront", "standard", HORIZON), (None, *CACHED)):
+    for strategy, cache in itertools.product(("wavefront", "standard", HORIZON), (None, *CACHED)):
         for capture in (False, True):
-            options = {"max_new_tokens": 64, "schedule": schedule, "cache": cache}
+            options = {"max_new_tokens": 64, "strategy": strategy, "cache": cache}
             decoding = begin(model, PROMPTS, options, steppers=Steppers(model) if capture else None)
             for _ in range(24):  # every shape that is met has been captured by now
                 next(decoding)
@@ -244,11 +244,11 @@ def test_a_cached_or_captured_step_never_waits_for_the_device():
 
 def test_requests_in_slots_get_what_they_get_alone():
     kinds = [
-        ([5, 6, 7], {"max_new_tokens": 12, "schedule": "standard"}),
+        ([5, 6, 7], {"max_new_tokens": 12, "strategy": "standard"}),
         ([8, 9], {"max_new_tokens": 20, "temperature": 0.7, "seed": 4}),
-        ([3] * 5, {"max_new_tokens": 16, "schedule": "block(size=4)", "steps": 8}),
-        ([9, 9, 9], {"max_new_tokens": 24, "schedule": "rcr(size=16)"}),
-        ([2], {"max_new_tokens": 30, "schedule": HORIZON}),
+        ([3] * 5, {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8}),
+        ([9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"}),
+        ([2], {"max_new_tokens": 30, "strategy": HORIZON}),
     ]
     for call, cache in itertools.product((eagerly, None), (None, CACHED[0])):
         model = toy(device="cuda", dtype="float64")
@@ -279,7 +279,7 @@ def test_a_thousand_requests_leave_the_memory_as_it_was():
     model = toy(device="cuda")
     slots = Slots(model, rows=8, length=64, call=Graphs())
     settled = [
-        plan({"max_new_tokens": n, "schedule": s}, source(model))
+        plan({"max_new_tokens": n, "strategy": s}, source(model))
         for n, s in itertools.product((8, 16, 24), ("wavefront", "standard", "block(size=4)"))
     ]
     left, held = 1000, []
@@ -298,14 +298,14 @@ def test_a_thousand_requests_leave_the_memory_as_it_was():
 
 def test_stopping_one_step_late_costs_one_forward_and_changes_nothing():
     model = toy(device="cuda", dtype="float64")
-    kept = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24, schedule="left_to_right")
+    kept = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24, strategy="left_to_right")
     stop = kept.tokens[0][5]
     cut = kept.tokens[0].index(stop)
     ended = wavefront.generate_ids(
         model,
         [[5, 6, 7]],
         max_new_tokens=24,
-        schedule="left_to_right",
+        strategy="left_to_right",
         eos="stop",
         stop_ids=[stop],
     )
@@ -314,9 +314,9 @@ def test_stopping_one_step_late_costs_one_forward_and_changes_nothing():
 
 
 def test_a_reach_wider_than_the_guess_is_redone_on_the_device():
-    narrow = spec.resolve("wavefront(size=2, radius=9)", "schedules")
+    narrow = spec.resolve("wavefront(size=2, radius=9)", "strategies")
     for family in ("llada", "dream"):
-        cpu, cuda = on_both(family, schedule=narrow)
+        cpu, cuda = on_both(family, strategy=narrow)
         assert cpu.tokens == cuda.tokens
 
 

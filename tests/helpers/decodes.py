@@ -21,7 +21,7 @@ STOP = 9
 STRATEGIES = (
     "standard()",
     "block(size=3)",
-    "block(size=4, take=threshold(0.6))",
+    "block(size=4, selector=threshold(0.6))",
     "left_to_right()",
     "wavefront(size=3, radius=1)",
     "wavefront(size=4, radius=2, grow='accumulate')",
@@ -31,12 +31,12 @@ STRATEGIES = (
     "rcr(size=4)",
     "tbd(size=5, drop=2, least=1)",
     "tide(size=4, band=3, doubt=0.6)",
-    "tide(size=3, rounds=2, take=threshold(0.6))",
+    "tide(size=3, rounds=2, selector=threshold(0.6))",
 )
 
 
 def random_trace(
-    schedule: str,
+    strategy: str,
     canvas: Canvas,
     *,
     steps: int,
@@ -53,10 +53,10 @@ def random_trace(
     source = torch.Generator().manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = spec.resolve(schedule, "schedules")
+        made = spec.resolve(strategy, "strategies")
         made.validate(int((canvas.slot >= 0).sum(-1).max()), steps)
     config = Config(
-        schedule=made,
+        strategy=made,
         survey=True,
         fixed_budget=fixed,
         sampling=Sampling(eos=eos, stop_ids=(STOP,)),
@@ -89,7 +89,7 @@ def random_trace(
     recorder = Recorder(canvas, config, MASK)
     for _ in recorder.watch(forwards()):
         pass
-    options = {"schedule": schedule, "steps": steps, "stop_ids": [STOP]}
+    options = {"strategy": strategy, "steps": steps, "stop_ids": [STOP]}
     return recorder.trace({"options": options})
 
 
@@ -97,7 +97,7 @@ def random_trace(
 def sample() -> tuple[Trace, ...]:
     """Every strategy on several boards: prompts, holes, nothing known, one or two places."""
     found = []
-    for number, schedule in enumerate(STRATEGIES):
+    for number, strategy in enumerate(STRATEGIES):
         settings = [
             (board(number, rows=3), 12, {}),
             (board(number + 50, rows=3), 5, {"eos": "stop"}),
@@ -108,7 +108,7 @@ def sample() -> tuple[Trace, ...]:
         ]
         for index, (canvas, steps, more) in enumerate(settings):
             found.append(
-                random_trace(schedule, canvas, steps=steps, seed=10 * number + index, **more)
+                random_trace(strategy, canvas, steps=steps, seed=10 * number + index, **more)
             )
     return tuple(found)
 
@@ -223,7 +223,7 @@ def hand_trace(
     entropy: list[dict[int, float]] | None = None,
     tokens: dict[int, int] | None = None,
     remask: list[list[int]] | None = None,
-    schedule: str = "standard()",
+    strategy: str = "standard()",
 ) -> Trace:
     """A full trace of one row written out: a prompt of `given` places, then `places` to fill.
 
@@ -263,6 +263,6 @@ def hand_trace(
         score=values(probability, 0.5),
         entropy=values(entropy, 1.0),
         about={
-            "options": {"schedule": schedule, "steps": len(commits), "stop_ids": [STOP]},
+            "options": {"strategy": strategy, "steps": len(commits), "stop_ids": [STOP]},
         },
     )

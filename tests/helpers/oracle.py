@@ -1,4 +1,4 @@
-"""The paper's schedules for one row, in sets and `sorted`: slow, and meant to be read beside it.
+"""The paper's strategies for one row, in sets and `sorted`: slow, and meant to be read beside it.
 
 Written from the paper and the spec's rulings alone; imports nothing of ours. Frozen: where it and
 the tensors disagree, a person reads the paper.

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NOTE = re.compile(r"<!-- (.+?) -->\n\Z")

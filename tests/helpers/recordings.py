@@ -24,16 +24,16 @@ HOSTILE = (
 
 
 @functools.cache
-def record(schedule: str, *, full: bool = False, places: int = 12) -> Trace:
+def record(strategy: str, *, full: bool = False, places: int = 12) -> Trace:
     """A decode of the toy."""
     kind = "full" if full else True
     lm = wavefront.load("toy")
-    return lm.generate("Hi", schedule=schedule, max_new_tokens=places, trace=kind).trace
+    return lm.generate("Hi", strategy=strategy, max_new_tokens=places, trace=kind).trace
 
 
 def hostile(trace: Trace, words: str) -> Trace:
     """The trace, with every text in its header turned against whoever shows it."""
-    options = {**trace.about["options"], "schedule": words, words: words}
+    options = {**trace.about["options"], "strategy": words, words: words}
     texts = dict.fromkeys(trace.about["texts"], words)
     about = {**trace.about, "model": words, "options": options, "texts": texts, words: words}
     return replace(trace, about=about)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from math import isnan
 
-import oracle
+from helpers import oracle
 
 Choose = Callable[[int, Collection[int], Collection[int], dict[int, float]], list[int]]
 """(step from 0, scope, all masked, scores) -> the places to commit."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
-from wavefront.tasks.base import SHELF
+from wavefront.tasks.base import PROCEDURAL
 
 # Written from the wordings, by the letters of their slots.
 FORMULAS: dict[str, Callable[..., Fraction | int]] = {
@@ -80,7 +80,7 @@ def patterns() -> list[tuple[str, re.Pattern[str]]]:
     """Every wording of every whole story as a pattern that reads its numbers."""
     found = []
     name = ""
-    for line in (SHELF / "stories.txt").read_text("utf-8").splitlines():
+    for line in (PROCEDURAL / "stories.txt").read_text("utf-8").splitlines():
         if line.startswith(("@", "start ", "event ", "end ")):
             name = line.split()[1] if line.startswith("@") else ""
         elif line.startswith("?") and name:

@@ -10,7 +10,7 @@ from wavefront.evaluation import Loader, Local, Run, Setup, Worker, open_run, pr
 from wavefront.tasks.base import Ask
 
 LOADER = Loader(path="toy")
-OPTIONS = {"schedule": "block(size=4)", "max_new_tokens": 8}
+OPTIONS = {"strategy": "block(size=4)", "max_new_tokens": 8}
 ENGINE = Local(Worker(LOADER))  # one model for all tests of a process
 
 

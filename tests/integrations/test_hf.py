@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from masked_lms import make, tokenizer
+from helpers.masked_lms import make, tokenizer
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -32,7 +32,7 @@ from wavefront.core.errors import OptionError, PromptError, WavefrontError
 from wavefront.integrations import hf
 from wavefront.storage.hub import shipped
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 LLADA, DREAM = GOLDEN / "llada-tiny", GOLDEN / "dream-tiny"
 PROMPTS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
@@ -186,13 +186,13 @@ def test_the_end_of_turn_is_an_end_too(ripple: Any) -> None:
 # generate
 
 
-SCHEDULES = ["wavefront(size=4)", "standard", "block(size=4)", "left_to_right", "rcr", "tide"]
+STRATEGIES = ["wavefront(size=4)", "standard", "block(size=4)", "left_to_right", "rcr", "tide"]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_generate_decodes_as_we_do(path: Path, schedule: str) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_generate_decodes_as_we_do(path: Path, strategy: str) -> None:
     made, ours = AutoModel.from_pretrained(path), wavefront.load_model(path, device="cpu")
-    given: Any = {"schedule": schedule, "max_new_tokens": 8, "steps": 8}
+    given: Any = {"strategy": strategy, "max_new_tokens": 8, "steps": 8}
     expected = wavefront.generate_ids(ours, PROMPTS.tolist(), **given, eos="keep").tokens
     found = made.generate(PROMPTS, custom_generate=hf.generate, **given, eos="keep")
     assert found[:, :4].equal(PROMPTS)
@@ -207,7 +207,7 @@ def test_the_embedded_model_answers_through_transformers(ripple: Any) -> None:
     prompt = words.apply_chat_template(
         [{"role": "user", "content": question}], return_tensors="pt", return_dict=True
     )
-    given: Any = {"schedule": "wavefront(size=8, radius=2)", "max_new_tokens": 32, "steps": 12}
+    given: Any = {"strategy": "wavefront(size=8, radius=2)", "max_new_tokens": 32, "steps": 12}
     found = ripple.generate(**prompt, custom_generate=hf.generate, **given)
     answer = words.decode(found[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     assert answer == lm.generate(question, **given, eos="stop").text
@@ -237,7 +237,7 @@ def test_what_no_row_needs_is_left_out(model: Any) -> None:
 
 def test_padding_and_company_change_nothing(path: Path) -> None:
     made = AutoModel.from_pretrained(path)
-    given: Any = {"max_new_tokens": 6, "eos": "keep", "schedule": "wavefront(size=3)"}
+    given: Any = {"max_new_tokens": 6, "eos": "keep", "strategy": "wavefront(size=3)"}
     alone = made.generate(PROMPTS[:1, 1:], **given)[0, 3:]
     for side in ("left", "right"):
         row = [0, 6, 7, 8] if side == "left" else [6, 7, 8, 0]
@@ -314,8 +314,8 @@ def test_top_k_of_one_is_greedy(model: Any) -> None:
 
 
 def test_a_generation_config_can_hold_our_options(model: Any) -> None:
-    asked = GenerationConfig(max_new_tokens=8, schedule="left_to_right", eos="keep")
-    expected = model.generate(PROMPTS, max_new_tokens=8, schedule="left_to_right", eos="keep")
+    asked = GenerationConfig(max_new_tokens=8, strategy="left_to_right", eos="keep")
+    expected = model.generate(PROMPTS, max_new_tokens=8, strategy="left_to_right", eos="keep")
     found = model.generate(PROMPTS, generation_config=asked)
     assert found.equal(expected)
     assert not expected.equal(model.generate(PROMPTS, max_new_tokens=8, eos="keep"))
@@ -341,7 +341,7 @@ class Never(StoppingCriteria):
         ({"stopping_criteria": StoppingCriteriaList([Never()])}, "Never"),
         ({"prefix_allowed_tokens_fn": lambda batch, ids: [1]}, "Prefix"),
         ({"assistant_model": object()}, "assistant"),
-        ({"schedule": "wavefrnt"}, "wavefront"),
+        ({"strategy": "wavefrnt"}, "wavefront"),
         ({"steps": 0}, "steps"),
         ({"token_type_ids": torch.ones_like(PROMPTS)}, "token_type_ids"),
         ({"infill": True}, "nothing to fill"),
@@ -367,24 +367,24 @@ def test_holes_are_filled_where_they_stand(model: Any) -> None:
     ids = torch.tensor([[5, mask, 7, mask, mask], [0, 9, mask, 10, 11]])
     real = torch.ones_like(ids)
     real[1, 0] = 0
-    found = model.generate(ids, attention_mask=real, infill=True, schedule="standard")
+    found = model.generate(ids, attention_mask=real, infill=True, strategy="standard")
     holes = ids == mask
     assert found.shape == ids.shape
     assert found[~holes].equal(ids[~holes])
     assert (found[holes] != mask).all()
-    alone = model.generate(ids[1:, 1:], infill=True, schedule="standard")
+    alone = model.generate(ids[1:, 1:], infill=True, strategy="standard")
     assert alone[0].equal(found[1, 1:])
 
 
 def test_a_strategy_that_names_a_token_needs_the_tokenizer() -> None:
     words = tokenizer()
     model = hf.enable(make("Bert"), mask_id=3)
-    given: Any = {"schedule": "adablock(delimiters=('mat',))", "max_new_tokens": 8}
+    given: Any = {"strategy": "adablock(delimiters=('mat',))", "max_new_tokens": 8}
     with pytest.raises(OptionError, match="tokenizer"):
         model.generate(torch.tensor([[1, 9]]), **given)
-    by_id = model.generate(torch.tensor([[1, 9]]), max_new_tokens=8, schedule=_by_id(words))
+    by_id = model.generate(torch.tensor([[1, 9]]), max_new_tokens=8, strategy=_by_id(words))
     assert model.generate(torch.tensor([[1, 9]]), tokenizer=words, **given).equal(by_id)
-    given["schedule"] = "adablock(delimiters=('the mat',))"
+    given["strategy"] = "adablock(delimiters=('the mat',))"
     with pytest.raises(OptionError, match="2 tokens"):
         model.generate(torch.tensor([[1, 9]]), tokenizer=words, **given)
 
@@ -402,7 +402,7 @@ def test_another_custom_generate_is_left_alone(model: Any) -> None:
 
 def test_the_folder_for_the_hub_runs(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
-    given: Any = {"schedule": "block(size=4)", "max_new_tokens": 8}
+    given: Any = {"strategy": "block(size=4)", "max_new_tokens": 8}
     folder = str(ROOT / "hub")
     found = model.generate(PROMPTS, custom_generate=folder, trust_remote_code=True, **given)
     assert found.equal(model.generate(PROMPTS, **given))

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from masked_lms import FAMILIES, SIZES, WORDS, make, tokenizer
+from helpers.masked_lms import FAMILIES, SIZES, WORDS, make, tokenizer
 
 import wavefront
 from wavefront import strategies
@@ -72,7 +72,7 @@ def test_a_family_is_split_exactly_and_padding_is_nothing(family: str, words: An
 def test_a_family_decodes_through_generate(family: str, words: Any) -> None:
     model = hf.enable(make(family), words)
     batch = words(["the cat sat", "the dog"], return_tensors="pt", padding=True)
-    given: Any = {"max_new_tokens": 6, "schedule": "wavefront(size=3)", "eos": "keep"}
+    given: Any = {"max_new_tokens": 6, "strategy": "wavefront(size=3)", "eos": "keep"}
     found = model.generate(**batch, custom_generate=hf.generate, **given)
     assert found.shape == (2, batch["input_ids"].shape[1] + 6)
     alone = model.generate(**words("the dog", return_tensors="pt"), **given)
@@ -109,8 +109,8 @@ def test_a_row_of_padding_only_stays_finite(family: str, words: Any) -> None:
 @pytest.mark.parametrize("name", SHELF)
 def test_every_strategy_decodes_with_it(name: str, words: Any) -> None:
     lm = hf.lm(make("Bert"), words, name="tiny")
-    schedule = "adablock(delimiters=('mat',))" if name == "adablock" else name
-    given: Any = {"schedule": schedule, "max_new_tokens": 12, "steps": 6}
+    strategy = "adablock(delimiters=('mat',))" if name == "adablock" else name
+    given: Any = {"strategy": strategy, "max_new_tokens": 12, "steps": 6}
     answers = lm.generate(["the cat sat on", "the dog"], **given)
     alone = lm.generate("the dog", **given)
     assert answers[1].text == alone.text
@@ -118,10 +118,10 @@ def test_every_strategy_decodes_with_it(name: str, words: Any) -> None:
     assert any(answer.tokens for answer in answers)
 
 
-@pytest.mark.parametrize("schedule", [Wavefront(size=4), Rcr(), Tide()], ids=repr)
+@pytest.mark.parametrize("strategy", [Wavefront(size=4), Rcr(), Tide()], ids=repr)
 @pytest.mark.parametrize("law", ON_MODELS, ids=lambda law: law.__name__)
-def test_the_laws_hold_on_it(law: Any, schedule: Any, bert: hf.Masked) -> None:
-    law(schedule, bert)
+def test_the_laws_hold_on_it(law: Any, strategy: Any, bert: hf.Masked) -> None:
+    law(strategy, bert)
 
 
 @pytest.mark.slow
@@ -260,6 +260,6 @@ def test_lengths_are_the_model_s(words: Any) -> None:
 
 def test_a_canvas_of_its_own(bert: hf.Masked) -> None:
     board = blank([[1, 9, 10]], 6, mask_id=bert.mask_id, pad_id=bert.pad_id)
-    config = wavefront.Config(schedule=Wavefront(size=2))
+    config = wavefront.Config(strategy=Wavefront(size=2))
     *_, last = wavefront.decode(bert, board, config, steps=[6], seeds=[0])
     assert not last.canvas.masked.any()

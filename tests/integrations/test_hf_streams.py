@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from masked_lms import make, tokenizer
+from helpers.masked_lms import make, tokenizer
 from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
@@ -63,10 +63,10 @@ class Drafts(Settled):
 
 
 @pytest.mark.parametrize(
-    "schedule", ["wavefront(size=8)", "standard", "block(size=8)", "rcr", "tide"]
+    "strategy", ["wavefront(size=8)", "standard", "block(size=8)", "rcr", "tide"]
 )
-def test_settled_text_comes_once_and_whole(model: Any, prompt: Any, schedule: str) -> None:
-    given: Any = {"schedule": schedule, "max_new_tokens": 32, "custom_generate": hf.generate}
+def test_settled_text_comes_once_and_whole(model: Any, prompt: Any, strategy: str) -> None:
+    given: Any = {"strategy": strategy, "max_new_tokens": 32, "custom_generate": hf.generate}
     heard = Settled()
     found = model.generate(**prompt, streamer=heard, **given)
     length = prompt["input_ids"].shape[1]
@@ -105,13 +105,13 @@ def test_text_comes_out_of_a_text_streamer(
 
 def test_text_comes_out_of_an_iterator_in_a_thread(model: Any, words: Any, prompt: Any) -> None:
     streamer = TextIteratorStreamer(words, skip_prompt=True, skip_special_tokens=True, timeout=60)
-    given = {**prompt, "streamer": streamer, "max_new_tokens": 24, "schedule": "left_to_right"}
+    given = {**prompt, "streamer": streamer, "max_new_tokens": 24, "strategy": "left_to_right"}
     thread = threading.Thread(target=model.generate, kwargs=given)
     thread.start()
     pieces = list(streamer)
     thread.join()
     assert len([piece for piece in pieces if piece]) > 2
-    found = model.generate(**prompt, max_new_tokens=24, schedule="left_to_right")
+    found = model.generate(**prompt, max_new_tokens=24, strategy="left_to_right")
     assert "".join(pieces).split() == words.decode(found[0], skip_special_tokens=True).split()[4:]
 
 

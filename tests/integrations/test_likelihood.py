@@ -24,7 +24,7 @@ from wavefront.integrations.lm_eval.likelihood import (
 )
 from wavefront.models.toy import toy
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())["loglikelihood"]
 
 
@@ -159,7 +159,7 @@ def test_what_is_too_long_loses_its_left():
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_greedy_is_what_decoding_would_write(family):
     net = toy(4, family=family)
-    options = {"schedule": "standard", "max_new_tokens": 6, "sampling": "llada"}
+    options = {"strategy": "standard", "max_new_tokens": 6, "sampling": "llada"}
     (written,) = wavefront.generate_ids(net, [[1, 2, 3]], **options).tokens
     assert is_greedy(net, [1, 2, 3], written)
     for place in (0, 5):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import refused, run, save_talker
+from helpers.commands import refused, run, save_talker
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
@@ -58,22 +58,22 @@ def generated(model: Any, *contexts: str, **wanted: Any) -> list[str]:
 
 
 def test_specs_keep_their_commas():
-    text = "pretrained=toy,schedule=wavefront(size=8, radius=2),steps=4,eps=1e-3,offline=true"
+    text = "pretrained=toy,strategy=wavefront(size=8, radius=2),steps=4,eps=1e-3,offline=true"
     assert arguments.parse(text) == {
         "pretrained": "toy",
-        "schedule": "wavefront(size=8, radius=2)",
+        "strategy": "wavefront(size=8, radius=2)",
         "steps": 4,
         "eps": 1e-3,
         "offline": True,
     }
-    nested = 'schedule=block(size=4, take=threshold(tau=0.9)),stop_ids=[1,2],x="a,b",y=none'
+    nested = 'strategy=block(size=4, selector=threshold(tau=0.9)),stop_ids=[1,2],x="a,b",y=none'
     assert arguments.parse(nested) == {
-        "schedule": "block(size=4, take=threshold(tau=0.9))",
+        "strategy": "block(size=4, selector=threshold(tau=0.9))",
         "stop_ids": [1, 2],
         "x": "a,b",
         "y": None,
     }
-    assert arguments.parse('{"schedule": "block(size=4)", "steps": 2}')["steps"] == 2
+    assert arguments.parse('{"strategy": "block(size=4)", "steps": 2}')["steps"] == 2
     assert arguments.parse("") == {}
 
 
@@ -83,12 +83,12 @@ def test_specs_keep_their_commas():
         ("pretrained", "written name=value"),
         ("=toy", "written name=value"),
         ("steps=1,steps=2", "give 'steps' twice"),
-        ("schedule=block(size=4", "without its partner"),
-        ("schedule=block(size=4))", "without its partner"),
+        ("strategy=block(size=4", "without its partner"),
+        ("strategy=block(size=4))", "without its partner"),
         ('{"steps": ', "not valid JSON"),
         ("pretrained=toy,stepps=4", r"no model argument 'stepps' \(did you mean 'steps'\?\)"),
         ("pretrained=toy,model=toy", "pretrained and model say the same"),
-        ("pretrained=toy,schedule=blok", "did you mean 'block'"),
+        ("pretrained=toy,strategy=blok", "did you mean 'block'"),
         ("pretrained=toy,steps=0", "steps must be at least 1"),
         ("pretrained=toy,temperature=-1", "temperature must be at least 0"),
         ("pretrained=toy,likelihood=lada", "did you mean 'llada'"),
@@ -99,7 +99,7 @@ def test_specs_keep_their_commas():
         ("pretrained=toy,add_bos_token=true", "names no begin of sequence"),
         ("pretrained=toy,device=gpu", "Device 'gpu' is unknown"),
         ("pretrained=toy,dtype=float", "no dtype 'float'"),
-        ("pretrained=toy,max_new_tokens=64,steps=2,schedule=block(size=8)", "fewer than the 8"),
+        ("pretrained=toy,max_new_tokens=64,steps=2,strategy=block(size=8)", "fewer than the 8"),
     ],
 )
 def test_bad_arguments_are_one_sentence(text, says):
@@ -110,13 +110,13 @@ def test_bad_arguments_are_one_sentence(text, says):
 
 def test_flags_of_lm_eval_stand_beside_model_args():
     given = {"batch_size": "auto:4", "max_batch_size": None, "device": "cuda:0"}
-    made = Wavefront.create_from_arg_string("pretrained=toy,schedule=block(size=4)", given)
+    made = Wavefront.create_from_arg_string("pretrained=toy,strategy=block(size=4)", given)
     assert made.batch_size == arguments.AUTOMATIC
     assert made.model.device.type in ("cpu", "cuda", "mps")
-    assert repr(made.plan.config.schedule).startswith("block(size=4")
+    assert repr(made.plan.config.strategy).startswith("block(size=4")
     both = Wavefront.create_from_arg_obj({"pretrained": "toy", "batch_size": 3}, given)
     assert both.batch_size == 3
-    task_decides = Wavefront.create_from_arg_string("pretrained=toy,steps=2,schedule=block(size=8)")
+    task_decides = Wavefront.create_from_arg_string("pretrained=toy,steps=2,strategy=block(size=8)")
     with pytest.raises(OptionError, match="fewer than the 4 blocks"):
         task_decides.generate_until(asked("Hello", max_gen_toks=32))
 
@@ -125,7 +125,7 @@ def test_the_model_is_known_by_its_name():
     command.register()
     command.register()
     assert get_model("wavefront") is Wavefront
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     target = project["entry-points"]["lm_eval.models"]["wavefront"]
     assert EntryPoint("wavefront", target, "lm_eval.models").load() is Wavefront
     assert target == command.TARGET
@@ -148,7 +148,7 @@ def test_model_arguments_are_checked_before_lm_eval_starts():
         with pytest.raises(OptionError, match="no model argument 'stepps'"):
             command.check([*ours, *words])
         command.check(["run", "--model", "hf", *words])
-    command.check([*ours, "--model_args", "schedule=wavefront(size=8, radius=2)", "steps=4"])
+    command.check([*ours, "--model_args", "strategy=wavefront(size=8, radius=2)", "steps=4"])
     command.check([*ours, "--tasks", "a=b"])
 
 
@@ -163,13 +163,13 @@ def test_answers_are_those_of_generate(model):
     assert len(set(alone)) == 3
 
 
-def test_schedules_are_passed_on(model):
-    block = made(schedule="block(size=2)", steps=4)
-    options = {"schedule": "block(size=2)", "steps": 4, "max_new_tokens": 8}
+def test_strategies_are_passed_on(model):
+    block = made(strategy="block(size=2)", steps=4)
+    options = {"strategy": "block(size=2)", "steps": 4, "max_new_tokens": 8}
     expected = block.lm.generate("Hello there", raw=True, **options).text
     assert generated(block, "Hello there") == [expected]
     assert generated(model, "Hello there") != [expected]
-    assert generated(model, "Hello there", schedule="block(size=2)", steps=4) == [expected]
+    assert generated(model, "Hello there", strategy="block(size=2)", steps=4) == [expected]
 
 
 def test_text_ends_before_the_first_stop_string(model):
@@ -284,7 +284,7 @@ def test_log_likelihood_is_the_estimate(model):
 def test_greedy_is_checked_unless_told_not_to(model):
     pairs = []
     for prompt in "abcdefghijklmnopqrstuvwxyz":
-        written = model.lm.generate(prompt, raw=True, schedule="standard", max_new_tokens=1)
+        written = model.lm.generate(prompt, raw=True, strategy="standard", max_new_tokens=1)
         if model.lm.tokenizer.encode(written.text) == written.tokens:  # no part of a character
             pairs.append(request("loglikelihood", prompt, written.text))
     found = model.loglikelihood(pairs)
@@ -337,8 +337,8 @@ def test_the_same_settings_find_their_answers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"schedule": "block(size=2)"},
-        {"schedule": "wavefront(size=2, radius=1)"},
+        {"strategy": "block(size=2)"},
+        {"strategy": "wavefront(size=2, radius=1)"},
         {"steps": 4},
         {"max_new_tokens": 4},
         {"seed": 1, "temperature": 1.0},

@@ -48,10 +48,10 @@ from wavefront.integrations.lm_eval.command import register
 setup_logging()
 register()
 asked, found = json.loads(sys.argv[1]), []
-for schedule in asked["schedules"]:
+for strategy in asked["strategies"]:
     results = lm_eval.simple_evaluate(
         model="wavefront",
-        model_args=f"{asked['model']},schedule={schedule}",
+        model_args=f"{asked['model']},strategy={strategy}",
         tasks=asked["tasks"],
         use_cache="cache",
         task_manager=TaskManager(include_path="tasks", include_defaults=False),
@@ -99,7 +99,7 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
         (tmp_path / "tasks" / f"{name}.yaml").write_text(text.replace("FILE", str(data)))
     asked = ["--tasks", *TASKS, "--include_path", "tasks", "--batch_size", "2", "--log_samples"]
     asked += ["--output_path", "out", "--use_cache", "cache"]
-    ours(tmp_path, "lm-eval", "--", *asked, "--model_args", f"{MODEL},schedule={WAVE}")
+    ours(tmp_path, "lm-eval", "--", *asked, "--model_args", f"{MODEL},strategy={WAVE}")
 
     (file,) = (tmp_path / "out").glob("*/results_*.json")
     results = json.loads(file.read_text())["results"]
@@ -107,7 +107,7 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
     assert results["tiny_choice"]["acc,none"] in (0.0, 0.5, 1.0)
     assert results["tiny_rolling"]["byte_perplexity,none"] > 1
 
-    given = {"model": MODEL, "tasks": TASKS, "schedules": [WAVE, BLOCK]}
+    given = {"model": MODEL, "tasks": TASKS, "strategies": [WAVE, BLOCK]}
     done = program(tmp_path, "-c", AGAIN, json.dumps(given))
     again, other = json.loads(done.stdout.splitlines()[-1])
     # The trap: lm-eval by itself would take every answer from the first run.
@@ -118,8 +118,8 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
     lm = wavefront.load("toy")
     lines = (tmp_path / "tasks" / "data" / "gsm.jsonl").read_text().splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines]
-    for schedule, found in ((WAVE, first), (BLOCK, other)):
-        options = {"schedule": schedule, "max_new_tokens": 8}
+    for strategy, found in ((WAVE, first), (BLOCK, other)):
+        options = {"strategy": strategy, "max_new_tokens": 8}
         texts = [lm.generate(prompt, raw=True, **options).text for prompt in prompts]
         assert found["wavefront_gsm"] == [[[text]] for text in texts]
 

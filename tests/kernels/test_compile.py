@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from captured import Static
+from helpers.captured import Static
 from torch._dynamo.utils import counters
 
 from wavefront.core.masks import distance, marked, near, ordered, placed, rank
@@ -22,16 +22,16 @@ SPECS = (
     "wavefront",
     "standard",
     "block(size=4)",
-    "wavefront(grow='accumulate', take=entropy_bound(gamma=0.1))",
+    "wavefront(grow='accumulate', selector=entropy_bound(gamma=0.1))",
     "left_to_right",
-    "standard(take=dream())",
+    "standard(selector=dream())",
     "adablock(size=4, delimiters=(7, 8))",
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
     "tbd(size=8, drop=2, least=2)",
-    "tide(rounds=3, horizon=6, take=threshold(tau=0.3))",
-    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), take=threshold(tau=0.3))",
+    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
+    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 
@@ -71,9 +71,9 @@ def test_counting_orders_as_sorting_does():
         torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
 
 
-def compared(model, schedule, **options):
+def compared(model, strategy, **options):
     """Decoded as it stands, and again by a compiled twin of the weights; the same steps."""
-    given = {"max_new_tokens": 24, "schedule": schedule, "seed": 3, **options}
+    given = {"max_new_tokens": 24, "strategy": strategy, "seed": 3, **options}
     plain = begin(model, PROMPTS, given)
     base = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in plain]
     twin = toy(family=model.family, dtype="float64")
@@ -103,10 +103,10 @@ def traced(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SPECS)
-def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, schedule):
-    compared(toy(dtype="float64"), schedule)
-    compared(toy(dtype="float64"), schedule, temperature=0.9, eos="stop", steps=12)
+@pytest.mark.parametrize("strategy", SPECS)
+def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, strategy):
+    compared(toy(dtype="float64"), strategy)
+    compared(toy(dtype="float64"), strategy, temperature=0.9, eos="stop", steps=12)
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_a_model_on_a_cpu_does_without():
 
 @pytest.mark.skipif(not INTERPRETS, reason="Triton does not interpret here")
 def test_the_kernels_compute_what_torch_computes():
-    script = Path(__file__).parent / "interpreted.py"
+    script = Path(__file__).parents[1] / "helpers" / "interpreted.py"
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "TRITON_INTERPRET": "1"},

@@ -20,7 +20,7 @@ from wavefront.models.loader import Model, families, load_model
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())["forward"]
 LOGITS = np.load(GOLDEN / "forward_logits.npz")
 # Walked, so that a new file on the shelf is held to the laws below without being named here.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import parses
-from pages import ROOT, load_script
+from helpers.commands import parses
+from helpers.pages import ROOT, load_script
 
 from wavefront import paper
 

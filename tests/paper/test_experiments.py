@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commands import records, refused, run
-from pages import load_script
+from helpers.commands import records, refused, run
+from helpers.pages import load_script
 
 import wavefront
 from wavefront import paper
@@ -30,7 +30,7 @@ from wavefront.tasks.base import Sample
 ROOT = Path(wavefront.__file__).parents[1]
 CLAIMS = load_script("claims")
 ENCODER = ROOT / "tests" / "golden" / "encoders" / "bert-tiny"
-STUDIES = ("schedules", "mhco", "case", "calibration", "dynamics", "gradient")
+STUDIES = ("decode-order", "mhco", "case", "calibration", "dynamics", "gradient")
 IDS = (*STUDIES, "main", "bertscore", "size-radius", "bbh", "baselines", "parity", "steps",
        "temperature", "priority", "latency")  # fmt: skip
 
@@ -152,9 +152,9 @@ def test_the_scale_of_the_paper_says_what_is_missing(
 def test_the_scales_of_the_paper_are_the_paper_s() -> None:
     for name in paper.NAMES:
         scale = paper.find(name).PAPER
-        assert paper.models
-        assert paper.style == "paper"
-        assert name == "bertscore" or paper.length == 1024
+        assert scale.models
+        assert scale.style == "paper"
+        assert name == "bertscore" or scale.length == 1024
     assert len(paper.find("bbh").PAPER.tasks) == 27
     assert len(paper.find("main").PAPER.models) == 3
     assert paper.find("temperature").PAPER.seeds == (0, 1, 2)
@@ -179,8 +179,8 @@ def test_the_paper_s_numbers_are_as_printed() -> None:
         assert float(row[4]) == pytest.approx(float(row[3]) - float(row[2]), abs=1e-9)
 
 
-def group(*right: bool, schedule: str = "block(size=8)") -> _groups.Group:
-    cell: Any = SimpleNamespace(cell=Cell("m", "t", schedule), right=dict(enumerate(right)))
+def group(*right: bool, strategy: str = "block(size=8)") -> _groups.Group:
+    cell: Any = SimpleNamespace(cell=Cell("m", "t", strategy), right=dict(enumerate(right)))
     return _groups.Group((cell,))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from servers import serving
+from helpers.servers import serving
 
 import wavefront
 from wavefront.cli.app import app

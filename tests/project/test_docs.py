@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from commands import parses, run
-from pages import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name
+from helpers.commands import parses, run
+from helpers.pages import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name
 
 import wavefront
 from wavefront.cli.app import app

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from servers import serving
+from helpers.servers import serving
 
 from wavefront.core import spec
 from wavefront.testing import check
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "examples" / "serve_client.py"  # needs a server
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {CLIENT})
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
@@ -64,8 +64,8 @@ def test_the_client_talks_to_a_server() -> None:
 
 def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    made = spec.resolve("examples.new_schedule.OutsideIn(size=3)", "schedules")
-    assert repr(made) == "examples.new_schedule.OutsideIn(size=3)"
+    made = spec.resolve("examples.new_strategy.OutsideIn(size=3)", "strategies")
+    assert repr(made) == "examples.new_strategy.OutsideIn(size=3)"
     assert "reads_only_its_reach" in check(made)
 
 
@@ -78,7 +78,7 @@ def test_there_is_an_example_of_everything() -> None:
         "compare",
         "infill",
         "evaluate",
-        "new_schedule",
+        "new_strategy",
         "new_task",
     }
     assert expected <= names

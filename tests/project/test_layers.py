@@ -12,7 +12,7 @@ ROOT = Path(wavefront.__file__).parent
 ORDER = [
     "errors", "raystart", "source", "kernels", "few", "fuse",
     "masks", "canvas", "noise", "quota", "spec",
-    "schedule", "takes", "schedules", "stats", "rows", "cache", "caches",
+    "strategy", "selectors", "strategies", "stats", "rows", "cache", "caches",
     "files", "checkpoint", "model", "models",
     "engine", "speculate", "graph", "window", "cached", "narrow",
     "trace", "tracefile", "measures", "figures",

@@ -17,7 +17,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from pages import load_script
+from helpers.pages import load_script
 
 import wavefront
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import save_talker
-from servers import PATIENCE, Running, serving
+from helpers.commands import save_talker
+from helpers.servers import PATIENCE, Running, serving
 
 from wavefront.server.metrics import Metrics
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
 
 

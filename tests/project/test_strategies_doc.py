@@ -9,15 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import records, run
+from helpers.commands import records, run
 
 from wavefront.core import spec
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
-SHELVES = [(shelf, name) for shelf in ("schedules", "takes") for name in spec.names(shelf)]
+SHELVES = [(shelf, name) for shelf in ("strategies", "selectors") for name in spec.names(shelf)]
 NAMES = [*(name for _, name in SHELVES), "draft"]
-SHELF = PAGE.partition("\n## Schedules")[2].partition("\n## Considered")[0]
+SHELF = PAGE.partition("\n## Strategies")[2].partition("\n## Considered")[0]
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", SHELF, re.DOTALL | re.MULTILINE))
 COMMANDS = re.findall(r"`(wavefront generate [^`]+)`", PAGE)
 PICTURE = r"!\[(.+)\]\(strategies/(\w+)\.svg\)"
@@ -66,11 +66,11 @@ def test_every_spec_on_the_page_parses() -> None:
     """Those of the commands, and those in passing, such as `dsb(size=masks)` less its words."""
     for command in COMMANDS:
         for text in re.findall(r'-s "(.+?)"(?= |$)', command):
-            assert spec.resolve(text, "schedules")
-    names = "|".join(spec.names("schedules"))
+            assert spec.resolve(text, "strategies")
+    names = "|".join(spec.names("strategies"))
     for text in re.findall(rf"`((?:{names})\([^`]*\))`", PAGE):
         if text != "dsb(size=masks)":
-            assert spec.resolve(text, "schedules")
+            assert spec.resolve(text, "strategies")
 
 
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")

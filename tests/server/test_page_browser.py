@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import save_talker
+from helpers.commands import save_talker
+from helpers.servers import PATIENCE, Running, serving
 from playwright.sync_api import Page, expect, sync_playwright
-from servers import PATIENCE, Running, serving
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
@@ -170,9 +170,9 @@ def test_controls_write_the_spec(show: Any) -> None:
     page.get_by_label("F: size").fill("4")
     page.get_by_label("R: radius").fill("1")
     page.get_by_label(re.compile("Threshold")).fill("0.5")
-    expect(spec).to_have_value("wavefront(size=4, radius=1, take=threshold(tau=0.5))")
+    expect(spec).to_have_value("wavefront(size=4, radius=1, selector=threshold(tau=0.5))")
     page.get_by_label("Strategy", exact=True).select_option("block")
-    expect(spec).to_have_value("block(size=8, take=threshold(tau=0.5))")
+    expect(spec).to_have_value("block(size=8, selector=threshold(tau=0.5))")
     page.get_by_label("Steps", exact=True).fill("9")
     page.get_by_label("Temperature").fill("0.7")
     page.get_by_label("Seed").fill("3")

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 import torch
-from captured import Static
+from helpers.captured import Static
 
 import wavefront
 from wavefront.analysis.measures import mhco
@@ -44,13 +44,13 @@ from wavefront.server.worker_messages import (
 )
 
 MIXED: tuple[dict[str, Any], ...] = (
-    {"max_new_tokens": 12, "schedule": "standard"},
+    {"max_new_tokens": 12, "strategy": "standard"},
     {"max_new_tokens": 20, "temperature": 0.7, "seed": 4},
-    {"max_new_tokens": 16, "schedule": "block(size=4)", "steps": 8},
-    {"max_new_tokens": 9, "schedule": "tide(band=4, doubt=0.5, take=threshold(tau=0.3))"},
-    {"max_new_tokens": 24, "schedule": "rcr(size=16)"},
+    {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8},
+    {"max_new_tokens": 9, "strategy": "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))"},
+    {"max_new_tokens": 24, "strategy": "rcr(size=16)"},
     {"max_new_tokens": 30, "eos": "stop"},
-    {"max_new_tokens": 21, "priority": "entropy", "schedule": "wavefront(size=4)"},
+    {"max_new_tokens": 21, "priority": "entropy", "strategy": "wavefront(size=4)"},
 )
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_supported_is_refused_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "param", "word"),
     [
-        ({"prompt": "x", "shedule": "block"}, "shedule", "schedule"),
+        ({"prompt": "x", "shedule": "block"}, "shedule", "strategy"),
         ({"prompt": "x", "temperature": -1}, "temperature", "greater"),
         ({"prompt": "x", "temperature": "1"}, "temperature", "number"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens", "greater"),
@@ -180,7 +180,7 @@ def test_schemas_stand_alone() -> None:
 def test_text_grows_and_is_never_taken_back(lm: Any) -> None:
     for number, options in enumerate(MIXED):
         decoder = decoder_of(lm)
-        list(decoder.take(job_of("a", options=options)))
+        list(decoder.selector(job_of("a", options=options)))
         said, text = drained(decoder), ""
         whole = lm.generate("Once", raw=True, **options).text
         pieces = [one.text for one in said if isinstance(one, Told | Ended)]
@@ -195,7 +195,7 @@ def test_text_grows_and_is_never_taken_back(lm: Any) -> None:
 def test_together_each_gets_what_it_gets_alone(lm: Any, fit: bool) -> None:
     decoder = decoder_of(lm, fit=fit)
     for number, options in enumerate(MIXED):
-        list(decoder.take(job_of(str(number), options=options, prompt="Once " * (number + 1))))
+        list(decoder.selector(job_of(str(number), options=options, prompt="Once " * (number + 1))))
     texts = answers(drained(decoder))
     for number, options in enumerate(MIXED):
         prompt = "Once " * (number + 1)
@@ -204,7 +204,7 @@ def test_together_each_gets_what_it_gets_alone(lm: Any, fit: bool) -> None:
 
 def test_usage_counts_visible_tokens(lm: Any) -> None:
     decoder = decoder_of(lm)
-    (taken,) = decoder.take(job_of("a"))
+    (taken,) = decoder.selector(job_of("a"))
     assert taken.prompt_tokens == 4
     (ended,) = (one for one in drained(decoder) if isinstance(one, Ended))
     whole = lm.generate("Once", raw=True, max_new_tokens=16)
@@ -216,7 +216,7 @@ def test_a_stop_string_cuts_the_text_and_frees_the_row(lm: Any) -> None:
     whole = lm.generate("Once", raw=True, max_new_tokens=40).text
     stop = whole[4:6]
     decoder = decoder_of(lm)
-    list(decoder.take(job_of("a", options={"max_new_tokens": 40}, stop=(stop, "never"))))
+    list(decoder.selector(job_of("a", options={"max_new_tokens": 40}, stop=(stop, "never"))))
     said = drained(decoder)
     ended = said[-2]
     assert answers(said)["a"] == whole[: whole.index(stop)]
@@ -235,7 +235,7 @@ def test_the_beginning_of_a_stop_string_is_held_back() -> None:
 def test_infilling_streams_the_text_around(lm: Any) -> None:
     text = "Once <mask:6> upon <mask:4> end"
     decoder = decoder_of(lm)
-    list(decoder.take(job_of("a", prompt=text, infill=True)))
+    list(decoder.selector(job_of("a", prompt=text, infill=True)))
     said = drained(decoder)
     assert answers(said)["a"] == lm.infill(text).text
     assert next(one.text for one in said if isinstance(one, Told)).startswith("Once")
@@ -244,12 +244,10 @@ def test_infilling_streams_the_text_around(lm: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"options": {"schedule": "antigravity.Anything()"}}, "schedule"),
-        ({"options": {"schedule": "block(size=4, take=antigravity.Take())"}}, "schedule"),
-        ({"options": {"strategy": "antigravity.Anything()"}}, "schedule"),
-        ({"options": {"schedule": "nonsense"}}, "schedule"),
-        ({"options": {"schedule": "block(size=0)"}}, "schedule"),
-        ({"options": {"schedule": "block", "strategy": "block"}}, "schedule"),
+        ({"options": {"strategy": "antigravity.Anything()"}}, "strategy"),
+        ({"options": {"strategy": "block(size=4, selector=antigravity.Take())"}}, "strategy"),
+        ({"options": {"strategy": "nonsense"}}, "strategy"),
+        ({"options": {"strategy": "block(size=0)"}}, "strategy"),
         ({"options": {"max_new_tokens": 4000}}, None),
         ({"options": {"steps": 100_000}}, "steps"),
         ({"options": {"eos": "never"}}, "eos"),
@@ -270,7 +268,7 @@ def test_what_cannot_be_decoded_is_refused_and_nothing_is_imported(
 ) -> None:
     sys.modules.pop("antigravity", None)
     decoder = decoder_of(lm)
-    (refused,) = decoder.take(job_of("a", **more))
+    (refused,) = decoder.selector(job_of("a", **more))
     assert isinstance(refused, Refused)
     assert refused.status == 400
     assert param is None or refused.param == param
@@ -287,15 +285,15 @@ def test_without_a_length_there_is_room_for_what_fits(lm: Any) -> None:
 
 def test_a_client_that_goes_away_frees_its_row_before_the_next_step(lm: Any) -> None:
     decoder = decoder_of(lm, rows=1)
-    list(decoder.take(job_of("a")))
-    list(decoder.take(job_of("b")))
+    list(decoder.selector(job_of("a")))
+    list(decoder.selector(job_of("b")))
     said = list(decoder.step())
     assert [one.id for one in said if isinstance(one, Seated)] == ["a"]
-    list(decoder.take(Drop("a")))
+    list(decoder.selector(Drop("a")))
     said = list(decoder.step())
     assert [one.id for one in said if isinstance(one, Seated)] == ["b"]
-    list(decoder.take(Drop("b")))
-    list(decoder.take(Drop("nobody")))
+    list(decoder.selector(Drop("b")))
+    list(decoder.selector(Drop("nobody")))
     assert not decoder.busy
     (beat,) = decoder.step()
     assert beat == Beat(0, 0, 0, beat.seconds)
@@ -349,14 +347,14 @@ def test_out_of_memory_fails_its_requests_and_the_rest_goes_on(lm: Any) -> None:
     narrow = wavefront.LM(Narrow(lm.model, 1, torch.OutOfMemoryError("no")), lm.tokenizer)
     decoder = decoder_of(narrow)
     for id in "abcd":
-        list(decoder.take(job_of(id)))
+        list(decoder.selector(job_of(id)))
     said = drained(decoder)
     failed = {one.id: one for one in said if isinstance(one, Refused)}
     assert failed.keys() == {"c", "d"}
     assert {(one.status, one.code) for one in failed.values()} == {(503, "out_of_memory")}
     assert {one.id for one in said if isinstance(one, Ended)} == {"a", "b"}
     assert decoder.lanes.rows == 3
-    list(decoder.take(job_of("e")))
+    list(decoder.selector(job_of("e")))
     assert [one.id for one in drained(decoder) if isinstance(one, Ended)] == ["e"]
 
 
@@ -364,7 +362,7 @@ def test_a_step_that_fails_three_times_running_ends_the_process(lm: Any) -> None
     broken = wavefront.LM(Narrow(lm.model, 0, RuntimeError("device lost")), lm.tokenizer)
     decoder = decoder_of(broken, rows=1)
     for attempt in range(3):
-        list(decoder.take(job_of(str(attempt))))
+        list(decoder.selector(job_of(str(attempt))))
         said = []
         if attempt == 2:
             with pytest.raises(RuntimeError, match="device lost"):
@@ -382,7 +380,7 @@ def test_nan_is_the_request_s_own_error(lm: Any) -> None:
 
     spoilt = wavefront.LM(Spoilt(lm.model, 9, ValueError()), lm.tokenizer)
     decoder = decoder_of(spoilt)
-    list(decoder.take(job_of("a")))
+    list(decoder.selector(job_of("a")))
     (refused,) = (one for one in drained(decoder) if isinstance(one, Refused))
     assert refused.code == "numerical_error"
 
@@ -391,11 +389,11 @@ def test_a_cache_serves_too(lm: Any) -> None:
     limits = Limits(rows=3, length=128)
     decoder = Decoder(lm, limits, fit=True, cache="wave(refresh=4)")
     for id in "abcd":
-        list(decoder.take(job_of(id)))
+        list(decoder.selector(job_of(id)))
     said = drained(decoder)
     assert {one.id for one in said if isinstance(one, Ended)} == set("abcd")
     own = job_of("e", options={"cache": "wave(refresh=9)"})
-    (refused,) = decoder.take(own)
+    (refused,) = decoder.selector(own)
     assert refused.status == 400
 
 
@@ -410,7 +408,7 @@ def test_steps_that_own_their_memory_serve_the_same(
         decoder.warm()
         assert not decoder.busy
         for number, options in enumerate(MIXED):
-            list(decoder.take(job_of(str(number), options=options)))
+            list(decoder.selector(job_of(str(number), options=options)))
         found.append(answers(drained(decoder)))
     assert found[0] == found[1]
     assert len(found[0]) == len(MIXED)
@@ -434,16 +432,16 @@ def test_what_only_a_gpu_can_is_told_at_the_start(monkeypatch: pytest.MonkeyPatc
 
 
 def events_of(decoder: Decoder, job: Job) -> list[dict[str, Any]]:
-    (taken,) = decoder.take(job)
+    (taken,) = decoder.selector(job)
     assert isinstance(taken, Taken), taken
     said = drained(decoder)
     told = [taken.first, *(one.event for one in said if isinstance(one, Told | Ended))]
     return [event for event in told if event is not None]
 
 
-@pytest.mark.parametrize("schedule", ["wavefront(size=4)", "block(size=4)", "tbd(size=8, drop=2)"])
-def test_events_tell_the_whole_decode(lm: Any, schedule: str) -> None:
-    options = {"schedule": schedule, "max_new_tokens": 16, "eos": "keep"}
+@pytest.mark.parametrize("strategy", ["wavefront(size=4)", "block(size=4)", "tbd(size=8, drop=2)"])
+def test_events_tell_the_whole_decode(lm: Any, strategy: str) -> None:
+    options = {"strategy": strategy, "max_new_tokens": 16, "eos": "keep"}
     job = job_of("a", options=options, events=True, measure=True)
     first, *steps = events_of(decoder_of(lm), job)
     assert first["places"] == 16
@@ -468,7 +466,9 @@ def test_events_tell_the_whole_decode(lm: Any, schedule: str) -> None:
 def test_measuring_does_not_change_the_answer(lm: Any) -> None:
     for options in MIXED[:3]:
         texts = {
-            answers([*decoder.take(job_of("a", options=options, **more)), *drained(decoder)])["a"]
+            answers([*decoder.selector(job_of("a", options=options, **more)), *drained(decoder)])[
+                "a"
+            ]
             for more in ({}, {"events": True}, {"events": True, "measure": True})
             for decoder in [decoder_of(lm)]
         }
@@ -478,7 +478,7 @@ def test_measuring_does_not_change_the_answer(lm: Any) -> None:
 def test_too_much_to_measure_is_refused(lm: Any) -> None:
     decoder = decoder_of(lm, length=2000)
     options = {"max_new_tokens": 1000, "steps": 1000}
-    (refused,) = decoder.take(job_of("a", options=options, measure=True, events=True))
+    (refused,) = decoder.selector(job_of("a", options=options, measure=True, events=True))
     assert isinstance(refused, Refused)
     assert "measure" in refused.message
 
@@ -489,7 +489,7 @@ def ticket_of(lm: Any, job: Job) -> Ticket:
 
     async def heard() -> Ticket:
         ticket = Ticket(job)
-        for message in [*decoder.take(job), *drained(decoder)]:
+        for message in [*decoder.selector(job), *drained(decoder)]:
             if not isinstance(message, Beat):
                 ticket.hear(message)
         return ticket
@@ -503,7 +503,7 @@ def test_a_fork_goes_on_from_the_board_of_that_step(lm: Any) -> None:
     board = ticket.board_at(6)
     assert sum(board.holes) == 10
     decoder = decoder_of(lm)
-    options = {"steps": 10, "eos": "keep", "schedule": "standard"}
+    options = {"steps": 10, "eos": "keep", "strategy": "standard"}
     job = Job(id="f", fork=Fork(board, {3: "zz"}), options=options, events=True)
     first, *steps = events_of(decoder, job)
     given = {place: token for place, token, *_ in first["given"]}
@@ -516,7 +516,7 @@ def test_a_fork_goes_on_from_the_board_of_that_step(lm: Any) -> None:
     filled = [place for step in steps for place, *_ in step["commits"]]
     assert sorted([*filled, *given]) == list(range(16))
     # Nothing changed, same strategy of no memory: the rest is the rest.
-    options = {"max_new_tokens": 16, "schedule": "standard", "eos": "keep"}
+    options = {"max_new_tokens": 16, "strategy": "standard", "eos": "keep"}
     plain = ticket_of(lm, job_of("a", events=True, options=options))
     same = Job(
         id="g", fork=Fork(plain.board_at(6), {}), options=options | {"steps": 10}, events=True
@@ -530,7 +530,7 @@ def test_a_fork_goes_on_from_the_board_of_that_step(lm: Any) -> None:
 def test_a_fork_that_cannot_be_is_refused(lm: Any, put: Any) -> None:
     ticket = ticket_of(lm, job_of("a", events=True))
     job = Job(id="f", fork=Fork(ticket.board_at(3), put), options={"steps": 4}, events=True)
-    (refused,) = decoder_of(lm).take(job)
+    (refused,) = decoder_of(lm).selector(job)
     assert isinstance(refused, Refused)
     assert refused.status == 400
 
@@ -702,14 +702,14 @@ def test_mixed_requests_on_the_embedded_model() -> None:
     decoder = decoder_of(lm, rows=3, length=256)
     questions = ("I have two figs and a pear. How many fruits?", "What is 17 + 25?")
     kinds: tuple[dict[str, Any], ...] = (
-        {"schedule": "wavefront(size=8, radius=2)", "max_new_tokens": 24},
-        {"schedule": "block(size=8)", "max_new_tokens": 32, "steps": 16, "eos": "stop"},
+        {"strategy": "wavefront(size=8, radius=2)", "max_new_tokens": 24},
+        {"strategy": "block(size=8)", "max_new_tokens": 32, "steps": 16, "eos": "stop"},
         {"temperature": 0.7, "seed": 11, "max_new_tokens": 16},
     )
     asked = {f"{q} {k}": (questions[q], kinds[k]) for q in range(2) for k in range(3)}
     for id, (question, options) in asked.items():
         messages = [{"role": "user", "content": question}]
-        (taken,) = decoder.take(Job(id=id, messages=messages, options=options))
+        (taken,) = decoder.selector(Job(id=id, messages=messages, options=options))
         assert isinstance(taken, Taken)
     texts = answers(drained(decoder))
     for id, (question, options) in asked.items():

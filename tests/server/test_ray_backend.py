@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commands import refused
+from helpers.commands import refused
 
 import wavefront
 from wavefront.core.errors import MissingExtraError, OptionError
@@ -147,12 +147,12 @@ def test_a_check_takes_no_row() -> None:
     lm = wavefront.load("toy")
     decoder = Decoder(lm, Limits(rows=2, length=64), fit=True)
     job = Job(id="a", prompt="Once", options={"max_new_tokens": 8}, events=True)
-    (taken,) = decoder.take(Check(job))
+    (taken,) = decoder.selector(Check(job))
     assert not decoder.busy
-    assert [taken] == list(decoder.take(job))
-    (wrong,) = decoder.take(Check(Job(id="b", prompt="Once", options={"schedule": "nothing"})))
+    assert [taken] == list(decoder.selector(job))
+    (wrong,) = decoder.selector(Check(Job(id="b", prompt="Once", options={"strategy": "nothing"})))
     assert isinstance(wrong, Refused)
-    assert (wrong.status, wrong.param) == (400, "schedule")
+    assert (wrong.status, wrong.param) == (400, "strategy")
 
 
 def ended(text: str) -> Ended:
@@ -186,9 +186,9 @@ def test_beats_are_taken_along_once() -> None:
     tally.step(Beat(1, 0, 0, 0.0))
     for number in range(3000):
         tally.step(Beat(1, 1, number, 0.1))
-    beats = tally.take()
+    beats = tally.selector()
     assert (len(beats), beats[-1].commits) == (1000, 2999)
-    assert tally.take() == []
+    assert tally.selector() == []
 
 
 def test_replicas_must_hold_the_same_model() -> None:

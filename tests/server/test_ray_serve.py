@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from commands import save_talker
-from servers import PATIENCE, Running, serving
+from helpers.commands import save_talker
+from helpers.servers import PATIENCE, Running, serving
 
 import wavefront
 
@@ -162,8 +162,8 @@ def test_who_waits_knows_at_once_that_a_request_is_wrong(server: Running) -> Non
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
         eventually(lambda: server.metric("num_requests_waiting") > 0)
-        wrong = server.post("/v1/completions", prompt="Hi", schedule="nothing")
-        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "schedule")
+        wrong = server.post("/v1/completions", prompt="Hi", strategy="nothing")
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "strategy")
         assert not all(one.done() for one in jobs)
 
 

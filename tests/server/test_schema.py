@@ -8,11 +8,11 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-from commands import save_talker
+from helpers.commands import save_talker
+from helpers.servers import Running, serving
 from hypothesis import HealthCheck
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
-from servers import Running, serving
 
 # A library of its own style: it warns of what it will change.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -22,7 +22,7 @@ SPECS = (
     "block(size=4)",
     "standard",
     "rcr(size=16)",
-    "tide(take=threshold(tau=0.3))",
+    "tide(selector=threshold(tau=0.3))",
     "left_to_right",
     "dsb(size=8)",
     "tbd(size=8, drop=2)",
@@ -60,7 +60,7 @@ def no_failure(ctx: Any, response: Any, case: Any) -> None:
 def sensible(body: Any) -> Any:
     """The body, with what would keep most from being decoded put right."""
     made = {name: value for name, value in body.items() if name not in RIVALS}
-    made["schedule"] = SPECS[len(str(body)) % len(SPECS)]
+    made["strategy"] = SPECS[len(str(body)) % len(SPECS)]
     for name in ("steps", "max_new_tokens"):
         if made.get(name):
             made[name] = made[name] % 24 + 1

@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from commands import save_talker
-from servers import PATIENCE, Running, serving
+from helpers.commands import save_talker
+from helpers.servers import PATIENCE, Running, serving
 
 import wavefront
 
@@ -98,7 +98,7 @@ def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
 
 def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> None:
     options = {
-        "schedule": "block(size=4)",
+        "strategy": "block(size=4)",
         "steps": 12,
         "priority": "entropy",
         "eos": "keep",
@@ -128,8 +128,8 @@ def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
         chat(model="talker", messages=said("Hi"), logprobs=True)
     assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_field")
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), extra_body={"schedule": "os.path"})
-    assert caught.value.param == "schedule"
+        chat(model="talker", messages=said("Hi"), extra_body={"strategy": "os.path"})
+    assert caught.value.param == "strategy"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(model="talker", messages=said("Hi"), max_tokens=2000, stream=True)
     assert "there is room for 256" in caught.value.message
@@ -145,11 +145,11 @@ def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
 
 def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any) -> None:
     kinds: list[dict[str, Any]] = [
-        {"schedule": "wavefront(size=4, radius=1)"},
-        {"schedule": "block(size=8)"},
-        {"schedule": "standard", "steps": 9},
+        {"strategy": "wavefront(size=4, radius=1)"},
+        {"strategy": "block(size=8)"},
+        {"strategy": "standard", "steps": 9},
         {"temperature": 0.9, "seed": 3},
-        {"schedule": "tide(take=threshold(tau=0.3))"},
+        {"strategy": "tide(selector=threshold(tau=0.3))"},
     ]
 
     def one(number: int) -> tuple[str, str]:
@@ -451,7 +451,7 @@ def test_nobody_waits_for_a_thread(server: Running) -> None:
 
 def test_load_with_rude_clients() -> None:
     """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
-    script = Path(__file__).parent.parent / "runs" / "load.py"
+    script = Path(__file__).parents[2] / "runs" / "load.py"
     arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
     made = subprocess.run(
         [sys.executable, str(script), *arguments],

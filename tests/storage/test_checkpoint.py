@@ -28,7 +28,7 @@ from wavefront.models.toy import toy
 from wavefront.storage.checkpoint import open_checkpoint
 from wavefront.storage.hub import INDEX, WEIGHTS, locate, shipped
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 SHARD = "model-00001-of-00002.safetensors"
 QUERY = {
     "llada": "model.transformer.blocks.0.q_proj.weight",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-import oracle
 import pytest
 import torch
-from scopes import Choose, by_quota, by_threshold
-from test_against_oracle import KINDS, random_case, random_scores
+from helpers import oracle
+from helpers.scopes import Choose, by_quota, by_threshold
+from strategies.test_against_oracle import KINDS, random_case, random_scores
 
 import wavefront
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import OptionError
 from wavefront.core.state import Config, reach, settle, start
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.engine.options import Source, plan
 from wavefront.strategies.adablock import Adablock
 from wavefront.strategies.block import Block
@@ -66,9 +66,9 @@ def adablock(case, scores, tokens, choose: Choose, *, size, ends, share, tau_d=T
         yield frozenset(scope), frozenset(commit)
 
 
-def run(schedule: Schedule, canvas: Canvas, case: oracle.Case, scores, tokens):
-    """(scope, commit) a step of the tensor schedule; only what is in its reach is true."""
-    config = Config(schedule=schedule, fixed_budget=True)
+def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
+    """(scope, commit) a step of the tensor strategy; only what is in its reach is true."""
+    config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
     for step in range(case.steps):
@@ -117,14 +117,14 @@ def test_adablock_equals_the_oracle():
     rng = random.Random("adablock")
     ended = 0
     for _ in range(120):
-        at, take, choose = draw_case(rng)
+        at, selector, choose = draw_case(rng)
         size, share = rng.randint(1, 9), rng.choice((0.0, 0.25, 0.5, 1.0))
         ends = rng.choice(((LINE,), (LINE, STOP)))
-        ours = list(run(Adablock(size, ends, TAU_D, share, take), *at))
+        ours = list(run(Adablock(size, ends, TAU_D, share, selector), *at))
         how = {"size": size, "ends": ends, "share": share}
         theirs = list(adablock(*at[1:], choose, **how))
-        assert ours == theirs, (how, take, at[1])
-        ended += ours != list(run(Adablock(size, (), TAU_D, share, take), *at))
+        assert ours == theirs, (how, selector, at[1])
+        ended += ours != list(run(Adablock(size, (), TAU_D, share, selector), *at))
     assert ended > 25  # delimiters did end blocks
 
 
@@ -135,8 +135,8 @@ def test_the_comparison_has_teeth():
     right = {"size": 3, "ends": (LINE,), "share": 0.5, "tau_d": TAU_D}
     wrong = {"size": 4, "ends": (STOP,), "share": 0.25, "tau_d": 0.55}
     for _ in range(60):
-        at, take, choose = draw_case(rng)
-        ours = list(run(Adablock(3, (LINE,), TAU_D, 0.5, take), *at))
+        at, selector, choose = draw_case(rng)
+        ours = list(run(Adablock(3, (LINE,), TAU_D, 0.5, selector), *at))
         for name in noticed:
             how = right | {name: wrong[name]}
             noticed[name] += ours != list(adablock(*at[1:], choose, **how))
@@ -169,7 +169,7 @@ def test_a_plan_is_kept():
 BOARD = blank([[5]], 8, mask_id=MASK, pad_id=PAD)
 
 
-def by_hand(schedule, rows, board=BOARD):
+def by_hand(strategy, rows, board=BOARD):
     """The scopes, in slots; a row of `rows` per step: "w5" is a word with p = 0.5, "n" a newline.
 
     What is said of a place that is decided does not matter.
@@ -184,7 +184,7 @@ def by_hand(schedule, rows, board=BOARD):
         for r in rows
     ]
     found = run(
-        schedule,
+        strategy,
         board,
         case,
         lambda step, masked: {p: values[step][p] for p in masked},
@@ -258,18 +258,18 @@ def test_a_step_that_commits_nothing_begins_no_block():
 
 
 @pytest.mark.parametrize(
-    "schedule",
+    "strategy",
     [Adablock(3, (7,), 0.3, 0.5), Adablock(2, (7,), 0.3, 1.0, Quota())],
     ids=repr,
 )
-def test_laws_where_delimiters_end_blocks(schedule):
+def test_laws_where_delimiters_end_blocks(strategy):
     """The simulator proposes token 7 everywhere."""
-    laws.reads_only_its_reach(schedule)
-    laws.looks_where_it_says(schedule)
-    laws.rows_are_independent(schedule)
-    laws.padding_changes_nothing(schedule)
-    laws.keeps_the_state_shape(schedule)
-    laws.runs_on_meta(schedule)
+    laws.reads_only_its_reach(strategy)
+    laws.looks_where_it_says(strategy)
+    laws.rows_are_independent(strategy)
+    laws.padding_changes_nothing(strategy)
+    laws.keeps_the_state_shape(strategy)
+    laws.runs_on_meta(strategy)
 
 
 def test_scoring_only_the_reach_is_enough_with_real_delimiters():
@@ -287,28 +287,28 @@ def lm() -> wavefront.LM:
 
 def test_texts_become_the_model_s_token_ids(lm):
     def used(text):
-        stream = lm.stream("Hi", schedule=text, max_new_tokens=8)
-        return stream.decoding.plan.config.schedule
+        stream = lm.stream("Hi", strategy=text, max_new_tokens=8)
+        return stream.decoding.plan.config.strategy
 
     newline, stop = lm.tokenizer.encode("\n."), lm.tokenizer.encode(".")
     assert used("adablock").delimiters == (newline[0],)
     assert used("adablock(delimiters=('\\n', '.'))").delimiters == (newline[0], *stop)
     assert used(f"adablock(delimiters=('.', 5, {stop[0]}))").delimiters == (*stop, 5)
     assert used("adablock(delimiters=())").delimiters == ()
-    hole = lm.stream_infill("a <mask:4> b", schedule="adablock")
-    assert hole.decoding.plan.config.schedule.delimiters == (newline[0],)
+    hole = lm.stream_infill("a <mask:4> b", strategy="adablock")
+    assert hole.decoding.plan.config.strategy.delimiters == (newline[0],)
 
 
 def test_a_text_has_to_be_one_token(lm):
     with pytest.raises(OptionError, match="'ab' is 2 tokens of this model"):
-        lm.generate("Hi", schedule="adablock(delimiters=('ab',))", max_new_tokens=4)
+        lm.generate("Hi", strategy="adablock(delimiters=('ab',))", max_new_tokens=4)
 
 
 def test_without_a_tokenizer_ids_are_asked_for(lm):
     with pytest.raises(OptionError, match="no tokenizer here: give token ids"):
-        wavefront.generate_ids(lm.model, [[5, 6]], schedule="adablock", max_new_tokens=4)
+        wavefront.generate_ids(lm.model, [[5, 6]], strategy="adablock", max_new_tokens=4)
     made = wavefront.generate_ids(
-        lm.model, [[5, 6]], schedule="adablock(delimiters=(198,))", max_new_tokens=4
+        lm.model, [[5, 6]], strategy="adablock(delimiters=(198,))", max_new_tokens=4
     )
     assert len(made.tokens[0]) == 4
 
@@ -316,14 +316,14 @@ def test_without_a_tokenizer_ids_are_asked_for(lm):
 def test_what_was_planned_can_be_planned_again():
     """A result file names ids, which need no tokenizer."""
     here = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10, id_of=lambda text: 4)
-    made = plan({"schedule": "adablock"}, here)
-    assert made.config.schedule == Adablock(delimiters=(4,))
+    made = plan({"strategy": "adablock"}, here)
+    assert made.config.strategy == Adablock(delimiters=(4,))
     assert plan(made.options(), here._replace(id_of=None)) == made
 
 
 def test_the_published_defaults_and_refusals():
     assert Adablock() == Adablock(16, ("\n",), 0.3, 0.25, Threshold(0.9))
-    assert spec.resolve(repr(Adablock()), "schedules") == Adablock()
+    assert spec.resolve(repr(Adablock()), "strategies") == Adablock()
     for text, sentence in (
         ("adablock(size=0)", "size must be at least 1"),
         ("adablock(tau_d=1.5)", "tau_d must be between 0 and 1"),
@@ -333,4 +333,4 @@ def test_the_published_defaults_and_refusals():
         ("adablock(delimiters=(1.5,))", "a delimiter must be a whole number"),
     ):
         with pytest.raises(OptionError, match=sentence):
-            spec.resolve(text, "schedules")
+            spec.resolve(text, "strategies")

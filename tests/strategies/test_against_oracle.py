@@ -1,18 +1,18 @@
-"""The tensor schedules against the oracle, commit for commit, on rows in which ties dominate."""
+"""The tensor strategies against the oracle, commit for commit, on rows in which ties dominate."""
 
 from __future__ import annotations
 
 import random
 import warnings
 
-import oracle
 import pytest
 import torch
+from helpers import oracle
 
 from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import WavefrontWarning
 from wavefront.core.state import Config, settle, start
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.strategies.block import Block
 from wavefront.strategies.left_to_right import LeftToRight
 from wavefront.strategies.standard import Standard
@@ -63,9 +63,9 @@ def random_scores(rng: random.Random, length: int) -> oracle.Scores:
     return at
 
 
-def decode(schedule: Schedule, canvas: Canvas, case: oracle.Case, scores: oracle.Scores):
-    """(commit, scope, front) of every step of the tensor schedule, as sets of positions."""
-    config = Config(schedule=schedule, fixed_budget=True)
+def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle.Scores):
+    """(commit, scope, front) of every step of the tensor strategy, as sets of positions."""
+    config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
     for step in range(case.steps):
@@ -81,15 +81,15 @@ def decode(schedule: Schedule, canvas: Canvas, case: oracle.Case, scores: oracle
         )
 
 
-def differs(schedule, reference, canvas, case, scores) -> str | None:
+def differs(strategy, reference, canvas, case, scores) -> str | None:
     """Where tensors and oracle part, or None."""
     for step, (ours, theirs) in enumerate(
-        zip(decode(schedule, canvas, case, scores), reference, strict=True)
+        zip(decode(strategy, canvas, case, scores), reference, strict=True)
     ):
         commit, scope, front = ours
         if commit != frozenset(theirs.commit):
             return f"step {step}: commit {sorted(commit)} against {sorted(theirs.commit)}"
-        if isinstance(schedule, Wavefront) and (scope, front) != (theirs.scope, theirs.front_after):
+        if isinstance(strategy, Wavefront) and (scope, front) != (theirs.scope, theirs.front_after):
             return f"step {step}: front {sorted(front)} against {sorted(theirs.front_after)}"
     return None
 
@@ -114,13 +114,13 @@ def test_the_others_equal_the_oracle(kind):
         canvas, case = random_case(rng, kind)
         scores = random_scores(rng, canvas.tokens.shape[1])
         size = rng.randint(max(1, -(-len(case.masked) // case.steps)), 12 + len(case.masked))
-        for schedule, reference in (
+        for strategy, reference in (
             (Standard(), oracle.standard(case, scores)),
             (LeftToRight(), oracle.left_to_right(case, scores)),
             (Block(size), oracle.block(case, scores, size=size)),
         ):
-            found = differs(schedule, reference, canvas, case, scores)
-            assert found is None, f"{schedule} {case}: {found}"
+            found = differs(strategy, reference, canvas, case, scores)
+            assert found is None, f"{strategy} {case}: {found}"
 
 
 @pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
@@ -149,15 +149,15 @@ def test_wide_wave_is_standard_and_wide_block_is_standard():
         assert differs_from_standard(Block(n), canvas, case, scores) is None
 
 
-def differs_from_standard(schedule, canvas, case, scores) -> str | None:
+def differs_from_standard(strategy, canvas, case, scores) -> str | None:
     pairs = zip(
-        decode(schedule, canvas, case, scores),
+        decode(strategy, canvas, case, scores),
         decode(Standard(), canvas, case, scores),
         strict=True,
     )
     for step, (ours, theirs) in enumerate(pairs):
         if ours[0] != theirs[0]:
-            return f"{schedule} {case} step {step}: {sorted(ours[0])} against {sorted(theirs[0])}"
+            return f"{strategy} {case} step {step}: {sorted(ours[0])} against {sorted(theirs[0])}"
     return None
 
 

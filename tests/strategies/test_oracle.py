@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf, nan
 
 import pytest
-from oracle import (
+from helpers.oracle import (
     Case,
     Mutation,
     Scores,
@@ -177,8 +177,8 @@ def test_more_steps_than_places_ends_in_zero_quotas():
     assert [record.commit for record in standard(row, scores)] == [(2,), (1,), (), ()]
     assert [record.commit for record in left_to_right(row, scores)] == [(1,), (2,), (), ()]
     nothing = case({0}, [], 2)
-    for schedule in (wavefront, standard, block, left_to_right):
-        assert [record.quota for record in schedule(nothing, fixed({}))] == [0, 0]
+    for strategy in (wavefront, standard, block, left_to_right):
+        assert [record.quota for record in strategy(nothing, fixed({}))] == [0, 0]
 
 
 def test_infilling_measures_by_position_across_holes():

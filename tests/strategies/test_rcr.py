@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator
 from random import Random
 
-import oracle
 import pytest
 import torch
-from test_against_oracle import KINDS, random_case, random_scores
+from helpers import oracle
+from strategies.test_against_oracle import KINDS, random_case, random_scores
 
 import wavefront
 from wavefront import tasks
@@ -17,7 +17,7 @@ from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, settle, start
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.strategies.rcr import Rcr
 from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.testing.simulation import MASK, PAD, fill
@@ -27,7 +27,7 @@ STATS = ("last", "min", "max")
 
 
 def decode(
-    schedule: Schedule,
+    strategy: Strategy,
     canvas: Canvas,
     steps: int,
     scores: oracle.Scores,
@@ -37,7 +37,7 @@ def decode(
 ) -> Iterator[tuple[int, Places, Places, Places]]:
     """(step, commit, remask, final) of every step of one row, as sets of positions."""
     sampling = sampling or Sampling()
-    config = Config(schedule=schedule, fixed_budget=fixed_budget, sampling=sampling)
+    config = Config(strategy=strategy, fixed_budget=fixed_budget, sampling=sampling)
     rows = start(canvas, config, [steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
     while not rows.done:
@@ -216,9 +216,9 @@ def test_steps_passed_over_would_have_changed_nothing():
     for _ in range(25):
         canvas, case = random_case(rng, "more steps than places")
         scores = random_scores(rng, canvas.tokens.shape[1])
-        schedule = Rcr(size=rng.randint(1, 9))
+        strategy = Rcr(size=rng.randint(1, 9))
         every, few = (
-            list(decode(schedule, canvas, case.steps, scores, fixed_budget=fixed))
+            list(decode(strategy, canvas, case.steps, scores, fixed_budget=fixed))
             for fixed in (True, False)
         )
         assert [s[:3] for s in every if s[1]] == [s[:3] for s in few]
@@ -245,7 +245,7 @@ def test_the_embedded_model_pulls_back_from_an_earlier_block():
     lm = wavefront.load("ripple")
     sample = tasks.load("gsm").sample(Random(0), split="held-out")
     earlier, counts = [], []
-    stream = lm.stream(sample.prompt, schedule="rcr(size=16)", max_new_tokens=32, steps=8)
+    stream = lm.stream(sample.prompt, strategy="rcr(size=16)", max_new_tokens=32, steps=8)
     for step in stream:
         slot, clock = step.view.slot[0], step.view.clock
         begun = int(clock.length - clock.left) // 16 * 16

@@ -16,7 +16,7 @@ from wavefront import Clock, Config, OptionError, Stats, View
 from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.reading import Sampling
-from wavefront.core.strategy import Take
+from wavefront.core.strategy import Selector
 from wavefront.engine.step import decode
 from wavefront.models.toy import toy
 from wavefront.strategies.selectors.entropy_bound import EntropyBound
@@ -41,7 +41,7 @@ def marks(rows: list[Row], part: str, width: int) -> torch.Tensor:
     return torch.tensor([[at in getattr(row, part) for at in range(width)] for row in rows])
 
 
-def taken(take: Take, *rows: Row) -> list[list[int]]:
+def taken(selector: Selector, *rows: Row) -> list[list[int]]:
     """The places that a take commits, per row of the batch."""
     width = max(len(row.logp) for row in rows)
 
@@ -62,7 +62,7 @@ def taken(take: Take, *rows: Row) -> list[list[int]]:
         slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
         clock=Clock(masked.sum(-1), column + 9, column, masked.sum(-1), column),
     )
-    return [row.nonzero()[:, 0].tolist() for row in take(view, among, reserve)]
+    return [row.nonzero()[:, 0].tolist() for row in selector(view, among, reserve)]
 
 
 def row(
@@ -168,33 +168,33 @@ EVERY = (Threshold(), Factor(), EntropyBound(), LocalLeap())
 inf = float("inf")
 
 
-@pytest.mark.parametrize("take", EVERY, ids=repr)
-def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(take):
+@pytest.mark.parametrize("selector", EVERY, ids=repr)
+def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(selector):
     sure = [0.99, 0.999, 0.99]
     low = [0.0, 0.0, 0.0]
-    assert taken(take, row(sure, entropy=low, among=[])) == [[1]]
-    assert taken(take, row(sure, entropy=low, among=[2])) == [[2]]
-    assert taken(take, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], among=[0, 2])) == [[0]]
-    assert taken(take, row(sure, among=[])._replace(reserve=[])) == [[]]
+    assert taken(selector, row(sure, entropy=low, among=[])) == [[1]]
+    assert taken(selector, row(sure, entropy=low, among=[2])) == [[2]]
+    assert taken(selector, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], among=[0, 2])) == [[0]]
+    assert taken(selector, row(sure, among=[])._replace(reserve=[])) == [[]]
 
 
-@pytest.mark.parametrize("take", EVERY, ids=repr)
-def test_a_place_put_off_waits_for_all_others_of_the_scope(take):
+@pytest.mark.parametrize("selector", EVERY, ids=repr)
+def test_a_place_put_off_waits_for_all_others_of_the_scope(selector):
     """Score -inf, as an end token gets it: neither taken, nor an anchor, nor counted by a rule."""
     sure, low = [0.999, 0.2, 0.999, 0.999], [0.0, 3.0, 0.0, 0.0]
     put_off = [-inf, -1.0, float("nan"), -inf]
-    assert taken(take, row(sure, score=put_off, entropy=low)) == [[1]]
-    assert taken(take, row(sure, score=put_off, entropy=low, among=[0, 2, 3])) == [[0, 2, 3]]
+    assert taken(selector, row(sure, score=put_off, entropy=low)) == [[1]]
+    assert taken(selector, row(sure, score=put_off, entropy=low, among=[0, 2, 3])) == [[0, 2, 3]]
     # Nothing else left, and none sure: the leftmost.
-    assert taken(take, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
+    assert taken(selector, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
 
 
 def test_the_best_one_follows_the_score_when_nothing_is_sure():
     unsure, score = [0.3, 0.5, 0.4, 0.4], [1.0, 2.0, 3.0, 3.0]
-    for take in (Threshold(), Factor(), LocalLeap()):
-        assert taken(take, row(unsure, score=score)) == [[2]]
+    for selector in (Threshold(), Factor(), LocalLeap()):
+        assert taken(selector, row(unsure, score=score)) == [[2]]
         # What is sure needs no score.
-        assert taken(take, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
+        assert taken(selector, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
 
 
 def test_equals_go_by_score_and_then_by_position():
@@ -205,12 +205,12 @@ def test_equals_go_by_score_and_then_by_position():
     assert taken(EntropyBound(0.5), row([0.6] * 4, **halves)) == [[0, 1]]
 
 
-@pytest.mark.parametrize("take", EVERY, ids=repr)
-def test_one_is_the_least_while_anything_is_left(take):
+@pytest.mark.parametrize("selector", EVERY, ids=repr)
+def test_one_is_the_least_while_anything_is_left(selector):
     left = torch.tensor([0, 1, 7])
-    assert take.least(Clock(left, left, left, left, left)).tolist() == [0, 1, 1]
-    assert not take.planned
-    assert not take.idle(8, 20, 19)
+    assert selector.least(Clock(left, left, left, left, left)).tolist() == [0, 1, 1]
+    assert not selector.planned
+    assert not selector.idle(8, 20, 19)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_one_is_the_least_while_anything_is_left(take):
 )
 def test_options_out_of_range_are_refused(text):
     with pytest.raises(OptionError):
-        spec.resolve(text, "takes")
+        spec.resolve(text, "selectors")
 
 
 # --- against plain loops ------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def random_row(rng: random.Random) -> Row:
     return Row(logp, score, entropy, among, reserve)
 
 
-def random_case(name: str, rng: random.Random) -> tuple[Take, Callable[..., list[int]]]:
+def random_case(name: str, rng: random.Random) -> tuple[Selector, Callable[..., list[int]]]:
     if name == "threshold":
         tau = rng.choice((0.0, 0.5, 0.75, 0.9, 0.99, 0.999))
         return Threshold(tau), lambda row, asked: sure_enough(row, asked, tau)
@@ -324,10 +324,10 @@ def test_a_take_equals_its_plain_loop(name):
     rng = random.Random(name)
     several = 0
     for _ in range(400):
-        take, rule = random_case(name, rng)
+        selector, rule = random_case(name, rng)
         rows = [random_row(rng) for _ in range(rng.randint(1, 4))]
-        found = taken(take, *rows)
-        assert found == [expected(rule, one) for one in rows], f"{take} {rows}"
+        found = taken(selector, *rows)
+        assert found == [expected(rule, one) for one in rows], f"{selector} {rows}"
         pairs = zip(found, rows, strict=True)
         several += sum(1 < len(places) < len(one.among) for places, one in pairs)
     assert several > 100  # neither one nor all: the rule decided
@@ -336,79 +336,81 @@ def test_a_take_equals_its_plain_loop(name):
 # --- in real decodes ----------------------------------------------------------------------------
 
 
-def steps_of(schedule: str, *, length: int = 16, steps: int | None = None, **options):
+def steps_of(strategy: str, *, length: int = 16, steps: int | None = None, **options):
     model = toy(seed=1)
     canvas = blank([[5, 6, 7]], length, mask_id=model.mask_id, pad_id=model.pad_id)
-    config = Config(schedule=spec.resolve(schedule, "schedules"), **options)
+    config = Config(strategy=spec.resolve(strategy, "strategies"), **options)
     return list(decode(model, canvas, config, steps=[steps or length], seeds=[0]))
 
 
-def commits(schedule: str, **options) -> list[list[int]]:
+def commits(strategy: str, **options) -> list[list[int]]:
     """The slots committed at each step."""
     return [
         step.view.slot[0][step.decision.commit[0]].tolist()
-        for step in steps_of(schedule, **options)
+        for step in steps_of(strategy, **options)
         if step.decision.commit.any()
     ]
 
 
 def test_tau_0_takes_the_whole_scope_at_every_step():
     everything = list(range(16))
-    assert commits("standard(take=threshold(tau=0))") == [everything]
-    assert commits("block(size=6, take=threshold(tau=0))") == [
+    assert commits("standard(selector=threshold(tau=0))") == [everything]
+    assert commits("block(size=6, selector=threshold(tau=0))") == [
         everything[:6],
         everything[6:12],
         everything[12:],
     ]
-    for step in steps_of("wavefront(size=5, radius=3, take=threshold(tau=0))"):
+    for step in steps_of("wavefront(size=5, radius=3, selector=threshold(tau=0))"):
         assert (
             torch.equal(step.decision.commit, step.decision.scope) or not step.decision.commit.any()
         )
 
 
-@pytest.mark.parametrize("schedule", ["standard", "block(size=4)", "wavefront", "left_to_right"])
-@pytest.mark.parametrize("take", ["factor(factor=0)", "threshold(tau=1)"])
-def test_a_take_that_nothing_satisfies_is_one_a_step(schedule, take):
+@pytest.mark.parametrize("strategy", ["standard", "block(size=4)", "wavefront", "left_to_right"])
+@pytest.mark.parametrize("selector", ["factor(factor=0)", "threshold(tau=1)"])
+def test_a_take_that_nothing_satisfies_is_one_a_step(strategy, selector):
     """The toy is never certain: what is left of the take is the one best place."""
-    name, _, options = schedule.rstrip(")").partition("(")
-    adaptive = f"{name}({options}{', ' * bool(options)}take={take})"
-    assert commits(adaptive) == commits(schedule)
+    name, _, options = strategy.rstrip(")").partition("(")
+    adaptive = f"{name}({options}{', ' * bool(options)}selector={selector})"
+    assert commits(adaptive) == commits(strategy)
 
 
 def test_the_last_step_takes_what_is_left():
-    for schedule in ("standard", "block", "wavefront", "left_to_right"):
-        found = commits(f"{schedule}(take=threshold(tau=1))", steps=4)
+    for strategy in ("standard", "block", "wavefront", "left_to_right"):
+        found = commits(f"{strategy}(selector=threshold(tau=1))", steps=4)
         assert [len(one) for one in found] == [1, 1, 1, 13]
 
 
 def test_fewer_steps_than_blocks_is_legal():
-    found = commits("block(size=4, take=threshold(tau=0))", steps=2)
+    found = commits("block(size=4, selector=threshold(tau=0))", steps=2)
     assert found == [[0, 1, 2, 3], list(range(4, 16))]
-    found = commits("block(size=2, take=threshold(tau=1))", steps=5)
+    found = commits("block(size=2, selector=threshold(tau=1))", steps=5)
     assert [len(one) for one in found] == [1, 1, 1, 1, 12]
     assert sorted(found[0] + found[1]) == [0, 1]
 
 
 @pytest.mark.parametrize(
-    "take", ["threshold(tau=0.3)", "factor(factor=1.5)", "local_leap(0.4, 0.2)"]
+    "selector", ["threshold(tau=0.3)", "factor(factor=1.5)", "local_leap(0.4, 0.2)"]
 )
-@pytest.mark.parametrize("schedule", ["standard", "block", "wavefront"])
-def test_an_adaptive_take_needs_fewer_steps_than_places(schedule, take):
-    found = commits(f"{schedule}(take={take})", length=32)
+@pytest.mark.parametrize("strategy", ["standard", "block", "wavefront"])
+def test_an_adaptive_take_needs_fewer_steps_than_places(strategy, selector):
+    found = commits(f"{strategy}(selector={selector})", length=32)
     assert len(found) < 32
     assert sorted(itertools.chain(*found)) == list(range(32))
 
 
-@pytest.mark.parametrize("take", EVERY, ids=repr)
-def test_an_end_token_waits_in_a_real_decode(take):
+@pytest.mark.parametrize("selector", EVERY, ids=repr)
+def test_an_end_token_waits_in_a_real_decode(selector):
     """eos='suppress-confidence': none goes while its scope holds a place that proposes text."""
     model = toy(seed=1)
     plain = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24).tokens[0]
     often = max(set(plain), key=plain.count)
     sampling = Sampling(eos="suppress-confidence", stop_ids=(often,))
     waited = 0
-    for schedule in ("standard", "block", "wavefront"):
-        for step in steps_of(f"{schedule}(take={take!r})", length=24, sampling=sampling)[:-1]:
+    for strategy in ("standard", "block", "wavefront"):
+        for step in steps_of(f"{strategy}(selector={selector!r})", length=24, sampling=sampling)[
+            :-1
+        ]:
             scope, commit = step.decision.scope, step.decision.commit
             ends = scope & step.view.score.isneginf()
             if bool((scope & ~ends).any()):

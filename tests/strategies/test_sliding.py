@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-import oracle
 import pytest
 import torch
-from scopes import Choose, by_quota, by_threshold
-from test_against_oracle import KINDS, decode, random_case, random_scores
+from helpers import oracle
+from helpers.scopes import Choose, by_quota, by_threshold
+from strategies.test_against_oracle import KINDS, decode, random_case, random_scores
 
 from wavefront.core import spec
 from wavefront.core.canvas import blank
@@ -70,27 +70,35 @@ def draw_case(rng: random.Random):
     return canvas, case, scores, Threshold(TAU), by_threshold(case.steps, TAU)
 
 
-def same(schedule, reference, canvas, case, scores) -> bool:
-    ours = [(scope, commit) for commit, scope, _ in decode(schedule, canvas, case, scores)]
+def same(strategy, reference, canvas, case, scores) -> bool:
+    ours = [(scope, commit) for commit, scope, _ in decode(strategy, canvas, case, scores)]
     return ours == list(reference)
 
 
 def test_dsb_equals_the_oracle():
     rng = random.Random("dsb")
     for _ in range(250):
-        canvas, case, scores, take, choose = draw_case(rng)
+        canvas, case, scores, selector, choose = draw_case(rng)
         size, limit = rng.randint(1, 12), rng.choice((None, rng.randint(1, 20)))
         reference = dsb(case, scores, choose, size, limit)
-        assert same(Dsb(size, limit, take), reference, canvas, case, scores), (size, limit, case)
+        assert same(Dsb(size, limit, selector), reference, canvas, case, scores), (
+            size,
+            limit,
+            case,
+        )
 
 
 def test_dcd_equals_the_oracle():
     rng = random.Random("dcd")
     for _ in range(250):
-        canvas, case, scores, take, choose = draw_case(rng)
+        canvas, case, scores, selector, choose = draw_case(rng)
         masks, span = rng.randint(1, 12), rng.randint(1, 20)
         reference = dcd(case, scores, choose, masks, span)
-        assert same(Dcd(masks, span, take), reference, canvas, case, scores), (masks, span, case)
+        assert same(Dcd(masks, span, selector), reference, canvas, case, scores), (
+            masks,
+            span,
+            case,
+        )
 
 
 def test_the_comparison_has_teeth():
@@ -98,34 +106,38 @@ def test_the_comparison_has_teeth():
     rng = random.Random("teeth")
     noticed = {"size": 0, "limit": 0, "masks": 0, "span": 0}
     for _ in range(50):
-        canvas, case, scores, take, choose = draw_case(rng)
+        canvas, case, scores, selector, choose = draw_case(rng)
         at = (canvas, case, scores)
-        noticed["size"] += not same(Dsb(4, None, take), dsb(case, scores, choose, 5, None), *at)
-        noticed["limit"] += not same(Dsb(4, 6, take), dsb(case, scores, choose, 4, 7), *at)
-        noticed["masks"] += not same(Dcd(4, 99, take), dcd(case, scores, choose, 5, 99), *at)
-        noticed["span"] += not same(Dcd(4, 6, take), dcd(case, scores, choose, 4, 7), *at)
+        noticed["size"] += not same(Dsb(4, None, selector), dsb(case, scores, choose, 5, None), *at)
+        noticed["limit"] += not same(Dsb(4, 6, selector), dsb(case, scores, choose, 4, 7), *at)
+        noticed["masks"] += not same(Dcd(4, 99, selector), dcd(case, scores, choose, 5, 99), *at)
+        noticed["span"] += not same(Dcd(4, 6, selector), dcd(case, scores, choose, 4, 7), *at)
     assert min(noticed.values()) > 10, noticed
 
 
-def commits(schedule, canvas, case, scores) -> list[frozenset[int]]:
-    return [commit for commit, _, _ in decode(schedule, canvas, case, scores)]
+def commits(strategy, canvas, case, scores) -> list[frozenset[int]]:
+    return [commit for commit, _, _ in decode(strategy, canvas, case, scores)]
 
 
 def test_what_they_can_turn_into():
     rng = random.Random("turn")
     for _ in range(20):
-        canvas, case, scores, take, _ = draw_case(rng)
+        canvas, case, scores, selector, _ = draw_case(rng)
         at, n = (canvas, case, scores), len(case.masked)
-        everywhere = commits(Standard(take=take), *at)
-        assert commits(Dsb(n, take=take), *at) == everywhere
-        assert commits(Dcd(n, n, take), *at) == everywhere
-        assert commits(Dsb(1, take=take), *at) == commits(LeftToRight(take=take), *at)
-        assert commits(Dcd(1, take=take), *at) == commits(LeftToRight(take=take), *at)
+        everywhere = commits(Standard(selector=selector), *at)
+        assert commits(Dsb(n, selector=selector), *at) == everywhere
+        assert commits(Dcd(n, n, selector), *at) == everywhere
+        assert commits(Dsb(1, selector=selector), *at) == commits(
+            LeftToRight(selector=selector), *at
+        )
+        assert commits(Dcd(1, selector=selector), *at) == commits(
+            LeftToRight(selector=selector), *at
+        )
         # Every commit lets in one more slot, so a block without a limit always holds `size` masks.
         size = rng.randint(1, 9)
-        assert commits(Dsb(size, take=take), *at) == commits(Dcd(size, n, take), *at)
+        assert commits(Dsb(size, selector=selector), *at) == commits(Dcd(size, n, selector), *at)
         # The published "const" is a window of so many slots from the first masked one.
-        assert commits(Dsb(size, size, take), *at) == commits(Dcd(size, size, take), *at)
+        assert commits(Dsb(size, size, selector), *at) == commits(Dcd(size, size, selector), *at)
 
 
 # By hand. Six slots after a prompt of two; slot 0 is unsure to the end.
@@ -148,32 +160,32 @@ SURE = dict(enumerate((0.1, 0.95, 0.2, 0.95, 0.3, 0.95), start=2))
         # The same, but at most four slots from the first: 0 1, 0 2, 0 3, 0, 4 5, 4.
         ("dcd(masks=2, span=4)", [(1,), (2,), (3,), (0,), (5,), (4,)]),
         # Three in six steps of one token, the surest of the window each time.
-        ("dcd(masks=3, take=quota())", [(1,), (3,), (4,), (5,), (2,), (0,)]),
+        ("dcd(masks=3, selector=quota())", [(1,), (3,), (4,), (5,), (2,), (0,)]),
     ],
 )
 def test_by_hand(text, slots):
-    schedule = spec.resolve(text, "schedules")
-    found = commits(schedule, BOARD, CASE, lambda step, masked: {p: SURE[p] for p in masked})
+    strategy = spec.resolve(text, "strategies")
+    found = commits(strategy, BOARD, CASE, lambda step, masked: {p: SURE[p] for p in masked})
     assert [tuple(sorted(place - 2 for place in commit)) for commit in found] == slots
 
 
 def test_a_quota_above_the_window_takes_the_next_places():
     """Three a step from a window of two: the window, then what follows it, whatever the scores."""
     case = CASE._replace(steps=2)
-    for text in ("dsb(size=2, take=quota())", "dcd(masks=2, take=quota())"):
-        schedule = spec.resolve(text, "schedules")
-        found = commits(schedule, BOARD, case, lambda step, masked: {p: SURE[p] for p in masked})
+    for text in ("dsb(size=2, selector=quota())", "dcd(masks=2, selector=quota())"):
+        strategy = spec.resolve(text, "strategies")
+        found = commits(strategy, BOARD, case, lambda step, masked: {p: SURE[p] for p in masked})
         assert found == [{2, 3, 4}, {5, 6, 7}]
 
 
-@pytest.mark.parametrize("schedule", [Dsb(3, 4, Quota()), Dcd(3, 5, Quota())], ids=repr)
-def test_laws_where_the_window_is_short(schedule):
-    laws.reads_only_its_reach(schedule)
-    laws.looks_where_it_says(schedule)
-    laws.padding_changes_nothing(schedule)
-    config = Config(schedule=schedule, fixed_budget=True)
-    for canvas, scores, steps in each_run(schedule):
-        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+@pytest.mark.parametrize("strategy", [Dsb(3, 4, Quota()), Dcd(3, 5, Quota())], ids=repr)
+def test_laws_where_the_window_is_short(strategy):
+    laws.reads_only_its_reach(strategy)
+    laws.looks_where_it_says(strategy)
+    laws.padding_changes_nothing(strategy)
+    config = Config(strategy=strategy, fixed_budget=True)
+    for canvas, scores, steps in each_run(strategy):
+        for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
             # The spare places go whatever their scores, but what is written there must be read.
             assert not bool((decision.commit & ~reach(config, before)).any())
 
@@ -182,9 +194,9 @@ def test_reach_is_the_window_and_not_the_answer():
     canvas = blank([[5]], 400, mask_id=MASK, pad_id=PAD)
     n = torch.tensor([400])
     clock = Clock(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
-    for schedule, places in ((Dsb(), 32), (Dcd(), 16), (Dsb(limit=8), 8), (Dcd(span=8), 8)):
-        assert int(schedule.reach(canvas, (), clock).sum()) == places
-        assert places <= schedule.width(400, 400) <= 32
+    for strategy, places in ((Dsb(), 32), (Dcd(), 16), (Dsb(limit=8), 8), (Dcd(span=8), 8)):
+        assert int(strategy.reach(canvas, (), clock).sum()) == places
+        assert places <= strategy.width(400, 400) <= 32
 
 
 def test_the_published_defaults_and_refusals():

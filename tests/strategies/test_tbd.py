@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, isnan
 
-import oracle
 import pytest
 import torch
-from test_against_oracle import KINDS, random_case, random_scores
-from test_rcr import Places, decode, line, slots, table
+from helpers import oracle
+from strategies.test_against_oracle import KINDS, random_case, random_scores
+from strategies.test_rcr import Places, decode, line, slots, table
 
 from wavefront.core.canvas import blank, infill
 from wavefront.core.errors import OptionError
@@ -43,8 +43,8 @@ def tbd(
             masked = frozenset(p for p in places[kept:] if p not in found)
             score = scores(step, masked)
             open_ = oracle.ranked([p for p in block if p not in found], score)
-            if isinstance(rule.take, Threshold):
-                chosen = [p for p in open_ if score[p] >= rule.take.tau] or open_[:1]
+            if isinstance(rule.selector, Threshold):
+                chosen = [p for p in open_ if score[p] >= rule.selector.tau] or open_[:1]
             else:
                 chosen = open_[: oracle.even(len(block), share, inner)]
             before = frozenset(found)
@@ -72,7 +72,7 @@ def tbd(
         yield stays - before, before - stays, frozenset(places[:kept])
 
 
-def random_rule(rng: random.Random, take=None) -> Tbd:
+def random_rule(rng: random.Random, selector=None) -> Tbd:
     size = rng.randint(1, 9)
     drop = rng.randrange(size)
     return Tbd(
@@ -81,7 +81,7 @@ def random_rule(rng: random.Random, take=None) -> Tbd:
         gamma=rng.choice((0.01, 0.31, 0.6180339, 0.91)),
         least=rng.randint(1, size - drop),
         mode=rng.choice(("confidence", "confidence", "length")),
-        **({} if take is None else {"take": take}),
+        **({} if selector is None else {"selector": selector}),
     )
 
 
@@ -152,7 +152,7 @@ def test_equals_the_lists_with_a_threshold():
 
 
 def test_quotas_end_in_time_and_no_block_is_hurried():
-    """The schedule itself fills the last place by step T, at no more than size / fewest a step."""
+    """The strategy itself fills the last place by step T, at no more than size / fewest a step."""
     rng = random.Random("budget")
     last_steps = 0
     no = torch.zeros(1, dtype=torch.bool)
@@ -165,7 +165,7 @@ def test_quotas_end_in_time_and_no_block_is_hurried():
         most = ceil(size / max(1, ceil((steps // blocks) / 2)))
         sureness = rng.choice((0.0, 0.5, 0.9))  # 0: every block would keep the least
         source = torch.Generator().manual_seed(n)
-        config = Config(schedule=rule)
+        config = Config(strategy=rule)
         rows = start(line(n), config, [steps], [0])
         while not rows.done:
             sure = torch.rand(rows.score.shape, generator=source) < sureness
@@ -191,7 +191,7 @@ def test_a_row_that_is_over_harms_no_other():
 
 def last_canvas(rule, canvas, steps):
     """How the state and the age of every place stand at the end, with scores that vary by step."""
-    config = Config(schedule=rule)
+    config = Config(strategy=rule)
     rows = start(canvas, config, steps, [0] * len(steps))
     no = torch.zeros(len(steps), dtype=torch.bool)
     for step in range(max(steps)):
@@ -240,7 +240,7 @@ def test_gamma_is_reached_by_equality():
 
 def test_confidence_is_the_probability_whatever_the_priority():
     rule = Tbd(size=4, drop=1, gamma=0.9, least=1)
-    config = Config(schedule=rule)
+    config = Config(strategy=rule)
     rows = start(line(10), config, [3], [0])  # one step a block
     rows = fill(rows, torch.full(rows.score.shape, 0.95))._replace(score=rows.score - 2)
     no = torch.zeros(1, dtype=torch.bool)
@@ -303,4 +303,4 @@ def test_fewer_steps_than_blocks_is_refused_unless_the_take_has_no_plan():
     with pytest.raises(OptionError, match="fewer than the 4 blocks"):
         Tbd(size=5, drop=2, least=1).validate(12, 3)
     Tbd(size=5, drop=2, least=1).validate(12, 4)
-    Tbd(size=5, drop=2, least=1, take=Threshold()).validate(12, 3)
+    Tbd(size=5, drop=2, least=1, selector=Threshold()).validate(12, 3)

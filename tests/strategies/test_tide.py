@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from math import ceil, exp, inf, isnan, log, nan
 from typing import Any, NamedTuple
 
-import oracle
 import pytest
 import torch
-from commands import records, refused, run
-from test_against_oracle import KINDS, random_case
-from test_speculate import both, holes, ragged, same
+from engine.test_speculation import both, holes, ragged, same
+from helpers import oracle
+from helpers.commands import records, refused, run
+from strategies.test_against_oracle import KINDS, random_case
 
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import OptionError, WavefrontWarning
 from wavefront.core.masks import density
 from wavefront.core.state import Config, reach, settle, start
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
+from wavefront.engine import speculation
 from wavefront.engine.step import advance, decode
 from wavefront.models.toy import toy
 from wavefront.strategies.selectors.dream import Dream
@@ -78,13 +79,13 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
             quota = ceil(len(masked) / (case.steps - step))
 
         due = {waiting} if rule.patience and times >= rule.patience else set()
-        if isinstance(rule.take, Quota):
+        if isinstance(rule.selector, Quota):
             scope = front | due
             order = [*due, *oracle.ranked(front - due, score)]
             commit = set((order + oracle.ranked(masked - scope, score))[:quota])
         else:
             scope = due or set(front)
-            commit = due or at_once(rule.take, scope, sure, score)
+            commit = due or at_once(rule.selector, scope, sure, score)
         for _ in range(rule.rounds):
             near = {
                 p
@@ -93,7 +94,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
             }
             asked = oracle.ranked(near, score)[: rule.size]
             scope = scope | set(asked)
-            for place in surest(accepted(rule.take, asked, sure, score), sure, score):
+            for place in surest(accepted(rule.selector, asked, sure, score), sure, score):
                 if sum(1 - sure[p] for p in {*commit, place}) <= rule.risk:
                     commit.add(place)
         doubted = [p for p in sorted(known - final) if own[p] < rule.doubt]
@@ -141,18 +142,18 @@ def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
     return there / sum(weight.values())
 
 
-def at_once(take, scope: set, sure: dict, score: dict) -> set:
+def at_once(selector, scope: set, sure: dict, score: dict) -> set:
     """What an adaptive take commits of a scope that is not empty."""
     willing = {p for p in scope if score[p] > -inf}
-    return accepted(take, willing or scope, sure, score) or {oracle.ranked(scope, score)[0]}
+    return accepted(selector, willing or scope, sure, score) or {oracle.ranked(scope, score)[0]}
 
 
-def accepted(take, asked, sure: dict, score: dict) -> set:
-    if isinstance(take, Threshold):
-        return {p for p in asked if sure[p] >= take.tau}
+def accepted(selector, asked, sure: dict, score: dict) -> set:
+    if isinstance(selector, Threshold):
+        return {p for p in asked if sure[p] >= selector.tau}
     found = set()
     for n, place in enumerate(surest(asked, sure, score), start=1):
-        if (n + 1) * (1 - sure[place]) < take.factor:
+        if (n + 1) * (1 - sure[place]) < selector.factor:
             found.add(place)
     return found
 
@@ -165,10 +166,10 @@ def surest(places, sure: dict, score: dict) -> list[int]:
 
 
 def play(
-    rule: Schedule, canvas: Canvas, steps: int, readings: Readings, *, fixed_budget: bool = True
+    rule: Strategy, canvas: Canvas, steps: int, readings: Readings, *, fixed_budget: bool = True
 ) -> Iterator[Record]:
     """Every step of one row of the tensors. What they did not ask for is noise to them."""
-    config = Config(schedule=rule, fixed_budget=fixed_budget)
+    config = Config(strategy=rule, fixed_budget=fixed_budget)
     rows = start(canvas, config, [steps], [0])
     no, source = torch.zeros(1, dtype=torch.bool), torch.Generator().manual_seed(0)
     while not rows.done:
@@ -218,9 +219,9 @@ def random_readings(rng: random.Random, length: int, *, fine: bool) -> Readings:
 
 Draw = dict[str, tuple[Any, ...]]
 TAKES = (Threshold(0.72), Threshold(0.45), Factor(0.9), Factor(1.7))
-WAVE: Draw = {"size": (1, 2, 4, 8), "radius": (1, 2, 5), "take": (Quota(), *TAKES)}
+WAVE: Draw = {"size": (1, 2, 4, 8), "radius": (1, 2, 5), "selector": (Quota(), *TAKES)}
 EACH: dict[str, Draw] = {
-    "rounds": {"rounds": (1, 2, 4), "risk": (0.2, 0.55, 3.3), "take": TAKES},
+    "rounds": {"rounds": (1, 2, 4), "risk": (0.2, 0.55, 3.3), "selector": TAKES},
     "soft": {"soft": (0.2, 0.8, 2.5)},
     "patience": {"patience": (1, 2, 4)},
     "band": {
@@ -228,7 +229,7 @@ EACH: dict[str, Draw] = {
         "size": (2, 4, 8),  # one a step takes nothing back
         "doubt": (0.04, 0.1, 0.5),
         "flips": (1, 2, 9),
-        "take": (Quota(), *TAKES, *TAKES),
+        "selector": (Quota(), *TAKES, *TAKES),
     },
     "temper": {"temper": ((2.0,), (1.1, 1.6), (0.7, 1.3, 2.9))},
     "horizon": {"horizon": (1, 3, 9)},
@@ -294,13 +295,16 @@ def test_compositions_equal_the_loop(count):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("rounds=2, take=threshold(0.45)", "rounds=3, take=threshold(0.45)"),
-        ("rounds=3, risk=0.5, take=threshold(0.45)", "rounds=3, risk=0.7, take=threshold(0.45)"),
+        ("rounds=2, selector=threshold(0.45)", "rounds=3, selector=threshold(0.45)"),
+        (
+            "rounds=3, risk=0.5, selector=threshold(0.45)",
+            "rounds=3, risk=0.7, selector=threshold(0.45)",
+        ),
         ("soft=1.0", "soft=1.4"),
         ("patience=2", "patience=3"),
-        ("band=2, take=threshold(0.45)", "band=3, take=threshold(0.45)"),
-        ("band=3, take=threshold(0.45)", "band=3, doubt=0.4, take=threshold(0.45)"),
-        ("band=9, flips=1, take=threshold(0.45)", "band=9, take=threshold(0.45)"),
+        ("band=2, selector=threshold(0.45)", "band=3, selector=threshold(0.45)"),
+        ("band=3, selector=threshold(0.45)", "band=3, doubt=0.4, selector=threshold(0.45)"),
+        ("band=9, flips=1, selector=threshold(0.45)", "band=9, selector=threshold(0.45)"),
         ("temper=(1.0, 1.4)", "temper=(1.0, 1.9)"),
         ("horizon=3", "horizon=4"),
     ],
@@ -308,7 +312,7 @@ def test_compositions_equal_the_loop(count):
 def test_the_comparison_has_teeth(right, wrong):
     """A number that is a little off is noticed."""
     rng = random.Random(right)
-    one, two = (spec.resolve(f"tide(size=4, {text})", "schedules") for text in (right, wrong))
+    one, two = (spec.resolve(f"tide(size=4, {text})", "strategies") for text in (right, wrong))
     assert sum(not compared(rng, one, two)[0] for _ in range(8)) > 1
 
 
@@ -325,7 +329,7 @@ def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict
         score = {p: log(value) for p, value in sure.items()}
         return Reading(sure, score, {p: stands.get(p - 2, 1.0) for p in sure})
 
-    rule = spec.resolve(text, "schedules")
+    rule = spec.resolve(text, "strategies")
     canvas = blank([[5, 5]], length, mask_id=MASK, pad_id=PAD)
     found = list(play(rule, canvas, length, readings))
     return [(slots(one.commit), slots(one.remask)) for one in found], [
@@ -357,7 +361,7 @@ def test_a_cascade_commits_a_run_of_sure_places_at_once():
         "tide(rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
     }
     for text, second in expected.items():
-        found, _ = by_hand(f"{text}take=threshold(0.9))", 12, rows)
+        found, _ = by_hand(f"{text}selector=threshold(0.9))", 12, rows)
         assert [commit for commit, _ in found[:2]] == [{0}, second], text
 
 
@@ -365,11 +369,11 @@ def test_the_risk_stops_the_cascade():
     """0.9 sure each: 1 and 2 cost 0.2, slot 3 makes it 0.3, and slot 4 would make it 0.4."""
     rows = [{0: 0.95}, dict.fromkeys(range(12), 0.9)]
     for risk, second in ((0.15, {1, 2}), (0.35, {1, 2, 3}), (0.45, {1, 2, 3, 4})):
-        found, _ = by_hand(f"tide(rounds=9, risk={risk}, take=threshold(0.85))", 12, rows)
+        found, _ = by_hand(f"tide(rounds=9, risk={risk}, selector=threshold(0.85))", 12, rows)
         assert [commit for commit, _ in found[:2]] == [{0}, second]
     # The surest of a round are charged first: slot 4 fits beside 1 and 2, slot 3 no longer.
     rows[1] = rows[1] | {4: 0.97}
-    found, _ = by_hand("tide(rounds=1, risk=0.25, take=threshold(0.85))", 12, rows)
+    found, _ = by_hand("tide(rounds=1, risk=0.25, selector=threshold(0.85))", 12, rows)
     assert found[1][0] == {1, 2, 4}
 
 
@@ -387,7 +391,7 @@ def test_a_starved_leftmost_place_goes_next():
     assert [commit for commit, _ in patient] == [{1}, {2}, {3}, {0}, {4}, {5}, {6}, {7}]
     assert endless == plain
     # Under a threshold it goes alone, and the sure ones after it.
-    sure, _ = by_hand("tide(size=2, patience=1, take=threshold(0.5))", 8, rows)
+    sure, _ = by_hand("tide(size=2, patience=1, selector=threshold(0.5))", 8, rows)
     assert [commit for commit, _ in sure] == [{1}, {0}, {2, 3}, {4, 5}, {6, 7}]
 
 
@@ -407,7 +411,7 @@ def test_a_place_taken_back_has_waited_for_nothing():
     """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
     rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
     own = [{}, {0: 0.01}, {}]
-    text = "tide(radius=9, band=9, patience=2, take=threshold(0.8))"
+    text = "tide(radius=9, band=9, patience=2, selector=threshold(0.8))"
     found, _ = by_hand(text, 8, rows, own)
     assert found[:4] == [({0}, set()), ({2, 3}, {0}), ({4}, set()), ({5}, set())]
     assert found[4][0] == {0}
@@ -420,7 +424,7 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
     flips=2     0 1   2 3 -0   0 4   5 6 -0   0 7
     """
     rows, own = [dict.fromkeys(range(8), 0.9)], [{0: 0.05}]
-    text = "tide(size=2, band=20, doubt=0.2, flips={}, take=threshold(0.8))"
+    text = "tide(size=2, band=20, doubt=0.2, flips={}, selector=threshold(0.8))"
     never, once, twice = (by_hand(text.format(flips), 8, rows, own)[0] for flips in (0, 1, 2))
     none = set()
     assert never == [({0, 1}, none), ({2, 3}, none), ({4, 5}, none), ({6, 7}, none)]
@@ -431,12 +435,12 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
 def test_nothing_is_taken_back_where_it_would_undo_all_progress():
     rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
     # One a step, by a threshold or by a quota of as many steps as places: none.
-    for text in ("tide(size=1, band=9, take=threshold(0.8))", "tide(band=9)"):
+    for text in ("tide(size=1, band=9, selector=threshold(0.8))", "tide(band=9)"):
         found, _ = by_hand(text, 8, rows, own)
         assert [(len(new), gone) for new, gone in found] == [(1, set())] * 8
     # Three a step: two of the doubted go, the least believed first.
     own[0] |= {1: 0.001, 2: 0.005}
-    found, _ = by_hand("tide(size=3, radius=3, band=9, take=threshold(0.8))", 8, rows, own)
+    found, _ = by_hand("tide(size=3, radius=3, band=9, selector=threshold(0.8))", 8, rows, own)
     assert found[:2] == [({0, 1, 2}, set()), ({3, 4, 5}, {1, 2})]
 
 
@@ -448,7 +452,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     """
     rows = [*({slot: 0.9} for slot in range(4)), dict.fromkeys(range(8), 0.9)]
     own = [*[{}] * 4, dict.fromkeys(range(8), 0.01)]
-    text = "tide(size=3, band=2, take=threshold(0.8))"
+    text = "tide(size=3, band=2, selector=threshold(0.8))"
     found, finals = by_hand(text, 8, rows, own)
     assert found[:4] == [({slot}, set()) for slot in range(4)]
     assert finals[:4] == [set(), set(), {0}, {0, 1}]
@@ -456,7 +460,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     assert all(not gone & {0, 1} for _, gone in found)
     # doubt=0: nothing is less probable than that.
     own[-1] = dict.fromkeys(range(8), 0.0)
-    found, _ = by_hand("tide(size=3, band=2, doubt=0.0, take=threshold(0.8))", 8, rows, own)
+    found, _ = by_hand("tide(size=3, band=2, doubt=0.0, selector=threshold(0.8))", 8, rows, own)
     assert not any(gone for _, gone in found)
 
 
@@ -466,7 +470,7 @@ def test_confidences_cool_with_distance():
     found, _ = by_hand("tide(size=3, temper=(1.0, 2.0))", 6, rows)
     assert found[0][0] == {0}  # 0.7 at distance 1, against 0.667 at 2 and 3
     for tau, commit in ((0.65, {0, 1, 2}), (0.69, {0})):
-        text = f"tide(size=3, temper=(1.0, 2.0), take=threshold({tau}))"
+        text = f"tide(size=3, temper=(1.0, 2.0), selector=threshold({tau}))"
         assert by_hand(text, 6, rows)[0][0][0] == commit
     certain, _ = by_hand("tide(size=3, temper=(9.0,))", 6, [{0: 0.99, 2: 1.0}])
     assert certain[0][0] == {2}  # what is certain stays so
@@ -542,7 +546,7 @@ class Watched:
 def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
     """Rows of unequal prompts: what is read at places in sight is read off a shorter canvas."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
-    config = Config(schedule=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
+    config = Config(strategy=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
     list(decode(model, ragged(model), config, steps=[12] * 4, seeds=range(4)))
     hid = 0
     for tokens, attend, at, found in model.calls[::3]:
@@ -561,7 +565,7 @@ def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
 def test_what_stands_at_a_hidden_place_changes_nothing(family):
     """Holes anywhere, so that something known lies beyond what is hidden."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
-    config = Config(schedule=Tide(size=1, radius=1, horizon=1))
+    config = Config(strategy=Tide(size=1, radius=1, horizon=1))
     list(decode(model, holes(model), config, steps=[10] * 2, seeds=range(2)))
     hid = 0
     for tokens, attend, at, found in model.calls:
@@ -597,9 +601,9 @@ def test_the_horizon_by_hand():
     assert places(seen) == {0, 1, 2, 4, 8}
 
 
-def answers(rule: Schedule, canvas: Canvas, model: Any, **options: Any):
+def answers(rule: Strategy, canvas: Canvas, model: Any, **options: Any):
     rows = len(canvas.tokens)
-    config = Config(schedule=rule, **options)
+    config = Config(strategy=rule, **options)
     return list(decode(model, canvas, config, steps=[12] * rows, seeds=range(rows)))[-1].canvas
 
 
@@ -607,7 +611,7 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
     model = toy(seed=3, family="dream", dtype="float64")
     canvas = ragged(model)
     changed = 0
-    cascade = Tide(horizon=3, rounds=2, take=Threshold(0.4))
+    cascade = Tide(horizon=3, rounds=2, selector=Threshold(0.4))
     for rule, cfg_scale in ((Tide(size=3, horizon=1), 0.0), (cascade, 0.7)):
         together = answers(rule, canvas, model, cfg_scale=cfg_scale).tokens
         for row in range(len(canvas.tokens)):
@@ -617,14 +621,14 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
                 decode(
                     model,
                     alone,
-                    Config(schedule=rule, cfg_scale=cfg_scale),
+                    Config(strategy=rule, cfg_scale=cfg_scale),
                     steps=[12],
                     seeds=[row],
                 )
             )[-1]
             assert torch.equal(shifted.canvas.tokens[0], together[row, real])
-        far = Tide(rule.size, rounds=rule.rounds, horizon=99, take=rule.take)
-        none = Tide(rule.size, rounds=rule.rounds, take=rule.take)
+        far = Tide(rule.size, rounds=rule.rounds, horizon=99, selector=rule.selector)
+        none = Tide(rule.size, rounds=rule.rounds, selector=rule.selector)
         same_far, plain = (answers(one, canvas, model, cfg_scale=cfg_scale) for one in (far, none))
         assert torch.equal(same_far.tokens, plain.tokens)
         changed += not torch.equal(plain.tokens, together)
@@ -633,38 +637,40 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
 
 SHORT_SIGHTED = (
     "tide(size=3, horizon=1)",
-    "tide(horizon=2, rounds=2, take=threshold(0.4))",
-    "tide(size=3, horizon=2, band=4, patience=2, take=threshold(0.3))",
+    "tide(horizon=2, rounds=2, selector=threshold(0.4))",
+    "tide(size=3, horizon=2, band=4, patience=2, selector=threshold(0.3))",
     "tbd(size=5, drop=2, least=1)",
 )
 
 
 @pytest.mark.parametrize("text", SHORT_SIGHTED)
 def test_drafts_are_lossless_when_something_is_hidden(text):
-    schedule = spec.resolve(text, "schedules")
+    strategy = spec.resolve(text, "strategies")
     model = toy(seed=0, dtype="float64")
-    assert same(*both(model, ragged(model), Config(schedule=schedule), draft=4))
+    assert same(*both(model, ragged(model), Config(strategy=strategy), draft=4))
     model = toy(seed=2, family="dream", dtype="float64")
-    guided = Config(schedule=schedule, cfg_scale=1.0)
+    guided = Config(strategy=strategy, cfg_scale=1.0)
     assert same(*both(model, ragged(model), guided, draft=2))
     assert same(*both(model, holes(model), guided, steps=[10, 9], places=10, draft=3))
 
 
 def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
     """Equal tokens are not enough: the front that was drafted may end elsewhere."""
-    config = Config(schedule=Tide(size=3, horizon=1))
+    config = Config(strategy=Tide(size=3, horizon=1))
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
     assert all(same(*both(model, ragged(model), config)) for model in models)
-    monkeypatch.setattr(speculation, "_same_sight", lambda config, node, rows: ~rows.done | rows.done)
+    monkeypatch.setattr(
+        speculation, "_same_sight", lambda config, node, rows: ~rows.done | rows.done
+    )
     assert not all(same(*both(model, ragged(model), config)) for model in models)
 
 
 def test_a_step_with_everything_runs_on_the_meta_device():
     """No host sync and no shape that depends on data, model included."""
     model = toy(seed=3)
-    rule = spec.resolve(FULL, "schedules")
-    rows = to_meta(start(ragged(model), Config(schedule=rule), [12] * 4, [0] * 4))
-    after, _, _ = advance(toy().to("meta"), Config(schedule=rule, cfg_scale=0.5), rows, 8, True)
+    rule = spec.resolve(FULL, "strategies")
+    rows = to_meta(start(ragged(model), Config(strategy=rule), [12] * 4, [0] * 4))
+    after, _, _ = advance(toy().to("meta"), Config(strategy=rule, cfg_scale=0.5), rows, 8, True)
     assert after.canvas.tokens.shape == rows.canvas.tokens.shape
 
 
@@ -678,7 +684,7 @@ def test_steps_that_are_passed_over_would_have_changed_nothing():
     for number in range(6):
         canvas, case = random_case(rng, "more steps than places")
         readings = random_readings(rng, canvas.tokens.shape[1], fine=False)
-        rule = Tide(size=3, patience=1 + number % 3, take=Dream())
+        rule = Tide(size=3, patience=1 + number % 3, selector=Dream())
         every, few = (
             list(play(rule, canvas, case.steps, readings, fixed_budget=fixed))
             for fixed in (True, False)
@@ -693,9 +699,9 @@ def test_chance_is_drawn_anew_every_step_with_a_band():
     canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
     sure = dict.fromkeys(range(42), 0.9)
     reading = Reading(sure, sure, sure)
-    wide = Tide(size=40, radius=40, band=2, take=Origin())
+    wide = Tide(size=40, radius=40, band=2, selector=Origin())
     ours = [one.commit for one in play(wide, canvas, 12, lambda step: reading)]
-    config = Config(schedule=Standard(take=Origin()))
+    config = Config(strategy=Standard(selector=Origin()))
     rows, expected = start(canvas, config, [12], [0]), []
     no = torch.zeros(1, dtype=torch.bool)
     while not rows.done:
@@ -727,19 +733,22 @@ def test_the_quota_is_shared_over_what_is_left():
 
 FULL = (
     "tide(size=6, rounds=2, risk=0.8, horizon=6, soft=2.0, patience=2, band=3, "
-    "temper=(1.0, 1.3), take=threshold(tau=0.6))"
+    "temper=(1.0, 1.3), selector=threshold(tau=0.6))"
 )
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("tide(rounds=4)", r"tide: rounds asks its take again .* take=threshold\(tau=0.9\)\)\."),
-        ("tide(rounds=1, take=dream())", "give an adaptive one"),
+        (
+            "tide(rounds=4)",
+            r"tide: rounds asks its take again .* selector=threshold\(tau=0.9\)\)\.",
+        ),
+        ("tide(rounds=1, selector=dream())", "give an adaptive one"),
         ("tide(size=0)", "size must be at least 1, not 0"),
         ("tide(radius=0)", "radius must be at least 1, not 0"),
-        ("tide(rounds=-1, take=threshold())", "rounds must be at least 0, not -1"),
-        ("tide(rounds=1.5, take=threshold())", "rounds must be a whole number"),
+        ("tide(rounds=-1, selector=threshold())", "rounds must be at least 0, not -1"),
+        ("tide(rounds=1.5, selector=threshold())", "rounds must be a whole number"),
         ("tide(horizon=-1)", "horizon must be at least 0"),
         ("tide(patience=-2)", "patience must be at least 0"),
         ("tide(patience=True)", "patience must be a whole number"),
@@ -758,7 +767,7 @@ FULL = (
 )
 def test_bad_options_get_one_sentence(text, sentence):
     with pytest.raises(OptionError, match=sentence):
-        spec.resolve(text, "schedules")
+        spec.resolve(text, "strategies")
 
 
 @pytest.mark.parametrize(
@@ -766,18 +775,18 @@ def test_bad_options_get_one_sentence(text, sentence):
     [
         ("tide", "tide(size=8, radius=2)"),
         (
-            "tide(rounds=4, horizon=32, take=threshold(tau=0.9))",
-            "tide(size=8, radius=2, rounds=4, horizon=32, take=threshold(tau=0.9))",
+            "tide(rounds=4, horizon=32, selector=threshold(tau=0.9))",
+            "tide(size=8, radius=2, rounds=4, horizon=32, selector=threshold(tau=0.9))",
         ),
         ("tide(temper=(1.5,))", "tide(size=8, radius=2, temper=(1.5,))"),
         (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
     ],
 )
 def test_a_spec_and_its_repr_are_the_same_tide(text, shown):
-    made = spec.resolve(text, "schedules")
+    made = spec.resolve(text, "strategies")
     assert repr(made) == shown
-    assert spec.resolve(shown, "schedules") == made
-    assert hash(spec.resolve(shown, "schedules")) == hash(made)
+    assert spec.resolve(shown, "strategies") == made
+    assert hash(spec.resolve(shown, "strategies")) == hash(made)
 
 
 def test_a_quota_above_the_size_warns_as_wavefront_does():
@@ -791,15 +800,15 @@ def test_only_a_band_takes_back_and_asks_for_more():
 
 
 def test_the_command_line():
-    told = run("schedules", "tide").stdout
+    told = run("strategies", "tide").stdout
     assert told.startswith("tide: our own wave.")
     for name in (*EACH, "risk", "doubt", "flips"):
         assert f"`{name}`" in told
-    assert "tide" in run("schedules").stdout
-    for text in (FULL, "tide(rounds=4, take=threshold(tau=0.9))"):
+    assert "tide" in run("strategies").stdout
+    for text in (FULL, "tide(rounds=4, selector=threshold(tau=0.9))"):
         (record,) = records(run("generate", "hi", "-n", "16", "--json", "-s", text))
         assert len(record["tokens"]) <= 16
-        assert spec.resolve(record["settings"]["schedule"], "schedules") == spec.resolve(
-            text, "schedules"
+        assert spec.resolve(record["settings"]["strategy"], "strategies") == spec.resolve(
+            text, "strategies"
         )
     assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(rounds=4)")

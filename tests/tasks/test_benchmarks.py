@@ -18,7 +18,7 @@ from wavefront import tasks
 from wavefront.core.errors import MissingExtraError, OptionError
 from wavefront.engine.options import Source, plan
 from wavefront.tasks import sandbox
-from wavefront.tasks.base import SHELF, Ask, Sample, paper_prompt
+from wavefront.tasks.base import PROCEDURAL, Ask, Sample, paper_prompt
 from wavefront.tasks.benchmarks import _data, _hub
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 from wavefront.tasks.benchmarks.countdown import reaches
@@ -424,7 +424,7 @@ def test_every_file_is_the_published_one() -> None:
     assert len(_data.sums()) == 80
     for name, digest in _data.sums().items():
         assert sha256(_data.data_file(name).read_bytes()).hexdigest() == digest
-    assert (SHELF / "files.sha256").read_text().count("\n") == 80
+    assert (PROCEDURAL.parent / "benchmarks" / "files.sha256").read_text().count("\n") == 80
 
 
 @needs_data

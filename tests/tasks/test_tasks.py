@@ -12,9 +12,9 @@ from itertools import islice
 from random import Random
 
 import pytest
-from tasks.dates import date_understanding
-from tasks.solvers import SOLVERS, evaluate
-from tasks.sums import gsm
+from helpers.dates import date_understanding
+from helpers.solvers import SOLVERS, evaluate
+from helpers.sums import gsm
 
 import wavefront.tasks.base as contract
 from wavefront import tasks
@@ -249,7 +249,7 @@ def test_real_items_are_graded_and_kept_out(name: str) -> None:
 
 @needs_data
 def test_the_digests_are_those_of_the_data() -> None:
-    assert (contract.SHELF / "real.bin").read_bytes() == real_digests()
+    assert (contract.PROCEDURAL / "real.bin").read_bytes() == real_digests()
 
 
 @needs_data

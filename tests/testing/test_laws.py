@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront import Decision, Schedule, Take, testing
+from wavefront import Decision, Selector, Strategy, testing
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import first, top
@@ -30,30 +30,32 @@ MORE = (
     "wavefront(grow='accumulate')",
     "wavefront(size=2, radius=6, grow='accumulate')",
     "rcr(size=5)",
-    "rcr(size=5, stat='max', take=threshold(0.6))",
+    "rcr(size=5, stat='max', selector=threshold(0.6))",
     "tbd(size=5, drop=2, least=1)",
-    "tbd(size=5, drop=2, least=1, take=threshold(0.6))",
-    "tide(rounds=2, take=threshold(0.6))",
+    "tbd(size=5, drop=2, least=1, selector=threshold(0.6))",
+    "tide(rounds=2, selector=threshold(0.6))",
     "tide(soft=1.5)",
-    "tide(band=3, take=threshold(0.6))",
-    "tide(rounds=2, horizon=3, soft=2.0, patience=1, band=3, temper=(1.1, 1.4), take=factor(2.0))",
+    "tide(band=3, selector=threshold(0.6))",
+    "tide(rounds=2, horizon=3, soft=2.0, patience=1, band=3, temper=(1.1, 1.4), selector=factor(2.0))",
 )
 
 
-def pair(schedule: str, take: str):
-    """A schedule with a take. Quick: each take on the front, each schedule with one that adapts."""
-    text = f"{schedule}(take={take}())"
-    quick = schedule == "wavefront" or take == "threshold"
+def pair(strategy: str, selector: str):
+    """A strategy with a take. Quick: each take on the front, each strategy with one that adapts."""
+    text = f"{strategy}(selector={selector}())"
+    quick = strategy == "wavefront" or selector == "threshold"
     return text if quick else pytest.param(text, marks=pytest.mark.slow)
 
 
 EVERY = [
-    *(f"{schedule}()" for schedule in spec.names("schedules")),
+    *(f"{strategy}()" for strategy in spec.names("strategies")),
     *MORE,
     *(
-        pair(schedule, take)
-        for schedule, take in itertools.product(spec.names("schedules"), spec.names("takes"))
-        if take != "quota"
+        pair(strategy, selector)
+        for strategy, selector in itertools.product(
+            spec.names("strategies"), spec.names("selectors")
+        )
+        if selector != "quota"
     ),
 ]
 
@@ -65,7 +67,7 @@ def named(law) -> str:
 @pytest.mark.parametrize("law", LAWS, ids=named)
 @pytest.mark.parametrize("text", EVERY)
 def test_law(text, law):
-    law(spec.resolve(text, "schedules"))
+    law(spec.resolve(text, "strategies"))
 
 
 def test_the_kit_runs_every_law_it_defines():
@@ -76,16 +78,16 @@ def test_the_kit_runs_every_law_it_defines():
         if inspect.isfunction(thing)
         and not name.startswith("_")
         and thing.__module__ == module.__name__
-        and list(inspect.signature(thing).parameters) in (["schedule"], ["schedule", "models"])
+        and list(inspect.signature(thing).parameters) in (["strategy"], ["strategy", "models"])
     }
     assert defined == {law.__name__ for law in LAWS}
     heard: list[str] = []
-    found = testing.check(spec.resolve("standard", "schedules"), progress=heard.append)
+    found = testing.check(spec.resolve("standard", "strategies"), progress=heard.append)
     assert found == heard == [law.__name__ for law in LAWS]
 
 
 def test_every_shelf_file_holds_the_class_it_is_named_after():
-    for shelf, kind in (("schedules", Schedule), ("takes", Take)):
+    for shelf, kind in (("strategies", Strategy), ("selectors", Selector)):
         for name in spec.names(shelf):
             found = spec.find(name, shelf)
             assert issubclass(found, kind)
@@ -98,11 +100,11 @@ def test_every_shelf_file_holds_the_class_it_is_named_after():
 
 
 @dataclass(frozen=True)
-class Base(Schedule):
-    take: Take = field(default=Quota(), repr=False)
+class Base(Strategy):
+    selector: Selector = field(default=Quota(), repr=False)
 
     def step(self, view: View, state: Any) -> Decision:
-        return Decision(self.take(view, view.masked, view.masked), view.masked, state)
+        return Decision(self.selector(view, view.masked, view.masked), view.masked, state)
 
 
 class CommitsKnown(Base):
@@ -119,18 +121,18 @@ class GoesRound(Base):
     revises = True
 
     def step(self, view, state):
-        commit = self.take(view, view.masked, view.masked)
+        commit = self.selector(view, view.masked, view.masked)
         return Decision(commit, view.masked, (), commit, view.slot < 0)
 
 
 class LooksElsewhere(Base):
     def step(self, view, state):
-        return Decision(self.take(view, view.masked, view.masked), first(view.masked, 1))
+        return Decision(self.selector(view, view.masked, view.masked), first(view.masked, 1))
 
 
 class LooksAtTheKnown(Base):
     def step(self, view, state):
-        return Decision(self.take(view, view.masked, view.masked), view.masked | view.known)
+        return Decision(self.selector(view, view.masked, view.masked), view.masked | view.known)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Crowds(Base):
         return canvas.masked
 
     def step(self, view, state):
-        commit = self.take(view, view.masked, view.masked)
+        commit = self.selector(view, view.masked, view.masked)
         return Decision(commit, view.masked, view.masked & ~commit)
 
     def front(self, state: Tensor) -> Tensor:
@@ -150,13 +152,13 @@ class Crowds(Base):
 
 class RevisesInSecret(Base):
     def step(self, view, state):
-        commit = self.take(view, view.masked, view.masked)
+        commit = self.selector(view, view.masked, view.masked)
         return Decision(commit, view.masked, (), torch.zeros_like(commit), view.known)
 
 
 class TakesBackFinal(Base):
     def step(self, view, state):
-        commit = self.take(view, view.masked, view.masked)
+        commit = self.selector(view, view.masked, view.masked)
         mine = view.known & (view.slot >= 0)
         return Decision(commit, view.masked, (), first(mine, 1), view.known)
 
@@ -172,13 +174,14 @@ class Grows(Base):
 class MixesRows(Base):
     def step(self, view, state):
         shared = view.score.mean(0, keepdim=True).expand_as(view.score)
-        return Decision(top(shared, view.masked, self.take.least(view.clock)), view.masked)
+        return Decision(top(shared, view.masked, self.selector.least(view.clock)), view.masked)
 
 
 class Throws(Base):
     def step(self, view, state):
         return Decision(
-            top(torch.rand_like(view.score), view.masked, self.take.least(view.clock)), view.masked
+            top(torch.rand_like(view.score), view.masked, self.selector.least(view.clock)),
+            view.masked,
         )
 
 
@@ -186,7 +189,7 @@ class SeesPadding(Base):
     def step(self, view, state):
         places = torch.arange(view.score.shape[1]).expand_as(view.score)
         shifted = ((places * 7919) % 13).float()
-        return Decision(top(shifted, view.masked, self.take.least(view.clock)), view.masked)
+        return Decision(top(shifted, view.masked, self.selector.least(view.clock)), view.masked)
 
 
 class Overreaches(Base):
@@ -199,7 +202,7 @@ class Overreaches(Base):
 
 class AsksTheHost(Base):
     def step(self, view, state):
-        k = int(self.take.least(view.clock)[0])
+        k = int(self.selector.least(view.clock)[0])
         return Decision(top(view.score, view.masked, k), view.masked)
 
 
@@ -238,7 +241,7 @@ class Forgets(Base):
         (Forgets(2), laws.repr_is_a_spec),
         (Overreaches(), model_laws.scoring_reach_is_enough),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Schedule) else named(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else named(value),
 )
 def test_a_wrong_strategy_is_caught(wrong, law):
     with pytest.raises(LawBroken):
@@ -264,13 +267,13 @@ class SaysCounts(Base):
 
 
 @dataclass(frozen=True)
-class HasNoTake(Schedule):
+class HasNoTake(Strategy):
     pass
 
 
 @dataclass(frozen=True)
-class HasNoStep(Schedule):
-    take: Take = field(default=Quota(), repr=False)
+class HasNoStep(Strategy):
+    selector: Selector = field(default=Quota(), repr=False)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ class HasNoStep(Schedule):
         (SaysCounts(), "the commit of a decision .* not int64 of shape"),
         (HasNoTake(), "HasNoTake has no take"),
         (HasNoStep(), "HasNoStep has no method step"),
-        (Quota(), "Quota is not a wavefront.Schedule"),
+        (Quota(), "Quota is not a wavefront.Strategy"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -311,7 +314,7 @@ class Reviser(Base):
         return torch.zeros_like(canvas.masked)  # what was taken back before
 
     def step(self, view: View, state: Tensor) -> Decision:
-        k = self.take.least(view.clock)
+        k = self.selector.least(view.clock)
         behind = view.clock.length - view.clock.left < view.clock.step + 1
         commit = top(view.score, view.masked, k + behind * 1)
         young = view.known & (view.slot >= 0) & ~state

@@ -34,15 +34,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.Wavefront
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 PLACES = 12
 EVERY = [
-    *(f"{name}()" for name in spec.names("schedules") if name != "adablock"),
+    *(f"{name}()" for name in spec.names("strategies") if name != "adablock"),
     "adablock(delimiters=(7, 30))",
     "wavefront(grow='accumulate')",
     "rcr(size=4, stat='max')",
     "tbd(size=5, drop=2, least=1, gamma=0.5)",
     "tide(size=4, band=3, doubt=0.9)",
-    "tide(rounds=2, take=threshold(tau=0.3))",
+    "tide(rounds=2, selector=threshold(tau=0.3))",
 ]
-DOCUMENT = Path(__file__).parent.parent / "docs" / "traces.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "traces.md"
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def assert_equal(one: Trace, two: Trace) -> None:
 def test_a_trace_comes_back_and_replays_every_canvas(model, tmp_path, text, kind):
     taken = 0
     for steps in (PLACES, 5):
-        trace, canvases = decoded(model, kind, schedule=text, steps=steps)
+        trace, canvases = decoded(model, kind, strategy=text, steps=steps)
         again = saved(trace, tmp_path)
         assert_equal(trace, again)
         assert len(canvases) == len(again)
@@ -116,7 +116,7 @@ def test_a_trace_comes_back_and_replays_every_canvas(model, tmp_path, text, kind
 
 
 def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
-    trace, _ = decoded(model, "full", schedule="block(size=4)")
+    trace, _ = decoded(model, "full", strategy="block(size=4)")
     again = saved(trace, tmp_path)
     assert again.entropy is not None
     assert again.others is not None
@@ -127,7 +127,7 @@ def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
     assert bool((proposed[:, :2].sum(-1) == 1).all())
     assert torch.allclose(again.others.logp[masked][proposed], again.logp[masked], rtol=1e-3)
     assert again.others.tokens.shape[-1] == ALTERNATIVES
-    basic, _ = decoded(model, "basic", schedule="block(size=4)")
+    basic, _ = decoded(model, "basic", strategy="block(size=4)")
     assert torch.equal(basic.commit, again.commit)
     assert not basic.full
 
@@ -135,7 +135,7 @@ def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
 @pytest.mark.parametrize("draft", [0, 3])
 @pytest.mark.parametrize("eos", ["keep", "stop"])
 def test_batches_with_drafts_and_early_ends_come_back(model, tmp_path, draft, eos):
-    options = {"schedule": "wavefront(size=4)", "draft": draft, "eos": eos, "steps": 20}
+    options = {"strategy": "wavefront(size=4)", "draft": draft, "eos": eos, "steps": 20}
     trace, canvases = decoded(model, "basic", stop_ids=[22], **options)
     again = saved(trace, tmp_path)
     assert_equal(trace, again)
@@ -145,7 +145,7 @@ def test_batches_with_drafts_and_early_ends_come_back(model, tmp_path, draft, eo
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 def test_an_infilling_comes_back(lm, tmp_path, kind):
-    answer = lm.infill("The <mask:4> and the <mask:3>!", schedule="rcr(size=3)", trace=kind)
+    answer = lm.infill("The <mask:4> and the <mask:3>!", strategy="rcr(size=3)", trace=kind)
     assert answer.trace is not None
     again = saved(answer.trace, tmp_path)
     assert_equal(answer.trace, again)
@@ -163,7 +163,7 @@ def test_the_header_says_where_it_comes_from(lm, tmp_path):
     assert about["wavefront"] == wavefront.__version__
     assert about["torch"] == torch.__version__
     assert about["options"]["seed"] == 7
-    assert about["options"]["schedule"] == "wavefront(size=8, radius=2, grow='rebuild')"
+    assert about["options"]["strategy"] == "wavefront(size=8, radius=2, grow='rebuild')"
     assert lm.generate("Hi", **about["options"]).text == made.text
 
 
@@ -182,7 +182,7 @@ def test_a_file_has_the_texts_of_its_tokens(lm, tmp_path):
 def test_nothing_and_one_step_are_traces_too(model, tmp_path):
     recorder = Recorder(
         blank(PROMPTS, 3, mask_id=63, pad_id=62),
-        Config(schedule=spec.resolve("standard", "schedules")),
+        Config(strategy=spec.resolve("standard", "strategies")),
         63,
     )
     empty = saved(recorder.trace(), tmp_path)
@@ -198,7 +198,7 @@ def test_nothing_and_one_step_are_traces_too(model, tmp_path):
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 def test_rows_are_traces_of_their_own(model, kind):
-    trace, canvases = decoded(model, kind, schedule="rcr(size=4)")
+    trace, canvases = decoded(model, kind, strategy="rcr(size=4)")
     for row in (0, 1, -1):
         one = trace.row(row)
         for found, canvas in zip(one.replay(), canvases, strict=True):
@@ -211,11 +211,11 @@ def test_rows_are_traces_of_their_own(model, kind):
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
-    trace, canvases = decoded(model, kind, schedule="tide(size=4, band=3, doubt=0.9)")
+    trace, canvases = decoded(model, kind, strategy="tide(size=4, band=3, doubt=0.9)")
     for at in (0, 1, 5, len(trace)):
         begun = trace.until(at)
         assert len(begun) == at
-        rest, _ = decoded(model, kind, schedule="standard")
+        rest, _ = decoded(model, kind, strategy="standard")
         joined = begun.followed_by(rest)
         assert len(joined) == at + len(rest)
         assert joined.forwards == begun.forwards + rest.forwards
@@ -226,13 +226,13 @@ def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
 
 
 def test_what_is_committed_and_taken_back_at_once_is_open(model):
-    trace, _ = decoded(model, "basic", schedule="standard")
+    trace, _ = decoded(model, "basic", strategy="standard")
     again = replace(trace, remask=trace.commit)
     assert all(same_canvas(canvas, trace.first) for canvas in again.replay())
 
 
 def test_what_was_written_by_hand_is_replayed(model, tmp_path):
-    trace, canvases = decoded(model, "basic", schedule="standard")
+    trace, canvases = decoded(model, "basic", strategy="standard")
     filled, decided = 7, int(trace.commit[0, 1].nonzero()[0])
     assert bool(canvases[2].masked[0, filled])
     notes = torch.tensor([[3, 0, filled, 41], [3, 1, decided, 42]])
@@ -252,11 +252,11 @@ def test_what_was_written_by_hand_is_replayed(model, tmp_path):
 # Small, and simple to read.
 
 
-def long_trace(schedule: str) -> Trace:
+def long_trace(strategy: str) -> Trace:
     """1024 steps of one row of 1152 places."""
     canvas = blank([[5] * 128], 1024, mask_id=MASK, pad_id=PAD)
-    made = spec.resolve(schedule, "schedules")
-    recorder = Recorder(canvas, Config(schedule=made), MASK)
+    made = spec.resolve(strategy, "strategies")
+    recorder = Recorder(canvas, Config(strategy=made), MASK)
     steps = []
     for number, (_, view, decision, rows) in enumerate(
         simulate(made, canvas, tied_scores(0, 1 << 20), 1024)
@@ -268,9 +268,9 @@ def long_trace(schedule: str) -> Trace:
     return recorder.trace()
 
 
-@pytest.mark.parametrize("schedule", ["wavefront", "standard"])
-def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, schedule):
-    trace = long_trace(schedule)
+@pytest.mark.parametrize("strategy", ["wavefront", "standard"])
+def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, strategy):
+    trace = long_trace(strategy)
     assert trace.commit.shape == (1024, 1, 1152)
     file = trace_file.save(trace, tmp_path / "long")
     assert file.name == "long.npz"
@@ -285,7 +285,7 @@ def test_ten_lines_of_python_read_it(lm, tmp_path):
     """The reader printed in the documentation, run as it stands, by a Python without us."""
     (code,) = re.findall(r"```python\n(import json.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
-    made = lm.generate("Hi there", schedule="rcr(size=4)", max_new_tokens=12, trace=True)
+    made = lm.generate("Hi there", strategy="rcr(size=4)", max_new_tokens=12, trace=True)
     file = trace_file.save(made.trace, tmp_path / "trace.npz")
     code += "\nimport sys; assert 'torch' not in sys.modules and 'wavefront' not in sys.modules"
     done = subprocess.run(
@@ -319,7 +319,7 @@ def test_the_example_in_the_documentation_runs(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    trace, _ = decoded(toy(seed=3), "full", schedule="rcr(size=4)")
+    trace, _ = decoded(toy(seed=3), "full", strategy="rcr(size=4)")
     return trace_file.save(trace, tmp_path_factory.mktemp("good") / "good.npz")
 
 

@@ -289,7 +289,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import wavefront.train.loop as loop
-from test_train import toy
+from train.test_train import toy
 from wavefront.train import run
 
 at = int(sys.argv[3])
@@ -313,7 +313,7 @@ def test_killed_and_resumed_equals_unbroken(tokenizer: Path, tmp_path: Path) -> 
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(tokenizer), str(broken), "7"]
-    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     threads = str(torch.get_num_threads())
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
     ended = subprocess.run(command, env=environment, capture_output=True, timeout=120)

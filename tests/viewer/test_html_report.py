@@ -12,18 +12,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import refused, run
-from recordings import HOSTILE, hostile, record
+from helpers.commands import refused, run
+from helpers.recordings import HOSTILE, hostile, record
 
 import wavefront
 from wavefront.core.errors import CheckpointError, ReportError, TraceError
 from wavefront.player.player_data import reel
 from wavefront.player.token_text import Words
+from wavefront.results import table as run_tables
+from wavefront.results.table import Interval, Item, Run, Table
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 from wavefront.viewer import html_report, visible
-from wavefront.viewer.html_assembly import FILES, SCRIPTS
-from wavefront.viewer.html_report import Interval, Item, Run, Table
+from wavefront.viewer.html_assembly import ASSETS, SCRIPTS
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -105,12 +106,12 @@ def test_the_policy_lets_the_page_s_own_script_and_style_run_and_nothing_else(tr
 
 def test_the_page_s_own_files_cannot_end_their_element():
     for name in (*SCRIPTS, "style.css"):
-        assert not re.search(r"</(script|style)|<!--", (FILES / name).read_text(), re.I)
+        assert not re.search(r"</(script|style)|<!--", (ASSETS / name).read_text(), re.I)
 
 
 def test_no_script_reads_text_as_html():
     for name in SCRIPTS:
-        text = (FILES / name).read_text()
+        text = (ASSETS / name).read_text()
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", text
         )
@@ -125,7 +126,7 @@ def test_hostile_texts_stay_texts(trace, tmp_path, words):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "a.svg").write_text(SVG)
-    html_report.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
+    run_tables.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
     page = html_report.make([file, folder], title=words).html
     page.encode()  # half a character would not pass
     plain = html_report.make([saved(trace, tmp_path, "p.npz"), make_run(tmp_path / "q")]).html
@@ -323,7 +324,7 @@ def test_listed_files_come_first_with_their_titles(trace, tmp_path):
     folder = make_run(tmp_path / "run", figures=[{"file": "b.png", "title": "Bees"}])
     saved(trace, folder, "z.npz")
     saved(trace, folder, "y.npz")
-    found = html_report.read(folder)
+    found = run_tables.read(folder)
     assert [one.file for one in found.figures] == ["b.png", "a.png"]
     assert [one.file for one in found.traces] == ["y.npz", "z.npz"]
     assert html_report.make([folder]).decodes == 2
@@ -331,12 +332,12 @@ def test_listed_files_come_first_with_their_titles(trace, tmp_path):
 
 def test_what_is_saved_is_read(tmp_path):
     table = Table("T", ["a", "b"], [["x", Interval(0.5, 0.25, 1)], [None, 3], [True, 0.5]])
-    html_report.save(Run("R", "text", {"a": 1}, [table]), tmp_path)
-    found = html_report.read(tmp_path)
+    run_tables.save(Run("R", "text", {"a": 1}, [table]), tmp_path)
+    found = run_tables.read(tmp_path)
     assert found.title == "R"
     assert [list(row) for row in found.tables[0].rows] == [list(row) for row in table.rows]
     with pytest.raises(ReportError, match="cells"):
-        html_report.save(Run("R", tables=[Table("T", ["a"], [[1, 2]])]), tmp_path)
+        run_tables.save(Run("R", tables=[Table("T", ["a"], [[1, 2]])]), tmp_path)
 
 
 TABLE = {"columns": ["a"], "rows": [[1]]}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.recordings import hostile, record
 from playwright.sync_api import Page, expect, sync_playwright
-from recordings import hostile, record
 
 from wavefront.traces import trace_file
 from wavefront.viewer import html_report

@@ -8,13 +8,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import run
+from helpers.commands import run
 
 import wavefront
 from wavefront.core import spec
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
-from wavefront.viewer.svg_animation import REST, _looks
+from wavefront.viewer.svg_animation import REST, _looks, animation
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,8 +25,8 @@ def lm() -> wavefront.LM:
     return wavefront.load("toy")
 
 
-def decoded(lm: wavefront.LM, schedule: str = "wavefront", **options) -> Trace:
-    made = lm.generate("Hi", max_new_tokens=12, schedule=schedule, trace=True, **options).trace
+def decoded(lm: wavefront.LM, strategy: str = "wavefront", **options) -> Trace:
+    made = lm.generate("Hi", max_new_tokens=12, strategy=strategy, trace=True, **options).trace
     assert made is not None
     return made
 
@@ -37,9 +37,9 @@ def spans(svg: str) -> dict[str, tuple[float, bool]]:
     return {name: (float(begin), "to{opacity:0}" in rest) for name, begin, rest in found}
 
 
-@pytest.mark.parametrize("schedule", spec.names("schedules"))
-def test_every_commit_appears_at_its_forward(lm: wavefront.LM, schedule: str) -> None:
-    trace = decoded(lm, schedule)
+@pytest.mark.parametrize("strategy", spec.names("strategies"))
+def test_every_commit_appears_at_its_forward(lm: wavefront.LM, strategy: str) -> None:
+    trace = decoded(lm, strategy)
     svg = animation([trace])
     tree, when = ElementTree.fromstring(svg), spans(svg)
     shown = [g.get("class", "").split() for g in tree.iter(f"{SVG}g") if g.get("class")]

@@ -169,13 +169,13 @@ def test_confidence_levels() -> None:
 
 
 def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
-    stream = lm.stream("Hi", max_new_tokens=8, schedule="wavefront(size=3)")
+    stream = lm.stream("Hi", max_new_tokens=8, strategy="wavefront(size=3)")
     board = Board(stream, glow=0.0)
     first = board.frame()
     assert [cell.state for cell in first.cells] == ["prompt"] * 2 + ["masked"] * 8
     assert first[2:7] == (0, 8, 0, 0, 8)
     for number, step in enumerate(stream, 1):
-        board.take(step)
+        board.selector(step)
         now = board.frame()
         assert now[2:7] == (number, 8, number, number, 8)
         states = [cell.state for cell in now.cells]
@@ -192,7 +192,7 @@ def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
 
 
 def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wavefront.LM) -> None:
-    options = {"max_new_tokens": 12, "schedule": "standard"}
+    options = {"max_new_tokens": 12, "strategy": "standard"}
     each = {}
     for step in lm.stream("Hi", **options):  # pyright: ignore[reportArgumentType]
         at = int(step.decision.commit[0].nonzero())
@@ -201,7 +201,7 @@ def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wave
     board = Board(stream)
     board.frame()
     for step in stream:
-        board.take(step)
+        board.selector(step)
     states = {at: cell.state for at, cell in enumerate(board.frame().cells) if at in each}
     assert states == each
 
@@ -212,7 +212,7 @@ def test_a_commit_glows_for_a_moment(lm: wavefront.LM) -> None:
     board = Board(stream, glow=0.4, clock=clock)
     fresh = []
     for step in stream:
-        board.take(step)
+        board.selector(step)
         clock.now += 0.3
         fresh.append(sum(cell.state in terminal_layout.MARKS for cell in board.frame().cells))
     assert fresh == [1, 2, 2, 2]

@@ -31,7 +31,7 @@ def end_to_end(stage: Stage) -> list[Row]:
             floor_ms=_whole_floor(stage, case),
             reference="end-to-end-llada" if base else None,
             ratio=base / summary(spent[name]).median if base else None,
-            schedule=case.schedule,
+            strategy=case.strategy,
             cache=repr(policy(32, REFRESH)),
             length=case.length,
         )

@@ -34,7 +34,7 @@ class Row:
     reference: str | None = None  # the row it is compared with
     ratio: float | None = None  # the reference's time over this one's
     published_ms: float | None = None  # of the program that a reference stands for
-    schedule: str | None = None
+    strategy: str | None = None
     cache: str | None = None
     peak_bytes: int | None = None  # beyond the weights
     accuracy: dict[str, Any] | None = None  # of the same configuration, from a file of accuracies

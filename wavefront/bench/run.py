@@ -89,14 +89,14 @@ def accurate(report: Report, accuracy: Path) -> Report:
 
 
 def _with(known: dict[Any, dict[str, Any]], rows: Iterable[Row]) -> tuple[Row, ...]:
-    return tuple(replace(one, accuracy=known.get(_key(one.schedule, one.cache))) for one in rows)
+    return tuple(replace(one, accuracy=known.get(_key(one.strategy, one.cache))) for one in rows)
 
 
 def _accuracies(path: Path) -> dict[Any, dict[str, Any]]:
     """By strategy and cache, as `runs/cache_table.py grade --json` writes them."""
     try:
         entries = json.loads(path.read_text())["entries"]
-        return {_key(one["schedule"], one["cache"]): one for one in entries}
+        return {_key(one["strategy"], one["cache"]): one for one in entries}
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OptionError(f"{str(path)!r} cannot be read: {reason}.") from None
@@ -106,9 +106,9 @@ def _accuracies(path: Path) -> dict[Any, dict[str, Any]]:
         ) from None
 
 
-def _key(schedule: str | None, cache: str | None) -> tuple[str, str] | None:
+def _key(strategy: str | None, cache: str | None) -> tuple[str, str] | None:
     """Two spellings of one configuration are one."""
-    if schedule is None:
+    if strategy is None:
         return None
-    made = repr(spec.resolve(schedule, "schedules"))
+    made = repr(spec.resolve(strategy, "strategies"))
     return made, "" if cache is None else repr(spec.resolve(cache, "caches"))

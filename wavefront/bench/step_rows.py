@@ -208,7 +208,7 @@ def batch_rows(stage: Stage) -> list[Row]:
             length=stage.settings.length,
             tokens_per_s=sizes[name] / timing.median,
             floor_ms=floor[name],
-            schedule=stage.case().schedule,
+            strategy=stage.case().strategy,
             cache=repr(policy(32, REFRESH)),
         )
         for name, timing in found.items()
@@ -253,5 +253,5 @@ def _row(
         reference=against if ours and step and base else None,
         ratio=base.median / timing.median if ours and step and base else None,
         published_ms=PUBLISHED.get(name) if stage.settings.as_published else None,
-        schedule=case.schedule if ours else None,
+        strategy=case.strategy if ours else None,
     )

@@ -101,7 +101,7 @@ def pairs(named: Mapping[str, Row]) -> list[tuple[Row, Row]]:
 def _overhead(named: dict[str, Row]) -> list[Verdict]:
     target = "≤ 1 % of the forward"
     return [
-        most(f"schedule in a step, {step.name}", target, overhead(step, alone), 1, step)
+        most(f"strategy in a step, {step.name}", target, overhead(step, alone), 1, step)
         for step, alone in pairs(named)
     ]
 

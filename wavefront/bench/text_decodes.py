@@ -23,13 +23,13 @@ from wavefront.lm import LM
 from wavefront.text.tokenizer import prompt_ids, visible
 
 WAVE = "wavefront(size=8, radius=2)"
-CASCADE = "tide(rounds=8, horizon=64, take=threshold(tau=0.9))"
+CASCADE = "tide(rounds=8, horizon=64, selector=threshold(tau=0.9))"
 
 
 class Way(NamedTuple):
     """One way to decode; `like` names the way whose text it is compared with."""
 
-    schedule: str
+    strategy: str
     eos: str = "keep"
     cache: str | None = None
     like: str | None = None
@@ -108,7 +108,7 @@ def _loop(stage: Stage, lm: LM, ids: list[int], block: int | None) -> tuple[list
 
 def _ours(stage: Stage, lm: LM, ids: list[int], way: Way) -> tuple[list[int], int, float]:
     options: dict[str, Any] = {
-        "schedule": way.schedule,
+        "strategy": way.strategy,
         "eos": way.eos,
         "cache": way.cache,
         "max_new_tokens": stage.settings.places,
@@ -130,7 +130,7 @@ def _row(name: str, made: list[Answer], found: dict[str, list[Answer]], places: 
         pairs = list(zip(made, found[way.like], strict=True))
         same = sum(one.tokens == two.tokens for one, two in pairs)
         said.append(f"{same}/{len(pairs)} texts as {way.like.removeprefix('text-')}")
-    what = f"{way.schedule}, {way.eos}" if way else f"LLaDA-style loop, {name[5:]}"
+    what = f"{way.strategy}, {way.eos}" if way else f"LLaDA-style loop, {name[5:]}"
     cache = f", {way.cache}" if way and way.cache else ""
     return row(
         name,
@@ -141,7 +141,7 @@ def _row(name: str, made: list[Answer], found: dict[str, list[Answer]], places: 
         visible_per_s=shown / spent,
         reference="text-llada" if way else None,
         ratio=sum(one.seconds for one in base) / spent if way else None,
-        schedule=way.schedule if way else None,
+        strategy=way.strategy if way else None,
         cache=way.cache if way else None,
         note="; ".join(said),
     )

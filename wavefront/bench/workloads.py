@@ -32,7 +32,7 @@ class Case:
     given: int
     places: int
     rows: int = 1
-    schedule: str = "wavefront(size=8, radius=2)"
+    strategy: str = "wavefront(size=8, radius=2)"
 
     @property
     def length(self) -> int:
@@ -40,7 +40,7 @@ class Case:
 
     @cached_property
     def plan(self) -> Plan:
-        options = {"schedule": self.schedule, "max_new_tokens": self.places, "steps": self.places}
+        options = {"strategy": self.strategy, "max_new_tokens": self.places, "steps": self.places}
         return plan(options, source(self.model))
 
     def canvas(self) -> Canvas:
@@ -56,7 +56,7 @@ class Case:
 
     def read(self) -> int:
         """How many places of a row a step reads."""
-        return min(self.places, self.plan.config.schedule.width(self.places, self.places))
+        return min(self.places, self.plan.config.strategy.width(self.places, self.places))
 
 
 def call_for(model: Transformer, *, captured: bool = True) -> Call:

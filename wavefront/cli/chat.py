@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 In the conversation
-/schedule SPEC   decode with another strategy from now on
+/strategy SPEC   decode with another strategy from now on
 /reset           forget what was said
 /help            show these commands
 /quit            leave, as the end of input does
 //...            a message that begins with a slash
 """
 HELP = EXAMPLES.partition("\n")[2].rstrip()
-COMMANDS = ("/schedule", "/reset", "/help", "/quit")
+COMMANDS = ("/strategy", "/reset", "/help", "/quit")
 
 
 def chat(
@@ -114,7 +114,7 @@ class Conversation:
     def _obey(self, line: str) -> bool:
         command, _, rest = line.partition(" ")
         note = ""
-        if command == "/schedule":
+        if command == "/strategy":
             note = self._change(rest.strip())
         elif command == "/reset":
             self._messages = list(self._opening)
@@ -134,12 +134,12 @@ class Conversation:
         from wavefront.core import spec
 
         if text:
-            made = spec.resolve(text, "schedules")
-            # They name a schedule of their own, and the two would contradict each other.
+            made = spec.resolve(text, "strategies")
+            # They name a strategy of their own, and the two would contradict each other.
             for name in ("alg", "eps", "alg_temp", "block_length"):
                 self._options.pop(name, None)
-            self._options["schedule"] = repr(made)
-        return f"The schedule is {self._options.get('schedule', 'the default')}."
+            self._options["strategy"] = repr(made)
+        return f"The strategy is {self._options.get('strategy', 'the default')}."
 
 
 def _lines(interactive: bool) -> Iterator[str]:

@@ -29,8 +29,8 @@ COMMANDS = {
         "Fill the holes of a text: <mask:8> stands for eight tokens.",
         "INFILL_EXAMPLES",
     ),
-    "schedules": Entry(
-        "shelves.schedules", "List the strategies and their options, or explain one of them.", ""
+    "strategies": Entry(
+        "shelves.strategies", "List the strategies and their options, or explain one of them.", ""
     ),
     "models": Entry(
         "about.models",

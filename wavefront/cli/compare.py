@@ -48,13 +48,13 @@ ANSWER = (
 class SeveralOptions(DecodingOptions):
     """The same with several strategies."""
 
-    schedule: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+    strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
             "Decoding",
             "SPEC",
             "A strategy, given two to four times; by default standard, block and wavefront.",
-            "--schedule",
+            "--strategy",
             "-s",
         ),
     ] = None
@@ -87,11 +87,11 @@ def compare(
     They take turns, a step each. In a terminal the pictures move; elsewhere their ends are printed.
     Then a line for each: what it took, and the end of its answer.
     """
-    asked = decoding.schedule or []
+    asked = decoding.strategy or []
     if asked and not FEWEST <= len(asked) <= MOST:
-        raise UsageError(f"Compare {FEWEST} to {MOST} strategies: give --schedule so many times.")
+        raise UsageError(f"Compare {FEWEST} to {MOST} strategies: give --strategy so many times.")
     text, names = read(prompt, file), asked or [*PAPER]
-    each: list[Any] = [replace(decoding, schedule=name) for name in names]
+    each: list[Any] = [replace(decoding, strategy=name) for name in names]
     # All of them are checked before a model is loaded.
     wanted = [settled(given(one) | given(length)) for one in each]
     lm, first = prepare(model, each[0], output, length=given(length))

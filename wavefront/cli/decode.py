@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
 EOS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}  # what chooses an EOS policy
-SHAPE = {"block_length", "max_wave_size", "radius"}  # what a schedule's spec can say as well
+SHAPE = {"block_length", "max_wave_size", "radius"}  # what a strategy's spec can say as well
 
 
 def prepare(
@@ -65,7 +65,7 @@ def settled(options: dict[str, Any]) -> dict[str, Any]:
     named = {library.ALIASES.get(name, name): value for name, value in options.items()}
     if named.keys() & SHAPE:
         named = {name: value for name, value in named.items() if name not in SHAPE}
-        named["schedule"] = repr(made.config.schedule)
+        named["strategy"] = repr(made.config.strategy)
     return named
 
 
@@ -141,7 +141,7 @@ def record(
         "prompt_tokens": answer.prompt_tokens,
         "seconds": round(seconds, 4),
         "model": lm.name,
-        "schedule": settings["schedule"],
+        "strategy": settings["strategy"],
         **asked,
         "settings": settings,
         "revision": model.revision,

@@ -50,7 +50,7 @@ YOUR_TURN = """\
   Q="Ada has 3 boxes with 8 coins each. She loses 4 of them. How many are left?"
   wavefront generate "$Q" -n 64 --watch
   wavefront compare "$Q" -n 64 -s block -s wavefront
-  wavefront schedules          # the strategies and their options
+  wavefront strategies          # the strategies and their options
   wavefront demo --seed 1      # other problems"""
 
 
@@ -136,7 +136,7 @@ def _solve(model: LM, console: Console, places: int) -> None:
 def _watch(model: LM, console: Console, prompt: str, places: int) -> Completion:
     moving = moves(console)
     eos = end_policy(model)
-    stream = model.stream(prompt, schedule="wavefront", max_new_tokens=places, eos=eos)
+    stream = model.stream(prompt, strategy="wavefront", max_new_tokens=places, eos=eos)
     delay = PAUSE if moving else 0.0
     for _ in watch(stream, console=console, live=moving, delay=delay, prompt=False):
         pass
@@ -153,7 +153,7 @@ def _show_untrained(model: LM, console: Console, places: int) -> None:
     for name in STRATEGIES:
         began = time.monotonic()
         eos = end_policy(model)
-        made = model.generate(TOY_PROMPT, schedule=name, max_new_tokens=places, eos=eos)
+        made = model.generate(TOY_PROMPT, strategy=name, max_new_tokens=places, eos=eos)
         seconds = f"{time.monotonic() - began:.2f}"
         answer = cut(made.text, max(1, console.width - len(titles))).rstrip()
         console.print(Text(line.format(name, made.forwards, seconds) + answer))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAPER = ("standard", "block", "wavefront")
 # The paper's three, and our own wave, which takes whatever it is sure of.
 STRATEGIES = {name: name for name in PAPER} | {
-    "tide": "tide(rounds=8, horizon=64, take=threshold(tau=0.98))",
+    "tide": "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))",
 }
 # What a problem is called, and the task it comes from; none that runs what a model wrote.
 KINDS = (
@@ -106,7 +106,7 @@ def compare(model: LM, console: Console, problems: Sequence[Problem], places: in
                 began = time.monotonic()
                 made: Completion = model.generate(
                     problem.sample.prompt,
-                    schedule=STRATEGIES[name],
+                    strategy=STRATEGIES[name],
                     max_new_tokens=places,
                     steps=steps,
                     eos=eos,

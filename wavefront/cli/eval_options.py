@@ -161,14 +161,14 @@ class EngineOptions:
 class SeveralOptions(DecodingOptions):
     """Decoding with one strategy or several."""
 
-    schedule: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+    strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
             "Decoding",
             "SPEC",
             'A strategy: block, "wavefront(size=8, radius=2)", ...; may be given again, for a run '
             "each.",
-            "--schedule",
+            "--strategy",
             "-s",
         ),
     ] = None
@@ -191,7 +191,7 @@ def loader_of(model: ModelOptions, engine: EngineOptions) -> Loader:
 
 # Options that say one thing between them: whoever gives one of a group overrides the whole group.
 TOGETHER = (
-    {"schedule", "block_length", "max_wave_size", "radius", "alg", "eps", "alg_temp"},
+    {"strategy", "block_length", "max_wave_size", "radius", "alg", "eps", "alg_temp"},
     {"eos", "logits_eos_inf", "confidence_eos_eot_inf"},
     {"priority", "remasking", "alg"},
     {"order_noise", "alg_temp"},

@@ -27,7 +27,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         shares, took = shares_of(run), cost(run)
         found = shares["correct"]
-        row = [run.task, run.schedule, found.items, percent(found.value)]
+        row = [run.task, run.strategy, found.items, percent(found.value)]
         row += [f"{percent(found.low)} to {percent(found.high)}"]
         row += [percent(shares[name].value) for name in ("strict", "flexible")]
         row += [number(took["forwards"], 1), number(took["tokens_per_forward"], 2)]
@@ -66,7 +66,7 @@ def print_pairs(pairs: Sequence[Pair]) -> None:
     for pair in pairs:
         found, test = pair.comparison, pair.comparison.mcnemar
         gap = found.gap
-        row = [pair.task, *pair.schedules, found.count, f"{100 * gap.mean:+.1f}"]
+        row = [pair.task, *pair.strategies, found.count, f"{100 * gap.mean:+.1f}"]
         row.append(f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}")
         assert test is not None  # verdicts are right or wrong
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])

@@ -159,10 +159,10 @@ def _produce(
     for task in _once("task", ask.task or ["gsm"]):
         named = open_task(task).name  # a wrong one is told before the model is loaded
         own, asked = preset_of(where.preset, named)
-        for schedule in _once("schedule", decoding.schedule or [None]):
-            one: Any = replace(decoding, schedule=schedule)
+        for strategy in _once("strategy", decoding.strategy or [None]):
+            one: Any = replace(decoding, strategy=strategy)
             options = settled(over(own, given(one) | given(length)))
-            setups[_name(task, schedule, setups)] = Setup(
+            setups[_name(task, strategy, setups)] = Setup(
                 task=task,
                 ask=ask.ask(**asked),
                 options=options,
@@ -188,9 +188,9 @@ def _once(what: str, named: list[Any]) -> list[Any]:
     return named
 
 
-def _name(task: str, schedule: str | None, taken: Collection[str]) -> str:
+def _name(task: str, strategy: str | None, taken: Collection[str]) -> str:
     """A folder's name for a task under a strategy, none of those taken."""
-    parts = (task, schedule or "wavefront")
+    parts = (task, strategy or "wavefront")
     name = "--".join(re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts)
     return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if one not in taken)
 

@@ -1,4 +1,4 @@
-"""`wavefront schedules`: the strategies there are.
+"""`wavefront strategies`: the strategies there are.
 
 All of it is read off the classes by walking the shelves, so a new file is listed by being there.
 """
@@ -16,12 +16,12 @@ from wavefront.cli.output import print_table, say, say_json, stderr
 from wavefront.core.errors import SpecError, nearest
 
 SHELVES = {
-    "schedules": "where a step may look",
-    "takes": "how many places a step commits, and which (a schedule's option take)",
+    "strategies": "where a step may look",
+    "selectors": "how many places a step commits, and which (a strategy's option take)",
 }
 
 
-def schedules(
+def strategies(
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="One to explain; module.Class for your own."),
@@ -30,8 +30,8 @@ def schedules(
 ) -> None:
     """List the strategies and their options, or explain one of them.
 
-    After --schedule write NAME, or NAME(option=value, ...) in quotes; a take goes inside, as in
-    "standard(take=dream(eps=0.01))".
+    After --strategy write NAME, or NAME(option=value, ...) in quotes; a take goes inside, as in
+    "standard(selector=dream(eps=0.01))".
     """
     if name is not None:
         entry = _entry(*_find(name))
@@ -46,7 +46,7 @@ def schedules(
             for kind in _kinds(shelf)
         ]
         print_table(f"{shelf}: {meaning}", rows)
-    stderr().print("One of them in full: wavefront schedules NAME")
+    stderr().print("One of them in full: wavefront strategies NAME")
 
 
 def _kinds(shelf: str) -> list[type[Any]]:
@@ -58,20 +58,20 @@ def _kinds(shelf: str) -> list[type[Any]]:
 def _find(name: str) -> tuple[type[Any], str]:
     """The class of a name on either shelf, or from outside."""
     from wavefront.core import spec
-    from wavefront.core.strategy import Schedule, Take
+    from wavefront.core.strategy import Selector, Strategy
 
     bare = name.partition("(")[0].strip()
     known = [one for shelf in SHELVES for one in spec.names(shelf)]
     if "." not in bare and bare not in known:
         raise SpecError(
-            f"There is no schedule or take {bare!r}{nearest(bare, known)}; "
+            f"There is no strategy or take {bare!r}{nearest(bare, known)}; "
             f"there are: {', '.join(known)}."
         )
-    shelf = "schedules" if bare in spec.names("schedules") or "." in bare else "takes"
+    shelf = "strategies" if bare in spec.names("strategies") or "." in bare else "selectors"
     found = spec.find(bare, shelf)
-    if not (issubclass(found, Schedule | Take) and dataclasses.is_dataclass(found)):
+    if not (issubclass(found, Strategy | Selector) and dataclasses.is_dataclass(found)):
         raise SpecError(f"{bare!r} is not a strategy: a strategy is a frozen dataclass.")
-    return found, "takes" if issubclass(found, Take) else "schedules"
+    return found, "selectors" if issubclass(found, Selector) else "strategies"
 
 
 def _entry(kind: type[Any], shelf: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _entry(kind: type[Any], shelf: str) -> dict[str, Any]:
         "summary": summary(inspect.getmodule(kind)),
         "about": inspect.getdoc(kind) or "",
         "options": options,
-        "example": example if shelf == "schedules" else f"standard(take={example})",
+        "example": example if shelf == "strategies" else f"standard(selector={example})",
     }
 
 
@@ -122,7 +122,7 @@ def _type(hint: Any) -> str:
 def _options(kind: type[Any]) -> str:
     """In short: what a repr shows, and the take. The others are off unless somebody sets them."""
     fields = dataclasses.fields(kind)
-    first = [field for field in fields if field.repr or field.name == "take"]
+    first = [field for field in fields if field.repr or field.name == "selector"]
     shown = [
         field.name if _default(field) is None else f"{field.name}={_default(field)}"
         for field in first
@@ -142,5 +142,5 @@ def _explanation(entry: dict[str, Any]) -> str:
         ]
     # A question that the default model can answer, whatever the strategy.
     command = 'wavefront generate "I have two figs and a pear. How many fruits?"'
-    example = [f"  {command} \\", f'    --schedule "{entry["example"]}"']
+    example = [f"  {command} \\", f'    --strategy "{entry["example"]}"']
     return "\n".join([*lines, "", "Example", *example])

@@ -18,14 +18,14 @@ Examples
 wavefront lm-eval-tasks gsm navigate --count 50 --out tasks
 wavefront lm-eval -- --tasks wavefront_gsm --include_path tasks \\
   --apply_chat_template --batch_size 8 --output_path out --log_samples \\
-  --model_args "pretrained=ripple,schedule=wavefront(size=8, radius=2)"
+  --model_args "pretrained=ripple,strategy=wavefront(size=8, radius=2)"
 wavefront lm-eval -- --tasks arc_easy --model_args pretrained=ripple,mc_num=32
 wavefront lm-eval -- run --help
 
 Model arguments
 pretrained=NAME                built-in name, directory or hub id
 device, dtype, revision        as for `wavefront generate`
-schedule, steps, eos, seed, …  every option of decoding by its own name
+strategy, steps, eos, seed, …  every option of decoding by its own name
 max_new_tokens=N               places; by default what the task asks for
 likelihood=RULE                llada, dream or left_to_right
 mc_num=128,mc_batch=32         noised copies of an answer, and at once

@@ -17,7 +17,7 @@ from wavefront.core.errors import nearest
 from wavefront.viewer import can_animate
 
 STUDIES = {
-    "schedules": "what is decided when, on one item: the paper's figure 1",
+    "decode_order": "what is decided when, on one item: the paper's figure 1",
     "mhco": "how often a surer place near by had to wait: figure 2",
     "calibration": "right as often as sure? Table 15 and figure 3",
     "dynamics": "frontier, heat map and regret: figure 4",
@@ -31,7 +31,7 @@ Studies
 {LISTED}
 
 Examples
-wavefront measure schedules
+wavefront measure decode_order
 wavefront measure mhco --items 64 -o runs/mhco
 wavefront measure calibration --task gsm --task navigate -n 128
 wavefront measure gradient -s standard -s "wavefront(radius=4)"
@@ -43,13 +43,13 @@ wavefront report studies/mhco
 def measure(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="One of those listed below.")],
     *,
-    schedule: Annotated[
+    strategy: Annotated[
         list[str] | None,
         option(
             None,
             "SPEC",
             "A strategy; may be given again. By default the paper's.",
-            "--schedule",
+            "--strategy",
             "-s",
         ),
     ] = None,
@@ -96,7 +96,7 @@ def measure(
 
     study = studies.find(name)  # before the model: matplotlib may be missing
     asked = {
-        "schedules": schedule,
+        "strategies": strategy,
         "tasks": task,
         "items": items,
         "length": places,

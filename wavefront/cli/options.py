@@ -229,13 +229,13 @@ class DecodingOptions:
             "-t",
         ),
     ] = None
-    schedule: Annotated[
+    strategy: Annotated[
         str | None,
         _decoding(
             "SPEC",
-            'The strategy: block, "wavefront(size=8, radius=2)", ...; see `wavefront schedules`. '
+            'The strategy: block, "wavefront(size=8, radius=2)", ...; see `wavefront strategies`. '
             "A class of your own goes by module.Class.",
-            "--schedule",
+            "--strategy",
             "-s",
         ),
     ] = None
@@ -292,7 +292,7 @@ class DecodingOptions:
 
     alg: Annotated[
         str | None,
-        _dream("WORD", "origin, maskgit_plus, topk_margin or entropy; in place of --schedule."),
+        _dream("WORD", "origin, maskgit_plus, topk_margin or entropy; in place of --strategy."),
     ] = None
     eps: Annotated[float | None, _dream("X", "Where its time ends; by default 0.001.")] = None
     alg_temp: Annotated[float | None, _dream("X", "Noise on its order; by default none.")] = None

@@ -56,6 +56,8 @@ def report(
     for one in inputs:
         if one.exists() and output.exists() and one.samefile(output):
             raise ReportError(f"{output} is what the report is made of: give another -o.")
+    from wavefront.viewer.html_report import make
+
     made = make(inputs, title=title, model=model, rows=rows)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def verbs(incomplete: str) -> Suggestions:
     return [one for one in told if one[0].startswith(incomplete)]
 
 
-STRATEGIES = shelf("schedules")
+STRATEGIES = shelf("strategies")
 STYLES = words("bare", "paper")
 # By the name of the parameter; where a command means something of its own, by `command.parameter`.
 BY_NAME: dict[str, Complete] = {
@@ -101,11 +101,10 @@ BY_NAME: dict[str, Complete] = {
     "bench.model": shapes,
     "device": words("cpu", "cuda", "mps"),
     "dtype": words("float32", "bfloat16", "float16"),
-    "schedule": STRATEGIES,
     "strategy": STRATEGIES,
     "tries": STRATEGIES,
     "base": STRATEGIES,
-    "schedules.name": shelf("schedules", "takes"),
+    "strategies.name": shelf("strategies", "selectors"),
     "cache": shelf("caches"),
     "priority": words("confidence", "probability", "margin", "entropy", "random"),
     "eos": words(

@@ -29,7 +29,7 @@ from wavefront.cli.options import (
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.trace_events import print_csv, print_json
 from wavefront.core.errors import TraceError, one_of, real, whole
-from wavefront.viewer import Board, Film, can_animate, plain, side_by_side, watch
+from wavefront.viewer import Board, Film, animation, can_animate, plain, side_by_side, watch
 
 if TYPE_CHECKING:
     from wavefront.traces.trace import Trace
@@ -41,7 +41,7 @@ wavefront trace show f.npz
 wavefront trace replay f.npz
 wavefront trace draw f.npz -o wave.svg
 wavefront trace export f.npz > f.csv
-wavefront trace fork f.npz --at 8 --schedule block -o g.npz
+wavefront trace fork f.npz --at 8 --strategy block -o g.npz
 wavefront trace show f.npz g.npz
 """
 RECORD_EXAMPLES = """\
@@ -171,10 +171,10 @@ def _print_moments(film: Film, console: Console, wanted: list[int], last: int) -
         whole("step", number, 0, last)
     board = Board(film, glow=0.0, timed=False)
     frame = board.frame()
-    console.file.write(f"{frame.schedule}\n")
+    console.file.write(f"{frame.strategy}\n")
     moments = {0: frame}
     for step in film:
-        board.take(step)
+        board.selector(step)
         moments[board.step] = board.frame()
     for number in dict.fromkeys(wanted):
         console.file.write(f"{plain(moments[number], console.width)}\n\n")

@@ -28,7 +28,7 @@ wavefront trace replay f.npz --dtype bfloat16 || echo "it decodes otherwise"
 """
 FORK_EXAMPLES = """\
 Examples
-wavefront trace fork f.npz --at 8 --schedule block --watch
+wavefront trace fork f.npz --at 8 --strategy block --watch
 wavefront trace fork f.npz --at 8 --set "3= four" -o g.npz
 """
 SHOWN = 12  # places that differ, written out
@@ -53,7 +53,7 @@ class MakerOptions(ModelOptions):
 def replay(
     file: File,
     *,
-    schedule: Annotated[
+    strategy: Annotated[
         str | None,
         option(None, "SPEC", "Needed for a strategy of your own: a file's word imports nothing."),
     ] = None,
@@ -65,7 +65,7 @@ def replay(
     The exit status is 1 when something differs.
     """
     trace = load_row(file)
-    found = _load(model, trace, output).replay(trace, schedule=schedule)
+    found = _load(model, trace, output).replay(trace, strategy=strategy)
     commits = int(trace.commit.sum())
     if output.json:
         parted = None if found is None else found._asdict()
@@ -85,9 +85,9 @@ def fork(
     at: Annotated[
         int, option(None, "N", "The recorded step to go on from, counted from 0.", "--at")
     ],
-    schedule: Annotated[
+    strategy: Annotated[
         str | None,
-        option(None, "SPEC", "Another strategy, to take over there.", "--schedule", "-s"),
+        option(None, "SPEC", "Another strategy, to take over there.", "--strategy", "-s"),
     ] = None,
     put: Annotated[
         list[str] | None,
@@ -117,7 +117,7 @@ def fork(
 
         out = trace_file.writable(out)
     lm = _load(model, trace, output)
-    stream = lm.fork(trace, at, schedule=schedule, put=changes)
+    stream = lm.fork(trace, at, strategy=strategy, put=changes)
     seconds = run(stream, output)
     answer = stream.completions[0]
     assert answer.trace is not None
@@ -133,7 +133,7 @@ def fork(
         made = record(lm, stream, answer, **facts)
         say_json(made | {"differences": [change._asdict() for change in differ]})
         return
-    recorded, now = trace.about["options"]["schedule"], stream.decoding.plan.config.schedule
+    recorded, now = trace.about["options"]["strategy"], stream.decoding.plan.config.strategy
     say(f"recorded, {trace.forwards} forwards of {recorded}\n{lm.text_of(trace)}\n")
     say(f"from step {at} on, {answer.forwards} forwards with {now!r}\n{answer.text}\n")
     say(_told(differ))

@@ -19,7 +19,7 @@ EXAMPLES = """\
 Examples
 wavefront tune boolean_expressions -n 48
 wavefront tune prompts.jsonl -n 128 --device cuda --items 400
-wavefront tune gsm --try "block(size=16)" --try "tide(rounds=4, take=threshold(tau=0.9))"
+wavefront tune gsm --try "block(size=16)" --try "tide(rounds=4, selector=threshold(tau=0.9))"
 wavefront tune gsm --try "wavefront(size=8, radius=2) | eos=defer, steps=32"
 wavefront tune gsm --max-forwards 20
 """

@@ -17,7 +17,7 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas, finished
 from wavefront.core.errors import one_of, real
 from wavefront.core.reading import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
-from wavefront.core.strategy import Clock, Decision, Schedule, State, Stats, View, every_stat
+from wavefront.core.strategy import Clock, Decision, State, Stats, Strategy, View, every_stat
 from wavefront.kernels.compile import replaced
 
 
@@ -25,7 +25,7 @@ from wavefront.kernels.compile import replaced
 class Config:
     """What is constant in a decode. Rows of equal Config may share one `advance`."""
 
-    schedule: Schedule
+    strategy: Strategy
     priority: str = "confidence"
     sampling: Sampling = field(default_factory=Sampling)
     cfg_scale: float = 0.0
@@ -42,7 +42,7 @@ class Config:
     @property
     def needs(self) -> tuple[str, ...]:
         """The optional statistics to compute."""
-        wanted = {*every_stat(self.schedule), *PRIORITY_NEEDS.get(self.priority, ())}
+        wanted = {*every_stat(self.strategy), *PRIORITY_NEEDS.get(self.priority, ())}
         return tuple(sorted(wanted | {"entropy"} if self.survey else wanted))
 
 
@@ -110,7 +110,7 @@ def start(canvas: Canvas, config: Config, steps: Sequence[int], seeds: Sequence[
     )
     return Rows(
         canvas=canvas,
-        state=config.schedule.init(canvas),
+        state=config.strategy.init(canvas),
         proposal=canvas.tokens,
         stats=Stats(logp=board, **dict.fromkeys(config.needs, board)),
         score=board,
@@ -137,7 +137,7 @@ def timetable(config: Config, lengths: Sequence[int], steps: Sequence[int]) -> l
     for length, budget in zip(lengths, steps, strict=True):
         follows = [budget] * width
         for step in reversed(range(budget if length else 0)):  # an empty row has nothing to do
-            idle = not config.fixed_budget and config.schedule.idle(length, budget, step)
+            idle = not config.fixed_budget and config.strategy.idle(length, budget, step)
             follows[step] = follows[step + 1] if idle else step
         table.append(follows)
     return table
@@ -145,7 +145,7 @@ def timetable(config: Config, lengths: Sequence[int], steps: Sequence[int]) -> l
 
 def reach(config: Config, rows: Rows) -> Tensor:
     """(B, L) bool: what the next step may read; everything undecided when it is the last one."""
-    wanted = config.schedule.reach(rows.canvas, rows.state, rows.clock)
+    wanted = config.strategy.reach(rows.canvas, rows.state, rows.clock)
     if config.survey:
         wanted = wanted | rows.canvas.masked
     return (wanted | (rows.canvas.masked & rows.last[:, None])) & ~rows.done[:, None]
@@ -160,7 +160,7 @@ def settle(
         rows.score, rows.stats, rows.proposal, canvas.masked, canvas.known, canvas.slot, rows.clock
     )
     active = ~(rows.done | bad | void | (rows.step >= rows.steps))
-    decision = _applied(config.schedule.step(view, rows.state), rows, active[:, None])
+    decision = _applied(config.strategy.step(view, rows.state), rows, active[:, None])
     after = _write(config, rows, decision, active, mask_id)
     step = torch.where(void, rows.step, rows.following)
     first_bad = bad & ~void & ~rows.done & (rows.bad_step < 0)

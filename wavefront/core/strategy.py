@@ -1,8 +1,8 @@
-"""What a strategy sees (View), says (Decision), and is (Schedule and Take).
+"""What a strategy sees (View), says (Decision), and is (Strategy and Take).
 
 A strategy is a frozen dataclass with pure methods: `init` makes its state from the canvas, `step`
 turns what is seen into what is committed. It calls no model, keeps nothing on itself, looks at
-tensors only, and never lets one row influence another. A Schedule says *where* to look; its Take
+tensors only, and never lets one row influence another. A Strategy says *where* to look; its Take
 says *how many and which* of what it offers. Check yours with `wavefront.testing.check(Mine())`.
 """
 
@@ -62,8 +62,8 @@ class Decision(NamedTuple):
     final: Tensor | None = None  # (B, L) bool, never taken back again; None: all that is known
 
 
-class Take(Spec):
-    """How many places to commit, and which. One file on the shelf `takes/`."""
+class Selector(Spec):
+    """How many places to commit, and which. One file on the shelf `selectors/`."""
 
     needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "own"
     planned: ClassVar[bool] = False  # its counts are fixed by length and steps
@@ -81,13 +81,13 @@ class Take(Spec):
         return False
 
 
-class Schedule(Spec):
-    """Where to look. One file on the shelf `schedules/`."""
+class Strategy(Spec):
+    """Where to look. One file on the shelf `strategies/`."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     revises: ClassVar[bool] = False  # may take back, so no step is sure to be idle
     example: ClassVar[str] = ""  # a spec to try first, where that is not the defaults
-    take: Take
+    selector: Selector
 
     def with_ids(self, id_of: Callable[[str], int] | None) -> Self:
         """The same, texts among its options turned into token ids; None: there is no tokenizer."""
@@ -115,7 +115,7 @@ class Schedule(Spec):
 
     def idle(self, length: int, steps: int, step: int) -> bool:
         """True when this step is sure to change nothing."""
-        return not self.revises and self.take.idle(length, steps, step)
+        return not self.revises and self.selector.idle(length, steps, step)
 
     def front(self, state: State) -> Tensor | None:
         """(B, L) bool: the places held ready for the next step, if it keeps any; for viewers."""
@@ -125,6 +125,6 @@ class Schedule(Spec):
         """Raise OptionError when this strategy cannot run on so many places and steps."""
 
 
-def every_stat(schedule: Schedule) -> tuple[str, ...]:
-    """The optional statistics a schedule and its take ask for, each once."""
-    return tuple(sorted({*schedule.needs, *schedule.take.needs}))
+def every_stat(strategy: Strategy) -> tuple[str, ...]:
+    """The optional statistics a strategy and its take ask for, each once."""
+    return tuple(sorted({*strategy.needs, *strategy.selector.needs}))

@@ -98,7 +98,7 @@ class Slots:
         group = self._groups[config]
         self._groups[config] = joined(group, row, canvas, config, plan.steps, plan.seed)
         places = sum(holes)
-        width = config.schedule.width(places, plan.steps)
+        width = config.strategy.width(places, plan.steps)
         if config.survey or places < len(ids) - _first(holes):
             width = places  # holes make many fronts
         known = [not hole for hole in holes]

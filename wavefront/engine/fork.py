@@ -32,7 +32,7 @@ from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, TraceError, whole
 from wavefront.core.state import Step
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.engine.replay import (
     Moment,
     as_whole,
@@ -90,32 +90,32 @@ def fork(
     trace: Trace,
     at: int,
     *,
-    schedule: str | Schedule | None = None,
+    strategy: str | Strategy | None = None,
     put: Mapping[int, int] | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
 ) -> Forked:
     """Go on from the canvas that step `at` saw, as the module says.
 
-    `schedule` is another strategy, by default the same. `put` maps places, counted from 0 over
+    `strategy` is another strategy, by default the same. `put` maps places, counted from 0 over
     those to fill, to the tokens to write there; it needs a trace of one row.
     """
     if not len(check_model(model, trace)):
         raise TraceError("The trace has no step to fork at: record one that has.")
     whole("at", at, 0, len(trace) - 1)
-    asked = None if schedule is None else resolve(schedule).with_ids(id_of)
+    asked = None if strategy is None else resolve(strategy).with_ids(id_of)
     chain = segments(trace, source(model, stop_ids, id_of), asked)
     chain = [segment for segment in chain if segment.at <= at]  # what came later plays no part
     last, own = chain[-1], trace.step[at].to(model.device)
     hands = _hands(model, trace, put or {})
-    if asked is None or repr(asked) == repr(last.plan.config.schedule):
+    if asked is None or repr(asked) == repr(last.plan.config.strategy):
         moment, seen = perform(model, trace, chain, own)
         _hold_against(trace.until(at), seen)
         moment = write_by_hand(moment, hands.to(model.device))
     else:
         canvas = write(next(islice(trace.before(), at, None)), hands)
         canvas = Canvas(*(part.to(model.device) for part in canvas))
-        made = replace(last.plan, config=replace(last.plan.config, schedule=asked))
+        made = replace(last.plan, config=replace(last.plan.config, strategy=asked))
         moment = take_over(canvas, canvas.slot, own, made, "full" if trace.full else "basic")
     parent = dict(last.about)
     for name in ("texts", "special_ids"):
@@ -125,11 +125,11 @@ def fork(
     return Forked(model, moment, _with_hands(trace, at, hands), about)
 
 
-def resolve(schedule: str | Schedule) -> Schedule:
+def resolve(strategy: str | Strategy) -> Strategy:
     """The strategy that a spec string or an object stands for."""
-    made = spec.resolve(schedule, "schedules") if isinstance(schedule, str) else schedule
-    if not isinstance(made, Schedule):
-        raise OptionError(f"schedule must be a spec string or a Schedule, not {made!r}.")
+    made = spec.resolve(strategy, "strategies") if isinstance(strategy, str) else strategy
+    if not isinstance(made, Strategy):
+        raise OptionError(f"strategy must be a spec string or a Strategy, not {made!r}.")
     return made
 
 

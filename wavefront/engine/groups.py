@@ -183,7 +183,7 @@ def _member(rows: Rows) -> Tensor:
 def _attend(configs: Sequence[Config], groups: Sequence[Rows], canvas: Canvas) -> Tensor:
     attend = canvas.real
     for config, rows in zip(configs, groups, strict=True):
-        visible = config.schedule.visible(rows.canvas, rows.state)
+        visible = config.strategy.visible(rows.canvas, rows.state)
         if visible is not None:
             attend = torch.where(_member(rows)[:, None], visible & attend, attend)
     return attend
@@ -203,7 +203,7 @@ def _decide(
         mine = _member(rows)
         made, (step,), _ = finish(model, config, rows, Aim(wanted, at, void), states[None], 0)
         nothing = torch.zeros_like(step.canvas.masked)
-        front = config.schedule.front(made.state)
+        front = config.strategy.front(made.state)
         held = nothing if front is None else front & made.canvas.masked & ~made.done[:, None]
         back = nothing if step.decision.remask is None else step.decision.remask
         here = mine[:, None]

@@ -16,13 +16,13 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.errors import OptionError, nearest, one_of, real, whole
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 
 
 class Options(TypedDict, total=False):
     """Everything that `generate`, `stream` and `generate_ids` take by name."""
 
-    schedule: str | Schedule  # spec string or object; wavefront()
+    strategy: str | Strategy  # spec string or object; wavefront()
     max_new_tokens: int  # places to fill, N; 128
     steps: int | None  # forward budget, T; N
     priority: str  # confidence, probability, margin, entropy, random
@@ -45,7 +45,6 @@ class Options(TypedDict, total=False):
     eps: float
     alg_temp: float | None
     # aliases
-    strategy: str | Schedule
     gen_length: int
     max_tokens: int
     block_length: int
@@ -61,7 +60,6 @@ class Options(TypedDict, total=False):
 
 
 ALIASES = {
-    "strategy": "schedule",
     "gen_length": "max_new_tokens",
     "max_tokens": "max_new_tokens",
     "block_size": "block_length",
@@ -74,7 +72,7 @@ _ALGORITHMS = {
     "entropy": "entropy",
     "origin": "confidence",  # unused: places are settled by chance
 }
-DEFAULT_SCHEDULE = "wavefront"
+DEFAULT_STRATEGY = "wavefront"
 DEFAULT_LENGTH = 128
 _LONGEST = 1 << 20  # far beyond any model's context; keeps a typing slip from filling memory
 _MOST_DRAFTED = 64  # the same; no draft was ever right for so long
@@ -95,7 +93,7 @@ class Plan:
         """The same by name, everything said: `plan` makes the same of it for any model."""
         config, sampling = self.config, self.config.sampling
         return {
-            "schedule": repr(config.schedule),
+            "strategy": repr(config.strategy),
             "max_new_tokens": self.length,
             "steps": self.steps,
             "priority": config.priority,
@@ -135,7 +133,7 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     seed = given.get("seed", 0)
     whole("seed", seed, 0, (1 << 63) - 1)
     config = _config(given, model)
-    config.schedule.validate(places, steps)
+    config.strategy.validate(places, steps)
     draft = given.get("draft", 0)
     whole("draft", draft, 0, _MOST_DRAFTED)
     if draft > 1 and config.fixed_budget:
@@ -207,7 +205,7 @@ def _config(given: dict[str, Any], model: Source) -> Config:
     if not isinstance(fixed, bool):
         raise OptionError(f"fixed_budget must be True or False, not {fixed!r}.")
     return Config(
-        schedule=_schedule(given).with_ids(model.id_of),
+        strategy=_strategy(given).with_ids(model.id_of),
         priority=_priority(given),
         sampling=_sampling(given, model),
         cfg_scale=given.get("cfg_scale", 0.0),
@@ -216,32 +214,32 @@ def _config(given: dict[str, Any], model: Source) -> Config:
     )
 
 
-def _schedule(given: dict[str, Any]) -> Schedule:
+def _strategy(given: dict[str, Any]) -> Strategy:
     shape = {name: given[name] for name in ("max_wave_size", "radius") if name in given}
     block = given.get("block_length")
-    asked = given.get("schedule")
+    asked = given.get("strategy")
     for name in ("block_length", "max_wave_size", "radius"):
         if name in given:
             whole(name, given[name], 1)
     if given.get("alg") is not None:
         if asked is not None or block is not None or shape:
             raise OptionError(
-                "alg= is Dream's whole sampler: leave out the schedule and its options."
+                "alg= is Dream's whole sampler: leave out the strategy and its options."
             )
-        take = "origin" if given["alg"] == "origin" else "dream"
+        selector = "origin" if given["alg"] == "origin" else "dream"
         eps = given.get("eps", 1e-3)
         real("eps", eps, 1e-12, 0.999)
-        return spec.resolve(f"standard(take={take}(eps={eps!r}))", "schedules")
+        return spec.resolve(f"standard(selector={selector}(eps={eps!r}))", "strategies")
     if asked is None:
-        asked = "block" if block is not None else DEFAULT_SCHEDULE
-    made = spec.resolve(asked, "schedules") if isinstance(asked, str) else asked
-    if not isinstance(made, Schedule):
-        raise OptionError(f"schedule must be a spec string or a Schedule, not {made!r}.")
+        asked = "block" if block is not None else DEFAULT_STRATEGY
+    made = spec.resolve(asked, "strategies") if isinstance(asked, str) else asked
+    if not isinstance(made, Strategy):
+        raise OptionError(f"strategy must be a spec string or a Strategy, not {made!r}.")
     changes = {"size": block} if block is not None else {}
     changes |= {{"max_wave_size": "size"}.get(name, name): v for name, v in shape.items()}
     owner = "block" if block is not None else "wavefront"
     if changes and made.spec_name() != owner:
-        raise OptionError(f"{', '.join(changes)} belongs to {owner}, and the schedule is {made!r}.")
+        raise OptionError(f"{', '.join(changes)} belongs to {owner}, and the strategy is {made!r}.")
     return replace(made, **changes) if changes else made  # pyright: ignore[reportArgumentType]
 
 

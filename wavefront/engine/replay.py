@@ -19,7 +19,7 @@ from wavefront.core import spec
 from wavefront.core.canvas import Canvas, finished
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
 from wavefront.core.state import Config, Rows, Step, choose, start
-from wavefront.core.strategy import Schedule, State
+from wavefront.core.strategy import State, Strategy
 from wavefront.engine.options import Plan, Source, plan
 from wavefront.engine.session import recorded, source
 from wavefront.engine.step import Advance, advance, resume, told
@@ -66,12 +66,12 @@ def again(
     model: Model,
     trace: Trace,
     *,
-    schedule: Schedule | None = None,
+    strategy: Strategy | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
 ) -> Trace:
-    """The same decode once more. `schedule` vouches for a strategy from outside: see segments."""
-    chain = segments(trace, source(model, stop_ids, id_of), schedule)
+    """The same decode once more. `strategy` vouches for a strategy from outside: see segments."""
+    chain = segments(trace, source(model, stop_ids, id_of), strategy)
     return perform(model, trace, chain)[1]
 
 
@@ -96,7 +96,7 @@ def _story(trace: Trace, row: int) -> dict[int, list[list[int]]]:
     return story
 
 
-def segments(trace: Trace, given: Source, trusted: Schedule | None = None) -> list[Segment]:
+def segments(trace: Trace, given: Source, trusted: Strategy | None = None) -> list[Segment]:
     """The chain that made a trace, oldest first.
 
     Traces come from anywhere, and naming a strategy from outside imports it: that is done only for
@@ -129,24 +129,24 @@ def _segment(about: Mapping[str, Any], trace: Trace, given: Source, made: Plan) 
     return Segment(about, made, at, steps.tolist(), put.tolist())
 
 
-def _plan(about: Mapping[str, Any], given: Source, trusted: Schedule | None) -> Plan:
+def _plan(about: Mapping[str, Any], given: Source, trusted: Strategy | None) -> Plan:
     options = about.get("options")
-    text = options.get("schedule") if isinstance(options, Mapping) else None
+    text = options.get("strategy") if isinstance(options, Mapping) else None
     if not isinstance(options, Mapping) or not isinstance(text, str):
         raise TraceError("The trace does not say how it was decoded: record it anew.")
     if trusted is not None and repr(trusted) == text:
         made = trusted
     else:
         try:
-            made = spec.resolve(text, "schedules", outside=False)
+            made = spec.resolve(text, "strategies", outside=False)
         except SpecError as error:
             raise TraceError(
                 f"The trace was made by {text[:80]}, and that is not run because a file says so: "
-                f"name it with schedule= (--schedule) if you trust it. ({error})"
+                f"name it with strategy= (--strategy) if you trust it. ({error})"
             ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WavefrontWarning)  # it was said when this was recorded
-        return plan({**options, "schedule": made}, given)
+        return plan({**options, "strategy": made}, given)
 
 
 def perform(
@@ -170,7 +170,7 @@ def perform(
         seen.append(part)
         entries = torch.tensor(segment.put, dtype=torch.long, device=model.device).view(-1, 3)
         moment = write_by_hand(moment, entries)
-        if repr(segment.plan.config.schedule) != repr(moment.plan.config.schedule):
+        if repr(segment.plan.config.strategy) != repr(moment.plan.config.strategy):
             moment = take_over(moment.rows.canvas, first.slot, own, segment.plan, kind)
     moment, part = _run(model, moment, until)
     return moment, reduce(Trace.followed_by, [*seen, part], trace.until(0))
@@ -259,7 +259,7 @@ def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) 
     left = [max(1, made.steps - step) for step in own.tolist()]
     for places, steps in zip(open_.sum(-1).tolist(), left, strict=True):
         if places:
-            config.schedule.validate(places, steps)
+            config.strategy.validate(places, steps)
     rows = start(canvas._replace(slot=counted), config, left, [made.seed] * len(left))
     return Moment(made, config, rows, slot, own)
 

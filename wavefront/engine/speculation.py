@@ -109,8 +109,8 @@ def _same_forward(node: Rows, rows: Rows) -> Tensor:
 
 def _same_sight(config: Config, node: Rows, rows: Rows) -> Tensor:
     """(B,) bool: the model was shown the same places. A strategy may choose them by its state."""
-    drafted = config.schedule.visible(node.canvas, node.state)
-    true = config.schedule.visible(rows.canvas, rows.state)
+    drafted = config.strategy.visible(node.canvas, node.state)
+    true = config.strategy.visible(rows.canvas, rows.state)
     if drafted is None or true is None:
         return torch.ones_like(rows.done)
     return (drafted == true).all(-1)

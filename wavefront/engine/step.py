@@ -106,7 +106,7 @@ def forward(
     """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
     canvas = rows.canvas
     attend = canvas.real if padded else None
-    visible = config.schedule.visible(canvas, rows.state)
+    visible = config.strategy.visible(canvas, rows.state)
     if visible is not None:
         attend = visible & canvas.real
     if config.cfg_scale == 0:
@@ -261,7 +261,7 @@ def _widths(config: Config, rows: Rows) -> tuple[int, int]:
     widest = max(1, *lengths)
     if config.fixed_budget:
         return widest, widest  # a void step would exceed the budget
-    guess = max(config.schedule.width(n, t) for n, t in zip(lengths, steps, strict=True))
+    guess = max(config.strategy.width(n, t) for n, t in zip(lengths, steps, strict=True))
     first = int(reach(config, rows).sum(-1).max())  # holes make many fronts
     return widest, min(widest, max(guess, first))
 

@@ -24,14 +24,14 @@ BUCKET = 64
 
 def hides(config: Config, canvas: Canvas, model: Model) -> bool:
     """Whether the strategy hides places of this canvas, and the model can leave them out."""
-    schedule = config.schedule
+    strategy = config.strategy
     able = getattr(model, "windows", True)
-    return able and schedule.visible(canvas, schedule.init(canvas)) is not None
+    return able and strategy.visible(canvas, strategy.init(canvas)) is not None
 
 
 def inside(config: Config, rows: Rows, wanted: Tensor) -> Tensor:
     """(B, L) bool: what a step must compute: all that is in sight, and all that is wanted."""
-    seen = config.schedule.visible(rows.canvas, rows.state)
+    seen = config.strategy.visible(rows.canvas, rows.state)
     board = rows.canvas.real if seen is None else seen & rows.canvas.real
     return board | wanted
 

@@ -101,9 +101,9 @@ def _code_of(file: Path) -> str:
     return sha256(ast.unparse(tree).encode()).hexdigest()
 
 
-def of_strategy(schedule: object) -> str | None:
+def of_strategy(strategy: object) -> str | None:
     """Of the source file of a strategy from outside; ours are in `of_code`."""
-    kind = type(schedule)
+    kind = type(strategy)
     if kind.__module__.partition(".")[0] == "wavefront":
         return None
     with contextlib.suppress(OSError, TypeError):

@@ -31,7 +31,7 @@ class Pair:
 
     task: str
     names: tuple[str, str]  # of the directories
-    schedules: tuple[str, str]
+    strategies: tuple[str, str]
     comparison: Comparison
     verdict: str
     settings: list[Contrast]  # what decides the answers and is not the same
@@ -74,7 +74,7 @@ def difference(first: Run, second: Run, *, verdict: str = "correct", common: boo
     return Pair(
         first.task,
         (str(first.folder), str(second.folder)),
-        (first.schedule, second.schedule),
+        (first.strategy, second.strategy),
         comparison,
         verdict,
         contrasts(_settings(first), _settings(second)),

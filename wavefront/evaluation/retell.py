@@ -126,10 +126,10 @@ class Retelling:
     def _check_strategy(self, of: Run) -> None:
         """A run may come from anywhere, and naming a strategy from outside imports it."""
         try:
-            spec.resolve(of.schedule, "schedules", outside=self.trust)
+            spec.resolve(of.strategy, "strategies", outside=self.trust)
         except SpecError as error:
             raise RunError(
-                f"{of.folder} was made by {of.schedule[:80]}, and that is not run because a file "
+                f"{of.folder} was made by {of.strategy[:80]}, and that is not run because a file "
                 f"says so: --trust allows it. ({error})"
             ) from None
 

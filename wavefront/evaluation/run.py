@@ -47,8 +47,8 @@ class Run:
         return self.decides["task"]["spec"]
 
     @property
-    def schedule(self) -> str:
-        return self.decides["options"]["schedule"]
+    def strategy(self) -> str:
+        return self.decides["options"]["strategy"]
 
     @property
     def shard(self) -> Shard:
@@ -133,7 +133,7 @@ def _check(header: Mapping[str, Any], file: Path) -> None:
     try:
         decides, shard = header["decides"], header["shard"]
         names = [decides["task"][name] for name in ("name", "spec", "version", "items")]
-        names.append(decides["options"]["schedule"])
+        names.append(decides["options"]["strategy"])
         numbers = (*shard, header["answers"], decides["batch"]["rows"])
         Ask(**decides["ask"])
         good = all(isinstance(one, str) for one in names) and len(shard) == 2

@@ -26,11 +26,11 @@ TRIES = (
     "wavefront(size=8, radius=2) | eos=defer",
     "block(size=16)",
     "block(size=32)",
-    "block(size=16, take=threshold(tau=0.9))",
-    "wavefront(size=16, radius=4, take=threshold(tau=0.9))",
-    "tide(rounds=4, take=threshold(tau=0.9))",
-    "tide(rounds=4, take=threshold(tau=0.8))",
-    "tide(rounds=8, horizon=32, take=threshold(tau=0.9))",
+    "block(size=16, selector=threshold(tau=0.9))",
+    "wavefront(size=16, radius=4, selector=threshold(tau=0.9))",
+    "tide(rounds=4, selector=threshold(tau=0.9))",
+    "tide(rounds=4, selector=threshold(tau=0.8))",
+    "tide(rounds=8, horizon=32, selector=threshold(tau=0.9))",
 )
 FEWEST = 4  # items: two to tune on, two to look at
 TEXT = (
@@ -49,12 +49,12 @@ class Attempt(NamedTuple):
     """A strategy with options of the decode, written `SPEC | eos=defer, steps=32`."""
 
     text: str
-    schedule: str
+    strategy: str
     options: dict[str, Any]
 
     @classmethod
     def parse(cls, text: str) -> Attempt:
-        schedule, _, rest = text.partition("|")
+        strategy, _, rest = text.partition("|")
         options: dict[str, Any] = {}
         for part in filter(None, (one.strip() for one in rest.split(","))):
             name, equal, value = part.partition("=")
@@ -64,13 +64,13 @@ class Attempt(NamedTuple):
                 options[name.strip()] = ast.literal_eval(value.strip())
             except (ValueError, SyntaxError):
                 options[name.strip()] = value.strip()
-        resolve(schedule.strip(), "schedules")
-        return cls(text.strip(), schedule.strip(), options)
+        resolve(strategy.strip(), "strategies")
+        return cls(text.strip(), strategy.strip(), options)
 
     def cell(self, lab: Lab) -> Cell:
         case = ", ".join(f"{name}={value}" for name, value in self.options.items())
         task = lab.scale.tasks[0]
-        return Cell(lab.models[0], task, self.schedule, case, options=self.options)
+        return Cell(lab.models[0], task, self.strategy, case, options=self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ def _page(
 ) -> Findings:
     held, tried = tables
     flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in chosen.options.items())
-    paste, half = f'-s "{chosen.schedule}"{flags}', total // 2
+    paste, half = f'-s "{chosen.strategy}"{flags}', total // 2
     return Findings(
         title=f"Tuned on {lab.scale.tasks[0]}: {chosen.text}",
         text=f"{TEXT}\n\nWanted: {wanted}. Chosen: {paste}",
@@ -179,7 +179,7 @@ def _page(
         | {"wanted": str(wanted), "tried": [spot.name for spot in spots]},
         tables=tables,
         numbers={
-            "chosen": {"spec": chosen.schedule, "options": chosen.options, "command": paste},
+            "chosen": {"spec": chosen.strategy, "options": chosen.options, "command": paste},
             "tuning": as_numbers(tried),
             "held-out": as_numbers(held),
         },

@@ -151,7 +151,7 @@ class Worker:
         return About(
             dict(self._model),
             made.options(),
-            fingerprint.of_strategy(made.config.schedule),
+            fingerprint.of_strategy(made.config.strategy),
             self.lm.model.max_length,
             self._environment,
         )

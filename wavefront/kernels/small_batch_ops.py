@@ -44,6 +44,7 @@ def _chain(device: torch.device) -> dict[str, Any]:
 
 def _launch(kernel: str, grid: tuple[int, int], *given: Any, like: Tensor, **fixed: Any) -> None:
     """Run a kernel where `like` is, which need not be torch's current device."""
+    from wavefront.kernels import triton_kernels  # at first use: Triton needs a GPU
 
     with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
         getattr(triton_kernels, kernel)[grid](*given, num_warps=4, **fixed, **_chain(like.device))

@@ -101,7 +101,7 @@ class Block(nn.Module):
             key = write(store[0], key, sight.spots)
             value = write(store[1], value, sight.spots)
         if picked is not None:
-            query, x = take(query, picked), take(x, picked)
+            query, x = selector(query, picked), selector(x, picked)
         mixed = self.attend(query, key, value, sight, lean)
         x = x + whole(product(self.attention_out, mixed, lean), x.dtype)
         return x, self.mlp(self.mlp_norm(x), lean)
@@ -152,7 +152,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
-def take(x: Tensor, index: Tensor) -> Tensor:
+def selector(x: Tensor, index: Tensor) -> Tensor:
     """(B, S, ...) at index (B, Q) of its second dimension: (B, Q, ...)."""
     rows = torch.arange(x.shape[0], device=x.device)[:, None]
     return x[rows, index]

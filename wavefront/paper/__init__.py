@@ -19,7 +19,7 @@ __all__ = ["Lab", "Scale", "about", "find", "names"]
 
 # In the order of the paper, its appendices included.
 NAMES = (
-    "schedules", "main", "bertscore", "mhco", "size-radius", "bbh", "case", "baselines", "parity",
+    "decode-order", "main", "bertscore", "mhco", "size-radius", "bbh", "case", "baselines", "parity",
     "steps", "temperature", "priority", "latency", "calibration", "dynamics", "gradient",
 )  # fmt: skip
 

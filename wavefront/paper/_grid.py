@@ -23,7 +23,7 @@ BOTH = (
 
 def grid(
     lab: Lab,
-    schedules: Sequence[str] = EVALUATED,
+    strategies: Sequence[str] = EVALUATED,
     *,
     case: str = "",
     seed: int = 0,
@@ -34,7 +34,7 @@ def grid(
         Cell(model, task, spec, case, seed, options or {})
         for model in lab.models
         for task in lab.scale.tasks
-        for spec in schedules
+        for spec in strategies
     ]
 
 

@@ -71,16 +71,16 @@ def grouped(measured: Iterable[Measured], key: Callable[[Measured], Key]) -> dic
 
 def by_dataset(one: Measured) -> Key:
     """Model, the paper's data set, strategy."""
-    return short(one.cell.model), dataset(one.cell.task), one.cell.schedule
+    return short(one.cell.model), dataset(one.cell.task), one.cell.strategy
 
 
 def by_task(one: Measured) -> Key:
-    return short(one.cell.model), one.cell.task, one.cell.schedule
+    return short(one.cell.model), one.cell.task, one.cell.strategy
 
 
 def by_case(one: Measured) -> Key:
     """Model, the paper's data set, what else varies, strategy."""
-    return short(one.cell.model), dataset(one.cell.task), one.cell.case, one.cell.schedule
+    return short(one.cell.model), dataset(one.cell.task), one.cell.case, one.cell.strategy
 
 
 def pool(groups: Groups, *tail: str) -> Group:

@@ -62,7 +62,7 @@ class Cell(NamedTuple):
 
     model: str
     task: str
-    schedule: str
+    strategy: str
     case: str = ""  # what else varies, in words
     seed: int = 0
     options: Mapping[str, Any] = {}  # of the decode, beside the lab's own
@@ -70,7 +70,7 @@ class Cell(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where its run lies, below the lab's."""
-        parts = (self.task, self.schedule, self.case, f"seed={self.seed}" if self.seed else "")
+        parts = (self.task, self.strategy, self.case, f"seed={self.seed}" if self.seed else "")
         words = [re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts if part]
         return Path(re.sub(r"[^A-Za-z0-9._=]+", "-", short(self.model))) / "--".join(words)
 
@@ -179,10 +179,10 @@ class Lab:
     def measure(self, cells: Sequence[Cell], *, trace: str = "") -> list[Measured]:
         """Every cell answered and graded; what was there before is kept."""
         for cell in cells:
-            resolve(cell.schedule, "schedules")
+            resolve(cell.strategy, "strategies")
         made = []
         for number, cell in enumerate(cells):
-            what = f"{cell.task}, {cell.schedule} {cell.case}".strip()
+            what = f"{cell.task}, {cell.strategy} {cell.case}".strip()
 
             def show(done: float, total: int, what: str = what, number: int = number) -> None:
                 self.progress(what, (number + done / max(1, total)) / len(cells))
@@ -193,7 +193,7 @@ class Lab:
     def _cell(self, cell: Cell, trace: str, show: Callable[[float, int], None]) -> Measured:
         scale, folder = self.scale, self.home / RUNS / cell.folder
         options: dict[str, Any] = {
-            "schedule": cell.schedule,
+            "strategy": cell.strategy,
             "max_new_tokens": scale.length,
             "steps": self.steps,
             "seed": cell.seed,

@@ -24,8 +24,8 @@ DRAFT = 4
 
 def run(lab: Lab) -> Findings:
     """Six strategies and a second reading; SSD is block with drafts."""
-    schedules = ("standard", BLOCK, "tbd()", "rcr()", *WAVES)
-    cells = grid(lab, schedules)
+    strategies = ("standard", BLOCK, "tbd()", "rcr()", *WAVES)
+    cells = grid(lab, strategies)
     cells += grid(lab, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
     groups = grouped(lab.measure(cells), named)
     kinds = dict.fromkeys(key[-1] for key in groups)
@@ -51,7 +51,7 @@ def run(lab: Lab) -> Findings:
 def named(one: Measured) -> Key:
     """Model, data set, strategy; a draft is part of the strategy."""
     cell = one.cell
-    spec = f"{cell.schedule[:-1]}, {cell.case})" if cell.case else cell.schedule
+    spec = f"{cell.strategy[:-1]}, {cell.case})" if cell.case else cell.strategy
     return short(cell.model), dataset(cell.task), spec
 
 

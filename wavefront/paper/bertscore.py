@@ -61,12 +61,12 @@ def run(lab: Lab) -> Findings:
                 )
     rows, claims, bars = [], [], []
     for one in found:
-        base = next(o for o in found if o.cell == one.cell._replace(schedule=BLOCK))
-        name = [short(one.cell.model), one.cell.task, one.cell.schedule]
+        base = next(o for o in found if o.cell == one.cell._replace(strategy=BLOCK))
+        name = [short(one.cell.model), one.cell.task, one.cell.strategy]
         gap = None if one is base else _gap(base, one, "F1")
         rows.append([*name, *_row(one), gap, len(one.values("F1"))])
-        bars += [Bar(part, one.cell.schedule, *_ends(one, part)) for part in PARTS]
-        if one.cell.schedule in WAVES:
+        bars += [Bar(part, one.cell.strategy, *_ends(one, part)) for part in PARTS]
+        if one.cell.strategy in WAVES:
             claims += [_claim(base, one, part) for part in PARTS]
     signature = next(iter(found[0].scores.values())).signature
     table = Table("BERTScore", COLUMNS, rows, f"Encoder: {signature}.")
@@ -91,7 +91,7 @@ def _row(one: Texts) -> list[Any]:
         at = {"P": 0, "R": 1, "F1": 2}[part]
         means = [found.mean[at] for found in one.scores.values()]
         spread = statistics.stdev(means) if len(means) > 1 else None
-        paper = cell("bertscore", part, strategy=strategy(one.cell.schedule))
+        paper = cell("bertscore", part, strategy=strategy(one.cell.strategy))
         cells += [statistics.fmean(means), spread, paper]
     return cells
 
@@ -106,7 +106,7 @@ def _gap(base: Texts, other: Texts, part: str) -> Interval | None:
 
 
 def _claim(base: Texts, other: Texts, part: str) -> Claim:
-    text, where = f"The wave has a higher {part} than block", other.cell.schedule
+    text, where = f"The wave has a higher {part} than block", other.cell.strategy
     return measured(text, where, _gap(base, other, part), len(other.values(part)), "higher")
 
 
@@ -120,8 +120,8 @@ def _scored(lab: Lab, one: Cell, seed: int, encoder: Encoder) -> Scores:
 def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
     """The texts by item; whole batches that are on the disk are not made again."""
     lm, folder = lab.lm(one.model), lab.home / RUNS / one.folder
-    decides = lab.worker(one.model).about({"schedule": one.schedule})
-    about = [decides.model, one.schedule, fingerprint.of_code()]
+    decides = lab.worker(one.model).about({"strategy": one.strategy})
+    about = [decides.model, one.strategy, fingerprint.of_code()]
     lots: dict[int, list[Sample]] = {}
     for sample in samples:
         length = len(lm.tokenizer.encode(sample.answer or sample.target))
@@ -134,7 +134,7 @@ def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
                 batch = lot[start : start + lab.scale.rows]
                 keys = [fingerprint.digest([about, length, s.id, s.prompt]) for s in batch]
                 if not all(key in known for key in keys):
-                    lab.progress(f"{one.task}, {one.schedule}", 0.5)
+                    lab.progress(f"{one.task}, {one.strategy}", 0.5)
                     answers = _answers(lab, one, batch, length)
                     for key, sample, answer in zip(keys, batch, answers, strict=True):
                         if key not in known:
@@ -147,6 +147,6 @@ def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
 def _answers(lab: Lab, one: Cell, batch: list[Sample], length: int) -> list[Reply]:
     """A batch on a canvas of so many places, as an evaluation decodes it."""
     worker, prompts = lab.worker(one.model), [Prompt.of(sample) for sample in batch]
-    options = {"schedule": one.schedule, "max_new_tokens": length, "eos": "stop"}
+    options = {"strategy": one.strategy, "max_new_tokens": length, "eos": "stop"}
     width = width_of(max(worker.lengths(prompts, False)))
     return worker.decode(Job(0, prompts, width, len(prompts), options)).replies

@@ -1,4 +1,4 @@
-"""Schedules: what each strategy may choose from, and chooses, on one item."""
+"""Strategies: what each strategy may choose from, and chooses, on one item."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAPER = Scale(models=(LLADA,), tasks=("gsm8k",), items=1, length=1024, style="pa
 
 def run(lab: Lab) -> Findings:
     """One item under each strategy, and what its trace says of the figure's captions."""
-    return wrapped(lab, "schedules", _judge)
+    return wrapped(lab, "decode_order", _judge)
 
 
 def _judge(found: Findings, model: str) -> list[Claim]:
@@ -33,13 +33,13 @@ def _judge(found: Findings, model: str) -> list[Claim]:
             text = "Standard always selects from all masked places"
             claims.append(exact(text, f"{model}, {steps} steps", holds, 1))
         elif kind(spec) == "block":
-            size = resolve(spec, "schedules").size  # pyright: ignore[reportAttributeAccessIssue]
+            size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
             slots = [trace.first.slot[0][row] // size for row in scope if row.any()]
             holds = all(len(one.unique()) == 1 for one in slots)
             text = "Block limits the choice to one fixed block"
             claims.append(exact(text, f"{model}, {steps} steps", holds, 1))
         else:
-            size = resolve(spec, "schedules").size  # pyright: ignore[reportAttributeAccessIssue]
+            size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
             holds = bool((scope.sum(-1) <= size).all())
             text = f"The wave limits the choice to at most F = {size} places"
             claims.append(exact(text, f"{model}, {steps} steps", holds, 1))

@@ -61,7 +61,7 @@ NOTE = (
 def named(one: Measured):
     """Model, task, strategy; a draft is part of the strategy."""
     found = one.cell
-    spec = f"{found.schedule[:-1]}, {found.case})" if found.case else found.schedule
+    spec = f"{found.strategy[:-1]}, {found.case})" if found.case else found.strategy
     return short(found.model), found.task, spec
 
 

@@ -46,7 +46,7 @@ def run(lab: Lab) -> Findings:
         tables.append(accuracy_table("The same by task", tasks, ["model", "task", "strategy"]))
     return page(
         lab,
-        title="Main: right answers of the schedules",
+        title="Main: right answers of the strategies",
         text=f"Tasks stand under the data set of the paper that they are or are nearest to. {BOTH}",
         claims=claims,
         tables=tables,

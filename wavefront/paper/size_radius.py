@@ -33,8 +33,8 @@ def spec(size: int, radius: int, grow: str = "") -> str:
 
 def run(lab: Lab) -> Findings:
     """Five settings, both readings."""
-    schedules = [spec(*one, grow) for grow in GROWS for one in SIZES]
-    groups = grouped(lab.measure(grid(lab, schedules)), by_dataset)
+    strategies = [spec(*one, grow) for grow in GROWS for one in SIZES]
+    groups = grouped(lab.measure(grid(lab, strategies)), by_dataset)
 
     def one(size: int, radius: int, grow: str):
         return pool(groups, spec(size, radius, grow))

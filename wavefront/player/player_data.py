@@ -26,9 +26,9 @@ def options(trace: Trace) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def schedule(trace: Trace) -> str:
+def strategy(trace: Trace) -> str:
     """The strategy's spec string."""
-    return str(options(trace).get("schedule", ""))
+    return str(options(trace).get("strategy", ""))
 
 
 def reel(trace: Trace, reader: Reader, *, title: str, place: str, cut: bool) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Decoder:
             lane.step()
         self.lanes.settle()
 
-    def take(self, message: Job | Check | Drop) -> Iterator[Any]:
+    def selector(self, message: Job | Check | Drop) -> Iterator[Any]:
         """Hear the server."""
         if isinstance(message, Drop):
             self._leave(message.id)
@@ -216,7 +216,7 @@ def _serve(decoder: Decoder, pipe: Any) -> None:
             message = pipe.recv()
             if isinstance(message, Stop):
                 return
-            said += decoder.take(message)
+            said += decoder.selector(message)
         said += decoder.step()
         pipe.send(said)
 
@@ -224,7 +224,7 @@ def _serve(decoder: Decoder, pipe: Any) -> None:
 def about(lm: LM, decoder: Decoder, settings: Settings) -> About:
     """What the server wants to know of the model."""
     name = settings.name or os.path.basename(os.path.normpath(lm.name)) or "model"
-    shelf = {one: repr(spec.resolve(one, "schedules")) for one in spec.names("schedules")}
+    shelf = {one: repr(spec.resolve(one, "strategies")) for one in spec.names("strategies")}
     chat = lm.tokenizer.template is not None
     return About(name, chat, fingerprint(lm), decoder.length, lm.model.family, shelf)
 
@@ -245,7 +245,7 @@ def _field(error: WavefrontError, job: Job) -> str | None:
     if isinstance(error, PromptError):
         return "messages" if job.messages is not None else "prompt"
     if isinstance(error, SpecError):
-        return "schedule"
+        return "strategy"
     return next((name for name in job.options if name in str(error)), None)
 
 

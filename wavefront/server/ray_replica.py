@@ -65,7 +65,7 @@ class Tally(Metrics):
         if beat.forwards:
             self.beats.append(beat)
 
-    def take(self) -> list[Beat]:
+    def selector(self) -> list[Beat]:
         beats = list(self.beats)
         self.beats.clear()
         return beats
@@ -173,7 +173,7 @@ class Replica:
         try:
             while True:
                 messages = await ticket.said()
-                yield Said(self.name, messages, self.tally.take())
+                yield Said(self.name, messages, self.tally.selector())
                 if any(isinstance(one, Ended | Refused) for one in messages):
                     return
                 await ticket.pause()

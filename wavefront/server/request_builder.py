@@ -34,10 +34,10 @@ class Prepared:
 def prepare(lm: LM, job: Job, limits: Limits, *, length: int) -> Prepared:
     """The job as a request; `length` is the longest board there is."""
     options = dict(job.options)
-    for name in ("schedule", "strategy"):
+    for name in ("strategy", "strategy"):
         if name in options:
             # Never by a dotted name: that would import whatever a stranger names.
-            options[name] = spec.resolve(str(options[name]), "schedules", outside=False)
+            options[name] = spec.resolve(str(options[name]), "strategies", outside=False)
     if job.fork is not None:
         made = _forked(lm, job.fork, options)
     elif job.infill:

@@ -121,10 +121,9 @@ class Decoding(Body):
     """How to decode: the options of `wavefront.Options`, under the same names."""
 
     model: str | None = Field(None, max_length=512, description="As listed by /v1/models.")
-    schedule: str | None = Field(
+    strategy: str | None = Field(
         None, max_length=1000, description="A strategy such as wavefront(size=8, radius=2)."
     )
-    strategy: str | None = Field(None, max_length=1000, description="The same.")
     max_new_tokens: Whole | None = Field(None, description="Places to fill; 128.")
     max_tokens: Whole | None = Field(None, description="The same.")
     max_completion_tokens: Whole | None = Field(None, description="The same.")

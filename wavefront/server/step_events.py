@@ -143,8 +143,8 @@ class Mhco:
 
     def __init__(self, prepared: Prepared) -> None:
         self.masked = list(prepared.request.holes)
-        schedule = prepared.request.plan.config.schedule
-        self.block = schedule.size if isinstance(schedule, Block) else 1
+        strategy = prepared.request.plan.config.strategy
+        self.block = strategy.size if isinstance(strategy, Block) else 1
         number = torch.tensor(prepared.request.holes).long().cumsum(0) - 1
         self.slot = torch.where(torch.tensor(prepared.request.holes), number, -1)[None]
         self.commits = 0

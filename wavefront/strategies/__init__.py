@@ -1,1 +1,1 @@
-"""The shelf of schedules: where a step may look. One strategy per file, file name = spec name."""
+"""The shelf of strategies: where a step may look. One strategy per file, file name = spec name."""

@@ -11,12 +11,12 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas, is_any
 from wavefront.core.errors import OptionError, real, whole
 from wavefront.core.masks import FAR, first, top
-from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
 @dataclass(frozen=True)
-class Adablock(Schedule):
+class Adablock(Strategy):
     """Look in one block at a time; each ends at the surest delimiter ahead, or after `size` slots.
 
     When a block begins, the next `share` of all slots are searched for proposals that are
@@ -32,7 +32,7 @@ class Adablock(Schedule):
     delimiters: tuple[int | str, ...] = ("\n",)
     tau_d: float = 0.3
     share: float = 0.25
-    take: Take = field(default=Threshold(0.9), repr=False)
+    selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -64,8 +64,8 @@ class Adablock(Schedule):
         start = _start(view.masked, view.slot)
         end = torch.where(start < state, state, self._end(view, start))
         scope = _before(end, view.masked, view.slot)
-        spare = first(view.masked, self.take.least(view.clock))
-        commit = self.take(view, scope, spare)
+        spare = first(view.masked, self.selector.least(view.clock))
+        commit = self.selector(view, scope, spare)
         # A step that commits nothing may have been passed over, so it must not begin a block.
         return Decision(commit, scope, torch.where(commit.any(-1), end, state))
 
@@ -86,11 +86,11 @@ class Adablock(Schedule):
         start = _start(canvas.masked, canvas.slot)
         new = start + self._window(clock).clamp(min=self.size)
         end = torch.where(start < state, state, new)
-        spare = first(canvas.masked, self.take.least(clock))
+        spare = first(canvas.masked, self.selector.least(clock))
         return _before(end, canvas.masked, canvas.slot) | spare
 
     def width(self, length: int, steps: int) -> int:
-        k = -(-length // steps) if self.take.planned else 1
+        k = -(-length // steps) if self.selector.planned else 1
         return max(self.size, int(length * self.share), k)
 
 

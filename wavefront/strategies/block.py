@@ -11,18 +11,18 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, whole
 from wavefront.core.masks import FAR
-from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
-class Block(Schedule):
+class Block(Strategy):
     """Look in one block of `size` slots at a time; the T steps are shared out over the blocks."""
 
     size: int = 8  # B
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -33,7 +33,7 @@ class Block(Schedule):
     def step(self, view: View, state: State) -> Decision:
         scope = self._scope(view.masked, view.slot)
         inner = view._replace(clock=self._clock(view.clock, scope))
-        return Decision(self.take(inner, scope, scope), scope=scope)
+        return Decision(self.selector(inner, scope, scope), scope=scope)
 
     def _scope(self, masked: Tensor, slot: Tensor) -> Tensor:
         """(B, L) bool: masked places of the leftmost block that has any."""
@@ -51,11 +51,11 @@ class Block(Schedule):
     def idle(self, length: int, steps: int, step: int) -> bool:
         if steps < _blocks(length, self.size):
             return False  # only a take without a plan gets here, see validate
-        return self.take.idle(*_inside(length, steps, step, self.size))
+        return self.selector.idle(*_inside(length, steps, step, self.size))
 
     def validate(self, length: int, steps: int) -> None:
         blocks = _blocks(length, self.size)
-        if steps < blocks and self.take.planned:
+        if steps < blocks and self.selector.planned:
             raise OptionError(
                 f"steps={steps} is fewer than the {blocks} blocks of {self.size} in {length} "
                 "places; give at least one step per block, or a larger block size."

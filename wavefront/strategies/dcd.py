@@ -10,12 +10,12 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import whole
 from wavefront.core.masks import FAR, first
-from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
 @dataclass(frozen=True)
-class Dcd(Schedule):
+class Dcd(Strategy):
     """Look at the first `masks` masked places, within `span` slots of the first of them.
 
     A place is put off until it is sure, while those after it go on, up to `span` slots ahead. When
@@ -26,7 +26,7 @@ class Dcd(Schedule):
 
     masks: int = 16
     span: int = 128
-    take: Take = field(default=Threshold(0.9), repr=False)
+    selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
         whole("masks", self.masks, 1)
@@ -37,7 +37,9 @@ class Dcd(Schedule):
 
     def step(self, view: View, state: State) -> Decision:
         scope = self._window(view.masked, view.slot)
-        return Decision(self.take(view, scope, self._spare(view.masked, view.clock)), scope=scope)
+        return Decision(
+            self.selector(view, scope, self._spare(view.masked, view.clock)), scope=scope
+        )
 
     def _window(self, masked: Tensor, slot: Tensor) -> Tensor:
         start = torch.where(masked, slot, FAR).amin(-1, keepdim=True)
@@ -45,7 +47,7 @@ class Dcd(Schedule):
 
     def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
         """(B, L) bool: the leftmost masked places, as many as the take insists on."""
-        return first(masked, self.take.least(clock))
+        return first(masked, self.selector.least(clock))
 
     def width(self, length: int, steps: int) -> int:
-        return max(self.masks, -(-length // steps) if self.take.planned else 1)
+        return max(self.masks, -(-length // steps) if self.selector.planned else 1)

@@ -10,12 +10,12 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import whole
 from wavefront.core.masks import FAR, first
-from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
 @dataclass(frozen=True)
-class Dsb(Schedule):
+class Dsb(Strategy):
     """Look in a block that begins at the first masked slot and grows by a slot with every commit.
 
     So it always offers `size` masked places, while there are as many, and a hard one holds up
@@ -26,7 +26,7 @@ class Dsb(Schedule):
 
     size: int = 32  # B
     limit: int | None = None  # B_max
-    take: Take = field(default=Threshold(0.9), repr=False)
+    selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -38,7 +38,9 @@ class Dsb(Schedule):
 
     def step(self, view: View, state: State) -> Decision:
         scope = self._scope(view.masked, view.slot, view.clock)
-        return Decision(self.take(view, scope, self._spare(view.masked, view.clock)), scope=scope)
+        return Decision(
+            self.selector(view, scope, self._spare(view.masked, view.clock)), scope=scope
+        )
 
     def _scope(self, masked: Tensor, slot: Tensor, clock: Clock) -> Tensor:
         """(B, L) bool: masked places before the block's right edge."""
@@ -50,7 +52,7 @@ class Dsb(Schedule):
 
     def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
         """(B, L) bool: the leftmost masked places, as many as the take insists on."""
-        return first(masked, self.take.least(clock))
+        return first(masked, self.selector.least(clock))
 
     def width(self, length: int, steps: int) -> int:
-        return max(self.size, -(-length // steps) if self.take.planned else 1)
+        return max(self.size, -(-length // steps) if self.selector.planned else 1)

@@ -8,22 +8,22 @@ from torch import Tensor
 
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import first
-from wavefront.core.strategy import Clock, Decision, Schedule, State, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)
-class LeftToRight(Schedule):
+class LeftToRight(Strategy):
     """Look at as many of the leftmost masked places as the take insists on."""
 
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
-        return first(canvas.masked, self.take.least(clock).clamp(min=1))
+        return first(canvas.masked, self.selector.least(clock).clamp(min=1))
 
     def step(self, view: View, state: State) -> Decision:
-        scope = first(view.masked, self.take.least(view.clock).clamp(min=1))
-        return Decision(self.take(view, scope, scope), scope=scope)
+        scope = first(view.masked, self.selector.least(view.clock).clamp(min=1))
+        return Decision(self.selector(view, scope, scope), scope=scope)
 
     def width(self, length: int, steps: int) -> int:
         return -(-length // steps)

@@ -44,7 +44,7 @@ class Rcr(Block):
     def step(self, view: View, state: Tensor) -> Decision:
         scope = self._scope(view.masked, view.slot)
         inner = view._replace(clock=self._clock(view.clock, scope))
-        gain = self.take(inner, scope, scope).sum(-1)
+        gain = self.selector(inner, scope, scope).sum(-1)
         filled = scope & (gain > 0)[:, None]  # a zero quota leaves everything as it is
         record = torch.where(filled, self._recorded(view.score, state), state)
         before = view.known & (view.slot >= 0)

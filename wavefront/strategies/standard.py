@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wavefront.core.strategy import Decision, Schedule, State, Take, View
+from wavefront.core.strategy import Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)
-class Standard(Schedule):
+class Standard(Strategy):
     """Look everywhere."""
 
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def step(self, view: View, state: State) -> Decision:
-        return Decision(self.take(view, view.masked, view.masked), scope=view.masked)
+        return Decision(self.selector(view, view.masked, view.masked), scope=view.masked)

@@ -18,7 +18,7 @@ from wavefront.core.budget import Count
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, one_of, real, whole
 from wavefront.core.masks import FAR, top
-from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
@@ -32,7 +32,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tbd(Schedule):
+class Tbd(Strategy):
     """Reconstruction: fill `size` slots after the kept text, keep their beginning, drop the rest.
 
     mode='confidence' keeps the longest beginning whose confidences at commit are at least `gamma`,
@@ -52,7 +52,7 @@ class Tbd(Schedule):
     least: int = 4
     mode: Literal["confidence", "length"] = "confidence"
     spare: int | None = 0
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -78,8 +78,8 @@ class Tbd(Schedule):
 
     def step(self, view: View, state: Text) -> Decision:
         scope = self._within(view, state, self.size)
-        commit = self.take(view._replace(clock=self._clock(view, state, scope)), scope, scope)
-        if self.take.planned:  # no step is idle here, so a zero count would waste its forward
+        commit = self.selector(view._replace(clock=self._clock(view, state, scope)), scope, scope)
+        if self.selector.planned:  # no step is idle here, so a zero count would waste its forward
             commit = torch.where(commit.any(-1, keepdim=True), commit, top(view.score, scope, 1))
         sure = torch.where(commit, view.stats.logp.exp() >= self.gamma, state.sure)
         full = ~(scope & ~commit).any(-1)
@@ -147,7 +147,7 @@ class Tbd(Schedule):
 
     def validate(self, length: int, steps: int) -> None:
         blocks = self._blocks(length)
-        if steps < blocks and self.take.planned:
+        if steps < blocks and self.selector.planned:
             raise OptionError(
                 f"steps={steps} is fewer than the {blocks} blocks of {self.size}, less the "
                 f"{self.drop} dropped of each, in {length} places; give at least one step per "

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, real, whole
 from wavefront.core.masks import FAR, density, distance, first, positions, top
-from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
 from wavefront.strategies.selectors._adaptive import Adaptive, turn
 from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.wavefront import Wavefront
@@ -28,7 +28,7 @@ class Water(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tide(Schedule):
+class Tide(Strategy):
     """The wavefront, with options of our own; without any of them it is wavefront.
 
     `rounds` (with an adaptive take): what a step commits moves the front on within the step, and
@@ -44,7 +44,7 @@ class Tide(Schedule):
     by distance, the first for distance 1, the last for all beyond (see runs/calibrate.py).
     """
 
-    example: ClassVar[str] = "tide(rounds=8, horizon=64, take=threshold(tau=0.98))"
+    example: ClassVar[str] = "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))"
 
     size: int = 8  # F
     radius: int = 2  # R
@@ -57,7 +57,7 @@ class Tide(Schedule):
     doubt: float = field(default=0.1, repr=False)
     flips: int = field(default=2, repr=False)
     temper: tuple[float, ...] = field(default=(), repr=False)
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -71,10 +71,10 @@ class Tide(Schedule):
             raise OptionError(f"temper lists temperatures, as (1.0, 1.2), not {self.temper!r}.")
         for temperature in self.temper:
             real("a temperature of temper", temperature, 1e-3)
-        if self.rounds and not isinstance(self.take, Adaptive):
+        if self.rounds and not isinstance(self.selector, Adaptive):
             raise OptionError(
                 "rounds asks its take again within a step, and the quota is spent by then: "
-                "give an adaptive one, as in tide(rounds=4, take=threshold(tau=0.9))."
+                "give an adaptive one, as in tide(rounds=4, selector=threshold(tau=0.9))."
             )
 
     # Both follow from `band`: only then is anything taken back, and judged by its own probability.
@@ -97,9 +97,9 @@ class Tide(Schedule):
             due = self._due(view.masked, state)
             view = view._replace(score=view.score.masked_fill(due, float("inf")))
             # One that no rule would accept goes alone; a quota gives the rest to the front.
-            alone = due.any(-1, keepdim=True) & isinstance(self.take, Adaptive)
+            alone = due.any(-1, keepdim=True) & isinstance(self.selector, Adaptive)
             front = torch.where(alone, due, front | due)
-        commit, scope = self.take(view, front, view.masked), front
+        commit, scope = self.selector(view, front, view.masked), front
         for _ in range(self.rounds):
             asked, more = self._more(view, commit, self._ahead(state))
             commit, scope = commit | more, scope | asked
@@ -154,10 +154,10 @@ class Tide(Schedule):
 
     def _more(self, view: View, commit: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
         """(B, L) bool twice: the front moved on over `commit`, and what it lets go too."""
-        assert isinstance(self.take, Adaptive)
+        assert isinstance(self.selector, Adaptive)
         grown = view.masked & ~commit & self._near(view.known | commit) & among
         asked = top(view.score, grown & (view.score > float("-inf")), self.size)
-        sure = asked & self.take.accept(view, asked)
+        sure = asked & self.selector.accept(view, asked)
         doubt = -torch.expm1(view.stats.logp)
         when = turn(view, sure, doubt)
         spent = torch.where(commit, doubt, 0.0).sum(-1, keepdim=True)
@@ -179,7 +179,7 @@ class Tide(Schedule):
             start = state.front | self._due(canvas.masked, state) if self.patience else state.front
             far = self.radius * (self.rounds + 1)  # each round moves the front by the radius
             near = canvas.masked & (distance(canvas.known | start) <= far)
-            short = state.front.sum(-1) < self.take.least(self._paced(clock))
+            short = state.front.sum(-1) < self.selector.least(self._paced(clock))
             wanted = torch.where(short[:, None], canvas.masked, start | near)
         if self.band:
             wanted = wanted | (canvas.known & (canvas.slot >= 0) & ~state.final)
@@ -193,9 +193,9 @@ class Tide(Schedule):
         return state.front
 
     def validate(self, length: int, steps: int) -> None:
-        Wavefront(self.size, take=self.take).validate(length, steps)
+        Wavefront(self.size, selector=self.selector).validate(length, steps)
 
     def width(self, length: int, steps: int) -> int:
-        if self.soft or (steps < length and self.take.planned):
+        if self.soft or (steps < length and self.selector.planned):
             return length
         return self.size + 10 * self.radius * (self.rounds + 1) + 2 * self.band

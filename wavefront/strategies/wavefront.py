@@ -12,12 +12,12 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import WavefrontWarning, one_of, whole
 from wavefront.core.masks import first, near, top
-from wavefront.core.strategy import Clock, Decision, Schedule, Take, View
+from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
 @dataclass(frozen=True)
-class Wavefront(Schedule):
+class Wavefront(Strategy):
     """Look at a moving front: the `size` best places within `radius` of what is known.
 
     The front starts at the left. Each step commits the best of it and moves it on; when it holds
@@ -31,7 +31,7 @@ class Wavefront(Schedule):
     size: int = 8  # F
     radius: int = 2  # R
     grow: Literal["rebuild", "accumulate"] = "rebuild"  # equations 1 and 4, or line 9
-    take: Take = field(default=Quota(), repr=False)
+    selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -43,7 +43,7 @@ class Wavefront(Schedule):
 
     def step(self, view: View, state: Tensor) -> Decision:
         front = state
-        commit = self.take(view, front, view.masked)  # select; the reserve when |W| < k_t
+        commit = self.selector(view, front, view.masked)  # select; the reserve when |W| < k_t
         grown = view.masked & ~commit & self._near(view.known, front, commit)  # expand
         kept = top(view.score, grown, self.size)  # prune, by the scores from before the commit
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
@@ -58,7 +58,7 @@ class Wavefront(Schedule):
         # Whatever is committed lies on the front, so the next front lies within R of it. Only when
         # the front is shorter than the quota can any masked place be chosen.
         around = canvas.masked & self._near(canvas.known, state, state)
-        short = state.sum(-1) < self.take.least(clock)
+        short = state.sum(-1) < self.selector.least(clock)
         return torch.where(short[:, None], canvas.masked, state | around)
 
     def front(self, state: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Wavefront(Schedule):
 
     def validate(self, length: int, steps: int) -> None:
         k = -(-length // steps)
-        if k > self.size and self.take.planned:
+        if k > self.size and self.selector.planned:
             warnings.warn(
                 f"{length} places in {steps} steps commit {k} a step, more than the wave's size "
                 f"{self.size}: the rest comes from outside the front at every step.",

@@ -1,4 +1,4 @@
-"""The laws of decoding, as a kit: `wavefront.testing.check(MySchedule())`.
+"""The laws of decoding, as a kit: `wavefront.testing.check(MyStrategy())`.
 
 Every strategy on our shelf is held to these, and yours can be too. Each law is a function that
 raises `LawBroken` with one sentence; `check` runs them all and returns their names.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.models.loader import Model
 from wavefront.testing import laws, model_laws
 from wavefront.testing.interface import has_the_form
@@ -42,15 +42,15 @@ LAWS: tuple[Callable[..., None], ...] = (
 
 
 def check(
-    schedule: Schedule, *models: Model, progress: Callable[[str], object] = lambda name: None
+    strategy: Strategy, *models: Model, progress: Callable[[str], object] = lambda name: None
 ) -> list[str]:
     """Hold a strategy to every law; the names of the laws, or `LawBroken` with a sentence.
 
     The laws that need a model are tried on toys, or on models of yours. `progress` is called with
     the name of each law that holds: `check(Mine(), progress=print)`.
     """
-    has_the_form(schedule)
+    has_the_form(strategy)
     for law in LAWS:
-        law(schedule, *(models if law in ON_MODELS else ()))
+        law(strategy, *(models if law in ON_MODELS else ()))
         progress(law.__name__)
     return [law.__name__ for law in LAWS]

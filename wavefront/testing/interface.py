@@ -8,37 +8,37 @@ import torch
 from torch import Tensor
 
 from wavefront.core.state import Config, start
-from wavefront.core.strategy import Decision, Schedule, Take, View
+from wavefront.core.strategy import Decision, Selector, Strategy, View
 from wavefront.testing.laws import require
 from wavefront.testing.simulation import board, budgets, fill
 
 
-def has_the_form(schedule: Any) -> None:
-    """A `Schedule` with a take, whose `step` answers a view with boards of its shape."""
-    name = type(schedule).__name__
-    if isinstance(schedule, type):
-        raise TypeError(f"check wants a strategy, not its class: check({schedule.__name__}()).")
-    require(isinstance(schedule, Schedule), f"{name} is not a wavefront.Schedule.")
+def has_the_form(strategy: Any) -> None:
+    """A `Strategy` with a take, whose `step` answers a view with boards of its shape."""
+    name = type(strategy).__name__
+    if isinstance(strategy, type):
+        raise TypeError(f"check wants a strategy, not its class: check({strategy.__name__}()).")
+    require(isinstance(strategy, Strategy), f"{name} is not a wavefront.Strategy.")
     require(
-        isinstance(getattr(schedule, "take", None), Take),
+        isinstance(getattr(strategy, "selector", None), Selector),
         f"{name} has no take, which says how many places are committed: give it the field "
         "`take: wavefront.Take = field(default=Quota(), repr=False)`.",
     )
-    require(type(schedule).step is not Schedule.step, f"{name} has no method step(view, state).")
-    for steps in budgets(schedule)[:1]:
+    require(type(strategy).step is not Strategy.step, f"{name} has no method step(view, state).")
+    for steps in budgets(strategy)[:1]:
         canvas = board(0)
-        config, count = Config(schedule=schedule, fixed_budget=True), canvas.tokens.shape[0]
+        config, count = Config(strategy=strategy, fixed_budget=True), canvas.tokens.shape[0]
         rows = start(canvas, config, [steps] * count, range(count))
         rows = fill(rows, torch.full(canvas.tokens.shape, 0.5))
         seen = (rows.score, rows.stats, rows.proposal, *canvas[1:], rows.clock)
-        _decides(schedule, View(*seen), rows.state)
+        _decides(strategy, View(*seen), rows.state)
 
 
-def _decides(schedule: Schedule, view: View, state: Any) -> None:
-    said: Any = schedule.step(view, state)
+def _decides(strategy: Strategy, view: View, state: Any) -> None:
+    said: Any = strategy.step(view, state)
     require(
         isinstance(said, Decision),
-        f"{schedule!r}: step returns a {type(said).__name__}, not a wavefront.Decision.",
+        f"{strategy!r}: step returns a {type(said).__name__}, not a wavefront.Decision.",
     )
     for field in ("commit", "scope", "remask", "final"):
         part = getattr(said, field)
@@ -48,7 +48,7 @@ def _decides(schedule: Schedule, view: View, state: Any) -> None:
             isinstance(part, Tensor)
             and part.dtype == torch.bool
             and part.shape == view.masked.shape,
-            f"{schedule!r}: the {field} of a decision is a bool tensor of shape (rows, places), "
+            f"{strategy!r}: the {field} of a decision is a bool tensor of shape (rows, places), "
             f"here {tuple(view.masked.shape)}, not {_what(part)}.",
         )
 

@@ -12,7 +12,7 @@ from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import FAR
 from wavefront.core.state import Config, reach, settle, start
-from wavefront.core.strategy import Decision, Schedule, Stats, View
+from wavefront.core.strategy import Decision, Stats, Strategy, View
 from wavefront.testing.simulation import (
     MASK,
     PAD,
@@ -36,123 +36,123 @@ def require(holds: bool, sentence: str) -> None:
         raise LawBroken(sentence)
 
 
-def _sayings(schedule: Schedule) -> Iterator[tuple[View, Decision]]:
+def _sayings(strategy: Strategy) -> Iterator[tuple[View, Decision]]:
     """Every view of every run, and what the strategy says of it before `settle` corrects it."""
-    for canvas, scores, steps in each_run(schedule):
-        for before, view, _, _ in simulate(schedule, canvas, scores, steps):
-            yield view, schedule.step(view, before.state)
+    for canvas, scores, steps in each_run(strategy):
+        for before, view, _, _ in simulate(strategy, canvas, scores, steps):
+            yield view, strategy.step(view, before.state)
 
 
-def commits_only_masked(schedule: Schedule) -> None:
+def commits_only_masked(strategy: Strategy) -> None:
     """commit ⊆ masked, as the strategy says it and before the engine would correct it."""
-    for view, said in _sayings(schedule):
+    for view, said in _sayings(strategy):
         require(
             not bool((said.commit & ~view.masked).any()),
-            f"{schedule!r} commits a place that is not masked.",
+            f"{strategy!r} commits a place that is not masked.",
         )
 
 
-def looks_where_it_says(schedule: Schedule) -> None:
+def looks_where_it_says(strategy: Strategy) -> None:
     """The scope is masked; a commit outside it comes from a reserve, when the scope is used up."""
-    for view, said in _sayings(schedule):
+    for view, said in _sayings(strategy):
         require(
             not bool((said.scope & ~view.masked).any()),
-            f"{schedule!r} declares a scope in which a place is already decided.",
+            f"{strategy!r} declares a scope in which a place is already decided.",
         )
         outside = (said.commit & ~said.scope).any(-1)
         unused = (said.scope & ~said.commit).any(-1)
         require(
             not bool((outside & unused).any()),
-            f"{schedule!r} commits outside its scope while the scope has places left.",
+            f"{strategy!r} commits outside its scope while the scope has places left.",
         )
 
 
-def keeps_its_front_small(schedule: Schedule) -> None:
+def keeps_its_front_small(strategy: Strategy) -> None:
     """The front holds undecided places only, and no more of them than `size` says."""
-    size = getattr(schedule, "size", FAR)
-    for canvas, scores, steps in each_run(schedule):
-        for _, _, decision, rows in simulate(schedule, canvas, scores, steps):
-            front = schedule.front(decision.state)
+    size = getattr(strategy, "size", FAR)
+    for canvas, scores, steps in each_run(strategy):
+        for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
+            front = strategy.front(decision.state)
             if front is None:
                 return
             require(
                 # At its end a row is completed by the engine, whatever stood on the front.
                 not bool((front & ~rows.canvas.masked & ~rows.done[:, None]).any()),
-                f"{schedule!r} keeps a decided place on its front.",
+                f"{strategy!r} keeps a decided place on its front.",
             )
-            require(bool((front.sum(-1) <= size).all()), f"{schedule!r}: the front exceeds {size}.")
+            require(bool((front.sum(-1) <= size).all()), f"{strategy!r}: the front exceeds {size}.")
 
 
-def declares_that_it_revises(schedule: Schedule) -> None:
+def declares_that_it_revises(strategy: Strategy) -> None:
     """A strategy that takes back says `revises = True`, or idle steps would be cut short."""
-    for _, said in _sayings(schedule):
+    for _, said in _sayings(strategy):
         require(
-            said.remask is None or schedule.revises,
-            f"{schedule!r} takes back and does not declare revises = True.",
+            said.remask is None or strategy.revises,
+            f"{strategy!r} takes back and does not declare revises = True.",
         )
 
 
-def makes_progress(schedule: Schedule) -> None:
+def makes_progress(strategy: Strategy) -> None:
     """A step that is not idle leaves more decided, or more final, unless it leaves it to chance."""
-    for canvas, scores, steps in each_run(schedule):
-        for index, run in enumerate(simulate(schedule, canvas, scores, steps)):
+    for canvas, scores, steps in each_run(strategy):
+        for index, run in enumerate(simulate(strategy, canvas, scores, steps)):
             before, _, decision, after = run
-            if schedule.idle(PLACES, steps, index):
+            if strategy.idle(PLACES, steps, index):
                 continue
             gained = decision.commit.sum(-1)
             if decision.remask is not None:
                 gained = gained - decision.remask.sum(-1)
             # Taking much back is progress too, when something else can then never be taken back.
             moved = (gained > 0) | (after.final & ~before.final).any(-1)
-            owed = (schedule.take.least(before.clock) > 0) & (before.clock.left > 0)
-            require(bool(moved[owed].all()), f"{schedule!r} stands still at step {index}.")
+            owed = (strategy.selector.least(before.clock) > 0) & (before.clock.left > 0)
+            require(bool(moved[owed].all()), f"{strategy!r} stands still at step {index}.")
 
 
-def fills_everything(schedule: Schedule) -> None:
+def fills_everything(strategy: Strategy) -> None:
     """Every place is decided at the end; once each, if the strategy never takes back."""
-    for canvas, scores, steps in each_run(schedule):
+    for canvas, scores, steps in each_run(strategy):
         count = torch.zeros_like(canvas.tokens)
         taken = torch.zeros_like(canvas.tokens)
         masked = canvas.masked
-        for _, _, decision, rows in simulate(schedule, canvas, scores, steps):
+        for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
             count, masked = count + decision.commit, rows.canvas.masked
             if decision.remask is not None:
                 taken = taken + decision.remask
-        require(not bool(masked.any()), f"{schedule!r} leaves places undecided.")
+        require(not bool(masked.any()), f"{strategy!r} leaves places undecided.")
         filled = (canvas.slot >= 0).long()
         require(
             bool((count - taken == filled).all()),
-            f"{schedule!r} commits a place twice without taking it back.",
+            f"{strategy!r} commits a place twice without taking it back.",
         )
 
 
-def keeps_its_word(schedule: Schedule) -> None:
+def keeps_its_word(strategy: Strategy) -> None:
     """Nothing declared final is ever taken back, and no place flips more often than `cap` says."""
-    cap = getattr(schedule, "cap", FAR)
-    for canvas, scores, steps in each_run(schedule):
+    cap = getattr(strategy, "cap", FAR)
+    for canvas, scores, steps in each_run(strategy):
         final = canvas.known
         flips = torch.zeros_like(canvas.tokens)
-        for before, view, decision, rows in simulate(schedule, canvas, scores, steps):
-            said = schedule.step(view, before.state)
+        for before, view, decision, rows in simulate(strategy, canvas, scores, steps):
+            said = strategy.step(view, before.state)
             if said.remask is not None:
                 require(
                     not bool((said.remask & final).any()),
-                    f"{schedule!r} takes back what was final.",
+                    f"{strategy!r} takes back what was final.",
                 )
                 flips = flips + (decision.remask if decision.remask is not None else 0)
             final = rows.final
-        require(bool((flips <= cap).all()), f"{schedule!r} flips a place more than {cap} times.")
+        require(bool((flips <= cap).all()), f"{strategy!r} flips a place more than {cap} times.")
 
 
-def keeps_the_state_shape(schedule: Schedule) -> None:
+def keeps_the_state_shape(strategy: Strategy) -> None:
     """The state keeps its structure, shapes and dtypes: a captured graph has room for no other."""
-    for canvas, scores, steps in each_run(schedule):
+    for canvas, scores, steps in each_run(strategy):
         try:
-            for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+            for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
                 old, new = _form(before.state), _form(decision.state)
-                require(old == new, f"{schedule!r} changes the form of its state, {old} to {new}.")
+                require(old == new, f"{strategy!r} changes the form of its state, {old} to {new}.")
         except (RuntimeError, ValueError, TypeError) as error:
-            raise LawBroken(f"{schedule!r} changes the form of its state: {error}") from error
+            raise LawBroken(f"{strategy!r} changes the form of its state: {error}") from error
 
 
 def _form(state: Any) -> Any:
@@ -161,36 +161,36 @@ def _form(state: Any) -> Any:
     return type(state).__name__, tuple(_form(part) for part in state)
 
 
-def rows_are_independent(schedule: Schedule) -> None:
+def rows_are_independent(strategy: Strategy) -> None:
     """A row alone decodes as in company, so permuting the rows permutes the result."""
-    for canvas, scores, steps in each_run(schedule):
-        together = decisions(schedule, canvas, scores, steps)
+    for canvas, scores, steps in each_run(strategy):
+        together = decisions(strategy, canvas, scores, steps)
         for row in range(canvas.tokens.shape[0]):
             alone = Canvas(*(t[row : row + 1] for t in canvas))
-            found = decisions(schedule, alone, of_row(scores, row), steps, first_seed=row)
+            found = decisions(strategy, alone, of_row(scores, row), steps, first_seed=row)
             require(
                 all(
                     torch.equal(one.commit, all_rows.commit[row : row + 1])
                     for one, all_rows in zip(found, together, strict=True)
                 ),
-                f"{schedule!r}: a row decodes differently alone than in a batch.",
+                f"{strategy!r}: a row decodes differently alone than in a batch.",
             )
 
 
-def is_deterministic(schedule: Schedule) -> None:
+def is_deterministic(strategy: Strategy) -> None:
     """The same input gives the same decisions."""
-    for canvas, scores, steps in each_run(schedule):
-        one = decisions(schedule, canvas, scores, steps)
-        two = decisions(schedule, canvas, scores, steps)
+    for canvas, scores, steps in each_run(strategy):
+        one = decisions(strategy, canvas, scores, steps)
+        two = decisions(strategy, canvas, scores, steps)
         require(
             all(bool((a.commit == b.commit).all()) for a, b in zip(one, two, strict=True)),
-            f"{schedule!r} decides differently on equal input.",
+            f"{strategy!r} decides differently on equal input.",
         )
 
 
-def padding_changes_nothing(schedule: Schedule) -> None:
+def padding_changes_nothing(strategy: Strategy) -> None:
     """Padding to the left and right of every row moves the decisions and changes none."""
-    for canvas, scores, steps in each_run(schedule):
+    for canvas, scores, steps in each_run(strategy):
         left, right = 5, 3
         pads = (PAD, False, False, -1)
         wide = Canvas(
@@ -199,22 +199,22 @@ def padding_changes_nothing(schedule: Schedule) -> None:
                 for t, pad in zip(canvas, pads, strict=True)
             )
         )
-        narrow = decisions(schedule, canvas, scores, steps)
-        padded = decisions(schedule, wide, scores, steps)
+        narrow = decisions(strategy, canvas, scores, steps)
+        padded = decisions(strategy, wide, scores, steps)
         require(
             all(
                 bool((a.commit == b.commit[:, left:-right]).all())
                 for a, b in zip(narrow, padded, strict=True)
             ),
-            f"{schedule!r} lets padding change its choice.",
+            f"{strategy!r} lets padding change its choice.",
         )
 
 
-def reads_only_its_reach(schedule: Schedule) -> None:
+def reads_only_its_reach(strategy: Strategy) -> None:
     """Values outside `reach` may be anything: poison them, and nothing changes."""
-    for canvas, scores, steps in each_run(schedule):
-        config = Config(schedule=schedule, fixed_budget=True)
-        for before, _, decision, _ in simulate(schedule, canvas, scores, steps):
+    for canvas, scores, steps in each_run(strategy):
+        config = Config(strategy=strategy, fixed_budget=True)
+        for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
             wanted = reach(config, before)
             noise = torch.rand(before.score.shape) * 2 - 0.5
             poison = noise.masked_fill(noise > 1.2, float("nan"))
@@ -230,11 +230,11 @@ def reads_only_its_reach(schedule: Schedule) -> None:
             same_state = _same(decision.state, again.state)
             require(
                 bool((again.commit == decision.commit).all()) and same_state,
-                f"{schedule!r} reads a place that it did not declare in reach.",
+                f"{strategy!r} reads a place that it did not declare in reach.",
             )
             require(
                 not bool((decision.commit & ~wanted).any()),
-                f"{schedule!r} commits a place that it did not declare in reach.",
+                f"{strategy!r} commits a place that it did not declare in reach.",
             )
 
 
@@ -244,10 +244,10 @@ def _same(one: Any, two: Any) -> bool:
     return all(_same(a, b) for a, b in zip(one, two, strict=True))
 
 
-def runs_on_meta(schedule: Schedule) -> None:
+def runs_on_meta(strategy: Strategy) -> None:
     """No host sync and no shape that depends on data: the meta device has no data to ask."""
     canvas = Canvas(*(t.to("meta") for t in board(0)))
-    config = Config(schedule=schedule)
+    config = Config(strategy=strategy)
     column = torch.zeros(canvas.tokens.shape[0], dtype=torch.long, device="meta")
     rows = start(board(0), config, [PLACES] * 4, [0] * 4)
     rows = to_meta(rows)
@@ -257,12 +257,12 @@ def runs_on_meta(schedule: Schedule) -> None:
         settle(config, rows, MASK, bad=column.bool(), void=column.bool())
     except (RuntimeError, NotImplementedError) as error:
         raise LawBroken(
-            f"{schedule!r} waits for the device or has a shape that depends on data: {error}"
+            f"{strategy!r} waits for the device or has a shape that depends on data: {error}"
         ) from error
-    require(wanted.shape == canvas.masked.shape, f"{schedule!r}: reach is not (B, L).")
+    require(wanted.shape == canvas.masked.shape, f"{strategy!r}: reach is not (B, L).")
 
 
-def repr_is_a_spec(schedule: Schedule) -> None:
+def repr_is_a_spec(strategy: Strategy) -> None:
     """`resolve(repr(s)) == s`, so that a result file can rebuild what made it."""
-    again = spec.resolve(repr(schedule), "schedules")
-    require(again == schedule, f"{schedule!r} does not come back from its repr: {again!r}.")
+    again = spec.resolve(repr(strategy), "strategies")
+    require(again == strategy, f"{strategy!r} does not come back from its repr: {again!r}.")

@@ -11,7 +11,7 @@ import torch
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, Step
-from wavefront.core.strategy import Schedule
+from wavefront.core.strategy import Strategy
 from wavefront.engine.step import advance, decode
 from wavefront.models.loader import Model, families
 from wavefront.models.toy import toy
@@ -30,14 +30,14 @@ def _canvas(model: Model) -> Canvas:
     return blank(prompts, PLACES, **ids, device=model.device)
 
 
-def _each(schedule: Schedule, models: Models) -> Iterator[tuple[Model, int]]:
+def _each(strategy: Strategy, models: Models) -> Iterator[tuple[Model, int]]:
     """Every model with every budget."""
     toys = [toy(seed=3, family=family) for family in families()]
-    yield from itertools.product(models or toys, budgets(schedule))
+    yield from itertools.product(models or toys, budgets(strategy))
 
 
 def _decode(
-    schedule: Schedule, model: Model, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
+    strategy: Strategy, model: Model, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
 ) -> tuple[list[Step], Recorder]:
     """A decode of two rows, recorded; `wide` scores every place whatever the strategy reaches."""
 
@@ -45,29 +45,29 @@ def _decode(
         return advance(model, config, rows, PLACES, padded)
 
     canvas = _canvas(model)
-    config = Config(schedule=schedule, sampling=sampling)
+    config = Config(strategy=strategy, sampling=sampling)
     run = everywhere if wide else advance
     found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], run=run)
     recorder = Recorder(canvas, config, model.mask_id)
     return list(recorder.watch(found)), recorder
 
 
-def ends_complete_and_final(schedule: Schedule, *models: Model) -> None:
+def ends_complete_and_final(strategy: Strategy, *models: Model) -> None:
     """However many steps there are, everything is decided at the end, for good."""
-    for model, steps in _each(schedule, models):
-        found, _ = _decode(schedule, model, steps)
+    for model, steps in _each(strategy, models):
+        found, _ = _decode(strategy, model, steps)
         last = found[-1]
         answer = last.canvas.slot >= 0
-        require(not bool(last.canvas.masked.any()), f"{schedule!r} leaves places undecided.")
-        require(bool(last.final[answer].all()), f"{schedule!r} ends with what is not final.")
-        require(bool(last.done.all()), f"{schedule!r} ends without being done.")
+        require(not bool(last.canvas.masked.any()), f"{strategy!r} leaves places undecided.")
+        require(bool(last.final[answer].all()), f"{strategy!r} ends with what is not final.")
+        require(bool(last.done.all()), f"{strategy!r} ends without being done.")
 
 
-def scoring_reach_is_enough(schedule: Schedule, *models: Model) -> None:
+def scoring_reach_is_enough(strategy: Strategy, *models: Model) -> None:
     """Scoring only the places in reach commits what scoring every place commits."""
-    for model, steps in _each(schedule, models):
-        narrow, _ = _decode(schedule, model, steps)
-        whole, _ = _decode(schedule, model, steps, wide=True)
+    for model, steps in _each(strategy, models):
+        narrow, _ = _decode(strategy, model, steps)
+        whole, _ = _decode(strategy, model, steps, wide=True)
         # A step that had to be repeated committed nothing the first time.
         tried = [step for step in narrow if step.decision.commit.any()]
         first = [step for step in whole if step.decision.commit.any()]
@@ -77,34 +77,34 @@ def scoring_reach_is_enough(schedule: Schedule, *models: Model) -> None:
                 torch.equal(a.canvas.tokens, b.canvas.tokens)
                 for a, b in zip(tried, first, strict=True)
             ),
-            f"{schedule!r} commits other tokens when only its reach is scored.",
+            f"{strategy!r} commits other tokens when only its reach is scored.",
         )
 
 
-def a_trace_replays(schedule: Schedule, *models: Model) -> None:
+def a_trace_replays(strategy: Strategy, *models: Model) -> None:
     """A recorded decode, replayed, gives the same canvas after every step."""
-    for model, steps in _each(schedule, models):
-        found, recorder = _decode(schedule, model, steps)
+    for model, steps in _each(strategy, models):
+        found, recorder = _decode(strategy, model, steps)
         for step, canvas in zip(found, recorder.trace().replay(), strict=True):
             require(
                 all(torch.equal(a, b) for a, b in zip(step.canvas, canvas, strict=True)),
-                f"{schedule!r}: the replay of step {step.number} differs from the decode.",
+                f"{strategy!r}: the replay of step {step.number} differs from the decode.",
             )
 
 
-def stop_keeps_the_text(schedule: Schedule, *models: Model) -> None:
+def stop_keeps_the_text(strategy: Strategy, *models: Model) -> None:
     """`eos="stop"` gives the visible text of `keep`, sooner."""
-    for model, steps in _each(schedule, models):
+    for model, steps in _each(strategy, models):
         slot = _canvas(model).slot
-        kept, _ = _decode(schedule, model, steps)
+        kept, _ = _decode(strategy, model, steps)
         answer = kept[-1].canvas.tokens
         # A token that this decode does produce, so that stopping has something to act on.
         stop_ids = (int(answer[slot >= 0].mode().values),)
         sampling = Sampling(eos="stop", stop_ids=stop_ids)
-        stopped, _ = _decode(schedule, model, steps, sampling=sampling)
+        stopped, _ = _decode(strategy, model, steps, sampling=sampling)
         for row in range(2):
             texts = [
                 visible(run[-1].canvas.tokens[row][slot[row] >= 0].tolist(), stop_ids)
                 for run in (kept, stopped)
             ]
-            require(texts[0] == texts[1], f"{schedule!r}: stopping early changes the text.")
+            require(texts[0] == texts[1], f"{strategy!r}: stopping early changes the text.")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.state import Config, Rows, settle, start
-from wavefront.core.strategy import Decision, Schedule, Stats, View
+from wavefront.core.strategy import Decision, Stats, Strategy, View
 
 MASK, PAD = 1, 0
 PLACES = 12
@@ -68,12 +68,12 @@ def fill(rows: Rows, score: Tensor) -> Rows:
 
 
 def simulate(
-    schedule: Schedule, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
+    strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
 ) -> Iterator[tuple[Rows, View, Decision, Rows]]:
     """Every step of a decode whose scores are given: rows before, view, decision, rows after."""
     count = canvas.tokens.shape[0]
     # Every step runs, also the idle ones, so that what is seen is numbered like the budget.
-    config = Config(schedule=schedule, fixed_budget=True)
+    config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [steps] * count, range(first_seed, first_seed + count))
     no = torch.zeros(count, dtype=torch.bool, device=canvas.tokens.device)
     for index in range(steps):
@@ -83,28 +83,28 @@ def simulate(
 
 
 def decisions(
-    schedule: Schedule, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
+    strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
 ) -> list[Decision]:
     """The decisions of `simulate` alone."""
-    runs = simulate(schedule, canvas, scores, steps, first_seed=first_seed)
+    runs = simulate(strategy, canvas, scores, steps, first_seed=first_seed)
     return [decision for _, _, decision, _ in runs]
 
 
-def budgets(schedule: Schedule) -> list[int]:
+def budgets(strategy: Strategy) -> list[int]:
     """Step counts worth trying, less those that the strategy refuses."""
     fitting = []
     for steps in (PLACES, PLACES // 4, PLACES + 5):
         try:
-            schedule.validate(PLACES, steps)
+            strategy.validate(PLACES, steps)
             fitting.append(steps)
         except ValueError:
             continue
     return fitting
 
 
-def each_run(schedule: Schedule) -> Iterator[tuple[Canvas, Scores, int]]:
+def each_run(strategy: Strategy) -> Iterator[tuple[Canvas, Scores, int]]:
     for seed, levels in enumerate((2, 5, 1 << 20)):
-        for steps in budgets(schedule):
+        for steps in budgets(strategy):
             yield board(seed, holes=seed == 1), tied_scores(seed, levels), steps
 
 

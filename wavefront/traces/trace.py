@@ -155,7 +155,7 @@ class Recorder:
     def _of(self, step: Step) -> tuple[Tensor | None, ...]:
         decision, view = step.decision, step.view
         none = torch.zeros_like(decision.commit)
-        front = self.config.schedule.front(decision.state)
+        front = self.config.strategy.front(decision.state)
         survey, others = self.config.survey, step.others
         return (
             view.clock.step,

@@ -12,7 +12,7 @@ Nothing here imports torch, so that the command line starts at once.
 
 from wavefront.viewer.cells import Board
 from wavefront.viewer.screen import can_animate, watch
-from wavefront.viewer.side_by_side import side_by_side
+from wavefront.viewer.side_by_side_view import side_by_side
 from wavefront.viewer.svg_animation import animation
 from wavefront.viewer.terminal_layout import plain, printable, visible
 from wavefront.viewer.trace_stream import Film, Texts

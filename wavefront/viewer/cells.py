@@ -62,7 +62,7 @@ class Board:
         canvas = self._decoding.canvas
         return (canvas.known & (canvas.slot >= 0))[self._row].nonzero()[:, 0].tolist()
 
-    def take(self, step: Step) -> None:
+    def selector(self, step: Step) -> None:
         """Note a step. Nothing is fetched from the device before something is drawn."""
         logp = step.view.stats.logp[self._row]
         before = logp if self._logp is None else self._logp
@@ -76,7 +76,7 @@ class Board:
         inside = [known[at] for at, number in enumerate(slot) if number >= 0]
         return Frame(
             cells=self._cells(slot, known),
-            schedule=repr(self._decoding.plan.config.schedule),
+            strategy=repr(self._decoding.plan.config.strategy),
             step=self.step,
             steps=self.steps,
             forwards=self._decoding.forwards,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wavefront.core.errors import ReportError
-from wavefront.player.player_data import reel, schedule
+from wavefront.player.player_data import reel, strategy
 from wavefront.player.token_text import Words
 from wavefront.results import table as runs
 from wavefront.results.table import Item, Run
@@ -74,7 +74,7 @@ def make(
 
 def _source(file: Path, item: Item) -> Source:
     trace = load(file)
-    return Source(file, item.title or schedule(trace) or file.stem, trace)
+    return Source(file, item.title or strategy(trace) or file.stem, trace)
 
 
 def _apart(sources: Sequence[Source]) -> list[Source]:

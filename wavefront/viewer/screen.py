@@ -47,7 +47,7 @@ def watch(
     with screen:
         screen.show(board.frame())
         for step in stream:
-            board.take(step)
+            board.selector(step)
             if screen.is_due(board.step):
                 screen.show(board.frame())
             yield step
@@ -118,7 +118,7 @@ class _Printer:
         if frame.step == self._shown:
             return  # the last step was due by itself
         if self._shown < 0:
-            self._print(frame.schedule)
+            self._print(frame.strategy)
         self._shown = frame.step
         self._print(plain(frame, self._console.width) + "\n")
 

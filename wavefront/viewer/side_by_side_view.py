@@ -50,7 +50,7 @@ def side_by_side(
                 if step is None:
                     del steps[number]
                 else:
-                    boards[number].take(step)
+                    boards[number].selector(step)
             if screen.is_due():
                 screen.show(_frames(boards, seconds))
             if live and delay > 0 and steps:
@@ -144,6 +144,6 @@ class _Printer:
             return
         for frame in frames:
             # Not by way of the console, which would style and wrap once more.
-            text = f"{frame.schedule}\n{plain(frame, self._console.width)}\n\n"
+            text = f"{frame.strategy}\n{plain(frame, self._console.width)}\n\n"
             self._console.file.write(text)
             self._console.file.flush()

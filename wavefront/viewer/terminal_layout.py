@@ -45,7 +45,7 @@ class Frame(NamedTuple):
     """All there is to draw of one moment."""
 
     cells: list[Cell]
-    schedule: str
+    strategy: str
     step: int  # steps done
     steps: int
     forwards: int
@@ -186,7 +186,7 @@ def panel(frame: Frame, width: int, height: int, top: int = 0) -> tuple[list[Tex
         for line in lines[top : top + room]
     ]
     hidden = f"lines {top + 1}-{top + room} of {len(lines)}" if len(lines) > room else ""
-    rows = [Text(frame.schedule, "bold"), Text(headline(frame, width)), bar(frame, width)]
+    rows = [Text(frame.strategy, "bold"), Text(headline(frame, width)), bar(frame, width)]
     return [one_line(row) for row in (*rows, *body)], top, hidden
 
 

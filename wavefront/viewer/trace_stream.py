@@ -22,7 +22,7 @@ class Film:
         steps, stops = options.get("steps"), options.get("stop_ids")
         sampling = SimpleNamespace(stop_ids=_whole(stops))
         self._titles = titles(trace)
-        config = SimpleNamespace(sampling=sampling, schedule=_Title(self._titles[0]))
+        config = SimpleNamespace(sampling=sampling, strategy=_Title(self._titles[0]))
         budget = steps if isinstance(steps, int) and steps >= len(trace) else len(trace)
         # As much of a stream as a board looks at.
         self.decoding: Any = SimpleNamespace(
@@ -49,7 +49,7 @@ class Film:
             view = View(score, Stats(logp), tokens, before.masked, before.known, slot, clock)
             decision = Decision(trace.commit[number], trace.scope[number], (), trace.remask[number])
             decoding.canvas = after
-            decoding.plan.config.schedule = _Title(self._titles[number])
+            decoding.plan.config.strategy = _Title(self._titles[number])
             decoding.forwards = forwards = int(trace.launched[number])
             done = ~after.masked.any(-1)
             yield Step(number, forwards, 0, view, decision, after, after.known, done)
@@ -78,7 +78,7 @@ def titles(trace: Trace) -> list[str]:
         told = _mapping(about.get("fork"))
         begun = told.get("at") if told else 0
         begun = begun if isinstance(begun, int) and 0 < begun < upto else 0
-        name = str(_mapping(about.get("options")).get("schedule", "unknown strategy"))
+        name = str(_mapping(about.get("options")).get("strategy", "unknown strategy"))
         name = " ".join(visible(name).split())
         names[begun:upto] = [name] * (upto - begun)
         about, upto = _mapping(told.get("of")), begun

@@ -2,7 +2,7 @@
 
 >>> from wavefront import figures, tracefile
 >>> traces = {spec: tracefile.load(file) for spec, file in files.items()}  # doctest: +SKIP
->>> figures.save(figures.schedules(traces), "out", "figure1")  # doctest: +SKIP
+>>> figures.save(figures.strategies(traces), "out", "figure1")  # doctest: +SKIP
 
 A figure function returns a Picture, which a notebook shows and `save` writes as PNG and SVG in both
 styles. Equal input makes equal files. Needs matplotlib: `pip install 'wavefront[figures]'`.
@@ -26,7 +26,7 @@ from wavefront.analysis.figures.figure import Picture, save
 from wavefront.analysis.figures.gradient import gradient
 from wavefront.analysis.figures.mhco import mhco
 from wavefront.analysis.figures.parts import Line, by_item
-from wavefront.analysis.figures.strategies import schedules
+from wavefront.analysis.figures.strategies import strategies
 from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
 from wavefront.analysis.figures.tradeoff import Spot, front, tradeoff
 
@@ -60,7 +60,7 @@ __all__ = [
     "reliability",
     "save",
     "scaling",
-    "schedules",
+    "strategies",
     "throughput",
     "trade",
     "tradeoff",

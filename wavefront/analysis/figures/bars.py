@@ -20,7 +20,7 @@ class Bar(NamedTuple):
     """A share in [0, 1] with its 95 % interval, and another to be marked beside it."""
 
     task: str
-    schedule: str
+    strategy: str
     mean: float
     low: float
     high: float
@@ -33,7 +33,7 @@ def bars(
 ) -> Figure:
     """One panel; `mark` names what the mark of a bar is, such as the paper's number."""
     tasks = list(dict.fromkeys(bar.task for bar in found))
-    specs = list(dict.fromkeys(bar.schedule for bar in found))
+    specs = list(dict.fromkeys(bar.strategy for bar in found))
     wide = len(tasks) * len(specs) > 9
     figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
     figure.set_layout_engine("constrained")
@@ -64,8 +64,8 @@ def draw_bars(
     worn = looks(specs, style)
     width = 0.8 / len(specs)
     for bar in bars:
-        look = worn[bar.schedule]
-        at = tasks.index(bar.task) + (specs.index(bar.schedule) - (len(specs) - 1) / 2) * width
+        look = worn[bar.strategy]
+        at = tasks.index(bar.task) + (specs.index(bar.strategy) - (len(specs) - 1) / 2) * width
         panel.bar(
             at,
             100 * bar.mean,

@@ -24,7 +24,7 @@ def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> Figure:
     figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.06)
     panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
-    specs = list(dict.fromkeys(bar.schedule for bars in readings.values() for bar in bars))
+    specs = list(dict.fromkeys(bar.strategy for bars in readings.values() for bar in bars))
     for panel, (reading, bars) in zip(panels, readings.items(), strict=True):
         draw_bars(panel, style, bars, specs, tasks)
         panel.set_title(READINGS.get(reading, reading))

@@ -18,7 +18,7 @@ from wavefront.traces.trace import Trace
 
 
 @picture
-def schedules(style: Style, traces: Mapping[str, Trace], row: int = 0) -> Figure:
+def strategies(style: Style, traces: Mapping[str, Trace], row: int = 0) -> Figure:
     """A panel a strategy: answer places across, steps downwards; `traces` by spec string."""
     columns = len(traces)
     figure = Figure(figsize=(TWO_COLUMNS, 0.62 + TWO_COLUMNS / max(3, columns)))
@@ -26,13 +26,13 @@ def schedules(style: Style, traces: Mapping[str, Trace], row: int = 0) -> Figure
     across = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
     worn = looks(list(traces), style)
     for panel, (spec, trace) in zip(across, traces.items(), strict=True):
-        draw_schedule(panel, style, trace, row, worn[spec])
+        draw_strategy(panel, style, trace, row, worn[spec])
     across[0].set_ylabel("step")
     _explain(figure, style, worn.values())
     return figure
 
 
-def draw_schedule(panel: Axes, style: Style, trace: Trace, row: int, look: Look) -> None:
+def draw_strategy(panel: Axes, style: Style, trace: Trace, row: int, look: Look) -> None:
     """One panel of it."""
     seen = board(trace, row)
     steps, places = seen.known.shape

@@ -69,9 +69,9 @@ def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
     ) -> tuple[Rows, Sequence[Step], Tensor]:
         if config.sampling.eos == "stop":
             raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
-        if prefix and config.schedule.revises:
+        if prefix and config.strategy.revises:
             raise OptionError(
-                f"{config.schedule!r} takes back what it commits, which a prefix does not allow."
+                f"{config.strategy!r} takes back what it commits, which a prefix does not allow."
             )
         after, (step,), flags = advance(model, config, rows, width, padded)
         if prefix:

@@ -121,20 +121,20 @@ def measure(
 def places_read(trace: Trace) -> int:
     """How many places of a row each forward of this decode read, as its header lets tell."""
     places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
-    text, steps = option(trace, "schedule"), option(trace, "steps")
+    text, steps = option(trace, "strategy"), option(trace, "steps")
     if trace.full or option(trace, "fixed_budget") or (option(trace, "draft") or 0) > 1:
         return places
     try:
-        schedule = spec.resolve(text, "schedules", outside=False) if text and steps else None
+        strategy = spec.resolve(text, "strategies", outside=False) if text and steps else None
     except SpecError:
-        schedule = None
-    if schedule is None:
+        strategy = None
+    if strategy is None:
         return places
     # As the loop plans it: the strategy's guess, or the first reach where that is more.
     count = trace.first.tokens.shape[0]
-    config = Config(schedule=schedule)
+    config = Config(strategy=strategy)
     rows = start(trace.first, config, [int(steps)] * count, [0] * count)
-    guess = max(schedule.width(n, int(steps)) for n in rows.length.tolist())
+    guess = max(strategy.width(n, int(steps)) for n in rows.length.tolist())
     return min(places, max(guess, int(reach(config, rows).sum(-1).max())))
 
 

@@ -132,10 +132,10 @@ def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
 
 def _block_size(trace: Trace) -> int:
     """The block size of a strategy of blocks, from the header; 1 for all others."""
-    text = option(trace, "schedule")
+    text = option(trace, "strategy")
     try:
         # A file may come from anywhere: only names of our own shelves are looked up.
-        schedule = spec.resolve(text, "schedules", outside=False) if text else None
+        strategy = spec.resolve(text, "strategies", outside=False) if text else None
     except SpecError:
         return 1
-    return schedule.size if isinstance(schedule, Block) else 1
+    return strategy.size if isinstance(strategy, Block) else 1

@@ -3,7 +3,7 @@
 >>> import wavefront.integrations.hf
 >>> from transformers import AutoModel, AutoTokenizer
 >>> model = AutoModel.from_pretrained("GSAI-ML/LLaDA-8B-Instruct")  # doctest: +SKIP
->>> model.generate(ids, schedule="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
+>>> model.generate(ids, strategy="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
 
 Importing this registers LLaDA and Dream with the Auto classes, so no remote code is needed. Masked
 LMs of transformers (BERT and its kin) decode too: `enable(model, tokenizer)` gives one `generate`,

@@ -187,14 +187,14 @@ class _Through(nn.Module):
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
         self.__dict__["base"] = base  # known for its parts, and no part of the head
-        self.__dict__["takes"] = inspect.signature(base.forward)
+        self.__dict__["selectors"] = inspect.signature(base.forward)
 
     def __getattr__(self, name: str) -> Any:
         # Some heads ask the base for its embedding matrix.
         return getattr(self.__dict__["base"], name)
 
     def forward(self, *given: Any, **named: Any) -> BaseModelOutput:
-        bound = self.takes.bind(*given, **named).arguments
+        bound = self.selectors.bind(*given, **named).arguments
         return _Given(last_hidden_state=bound["inputs_embeds"])
 
 

@@ -1,6 +1,6 @@
 """What `--model_args` says: read without breaking specs apart, and sorted by whom it concerns.
 
-`schedule=wavefront(size=8, radius=2),steps=64` has a comma that separates nothing. A comma counts
+`strategy=wavefront(size=8, radius=2),steps=64` has a comma that separates nothing. A comma counts
 only outside brackets and quotes; a JSON object is taken as well.
 """
 

@@ -83,8 +83,8 @@ def of_tokenizer(lm: LM) -> str:
 
 def of_strategy(plan: Plan) -> str:
     """A name for the source of the strategy: one from outside has no version of ours."""
-    schedule = plan.config.schedule
-    used = [schedule, *vars(schedule).values()]
+    strategy = plan.config.strategy
+    used = [strategy, *vars(strategy).values()]
     try:
         files = sorted({inspect.getfile(type(one)) for one in used if hasattr(one, "spec_name")})
         return _digest("".join(Path(file).read_text("utf-8") for file in files))

@@ -226,7 +226,7 @@ def is_greedy(
         [[*prompt, *answer]], [holes], mask_id=model.mask_id, pad_id=model.pad_id,
         device=model.device,
     )  # fmt: skip
-    options = {"schedule": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
+    options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
     decoding = Decoding(model, board, plan(options, source(model), length=len(answer)))
     truth = torch.tensor([[*prompt, *answer]], device=model.device)
     return not any(

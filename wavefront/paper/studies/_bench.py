@@ -20,9 +20,9 @@ from wavefront.lm import LM, Completion
 from wavefront.tasks.base import Ask, Sample, Style
 from wavefront.traces.trace import Trace
 
-SCHEDULES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
+STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 # The paper describes two ways to grow the wave, so both are evaluated.
-EVALUATED = (*SCHEDULES, "wavefront(size=8, radius=2, grow='accumulate')")
+EVALUATED = (*STRATEGIES, "wavefront(size=8, radius=2, grow='accumulate')")
 DRAWS = 200  # of a task for every item wanted, to find those whose answers fit
 LEAST = {"items": 1, "length": 1, "steps": 1, "batch": 1, "seed": 0, "radius": 0}
 UNGRADED = ("code",)  # grading it would run what the model wrote
@@ -36,9 +36,9 @@ class Decoded(NamedTuple):
     correct: list[bool] | None  # None: the task is not graded here
 
 
-def base_of(schedules: Iterable[str]) -> str | None:
+def base_of(strategies: Iterable[str]) -> str | None:
     """What the paper compares with: the first block strategy, if there is one."""
-    return next((spec for spec in schedules if kind(spec) == "block"), None)
+    return next((spec for spec in strategies if kind(spec) == "block"), None)
 
 
 def check(**settings: Any) -> None:
@@ -46,8 +46,8 @@ def check(**settings: Any) -> None:
     for name, least in LEAST.items():
         if settings.get(name) is not None:
             whole(name, settings[name], least)
-    for spec in settings.get("schedules", ()):
-        resolve(spec, "schedules")
+    for spec in settings.get("strategies", ()):
+        resolve(spec, "strategies")
     for name in settings.get("tasks", ()):
         tasks.load(name)
 
@@ -57,7 +57,7 @@ class Bench:
     """A model, the strategies, and the items to try them on."""
 
     lm: LM
-    schedules: Sequence[str] = SCHEDULES
+    strategies: Sequence[str] = STRATEGIES
     tasks: Sequence[str] = ("gsm",)
     items: int = 16  # of each task
     length: int = 64  # places of the canvas, N
@@ -127,14 +127,14 @@ class Bench:
         self,
         name: str,
         samples: Sequence[Sample],
-        schedule: str,
+        strategy: str,
         *,
         trace: str = "full",
         **more: Any,
     ) -> Decoded:
         """Answers of one strategy; options in `more` win over the bench's own."""
         options: dict[str, Any] = {
-            "schedule": schedule,
+            "strategy": strategy,
             "max_new_tokens": self.length,
             "steps": self.budget,
             "seed": self.seed,
@@ -146,12 +146,12 @@ class Bench:
             stream = self.lm.stream(prompts, trace=trace or False, **(options | more))
             for step in stream:
                 within = (step.number + 1) / stream.decoding.plan.steps
-                self.progress(schedule, min(1.0, (self._done + within) / self._parts))
+                self.progress(strategy, min(1.0, (self._done + within) / self._parts))
             answers = stream.completions
             made.answers.extend(answers)
             if answers[0].trace is not None:
                 made.traces.append(answers[0].trace)
-            self.part(schedule)
+            self.part(strategy)
         return made._replace(correct=self._grades(name, samples, made.answers))
 
     def _grades(
@@ -170,7 +170,7 @@ class Bench:
         return {
             "command": self.command,
             "model": self.lm.name,
-            "schedules": list(self.schedules),
+            "strategies": list(self.strategies),
             "tasks": list(self.tasks),
             "items of each task": self.items,
             "split": f"held-out, answers that fit {self.length} places",

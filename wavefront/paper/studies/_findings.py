@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from wavefront.analysis.figures import Picture, save
-from wavefront.results.table import save as save_run
 from wavefront.results.table import Interval, Item, Run, Table
+from wavefront.results.table import save as save_run
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 

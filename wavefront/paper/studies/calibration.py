@@ -23,7 +23,7 @@ from wavefront.results.table import Table
 from wavefront.tasks.base import Sample
 from wavefront.text.tokenizer import prompt_ids
 
-DEFAULTS: dict[str, Any] = {"schedules": EVALUATED, "items": 8}  # three readings cost thrice
+DEFAULTS: dict[str, Any] = {"strategies": EVALUATED, "items": 8}  # three readings cost thrice
 BINS = 10
 READINGS = {
     "reference": "the canvas holds the reference and one end token",
@@ -43,12 +43,12 @@ GAPS = ["task", "reading", "strategy", "ECE less block's", "paper: lower"]
 
 def run(bench: Bench) -> Findings:
     """Decode the references under every strategy and reading."""
-    bench.expect(len(bench.tasks) * len(READINGS) * len(bench.schedules) * bench.batches())
+    bench.expect(len(bench.tasks) * len(READINGS) * len(bench.strategies) * bench.batches())
     rows, gaps, numbers, pictures = [], [], [], {}
     for name in bench.tasks:
         samples = bench.draw(name)
         for reading in READINGS:
-            found = {spec: _taught(bench, samples, spec, reading) for spec in bench.schedules}
+            found = {spec: _taught(bench, samples, spec, reading) for spec in bench.strategies}
             for spec, one in found.items():
                 numbers.append(_numbers(name, reading, spec, one))
                 rows.append([numbers[-1][column] for column in COLUMNS])
@@ -78,7 +78,7 @@ CLAIM = "The paper's table 15 has a lower ECE for the wave than for block on eve
 
 def _taught(bench: Bench, samples: list[Sample], spec: str, reading: str) -> Outcomes:
     lm, parts = bench.lm, []
-    options = {"schedule": spec, "max_new_tokens": bench.length, "seed": bench.seed}
+    options = {"strategy": spec, "max_new_tokens": bench.length, "seed": bench.seed}
     made: Config = plan(options, source(lm.model, lm.stop_ids, lm._id_of)).config
     for start in range(0, len(samples), bench.batch):
         some = samples[start : start + bench.batch]

@@ -7,11 +7,11 @@ from typing import Any
 from wavefront.analysis import figures
 from wavefront.analysis.figures.answer_arrays import board, end_of
 from wavefront.analysis.figures.case import plain
-from wavefront.paper.studies._bench import SCHEDULES, Bench
+from wavefront.paper.studies._bench import STRATEGIES, Bench
 from wavefront.paper.studies._findings import Findings
 from wavefront.results.table import Table
 
-DEFAULTS: dict[str, Any] = {"items": 1, "tasks": ("code",), "schedules": SCHEDULES[1:]}
+DEFAULTS: dict[str, Any] = {"items": 1, "tasks": ("code",), "strategies": STRATEGIES[1:]}
 MASKED = "·"
 TEXT = (
     "The same prompt under each strategy, after the same numbers of steps. Every place keeps the "
@@ -23,8 +23,8 @@ def run(bench: Bench) -> Findings:
     """Decode one item and take snapshots."""
     name = bench.tasks[0]
     samples = bench.draw(name, 1)
-    bench.expect(len(bench.schedules), count=1)
-    made = {spec: bench.decode(name, samples, spec) for spec in bench.schedules}
+    bench.expect(len(bench.strategies), count=1)
+    made = {spec: bench.decode(name, samples, spec) for spec in bench.strategies}
     traces = {spec: one.traces[0] for spec, one in made.items()}
     longest = max(map(len, traces.values()))
     moments = figures.moments(longest)
@@ -34,8 +34,8 @@ def run(bench: Bench) -> Findings:
     }
     table = Table(
         "Snapshots",
-        ["step", *bench.schedules],
-        [[step, *(texts[spec][n] for spec in bench.schedules)] for n, step in enumerate(moments)],
+        ["step", *bench.strategies],
+        [[step, *(texts[spec][n] for spec in bench.strategies)] for n, step in enumerate(moments)],
         note=f"{MASKED} is a place still masked; what follows the end of the answer is left out.",
     )
     right = {spec: one.correct[0] if one.correct else None for spec, one in made.items()}

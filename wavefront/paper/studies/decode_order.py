@@ -1,4 +1,4 @@
-"""Schedules: what each strategy decides when, on one item (the paper's figure 1)."""
+"""Strategies: what each strategy decides when, on one item (the paper's figure 1)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def run(bench: Bench) -> Findings:
     """Decode one item under every strategy and draw it."""
     name = bench.tasks[0]
     samples = bench.draw(name, 1)
-    bench.expect(len(bench.schedules), count=1)
+    bench.expect(len(bench.strategies), count=1)
     traces, rows, numbers = {}, [], {}
-    for spec in bench.schedules:
+    for spec in bench.strategies:
         made = bench.decode(name, samples, spec)
         traces[spec] = made.traces[0]
         found, ends = order.measure(traces[spec]), eos.measure(traces[spec])
@@ -49,12 +49,12 @@ def run(bench: Bench) -> Findings:
         rows,
     )
     return Findings(
-        title=f"Schedules: one item of {name} under each strategy",
+        title=f"Strategies: one item of {name} under each strategy",
         text=TEXT,
         configuration=bench.configuration() | {"item": samples[0].id, "items of each task": 1},
         tables=[table],
-        numbers={"n": 1, "schedules": numbers},
-        figures={"schedules": (figures.schedules(traces), "What is decided when")},
+        numbers={"n": 1, "strategies": numbers},
+        figures={"strategies": (figures.strategies(traces), "What is decided when")},
         traces={
             f"trace-{figures.kind(s)}-{n}": (t, s) for n, (s, t) in enumerate(traces.items(), 1)
         },

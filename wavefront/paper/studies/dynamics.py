@@ -40,7 +40,7 @@ CLAIMS = {"longest plateau (steps)": "lower", "direct": "higher", "leave-one-out
 
 def run(bench: Bench) -> Findings:
     """Decode, replay and ask again."""
-    bench.expect(len(bench.tasks) * len(bench.schedules) * 3 * bench.batches())
+    bench.expect(len(bench.tasks) * len(bench.strategies) * 3 * bench.batches())
     rows: dict[str, list[list[Any]]] = {title: [] for title in TABLES}
     gaps, pictures, traces = [], {}, {}
     for name in bench.tasks:
@@ -49,7 +49,7 @@ def run(bench: Bench) -> Findings:
         heats: dict[str, Heat] = {}
         direct: dict[str, Regret] = {}
         items: dict[str, dict[str, Tensor]] = {}
-        for spec in bench.schedules:
+        for spec in bench.strategies:
             made = bench.decode(name, samples, spec)
             one = traces[f"{name}, {spec}"] = made.traces[0].row(0)
             heats[figures.kind(spec)] = dynamics.heat(one, of="probability")

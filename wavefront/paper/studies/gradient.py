@@ -43,12 +43,12 @@ def run(bench: Bench) -> Findings:
     lots = {name: _lots(bench, bench.draw(name)) for name in bench.tasks}
     groups = [lot for both in lots.values() for lot in both.values()]
     batches = sum(bench.batches(len(some)) for lot in groups for _, some in lot)
-    bench.expect(len(bench.schedules) * batches)
+    bench.expect(len(bench.strategies) * batches)
     for name, both in lots.items():
         for canvas, lot in both.items():
             entropy: dict[str, figures.Line] = {}
             contained: dict[str, Mapping[str, Any]] = {}
-            for spec in bench.schedules:
+            for spec in bench.strategies:
                 parts = [one for at in lot for one in _measured(bench, name, spec, *at)]
                 whole = Gradient.join(parts)
                 entropy[spec], contained[spec] = by_distance(parts), whole.containment

@@ -15,7 +15,7 @@ from wavefront.paper.studies._findings import Findings, number
 from wavefront.results.bootstrap import ends, mean, ratio, ratio_gap, verdict
 from wavefront.results.table import Table
 
-DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
+DEFAULTS: dict[str, Any] = {"strategies": EVALUATED}
 READINGS = ("candidates", "extent")
 TEXT = (
     "MHCO is the share of committed tokens for which a masked place within the radius of the "
@@ -29,12 +29,12 @@ Found = Mapping[str, mhco.Readings]
 
 def run(bench: Bench) -> Findings:
     """Decode the items of every task under every strategy, and count."""
-    bench.expect(len(bench.tasks) * len(bench.schedules) * bench.batches())
+    bench.expect(len(bench.tasks) * len(bench.strategies) * bench.batches())
     rows, gaps, numbers = [], [], []
     bars: dict[str, list[figures.Bar]] = {reading: [] for reading in READINGS}
     for name in bench.tasks:
         samples, found = bench.draw(name), {}
-        for spec in bench.schedules:
+        for spec in bench.strategies:
             made = bench.decode(name, samples, spec)
             parts = [mhco.measure(trace, bench.radius) for trace in made.traces]
             found[spec] = mhco.Readings.join(parts)

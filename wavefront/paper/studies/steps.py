@@ -15,7 +15,7 @@ from wavefront.paper.studies._findings import Findings
 from wavefront.results.bootstrap import Found, ends, mean, mean_gap
 from wavefront.results.table import Table
 
-DEFAULTS: dict[str, Any] = {"schedules": EVALUATED}
+DEFAULTS: dict[str, Any] = {"strategies": EVALUATED}
 RATIOS = (8, 4, 2, 1)
 TEXT = (
     "Decodes stop where the answer ends, so that fewer forwards are made than steps asked for; "
@@ -27,15 +27,15 @@ COLUMNS = ["task", "strategy", "T", "right, %", "forwards", "tokens per forward"
 
 def run(bench: Bench) -> Findings:
     """Decode at an eighth, a quarter, half and all of N steps."""
-    bench.expect(len(bench.tasks) * len(bench.schedules) * len(RATIOS) * bench.batches())
+    bench.expect(len(bench.tasks) * len(bench.strategies) * len(RATIOS) * bench.batches())
     rows, pictures, left_out = [], {}, []
     budgets = sorted({max(1, bench.length // ratio) for ratio in RATIOS})
     for name in bench.tasks:
         samples = bench.draw(name)
-        points: dict[str, list[figures.Point]] = {spec: [] for spec in bench.schedules}
+        points: dict[str, list[figures.Point]] = {spec: [] for spec in bench.strategies}
         for steps in budgets:
             found = {}
-            for spec in bench.schedules:
+            for spec in bench.strategies:
                 if not _runs(spec, bench.length, steps):
                     left_out.append(f"{spec} at T = {steps}")
                     continue
@@ -75,7 +75,7 @@ def _runs(spec: str, length: int, steps: int) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WavefrontWarning)
-            resolve(spec, "schedules").validate(length, steps)
+            resolve(spec, "strategies").validate(length, steps)
     except OptionError:
         return False
     return True

@@ -22,7 +22,7 @@ function addCard(name) {
   const away = make('button', {type: 'button', class: 'quiet', 'aria-label': 'Remove this strategy'}, '×');
   const write = () => {
     const parts = [...fields.querySelectorAll('input')].map((one) => `${one.name}=${one.value}`);
-    if (tau.value !== '') parts.push(`take=threshold(tau=${tau.value})`);
+    if (tau.value !== '') parts.push(`selector=threshold(tau=${tau.value})`);
     spec.value = `${select.value}(${parts.join(', ')})`;
   };
   const choose = () => {

@@ -120,10 +120,10 @@ async function begin(event) {
   const reels = [];
   try {
     for (const card of cards()) {
-      const schedule = card.querySelector('.spec-input').value;
-      const body = JSON.stringify({...asked, schedule});
+      const strategy = card.querySelector('.spec-input').value;
+      const body = JSON.stringify({...asked, strategy});
       const found = await (await ask(DECODES, {method: 'POST', body})).json();
-      reels.push(new Reel({id: found.id, title: schedule}));
+      reels.push(new Reel({id: found.id, title: strategy}));
     }
   } catch (error) {
     for (const reel of reels) ask(`${DECODES}/${reel.facts.id}`, {method: 'DELETE'}).catch(() => {});

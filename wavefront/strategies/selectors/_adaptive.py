@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from wavefront.core.masks import rank
-from wavefront.core.strategy import Clock, Take, View
+from wavefront.core.strategy import Clock, Selector, View
 from wavefront.strategies.selectors.quota import best
 
 
-class Adaptive(Take):
+class Adaptive(Selector):
     """Every place of the scope that a rule accepts, and the best one when it accepts none.
 
     A place put off (score -inf, as by eos='suppress-confidence') is shown to the rule only when the

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from wavefront.core import budget
 from wavefront.core.errors import real
-from wavefront.core.strategy import Clock, Take, View
+from wavefront.core.strategy import Clock, Selector, View
 from wavefront.strategies.selectors.quota import best
 
 
 @dataclass(frozen=True)
-class Dream(Take):
+class Dream(Selector):
     """trunc(left · (1 - t_{i+1} / t_i)) on a grid from 1 to eps; the last step takes the rest.
 
     Counted per row. The published code counts once for the whole batch, so there a row can be

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from wavefront.core import budget, noise
 from wavefront.core.errors import real
-from wavefront.core.strategy import Clock, Take, View
+from wavefront.core.strategy import Clock, Selector, View
 
 
 @dataclass(frozen=True)
-class Origin(Take):
+class Origin(Selector):
     """Every place of the scope with probability 1 - t_{i+1} / t_i, all of them at the last step."""
 
     eps: float = 1e-3

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from wavefront.core import budget
 from wavefront.core.masks import rank
-from wavefront.core.strategy import Clock, Take, View
+from wavefront.core.strategy import Clock, Selector, View
 
 
 @dataclass(frozen=True)
-class Quota(Take):
+class Quota(Selector):
     """The k_t best of the scope; when it is too short, the missing ones from the reserve."""
 
     planned = True

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from wavefront.core.errors import OptionError, one_of

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from wavefront.tasks.base import Ask, Sample, Style
 from wavefront.tasks.benchmarks._benchmark import Benchmark
-from wavefront.tasks.procedural.english import typed
 from wavefront.tasks.grading import Grade
+from wavefront.tasks.procedural.english import typed
 
 FILES = {
     "test": "wikitext/wiki.test.raw",
