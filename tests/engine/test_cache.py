@@ -18,7 +18,8 @@ from wavefront.core import spec
 from wavefront.core.errors import OptionError
 from wavefront.core.state import start
 from wavefront.engine.cached_step import Cached
-from wavefront.engine.cuda_graphs import Form, Frame, graphed, leaves
+from wavefront.core.tree import leaves
+from wavefront.engine.cuda_graphs import Form, Frame, graphed
 from wavefront.engine.session import Decoding, begin
 from wavefront.engine.step import advance, decode
 from wavefront.engine.step_pool import FEWEST, KEPT, Steppers

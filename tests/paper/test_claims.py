@@ -17,7 +17,7 @@ from wavefront import paper
 
 claims = load_script("claims")
 PAGE = ROOT / "docs" / "claims.md"
-PAPER = tomllib.loads((ROOT / "wavefront/experiments/paper.toml").read_text("utf-8"))
+PAPER = tomllib.loads((ROOT / "wavefront/paper/paper.toml").read_text("utf-8"))
 ENTRIES = [entry for theme in claims.listed()["theme"] for entry in theme["claim"]]
 TEXT = "The wave has a lower ECE than block"
 

@@ -30,10 +30,10 @@ COMMANDS = {
         "INFILL_EXAMPLES",
     ),
     "strategies": Entry(
-        "shelves.strategies", "List the strategies and their options, or explain one of them.", ""
+        "list_strategies.strategies", "List the strategies and their options, or explain one of them.", ""
     ),
     "models": Entry(
-        "about.models",
+        "list_models.models",
         "List the built-in models, and the families whose checkpoints can be loaded.",
         "",
     ),
@@ -66,18 +66,18 @@ COMMANDS = {
         "Make one HTML page of recorded decodes and of runs: tables, figures, and a player.",
     ),
     "lm-eval": Entry(
-        "harness.lm_eval",
+        "lm_eval.lm_eval",
         "Run lm-eval with our models: everything after -- is its own command line.",
         "LM_EVAL_EXAMPLES",
         "SETTINGS",
     ),
     "lm-eval-tasks": Entry(
-        "harness.lm_eval_tasks",
+        "lm_eval.lm_eval_tasks",
         "Write tasks as files that lm-eval reads offline: a YAML and a JSONL each.",
         "TASKS_EXAMPLES",
     ),
     "bertscore": Entry(
-        "harness.bertscore",
+        "lm_eval.bertscore",
         "Compare texts with references by BERTScore: precision, recall and F1.",
         "BERTSCORE_EXAMPLES",
     ),
@@ -95,17 +95,17 @@ COMMANDS = {
         "evaluate.grade", "Grade the answers of a run, and sum it up.", "GRADE_EXAMPLES"
     ),
     "diff": Entry(
-        "pairs.diff",
+        "eval_compare.diff",
         "Compare two runs item by item: is B better than A, and which answers changed?",
         "DIFF_EXAMPLES",
     ),
     "explain": Entry(
-        "pairs.explain",
+        "eval_compare.explain",
         "Say of every changed answer where the two decodes went different ways, and what each saw.",
         "EXPLAIN_EXAMPLES",
     ),
     "merge": Entry(
-        "pairs.merge",
+        "eval_compare.merge",
         "Join the shards of a run, made with --shard, into the run that one process had made.",
         "MERGE_EXAMPLES",
     ),
@@ -121,9 +121,9 @@ COMMANDS = {
         "Train a diffusion language model on the procedural tasks, as ripple was trained.",
         settings="SETTINGS",
     ),
-    "version": Entry("about.version", "Print the versions that a report should name.", ""),
+    "version": Entry("list_models.version", "Print the versions that a report should name.", ""),
     "trace": Entry(
-        "traces.traces", "Decodes in files: recorded, shown, drawn, repeated, exported, forked."
+        "trace_group.traces", "Decodes in files: recorded, shown, drawn, repeated, exported, forked."
     ),
 }
 
@@ -138,7 +138,7 @@ TRACE = {
         "DRAW_EXAMPLES",
     ),
     "replay": Entry(
-        "forks.replay",
+        "trace_fork.replay",
         "Decode again what was recorded, and say whether every commit is the same.",
         "REPLAY_EXAMPLES",
     ),
@@ -148,7 +148,7 @@ TRACE = {
         "EXPORT_EXAMPLES",
     ),
     "fork": Entry(
-        "forks.fork",
+        "trace_fork.fork",
         "Go on from a recorded decode in another way: what would have happened?",
         "FORK_EXAMPLES",
     ),

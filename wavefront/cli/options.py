@@ -91,7 +91,7 @@ def library_options() -> dict[str, str]:
 
     The text is read because an import brings torch along, and no help page should wait for that.
     """
-    tree = ast.parse(pkgutil.get_data("wavefront", "options.py") or b"")
+    tree = ast.parse(pkgutil.get_data("wavefront", "engine/options.py") or b"")
     (made,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Options")
     return {
         ast.unparse(one.target): ast.unparse(one.annotation)

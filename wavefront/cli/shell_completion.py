@@ -104,8 +104,8 @@ BY_NAME: dict[str, Complete] = {
     "strategy": STRATEGIES,
     "tries": STRATEGIES,
     "base": STRATEGIES,
-    "strategies.name": shelf("strategies", "selectors"),
-    "cache": shelf("caches"),
+    "strategies.name": shelf("strategies", "strategies/selectors"),
+    "cache": shelf("strategies/caches"),
     "priority": words("confidence", "probability", "margin", "entropy", "random"),
     "eos": words(
         "stop", "keep", "defer", "suppress-logit", "suppress-confidence", "llada-confidence"
@@ -118,8 +118,8 @@ BY_NAME: dict[str, Complete] = {
     "lm_eval_tasks.names": tasks,
     "style": STYLES,
     "preset": presets,
-    "measure.name": shelf("studies"),
-    "experiment.name": shelf("experiments", dashes=True),
+    "measure.name": shelf("paper/studies"),
+    "experiment.name": shelf("paper", dashes=True),
     "encoder": words("minilm", "roberta-large"),
     "engine": words("local", "ray"),
     "lanes": words("auto", "fit", "one"),

@@ -8,7 +8,7 @@ changed since their keys and values were computed, so no key ever stands for a t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class Stored(NamedTuple):
 class Cache(Spec):
     """A policy. `refresh` counts on the host, so that it never waits for the device."""
 
+    registry: ClassVar[str] = "caches"
     refresh: int  # a full forward every so many steps; 1 is no cache at all
 
     def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:

@@ -18,7 +18,7 @@ from wavefront.core.canvas import Canvas, finished
 from wavefront.core.errors import one_of, real
 from wavefront.core.reading import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
 from wavefront.core.strategy import Clock, Decision, State, Stats, Strategy, View, every_stat
-from wavefront.kernels.compile import replaced
+from wavefront.core.tree import choose, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,15 +202,3 @@ def _write(config: Config, rows: Rows, decision: Decision, active: Tensor, mask_
     return replaced(
         rows, canvas=canvas, state=state, final=final, age=age, done=rows.done | complete
     )
-
-
-def choose(active: Tensor, new: State, old: State) -> State:
-    """The new state for active rows, the old one for the others, whatever its structure."""
-    if new is old:
-        return old
-    if isinstance(new, Tensor):
-        return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
-    if isinstance(new, tuple):
-        parts = [choose(active, a, b) for a, b in zip(new, old, strict=True)]
-        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    return new

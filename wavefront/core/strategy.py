@@ -63,8 +63,9 @@ class Decision(NamedTuple):
 
 
 class Selector(Spec):
-    """How many places to commit, and which. One file on the shelf `selectors/`."""
+    """How many places to commit, and which. One file in `strategies/selectors/`."""
 
+    registry: ClassVar[str] = "selectors"
     needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "own"
     planned: ClassVar[bool] = False  # its counts are fixed by length and steps
 
@@ -82,8 +83,9 @@ class Selector(Spec):
 
 
 class Strategy(Spec):
-    """Where to look. One file on the shelf `strategies/`."""
+    """Where to look. One file in `strategies/`."""
 
+    registry: ClassVar[str] = "strategies"
     needs: ClassVar[tuple[str, ...]] = ()
     revises: ClassVar[bool] = False  # may take back, so no step is sure to be idle
     example: ClassVar[str] = ""  # a spec to try first, where that is not the defaults

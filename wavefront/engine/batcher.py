@@ -18,7 +18,8 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import OptionError, PromptError, whole
 from wavefront.core.state import Config, Rows
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.groups import Shown, empty, joined, put, refreshed, together, windowed
+from wavefront.core.tree import put
+from wavefront.engine.groups import Shown, empty, joined, refreshed, together, windowed
 from wavefront.engine.requests import Commit, Moment, Request, Seat, Survey
 from wavefront.models.loader import Model
 

@@ -19,7 +19,8 @@ from wavefront.core.state import Config, Rows, Step, reach
 from wavefront.engine.cuda_graphs import Call, eagerly
 from wavefront.engine.step import Aim, Glance, aimed, computed, finish, forward, lateness, told
 from wavefront.engine.window import Span, choose_window, inside, narrowed, needed
-from wavefront.kernels.compile import fused, replaced
+from wavefront.core.tree import replaced
+from wavefront.kernels.compile import fused
 from wavefront.models.loader import KV, Model
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.state import Config, Rows, Step
+from wavefront.core.tree import leaves, mapped
 from wavefront.engine.step import Advance, advance
 from wavefront.models.loader import Model
 
@@ -215,24 +216,3 @@ def graphed(call: Call) -> Advance:
         return after, steps, flags
 
     return run
-
-
-def leaves(tree: Any) -> list[Tensor]:
-    """The tensors of a nest of tuples and lists, in order."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, tuple | list):
-        return [leaf for part in tree for leaf in leaves(part)]
-    return []
-
-
-def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest with every tensor changed; whatever is no tensor stays."""
-    if isinstance(tree, Tensor):
-        return change(tree)
-    if isinstance(tree, list):
-        return [mapped(part, change) for part in tree]
-    if isinstance(tree, tuple):
-        parts = [mapped(part, change) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return tree

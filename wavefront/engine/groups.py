@@ -16,8 +16,8 @@ from torch import Tensor
 from wavefront.core.cache_policy import Cache, Stored, sureness
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import marked
+from wavefront.core.tree import mapped, put
 from wavefront.core.state import Config, Rows, reach, start
-from wavefront.engine.cuda_graphs import leaves, mapped
 from wavefront.engine.step import Aim, finish, read_first
 from wavefront.engine.window import choose_window
 from wavefront.models.loader import KV, Model
@@ -131,12 +131,6 @@ def windowed(
     after, shown = _decide(model, configs, groups, at, every, states, void)
     stale = policy.stale(shown.sure, stored)
     return after, stored._replace(tokens=tokens), shown._replace(stale=stale & ~shown.done)
-
-
-def put(tree: Any, index: Tensor, part: Any) -> Any:
-    """The tree with the rows `index` of every tensor replaced by those of `part`."""
-    fresh = iter(leaves(part))
-    return mapped(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))
 
 
 def kept_to(own: Tensor, places: Tensor) -> Tensor:

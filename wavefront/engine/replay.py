@@ -18,7 +18,8 @@ from torch import Tensor
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, finished
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
-from wavefront.core.state import Config, Rows, Step, choose, start
+from wavefront.core.state import Config, Rows, Step, start
+from wavefront.core.tree import choose
 from wavefront.core.strategy import State, Strategy
 from wavefront.engine.options import Plan, Source, plan
 from wavefront.engine.session import recorded, source

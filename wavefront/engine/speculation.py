@@ -10,15 +10,14 @@ Nothing depends on how good the draft is but the number of steps a forward makes
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from wavefront.core.errors import whole
 from wavefront.core.masks import marked
 from wavefront.core.reading import Reading
-from wavefront.core.state import Config, Rows, Step, choose, reach, settle
+from wavefront.core.state import Config, Rows, Step, reach, settle
+from wavefront.core.tree import choose, join
 from wavefront.engine.step import (
     Advance,
     alternatives,
@@ -45,7 +44,7 @@ def speculate(draft: int, places: int = 0) -> Advance:
     ) -> tuple[Rows, list[Step], Tensor]:
         nodes = _foreseen(config, rows, model.mask_id, draft)
         at = _places(config, rows, max(width, places))
-        joined = _join(nodes)
+        joined = join(nodes)
         states = forward(model, config, joined, at.repeat(draft, 1), padded)
         reading = read_places(model, config, joined, at.repeat(draft, 1), states)
         cost = computed(config, joined.canvas)
@@ -114,17 +113,6 @@ def _same_sight(config: Config, node: Rows, rows: Rows) -> Tensor:
     if drafted is None or true is None:
         return torch.ones_like(rows.done)
     return (drafted == true).all(-1)
-
-
-def _join(parts: Any) -> Any:
-    """Nests of tensors of equal form, rows under rows."""
-    one = parts[0]
-    if isinstance(one, Tensor):
-        return torch.cat(tuple(parts))
-    if not isinstance(one, tuple):
-        return one
-    joined = [_join(column) for column in zip(*parts, strict=True)]
-    return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
 
 
 def _apart(reading: Reading, count: int) -> list[Reading]:

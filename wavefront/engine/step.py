@@ -22,7 +22,8 @@ from wavefront.core.masks import ordered, placed
 from wavefront.core.reading import LAST, Reading, priority_score, read
 from wavefront.core.state import Config, Others, Rows, Step, reach, settle, start
 from wavefront.core.strategy import Stats
-from wavefront.kernels.compile import fused, replaced
+from wavefront.core.tree import replaced
+from wavefront.kernels.compile import fused
 from wavefront.models.loader import KV, Model
 
 

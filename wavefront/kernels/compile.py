@@ -16,7 +16,6 @@ from wavefront.kernels import small_batch_ops
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-Whole = TypeVar("Whole", bound=tuple[Any, ...])
 
 BACKEND = "inductor"  # torch's own
 RECOMPILES = 64  # variants of one function (shapes, strategies) before torch gives up on it
@@ -35,14 +34,6 @@ def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
         return made[BACKEND](*given, **named)
 
     return run
-
-
-def replaced(whole: Whole, **changes: Any) -> Whole:
-    """A named tuple with some fields changed: `_replace`, which torch 2.11 compiles into an empty
-    tuple wherever the result is handed out.
-    """
-    fields: Any = whole
-    return type(whole)(*[changes.get(name, getattr(whole, name)) for name in fields._fields])
 
 
 def _chained() -> dict[str, Any]:

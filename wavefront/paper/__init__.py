@@ -27,7 +27,7 @@ NAMES = (
 def names() -> list[str]:
     """Every experiment, in the paper's order; one of a new file comes last."""
     found = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)
-             if not module.name.startswith("_")]  # fmt: skip
+             if not module.name.startswith("_") and not module.ispkg]  # fmt: skip
     return [name for name in NAMES if name in found] + sorted({*found} - {*NAMES})
 
 
