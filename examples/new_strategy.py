@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import wavefront
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.core.masks import first
 from wavefront.strategies.selectors.quota import Quota
 
@@ -28,17 +28,19 @@ class OutsideIn(wavefront.Strategy):
     selector: wavefront.Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
+        check_int("size", self.size, 1)
 
-    def reach(self, canvas: wavefront.Canvas, state: object, clock: wavefront.Clock) -> Tensor:
+    def candidates(
+        self, canvas: wavefront.Canvas, state: object, progress: wavefront.RowProgress
+    ) -> Tensor:
         ends = self._ends(canvas.masked)
         # With too few places at the ends for this step's share, the take may turn to any other.
-        short = ends.sum(-1) < self.selector.least(clock)
+        short = ends.sum(-1) < self.selector.min_commits(progress)
         return torch.where(short[:, None], canvas.masked, ends)
 
     def step(self, view: wavefront.View, state: object) -> wavefront.Decision:
         ends = self._ends(view.masked)
-        return wavefront.Decision(self.selector(view, ends, view.masked), scope=ends)
+        return wavefront.Decision(self.selector.select(view, ends, view.masked), scope=ends)
 
     def _ends(self, masked: Tensor) -> Tensor:
         return first(masked, self.size) | first(masked.flip(-1), self.size).flip(-1)

@@ -1,4 +1,4 @@
-"""Fit the temperatures of `tide(temper=...)`: how far to trust a confidence, by distance.
+"""Fit the temperatures of `tide(distance_temperatures=...)`: how far to trust a confidence, by distance.
 
     python runs/calibrate.py                 on held-out items of every task, a minute on two cores
     python runs/calibrate.py --rows 4096 --device cuda

@@ -31,7 +31,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the strategy and other optio
     "dcd": ("dcd(masks=8, span=12)", {}),
     "rcr": ("rcr(size=48)", {"steps": 12}),
     "tbd": ("tbd(size=16, drop=4)", {}),
-    "tide": ("tide(rounds=4, horizon=12, selector=threshold(tau=0.9))", {}),
+    "tide": ("tide(cascade_rounds=4, horizon=12, selector=threshold(tau=0.9))", {}),
     "quota": ("block(size=16, selector=quota())", {"steps": 12}),
     "threshold": ("block(size=16, selector=threshold(tau=0.9))", {}),
     "factor": ("block(size=16, selector=factor(factor=1.0))", {}),
@@ -78,7 +78,7 @@ def decode(lm: wavefront.LM, prompt: str, name: str) -> Decode:
     state, none, rows, forwards = strategy.init(canvas), torch.zeros_like(canvas.masked), [], []
     for step in stream:
         commit, scope, after, remask, _ = step.decision
-        seen, front = strategy.visible(canvas, state), strategy.front(state)
+        seen, front = strategy.attended(canvas, state), strategy.front(state)
         back = none if remask is None else remask
         blind = none if seen is None else canvas.masked & ~seen & ~scope & ~commit
         asked = scope & canvas.masked & ~commit

@@ -49,8 +49,8 @@ PLANNED = (
     "tbd(size=32)",
     "tide(horizon=32)",
     "tide(patience=6)",
-    "tide(soft=4.0)",
-    "tide(band=8)",
+    "tide(density_sigma=4.0)",
+    "tide(revisable_band=8)",
 )
 ADAPTIVE = (
     "standard(selector=threshold(tau=0.9))",
@@ -65,14 +65,14 @@ ADAPTIVE = (
     "dsb(size=32)",
     "dcd(masks=16)",
     "tbd(size=32, selector=threshold(tau=0.9))",
-    "tide(rounds=4, selector=threshold(tau=0.9))",
-    "tide(rounds=8, selector=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=32, selector=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, selector=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))",
-    "tide(rounds=8, horizon=64, band=8, selector=threshold(tau=0.9))",
-    "tide(rounds=8, horizon=64, band=8, selector=threshold(tau=0.7))",
-    "tide(size=16, radius=4, rounds=8, horizon=64, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=4, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, horizon=32, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
+    "tide(cascade_rounds=8, horizon=64, revisable_band=8, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, horizon=64, revisable_band=8, selector=threshold(tau=0.7))",
+    "tide(size=16, radius=4, cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))",
 )
 ALL = "all groups"
 BASES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")

@@ -1,4 +1,4 @@
-"""Decoding for diffusion language models.
+"""DecodeSession for diffusion language models.
 
 >>> import wavefront
 >>> lm = wavefront.load("toy")
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from wavefront.core.errors import WavefrontWarning as WavefrontWarning
     from wavefront.core.state import Config as Config
     from wavefront.core.state import Step as Step
-    from wavefront.core.strategy import Clock as Clock
     from wavefront.core.strategy import Decision as Decision
+    from wavefront.core.strategy import RowProgress as RowProgress
     from wavefront.core.strategy import Selector as Selector
     from wavefront.core.strategy import Stats as Stats
     from wavefront.core.strategy import Strategy as Strategy
     from wavefront.core.strategy import View as View
-    from wavefront.engine.batcher import Slots as Slots
+    from wavefront.engine.batcher import Batcher as Batcher
     from wavefront.engine.options import Options as Options
-    from wavefront.engine.requests import Moment as Moment
+    from wavefront.engine.requests import ActiveRequest as ActiveRequest
     from wavefront.engine.requests import Request as Request
-    from wavefront.engine.requests import Seat as Seat
-    from wavefront.engine.session import Decoding as Decoding
-    from wavefront.engine.session import Ids as Ids
+    from wavefront.engine.requests import StepUpdate as StepUpdate
+    from wavefront.engine.session import DecodeSession as DecodeSession
+    from wavefront.engine.session import GeneratedIds as GeneratedIds
     from wavefront.engine.session import generate_ids as generate_ids
     from wavefront.engine.step import decode as decode
     from wavefront.lm import LM as LM
@@ -62,7 +62,7 @@ _HOME = {
     "Completion": "lm",
     "Config": "core.state",
     "Decision": "core.strategy",
-    "Decoding": "engine.session",
+    "DecodeSession": "engine.session",
     "Ids": "engine.session",
     "LM": "lm",
     "MissingExtraError": "core.errors",
@@ -76,8 +76,8 @@ _HOME = {
     "Request": "engine.requests",
     "RunError": "core.errors",
     "Strategy": "core.strategy",
-    "Seat": "engine.requests",
-    "Slots": "engine.batcher",
+    "ActiveRequest": "engine.requests",
+    "Batcher": "engine.batcher",
     "SpecError": "core.errors",
     "Stats": "core.strategy",
     "Step": "core.state",
@@ -99,7 +99,10 @@ __all__ = ["__version__", "testing", *_HOME]  # pyright: ignore[reportUnsupporte
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("testing", "integrations"):  # `wavefront.testing.check(...)` without a second import
+    if name in (
+        "testing",
+        "integrations",
+    ):  # `wavefront.testing.check(...)` without a second import
         return importlib.import_module(f"wavefront.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'wavefront' has no attribute {name!r}")

@@ -17,9 +17,9 @@ from wavefront.core.strategy import Strategy
 from wavefront.engine.fork import fork, resolve
 from wavefront.engine.options import Options, Plan, plan, wants_trace
 from wavefront.engine.replay import Difference, again, difference
-from wavefront.engine.requests import Request, Seat
-from wavefront.engine.session import Decoding, begin, check_ids, check_length, source
-from wavefront.engine.step_pool import Steppers
+from wavefront.engine.requests import ActiveRequest, Request
+from wavefront.engine.session import DecodeSession, begin, check_ids, check_length, source
+from wavefront.engine.step_pool import CapturedStepPool
 from wavefront.kernels.compile import compile_model
 from wavefront.models import builtin
 from wavefront.models.loader import Model, load_model
@@ -31,9 +31,9 @@ from wavefront.traces.trace import Trace
 class Stream:
     """Iterate it for the steps of a decode; `completions` holds what has come of it so far."""
 
-    def __init__(self, lm: LM, decoding: Decoding, *, infilling: bool = False) -> None:
+    def __init__(self, lm: LM, decoding: DecodeSession, *, infilling: bool = False) -> None:
         self.lm: LM = lm
-        self.decoding: Decoding = decoding
+        self.decoding: DecodeSession = decoding
         self._infilling = infilling
 
     def __iter__(self) -> Iterator[Step]:
@@ -87,7 +87,7 @@ class LM:
         self.name: str = name
         if capture and model.device.type != "cuda":
             raise OptionError(f"Steps are captured on CUDA, not on {model.device}: leave it out.")
-        self._steppers = Steppers(model) if capture else None
+        self._steppers = CapturedStepPool(model) if capture else None
         self.stop_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids])
         )
@@ -160,7 +160,7 @@ class LM:
         )
         return Stream(
             self,
-            Decoding(self.model, board, settled, record=wants_trace(options, trace)),
+            DecodeSession(self.model, board, settled, record=wants_trace(options, trace)),
             infilling=True,
         )
 
@@ -182,7 +182,7 @@ class LM:
         return plan(options, source(self.model, self.stop_ids, self._id_of), length=length)
 
     def request(self, prompt: Any, *, raw: bool = False, **options: Unpack[Options]) -> Request:
-        """One prompt, checked, as a request for `wavefront.engine.batcher.Slots`."""
+        """One prompt, checked, as a request for `wavefront.engine.batcher.Batcher`."""
         ids = prompt_ids(self.tokenizer, prompt, raw=raw)
         settled = self.plan(options)
         check_length(self.model, len(ids), settled.length)
@@ -194,7 +194,7 @@ class LM:
         row, settled = self._holes(text, options)
         return Request(row.ids, row.holes, settled, infilling=True)
 
-    def completion(self, seat: Seat, *, holes: Sequence[bool] | None = None) -> Completion:
+    def completion(self, seat: ActiveRequest, *, holes: Sequence[bool] | None = None) -> Completion:
         """What has become of a request in a slot; `holes` says what the answer is, if more."""
         request = seat.request
         stop_ids = request.plan.config.sampling.stop_ids
@@ -212,16 +212,16 @@ class LM:
         at: int,
         *,
         strategy: str | Strategy | None = None,
-        put: Mapping[int, int | str] | None = None,
+        overrides: Mapping[int, int | str] | None = None,
     ) -> Stream:
         """Go on from a recorded decode as step `at` of it found the canvas (wavefront.engine.fork).
 
-        `strategy` lets another strategy take over. `put` writes tokens by hand first: places,
+        `strategy` lets another strategy take over. `overrides` writes tokens by hand first: places,
         counted from 0 over those to fill, to token ids or texts; a text of several tokens takes
         as many places.
         """
         written: dict[int, int] = {}
-        for place, what in (put or {}).items():
+        for place, what in (overrides or {}).items():
             ids = self.tokenizer.encode(what) if isinstance(what, str) else [what]
             if not ids:
                 raise OptionError(f"There is nothing to write at place {place}: give a text.")
@@ -230,7 +230,7 @@ class LM:
                     raise OptionError(f"Place {place} is written twice: leave one out.")
                 written[place], place = token, place + 1
         given = {"stop_ids": self.stop_ids, "id_of": self._id_of}
-        forked = fork(self.model, trace, at, strategy=strategy, put=written, **given)
+        forked = fork(self.model, trace, at, strategy=strategy, overrides=written, **given)
         return Stream(self, forked, infilling=bool(trace.about.get("infilling")))
 
     def text_of(self, trace: Trace, row: int = 0) -> str:

@@ -137,8 +137,8 @@ def test_equals_brute_force(family, strategy, length, prefix):
 
 EVERY = [
     "standard", "block(size=3)", "left_to_right", "wavefront(size=3, radius=1)",
-    "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, least=1)",
-    "tide(size=4, band=2, doubt=0.5)", "dsb(size=4)", "dcd(masks=4)",
+    "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, min_commits=1)",
+    "tide(size=4, revisable_band=2, remask_below=0.5)", "dsb(size=4)", "dcd(masks=4)",
     "adablock(delimiters=(3,))", "wavefront(selector=threshold(0.5))", "standard(selector=origin())",
 ]  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_a_narrow_reach_changes_nothing():
     """A wave whose reach outgrows its guess repeats the step, with a teacher too."""
     model = model_of()
     narrow = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))")
-    wide = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))", survey=True)
+    wide = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))", read_all_masked=True)
     for prefix in (False, True):
         a, b = (taught(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide))
         assert torch.equal(a.place, b.place)

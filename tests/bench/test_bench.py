@@ -27,8 +27,8 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
 from wavefront.core.masks import positions
-from wavefront.engine.cached_step import Cached
-from wavefront.engine.session import Decoding
+from wavefront.engine.cached_step import CachedStep
+from wavefront.engine.session import DecodeSession
 from wavefront.models.toy import toy
 from wavefront.text.tokenizer import prompt_ids
 
@@ -74,7 +74,7 @@ class ThisBlock(Cache):
     refresh: int = 8
     given: int = 3
 
-    def ask(self, rows, wanted, stored):
+    def positions_to_refresh(self, rows, wanted, stored):
         block = (positions(wanted) - self.given) // self.refresh
         here = torch.where(rows.canvas.masked, block, 1 << 30).amin(-1, keepdim=True)
         return (block == here) & (rows.canvas.slot >= 0)
@@ -87,7 +87,7 @@ def test_the_dual_loop_decodes_as_a_cache_of_ours_that_computes_the_block_alone(
     model = decided()
     plan = bench_plan(model, "block(size=8)", 32)
     canvas = blank(PROMPTS, 32, mask_id=model.mask_id, pad_id=model.pad_id, device="cpu")
-    ours = Decoding(model, canvas, plan, run=Cached(ThisBlock(), model, 3, 35, 32)).drain()
+    ours = DecodeSession(model, canvas, plan, run=CachedStep(ThisBlock(), model, 3, 35, 32)).drain()
     theirs = canvas.tokens.clone()
     assert filled(
         reference_loops.dual(Reference(model), theirs, 3, steps=32, block=8), theirs, 3
@@ -208,7 +208,7 @@ def test_subjects_make_true_steps_and_begin_anew():
     steps = Steps(case, exact(case), case.read(), 5)
     steps()
     assert int(steps._rows.canvas.masked.sum()) == 64 - 5
-    assert run.age > 2  # windows only, since the full forward that filled the store
+    assert run.steps_since_refresh > 2  # windows only, since the full forward that filled the store
     for size in (None, 32):
         assert Forward(case, 28, 3, size=size)() == 3
     stored = run.kv.keys[0].fill_(torch.nan)

@@ -11,7 +11,7 @@ from wavefront.core.reading import Sampling, log_probability, read
 V, MASK = 40, 39
 
 
-def reading(logits, needs=("margin", "entropy", "own"), own=None, keys=None, **sampling):
+def reading(logits, needs=("margin", "entropy", "current_logp"), own=None, keys=None, **sampling):
     places = logits.shape[:-1]
     flat = logits.flatten(0, -2)
     zeros = torch.zeros(places, dtype=torch.long)
@@ -42,13 +42,16 @@ def test_statistics_equal_brute_force():
     torch.testing.assert_close(found.logp.double(), best[..., 0].log(), rtol=1e-5, atol=1e-6)
     assert found.margin is not None
     assert found.entropy is not None
-    assert found.own is not None
+    assert found.current_logp is not None
     torch.testing.assert_close(
         found.margin.double(), best[..., 0] - best[..., 1], rtol=1e-4, atol=1e-6
     )
     torch.testing.assert_close(found.entropy.double(), -(p * p.log()).sum(-1), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(
-        found.own.double(), p.gather(-1, own[..., None])[..., 0].log(), rtol=1e-5, atol=1e-5
+        found.current_logp.double(),
+        p.gather(-1, own[..., None])[..., 0].log(),
+        rtol=1e-5,
+        atol=1e-5,
     )
     assert not found.bad.any()
 
@@ -57,7 +60,7 @@ def test_only_what_is_needed_is_computed():
     found = reading(logits_of(1), needs=())
     assert found.margin is None
     assert found.entropy is None
-    assert found.own is None
+    assert found.current_logp is None
 
 
 def test_saturated_places_keep_their_true_order():

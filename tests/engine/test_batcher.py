@@ -1,4 +1,4 @@
-"""Slots: requests that share forwards decode as if each were alone, whoever comes and goes."""
+"""Batcher: requests that share forwards decode as if each were alone, whoever comes and goes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.captured import Static
 import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, PromptError
-from wavefront.engine.batcher import Request, Slots
+from wavefront.engine.batcher import Batcher, Request
 from wavefront.engine.options import plan
 from wavefront.engine.session import source
 from wavefront.models.toy import toy
@@ -24,7 +24,10 @@ MIXED = (
     ([3] * 5, {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8}),
     (
         [1, 2],
-        {"max_new_tokens": 9, "strategy": "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))"},
+        {
+            "max_new_tokens": 9,
+            "strategy": "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+        },
     ),
     ([9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"}),
     ([4, 4], {"max_new_tokens": 30, "eos": "stop"}),
@@ -33,7 +36,7 @@ MIXED = (
         [2],
         {
             "max_new_tokens": 30,
-            "strategy": "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
+            "strategy": "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
         },
     ),
     ([7, 7], {"max_new_tokens": 21, "priority": "entropy", "strategy": "wavefront(size=4)"}),
@@ -54,7 +57,7 @@ def request_of(model, ids, options) -> Request:
 
 def serve(model, requests, *, cache=None, rows=ROWS, length=LENGTH, order=None):
     """Every request through the slots, in order, as rows come free: the seats."""
-    slots = Slots(model, rows=rows, length=length, cache=cache)
+    slots = Batcher(model, rows=rows, length=length, cache=cache)
     waiting, seats = list(order or range(len(requests))), {}
     while waiting or slots.busy:
         while waiting and slots.free:
@@ -122,7 +125,7 @@ def test_cached_rows_are_refreshed_each_at_its_own_time(cache):
 def test_moments_tell_every_commit_once_and_the_board_follows():
     model = toy()
     requests = [request_of(model, *one) for one in MIXED[:3]]
-    slots = Slots(model, rows=3, length=LENGTH)
+    slots = Batcher(model, rows=3, length=LENGTH)
     seats = [slots.admit(one) for one in requests]
     boards = {seat.row: list(one.ids) for seat, one in zip(seats, requests, strict=True)}
     seen = {seat.row: set() for seat in seats}
@@ -144,7 +147,7 @@ def test_moments_tell_every_commit_once_and_the_board_follows():
 def test_what_is_taken_back_is_told():
     model = toy()
     one = request_of(model, [9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"})
-    slots = Slots(model, rows=1, length=LENGTH)
+    slots = Batcher(model, rows=1, length=LENGTH)
     slots.admit(one)
     back = 0
     while slots.busy:
@@ -161,7 +164,7 @@ def test_a_request_that_leaves_frees_its_row_and_disturbs_nobody():
     goes = request_of(model, *MIXED[4])
     (alone,) = serve(model, [stays])
     for after in (0, 1, 7):
-        slots = Slots(model, rows=2, length=LENGTH)
+        slots = Batcher(model, rows=2, length=LENGTH)
         seat, other = slots.admit(stays), slots.admit(goes)
         for number in range(60):
             if number == after:
@@ -202,7 +205,7 @@ def test_nan_ends_the_request_that_met_it_and_no_other():
 
 def test_what_could_never_have_a_row_is_refused():
     model = toy()
-    slots = Slots(model, rows=1, length=20, steps=16)
+    slots = Batcher(model, rows=1, length=20, steps=16)
 
     def admit(ids, **options):
         return slots.admit(request_of(model, ids, options))
@@ -225,7 +228,7 @@ def test_what_could_never_have_a_row_is_refused():
     with pytest.raises(OptionError, match="taken"):
         admit([1], max_new_tokens=8)
     with pytest.raises(OptionError, match="length"):
-        Slots(model, rows=1, length=model.max_length + 1)
+        Batcher(model, rows=1, length=model.max_length + 1)
 
 
 def test_texts_go_in_and_completions_come_out():
@@ -233,7 +236,7 @@ def test_texts_go_in_and_completions_come_out():
     prompts = ["Hello", "Price: $5", "What is a wave?"]
     alone = [lm.generate(one, max_new_tokens=24, eos="stop") for one in prompts]
     filled = lm.infill("A <mask:6> and a <mask:4>.")
-    slots = Slots(lm.model, rows=2, length=64)
+    slots = Batcher(lm.model, rows=2, length=64)
     requests = [lm.request(one, max_new_tokens=24, eos="stop") for one in prompts]
     requests.append(lm.request_infill("A <mask:6> and a <mask:4>."))
     seats = []
@@ -253,7 +256,7 @@ def test_a_step_that_owns_its_memory_gives_the_same(cache):
     policy = cache and spec.resolve(cache, "caches")
     requests = [request_of(model, *one) for one in MIXED]
     base = [told(seat) for seat in serve(model, requests, cache=policy)]
-    slots = Slots(model, rows=ROWS, length=LENGTH, cache=policy, call=Static())
+    slots = Batcher(model, rows=ROWS, length=LENGTH, cache=policy, call=Static())
     waiting, seats = list(requests), []
     while waiting or slots.busy:
         while waiting and slots.free:
@@ -268,7 +271,7 @@ def test_a_thousand_requests_leak_nothing_and_mix_no_rows():
     kinds = [request_of(model, *one) for one in MIXED]
     right = [told(seat) for seat in serve(model, kinds)]
     chance = random.Random(0)
-    slots = Slots(model, rows=8, length=LENGTH)
+    slots = Batcher(model, rows=8, length=LENGTH)
     left, held, counts = 1000, {}, []
     while left or slots.busy:
         while left and slots.free and chance.random() < 0.8:

@@ -17,12 +17,12 @@ import wavefront.engine.window
 from wavefront.core import spec
 from wavefront.core.errors import OptionError
 from wavefront.core.state import start
-from wavefront.engine.cached_step import Cached
 from wavefront.core.tree import leaves
-from wavefront.engine.cuda_graphs import Form, Frame, graphed
-from wavefront.engine.session import Decoding, begin
+from wavefront.engine.cached_step import CachedStep
+from wavefront.engine.cuda_graphs import PackedLayout, StaticBuffers, graphed
+from wavefront.engine.session import DecodeSession, begin
 from wavefront.engine.step import advance, decode
-from wavefront.engine.step_pool import FEWEST, KEPT, Steppers
+from wavefront.engine.step_pool import FEWEST, KEPT, CapturedStepPool
 from wavefront.engine.window import choose_window
 from wavefront.models.toy import toy
 
@@ -33,8 +33,8 @@ STRATEGIES = (
     "wavefront",
     "left_to_right",
     "dsb(size=8)",
-    "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))",
-    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
+    "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
     "rcr(size=16)",
 )
 CACHES = ("prefix", "dual", "wave")
@@ -80,7 +80,7 @@ def test_no_key_stands_for_a_token_that_is_gone(strategy, cache):
     decoding = begin(model, PROMPTS, {"max_new_tokens": 32, "strategy": strategy})
     policy = spec.resolve(cache, "caches")
     rows, length = decoding.canvas.tokens.shape
-    run = Cached(policy, model, rows, length, 32)
+    run = CachedStep(policy, model, rows, length, 32)
     seen = []
 
     def watched(model, config, rows, width, padded):
@@ -129,8 +129,8 @@ def test_a_step_may_overwrite_its_own_input(strategy):
     ways = {
         "plain": (None, graphed(Static())),
         "wave": (
-            Cached(spec.resolve("wave(refresh=4, size=20)", "caches"), model, rows, length, 32),
-            Cached(
+            CachedStep(spec.resolve("wave(refresh=4, size=20)", "caches"), model, rows, length, 32),
+            CachedStep(
                 spec.resolve("wave(refresh=4, size=20)", "caches"),
                 model,
                 rows,
@@ -168,7 +168,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, m
     for module in (wavefront.engine.step, wavefront.engine.cached_step, wavefront.engine.window):
         monkeypatch.setattr(module, "lateness", lambda canvas: 1)  # as on the device
     model = toy(family=family, dtype="float64")
-    steppers = Steppers(model, graphs=Static)
+    steppers = CapturedStepPool(model, graphs=Static)
     options = {"max_new_tokens": 24, "strategy": strategy, "cache": cache}
     eager = begin(model, PROMPTS, options).drain().answers()
     for _ in range(2):  # made, then used again
@@ -178,7 +178,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, m
 def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
     tree = (torch.arange(5), torch.rand(3, 2), torch.tensor([True]), torch.rand(0))
     alias = (tree[0], tree[1], tree[2], tree[3], tree[1])  # at first; not after a step
-    frame, copies = Frame(alias), Counter()
+    frame, copies = StaticBuffers(alias), Counter()
 
     class Counted(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -212,7 +212,7 @@ def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
 
     tree = (Pair(torch.tensor([1, 2]), torch.tensor([3, 4])), [torch.tensor([[5, 6], [7, 8]])], 9)
     sure = torch.tensor([True, False, True])
-    frame = Frame((*tree, sure))
+    frame = StaticBuffers((*tree, sure))
 
     def step(tree):
         pair, (board,), count, sure = tree
@@ -236,7 +236,7 @@ def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
     frame.load((*tree, sure))
     assert frame.tree[0].one.tolist() == [1, 2]
     starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(frame.tree)]
-    assert all(start % Form.ALIGNED == 0 for start in starts)
+    assert all(start % PackedLayout.ALIGNED == 0 for start in starts)
 
 
 def test_options_and_errors():
@@ -259,7 +259,7 @@ def test_rows_start_where_the_store_is_empty():
     model = toy(dtype="float64")
     decoding = begin(model, PROMPTS, {"max_new_tokens": 8})
     rows = start(decoding.canvas, decoding.plan.config, [8] * 3, [0] * 3)
-    run = Cached(spec.resolve("wave(refresh=64, size=10, near=0)", "caches"), model, 3, 13, 8)
+    run = CachedStep(spec.resolve("wave(refresh=64, size=10, near=0)", "caches"), model, 3, 13, 8)
     rows, *_ = run(model, decoding.plan.config, rows, 8, True)
     rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
     partial = steps[0].token_forwards
@@ -287,13 +287,13 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
     for late in (0, 1):
         monkeypatch.setattr("wavefront.engine.cached_step.lateness", lambda canvas, late=late: late)
         decoding = begin(model, PROMPTS, {"max_new_tokens": 32})
-        run = Cached(policy, model, *decoding.canvas.tokens.shape, 32)
+        run = CachedStep(policy, model, *decoding.canvas.tokens.shape, 32)
         rows, config = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3), None
         kinds, config = [], decoding.plan.config
         with torch.no_grad():
             for _ in range(12):
                 rows, *_ = run(model, config, rows, 16, True)
-                kinds.append(run.age == 1)
+                kinds.append(run.steps_since_refresh == 1)
         full.append(kinds)
     assert full[0][0]
     assert full[1][0]
@@ -304,7 +304,7 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
 def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time():
     model = toy(dtype="float64")
     made = []
-    steppers = Steppers(model, graphs=lambda: made.append(Static()) or made[-1])
+    steppers = CapturedStepPool(model, graphs=lambda: made.append(Static()) or made[-1])
 
     def decoding(prompts=PROMPTS, **options):
         return begin(model, prompts, {"max_new_tokens": 32, **options}, steppers=steppers)
@@ -332,7 +332,7 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
     assert len(made) == count + KEPT + 1
 
 
-HORIZON = "tide(rounds=3, horizon=16, selector=threshold(tau=0.3))"
+HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
 @pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
@@ -341,7 +341,7 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
     model = toy(family=family, dtype="float64")
     options = {"max_new_tokens": 64, "strategy": HORIZON, **options}
     begun = begin(model, PROMPTS, options)
-    whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
+    whole = DecodeSession(model, begun.canvas, begun.plan, run=advance).drain()
     narrow = begun.drain()
     assert narrow.answers() == whole.answers()
     assert narrow.forwards == whole.forwards
@@ -355,7 +355,7 @@ def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatc
     model = toy(dtype="float64")
     options = {"max_new_tokens": 96, "strategy": HORIZON, "steps": 24}
     begun = begin(model, PROMPTS, options)
-    whole = Decoding(model, begun.canvas, begun.plan, run=advance).drain()
+    whole = DecodeSession(model, begun.canvas, begun.plan, run=advance).drain()
     assert begun.drain().answers() == whole.answers()
 
 

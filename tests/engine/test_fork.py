@@ -18,7 +18,7 @@ from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
 from wavefront.engine.fork import fork
 from wavefront.engine.replay import Difference, again, difference
-from wavefront.engine.session import Decoding, begin
+from wavefront.engine.session import DecodeSession, begin
 from wavefront.engine.step import decode
 from wavefront.models.toy import toy
 from wavefront.traces import trace_file
@@ -33,12 +33,12 @@ EVERY = [
     *(f"wavefront(selector={selector}())" for selector in spec.names("selectors")),
     "wavefront(grow='accumulate')",
     "rcr(size=4)",
-    "tbd(size=5, drop=2, least=1, gamma=0.5)",
-    "tide(size=4, band=3, doubt=0.9)",
+    "tbd(size=5, drop=2, min_commits=1, gamma=0.5)",
+    "tide(size=4, revisable_band=3, remask_below=0.9)",
 ]
 # All that is remembered: a front, a record of scores, counts and a board, a block's end.
-FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, least=1, gamma=0.5)"]
-FEW += ["tide(size=4, band=3, doubt=0.9)", "adablock(delimiters=(7, 30))"]
+FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, min_commits=1, gamma=0.5)"]
+FEW += ["tide(size=4, revisable_band=3, remask_below=0.9)", "adablock(delimiters=(7, 30))"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def recorded(model: Any, *, rows: int = 3, kind: str = "basic", **options: Any) 
     return trace
 
 
-def ended(decoding: Decoding) -> Trace:
+def ended(decoding: DecodeSession) -> Trace:
     trace = decoding.drain().trace()
     assert trace is not None
     return trace
@@ -206,7 +206,7 @@ def test_another_strategy_sees_a_text_with_holes(model, text):
         assert [step.number for step in found] == list(range(at, at + len(steps)))
         for mine, other in zip(found, steps, strict=True):
             assert torch.equal(mine.canvas.tokens, other.canvas.tokens)
-            assert torch.equal(mine.view.clock.step, other.view.clock.step + at)
+            assert torch.equal(mine.view.progress.step, other.view.progress.step + at)
             assert torch.equal(mine.canvas.slot, trace.first.slot)
         given = before.known
         assert torch.equal(last(forked.trace()).tokens[given], before.tokens[given])
@@ -279,7 +279,7 @@ def test_what_follows_a_change_follows_from_it(model, at):
     before = list(trace.before())[at]
     places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
     for slot in range(0, PLACES, 2):
-        found = ended(fork(model, trace, at, put={slot: 41}))
+        found = ended(fork(model, trace, at, overrides={slot: 41}))
         seen = list(found.before())[at] if len(found) > at else last(found)
         assert seen.tokens[0, places[slot]] == 41
         tokens = [t if p != places[slot] else 41 for p, t in enumerate(before.tokens[0].tolist())]
@@ -296,7 +296,7 @@ def test_a_place_that_was_filled_leaves_the_front(model, text):
     at = 5
     for place in trace.front[at - 1, 0].nonzero()[:, 0].tolist():
         slot = int(trace.first.slot[0, place])
-        steps = list(forked := fork(model, trace, at, put={slot: 41}))
+        steps = list(forked := fork(model, trace, at, overrides={slot: 41}))
         assert not any(bool(step.decision.scope[0, place]) for step in steps)
         assert [int(step.decision.commit.sum()) for step in steps] == [1] * (PLACES - at - 1)
         assert last(forked.trace()).tokens[0, place] == 41
@@ -310,7 +310,7 @@ def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
         if not bool(known.any()):
             continue
         place = int(known[0].nonzero()[0, 0])
-        found = ended(fork(model, trace, at, put={int(trace.first.slot[0, place]): 41}))
+        found = ended(fork(model, trace, at, overrides={int(trace.first.slot[0, place]): 41}))
         taken = bool(found.remask[at:, 0, place].any())
         assert taken or last(found).tokens[0, place] == 41
         assert not taken or spec.resolve(text, "strategies").revises
@@ -319,7 +319,7 @@ def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
 
 def test_a_change_and_another_strategy_go_together(model):
     trace = recorded(model, strategy="standard", rows=1)
-    found = ended(fork(model, trace, 6, strategy="rcr(size=4)", put={0: 41, 11: 42}))
+    found = ended(fork(model, trace, 6, strategy="rcr(size=4)", overrides={0: 41, 11: 42}))
     assert last(found).tokens[0, -PLACES] == 41
     assert last(found).tokens[0, -1] == 42
     assert found.about["options"]["strategy"] == "rcr(size=4, stat='last')"
@@ -328,7 +328,7 @@ def test_a_change_and_another_strategy_go_together(model):
 
 def test_texts_are_written_token_by_token(lm):
     made = lm.generate("Hello", max_new_tokens=12, strategy="standard", trace=True)
-    stream = lm.fork(made.trace, 6, put={2: "cat", 9: lm.tokenizer.encode("!")[0]})
+    stream = lm.fork(made.trace, 6, overrides={2: "cat", 9: lm.tokenizer.encode("!")[0]})
     stream.decoding.drain()
     tokens = stream.decoding.answers()[0]
     assert lm.tokenizer.decode(tokens[2:5]) == "cat"
@@ -355,9 +355,9 @@ def test_an_infilling_forks_as_an_infilling(lm):
 
 def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
     trace = recorded(model, rows=1, strategy="wavefront(size=4)")
-    one = ended(fork(model, trace, 3, put={8: 41}))
+    one = ended(fork(model, trace, 3, overrides={8: 41}))
     two = ended(fork(model, one, 5, strategy="rcr(size=4)"))
-    three = ended(fork(model, two, 8, put={0: 42, 8: 43}))
+    three = ended(fork(model, two, 8, overrides={0: 42, 8: 43}))
     for number, made in enumerate((one, two, three)):
         kept = trace_file.load(trace_file.save(made, tmp_path / f"{number}.npz"))
         assert difference(made, kept) is None
@@ -373,7 +373,7 @@ def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
 
 def test_before_its_fork_a_fork_is_the_original(model):
     trace = recorded(model, rows=1, strategy="wavefront(size=4)")
-    one = ended(fork(model, trace, 6, strategy="standard", put={8: 41}))
+    one = ended(fork(model, trace, 6, strategy="standard", overrides={8: 41}))
     back = ended(fork(model, one, 2))
     assert_same(trace, back)
     assert back.about["fork"]["of"]["options"] == trace.about["options"]
@@ -383,8 +383,8 @@ def test_before_its_fork_a_fork_is_the_original(model):
 
 def test_what_is_written_again_at_the_same_step_counts(model):
     trace = recorded(model, rows=1, strategy="standard")
-    one = ended(fork(model, trace, 4, put={8: 41, 9: 42}))
-    two = ended(fork(model, one, 4, put={9: 43}))
+    one = ended(fork(model, trace, 4, overrides={8: 41, 9: 42}))
+    two = ended(fork(model, one, 4, overrides={9: 43}))
     assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
     assert sorted(two.by_hand[:, 3].tolist()) == [41, 43]
     assert difference(two, again(model, two)) is None
@@ -510,8 +510,8 @@ def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypa
 def test_the_words_of_a_change_are_checked(lm):
     made = lm.generate("Hello", max_new_tokens=8, trace=True)
     with pytest.raises(OptionError, match="nothing to write at place 3"):
-        lm.fork(made.trace, 2, put={3: ""})
+        lm.fork(made.trace, 2, overrides={3: ""})
     with pytest.raises(OptionError, match="Place 4 is written twice"):
-        lm.fork(made.trace, 2, put={3: "ab", 4: "c"})
+        lm.fork(made.trace, 2, overrides={3: "ab", 4: "c"})
     with pytest.raises(OptionError, match="between 0 and 7, not 8"):
-        lm.fork(made.trace, 2, put={7: "ab"})
+        lm.fork(made.trace, 2, overrides={7: "ab"})

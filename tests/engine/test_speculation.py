@@ -24,7 +24,7 @@ from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import NumericalError, OptionError
 from wavefront.core.masks import first
 from wavefront.core.reading import Sampling
-from wavefront.core.state import Config, Rows, Step, start
+from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import Decision
 from wavefront.engine import speculation
 from wavefront.engine.options import Source, plan
@@ -71,7 +71,7 @@ def commits(steps: Sequence[Step]) -> list[list[tuple[int, ...]]]:
     none = torch.zeros_like(steps[0].decision.commit)
     at = torch.stack([step.decision.commit for step in steps])
     back = torch.stack([none if s.decision.remask is None else s.decision.remask for s in steps])
-    number = torch.stack([step.view.clock.step for step in steps])[..., None].expand_as(at)
+    number = torch.stack([step.view.progress.step for step in steps])[..., None].expand_as(at)
     place = torch.arange(at.shape[-1]).expand_as(at)
     token = torch.stack([step.view.proposal for step in steps])
     found: list[list[tuple[int, ...]]] = []
@@ -396,7 +396,7 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
     token = {"mask": model.mask_id, "stop": model.pad_id, "nan": unused, "any": 11}[wild]
     honest = speculation._foreseen
 
-    def nonsense(config: Config, rows: Rows, mask_id: int, count: int) -> list[Rows]:
+    def nonsense(config: Config, rows: DecodeState, mask_id: int, count: int) -> list[DecodeState]:
         first_node, *nodes = honest(config, rows, mask_id, count)
         for number, node in enumerate(nodes):
             some = first(node.canvas.slot >= 0, 16 - number)
@@ -421,19 +421,21 @@ class Narrow(Standard):
     def width(self, length: int, steps: int) -> int:
         return 3
 
-    def reach(self, canvas, state, clock):
-        return torch.where((clock.step > 3)[:, None], canvas.masked, first(canvas.masked, 2))
+    def candidates(self, canvas, state, progress):
+        return torch.where((progress.step > 3)[:, None], canvas.masked, first(canvas.masked, 2))
 
     def step(self, view, state):
-        among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
-        return Decision(self.selector(view, among, among), among)
+        among = torch.where((view.progress.step > 3)[:, None], view.masked, first(view.masked, 2))
+        return Decision(self.selector.select(view, among, among), among)
 
 
 class LooksBack(LeftToRight):
     """Reads the prompt as well, which nobody could foresee."""
 
-    def reach(self, canvas, state, clock):
-        return super().reach(canvas, state, clock) | (first(canvas.known, 1) & (canvas.slot < 0))
+    def candidates(self, canvas, state, progress):
+        return super().candidates(canvas, state, progress) | (
+            first(canvas.known, 1) & (canvas.slot < 0)
+        )
 
 
 @pytest.mark.parametrize("lag", [0, 2])
@@ -484,21 +486,21 @@ def test_bad_drafts_get_one_sentence(options, sentence):
 # Verification that is wrong, each in one way, is noticed.
 
 
-def places_only(node: Rows, rows: Rows) -> Tensor:
+def places_only(node: DecodeState, rows: DecodeState) -> Tensor:
     return (node.canvas.masked == rows.canvas.masked).all(-1) & (node.step == rows.step)
 
 
-def count_only(node: Rows, rows: Rows) -> Tensor:
+def count_only(node: DecodeState, rows: DecodeState) -> Tensor:
     return (node.canvas.masked.sum(-1) == rows.canvas.masked.sum(-1)) & (node.step == rows.step)
 
 
-def tokens_of_the_known(node: Rows, rows: Rows) -> Tensor:
+def tokens_of_the_known(node: DecodeState, rows: DecodeState) -> Tensor:
     """Asks whether what was drafted is right, and not whether all of the step was."""
     agree = (node.canvas.tokens == rows.canvas.tokens) | node.canvas.masked
     return agree.all(-1) & (node.step == rows.step)
 
 
-def anything(node: Rows, rows: Rows) -> Tensor:
+def anything(node: DecodeState, rows: DecodeState) -> Tensor:
     return node.step == rows.step
 
 
@@ -551,13 +553,15 @@ def test_the_embedded_model_answers_alike():
 @pytest.mark.parametrize("strategy", TRIO)
 def test_the_embedded_model_answers_alike_on_ten_problems(strategy, steps):
     lm = wavefront.load("ripple")
-    least = 9  # all of them, but for a tie that rounding breaks: a draft's rows are a larger batch
+    min_commits = (
+        9  # all of them, but for a tie that rounding breaks: a draft's rows are a larger batch
+    )
     if steps == 12:
         cast(torch.nn.Module, lm.model).double()  # where rounding breaks none
-        least = 10
+        min_commits = 10
     found = [
         compare(lm, number, (2, 4, 8)[number % 3], strategy=strategy, steps=steps)
         for number in range(10)
     ]
-    assert sum(alike for alike, _ in found) >= least
+    assert sum(alike for alike, _ in found) >= min_commits
     assert sum(rate for _, rate in found) / 10 > 1.2

@@ -18,7 +18,7 @@ from wavefront.core.masks import first
 from wavefront.core.reading import Sampling, read
 from wavefront.core.state import Config, start
 from wavefront.engine.session import begin
-from wavefront.engine.step import advance, decode, remember
+from wavefront.engine.step import advance, decode, store_readings
 from wavefront.models.loader import families
 from wavefront.models.toy import toy
 from wavefront.strategies.standard import Standard
@@ -99,13 +99,13 @@ class Narrow(Standard):
     def width(self, length: int, steps: int) -> int:
         return 3
 
-    def reach(self, canvas, state, clock):
+    def candidates(self, canvas, state, progress):
         few = first(canvas.masked, 2)  # at first, so that the guess stands
-        return torch.where((clock.step > 3)[:, None], canvas.masked, few)
+        return torch.where((progress.step > 3)[:, None], canvas.masked, few)
 
     def step(self, view, state):
-        among = torch.where((view.clock.step > 3)[:, None], view.masked, first(view.masked, 2))
-        return Decision(self.selector(view, among, among), among)
+        among = torch.where((view.progress.step > 3)[:, None], view.masked, first(view.masked, 2))
+        return Decision(self.selector.select(view, among, among), among)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -365,7 +365,7 @@ def test_a_place_where_the_mask_token_leads_comes_last():
             sampling=Sampling(),
             needs=config.needs,
         )
-        score = remember(config, rows, at, reading).score[0, 1:]
+        score = store_readings(config, rows, at, reading).score[0, 1:]
         assert score.argmin() == 2, priority
 
 

@@ -19,7 +19,7 @@ from wavefront.paper._lab import Cell
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
 
-FEW = ("--try", "block(size=4)", "--try", "tide(rounds=4, selector=threshold(tau=0.001))",
+FEW = ("--try", "block(size=4)", "--try", "tide(cascade_rounds=4, selector=threshold(tau=0.001))",
        "--try", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
 
 
@@ -41,14 +41,14 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     done = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home))
     last = done.stdout.strip().splitlines()[-1]
     # All are wrong, so the quickest is taken.
-    assert last == '-s "tide(rounds=4, selector=threshold(tau=0.001))"'
+    assert last == '-s "tide(cascade_rounds=4, selector=threshold(tau=0.001))"'
     found = runs.read(home)
     held, tried = found.tables
     assert [row[0] for row in tried.rows][:2] == ["block(size=8)", "wavefront(size=8, radius=2)"]
     assert len(tried.rows) == 5
     assert {row[-1] for row in held.rows} == {4}  # of seven, three chose
     numbers = json.loads((home / "numbers.json").read_text())
-    assert numbers["chosen"]["spec"] == "tide(rounds=4, selector=threshold(tau=0.001))"
+    assert numbers["chosen"]["spec"] == "tide(cascade_rounds=4, selector=threshold(tau=0.001))"
     halves = [
         {json.loads(line)["id"] for file in (home / part).rglob("answers.jsonl")
          for line in file.read_text().splitlines()}

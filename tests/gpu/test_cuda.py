@@ -16,13 +16,13 @@ from wavefront.core.canvas import blank
 from wavefront.core.errors import NumericalError
 from wavefront.core.masks import distance, first, near, ordered, rank
 from wavefront.core.state import start
-from wavefront.engine.batcher import Request, Slots
+from wavefront.engine.batcher import Batcher, Request
 from wavefront.engine.cuda_graphs import Graphs, eagerly
 from wavefront.engine.options import plan
 from wavefront.engine.session import begin, source
 from wavefront.engine.speculation import speculate
 from wavefront.engine.step import advance
-from wavefront.engine.step_pool import Steppers
+from wavefront.engine.step_pool import CapturedStepPool
 from wavefront.kernels.compile import compile_model
 from wavefront.models.toy import toy
 
@@ -41,9 +41,9 @@ SPECS = (
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
-    "tbd(size=8, drop=2, least=2)",
-    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tbd(size=8, drop=2, min_commits=2)",
+    "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
+    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 
@@ -123,7 +123,7 @@ def test_a_step_never_waits_for_the_device():
 
 
 CACHED = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
-HORIZON = "tide(rounds=3, horizon=16, selector=threshold(tau=0.3))"
+HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
 def walked(model, options, steppers=None):
@@ -149,7 +149,7 @@ def test_captured_steps_decode_as_eager_ones():
     found = []
     for family in ("llada", "dream"):
         model = toy(family=family, device="cuda", dtype="float64")
-        steppers = Steppers(model)
+        steppers = CapturedStepPool(model)
         for strategy, cache in itertools.product((*SPECS, HORIZON), (None, *CACHED)):
             options = {"max_new_tokens": 48, "strategy": strategy, "cache": cache, "seed": 3}
             if cache is not None and strategy not in (*SPECS[:5], HORIZON):
@@ -174,7 +174,7 @@ def test_compiled_steps_decode_as_eager_ones():
         model = toy(family=family, device="cuda", dtype="float64")
         answers, eager = walked(model, options)
         compile_model(model, dynamic=False)
-        again, made = walked(model, options, Steppers(model))
+        again, made = walked(model, options, CapturedStepPool(model))
         if again != answers:
             found.append(f"{family} {strategy} {cache}: {parting(eager, made)}")
     assert not found, "\n".join(["compiled steps part from eager ones:", *found])
@@ -230,7 +230,9 @@ def test_a_cached_or_captured_step_never_waits_for_the_device():
     for strategy, cache in itertools.product(("wavefront", "standard", HORIZON), (None, *CACHED)):
         for capture in (False, True):
             options = {"max_new_tokens": 64, "strategy": strategy, "cache": cache}
-            decoding = begin(model, PROMPTS, options, steppers=Steppers(model) if capture else None)
+            decoding = begin(
+                model, PROMPTS, options, steppers=CapturedStepPool(model) if capture else None
+            )
             for _ in range(24):  # every shape that is met has been captured by now
                 next(decoding)
             torch.cuda.synchronize()
@@ -260,7 +262,7 @@ def test_requests_in_slots_get_what_they_get_alone():
 
         def serve(some, cache=cache, call=call, model=model):
             policy = cache and spec.resolve(cache, "caches")
-            slots = Slots(model, rows=3, length=40, cache=policy, call=call or Graphs())
+            slots = Batcher(model, rows=3, length=40, cache=policy, call=call or Graphs())
             waiting, seats = list(some), []
             while waiting or slots.busy:
                 while waiting and slots.free:
@@ -277,7 +279,7 @@ def test_requests_in_slots_get_what_they_get_alone():
 
 def test_a_thousand_requests_leave_the_memory_as_it_was():
     model = toy(device="cuda")
-    slots = Slots(model, rows=8, length=64, call=Graphs())
+    slots = Batcher(model, rows=8, length=64, call=Graphs())
     settled = [
         plan({"max_new_tokens": n, "strategy": s}, source(model))
         for n, s in itertools.product((8, 16, 24), ("wavefront", "standard", "block(size=4)"))

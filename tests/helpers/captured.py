@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavefront.engine.cuda_graphs import Frame, Graphs
+from wavefront.engine.cuda_graphs import Graphs, StaticBuffers
 
 
 class Static(Graphs):
@@ -12,7 +12,7 @@ class Static(Graphs):
         return None
 
     def _capture(self, step, tree):
-        frame = Frame(tree)
+        frame = StaticBuffers(tree)
 
         def run(tree):
             frame.load(tree)

@@ -11,7 +11,7 @@ import torch
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, infill
 from wavefront.core.reading import Sampling
-from wavefront.core.state import Config, Step, settle, start
+from wavefront.core.state import Config, Step, decide_and_write, start
 from wavefront.core.strategy import Stats
 from wavefront.testing.simulation import MASK, PAD, board
 from wavefront.traces.trace import Recorder, Trace
@@ -29,9 +29,9 @@ STRATEGIES = (
     "dcd(masks=4, span=6)",
     "adablock(size=4, delimiters=(3,))",
     "rcr(size=4)",
-    "tbd(size=5, drop=2, least=1)",
-    "tide(size=4, band=3, doubt=0.6)",
-    "tide(size=3, rounds=2, selector=threshold(0.6))",
+    "tbd(size=5, drop=2, min_commits=1)",
+    "tide(size=4, revisable_band=3, remask_below=0.6)",
+    "tide(size=3, cascade_rounds=2, selector=threshold(0.6))",
 )
 
 
@@ -57,7 +57,7 @@ def random_trace(
         made.validate(int((canvas.slot >= 0).sum(-1).max()), steps)
     config = Config(
         strategy=made,
-        survey=True,
+        read_all_masked=True,
         fixed_budget=fixed,
         sampling=Sampling(eos=eos, stop_ids=(STOP,)),
     )
@@ -79,7 +79,7 @@ def random_trace(
             proposal = torch.randint(2, STOP + 1, canvas.tokens.shape, generator=source)
             before = rows._replace(stats=Stats(*kept), score=level(), proposal=proposal)
             void = torch.rand(count, generator=source) < 0.1
-            rows, view, decision = settle(config, before, MASK, bad=no, void=void)
+            rows, view, decision = decide_and_write(config, before, MASK, bad=no, void=void)
             yield Step(
                 number, number + 1, 0, view, decision, rows.canvas, rows.final, rows.done, None
             )
@@ -124,7 +124,7 @@ def bare(trace: Trace) -> Trace:
 
 
 @dataclass
-class Moment:
+class RecordedStep:
     """One step of one row, as the step saw it."""
 
     index: int
@@ -149,7 +149,7 @@ class Row:
     """One row of a trace, in plain Python."""
 
     slots: dict[int, int]  # place -> slot
-    moments: list[Moment]
+    moments: list[RecordedStep]
     tokens: dict[int, int]  # place -> token, of what is decided in the end
 
     def visible(self) -> set[int]:
@@ -165,7 +165,7 @@ class Row:
                 seen.add(place)
         return seen
 
-    def lasts(self, moment: Moment, place: int) -> bool:
+    def lasts(self, moment: RecordedStep, place: int) -> bool:
         return not any(
             place in later.remask for later in self.moments if later.index >= moment.index
         )
@@ -193,7 +193,7 @@ def _row(trace: Trace, row: int) -> Row:
             if (step, which) == (index, row):
                 masked, known = masked - {place}, known | {place}
                 tokens[place] = token
-        moment = Moment(
+        moment = RecordedStep(
             index,
             int(trace.step[index, row]) + 1,
             set(masked),

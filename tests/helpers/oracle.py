@@ -100,8 +100,8 @@ def wavefront(
         # Select (item 2, which Algorithm 1 leaves out): the k_t best of W_{t-1}, and when it is
         # short the best masked places outside; front before reserve whatever the scores (spec).
         inside = ranked(front, score, right=right)
-        reserve = ranked(masked - front, score, right=right)
-        order = reserve + inside if mutate == "reserve-first" else inside + reserve
+        fallback = ranked(masked - front, score, right=right)
+        order = fallback + inside if mutate == "reserve-first" else inside + fallback
         commit = order[:quota]
 
         masked -= set(commit)  # line 8

@@ -99,7 +99,7 @@ def test_the_model_sees_one_closing_token(words: Any) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_row_of_padding_only_stays_finite(family: str, words: Any) -> None:
-    """A free row of `Slots` is one."""
+    """A free row of `Batcher` is one."""
     tokens = torch.tensor([[0, 0, 0], [1, 9, 3]])
     attend = torch.tensor([[False] * 3, [True] * 3])
     plain = hf.Masked(make(family), words, closing=False)
@@ -148,7 +148,7 @@ def test_a_model_that_breaks_a_law_is_caught(bert: hf.Masked) -> None:
 
 def test_slots_share_forwards_over_it(words: Any) -> None:
     lm = hf.lm(make("Roberta"), words)
-    slots = wavefront.Slots(lm.model, rows=2, length=24)
+    slots = wavefront.Batcher(lm.model, rows=2, length=24)
     seats = [slots.admit(lm.request(text, max_new_tokens=6)) for text in ("the cat sat", "a")]
     while not all(seat.done for seat in seats):
         slots.step()

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from wavefront.core.masks import distance, marked, near, ordered, placed, rank
 from wavefront.core.reading import WIDE, Sampling, read
-from wavefront.engine.session import Decoding, begin
+from wavefront.engine.session import DecodeSession, begin
 from wavefront.engine.step_pool import stepper
 from wavefront.kernels import compile
 from wavefront.models.toy import toy
@@ -29,9 +29,9 @@ SPECS = (
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
-    "tbd(size=8, drop=2, least=2)",
-    "tide(rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(soft=3.0, patience=3, band=4, doubt=0.5, temper=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tbd(size=8, drop=2, min_commits=2)",
+    "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
+    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 
@@ -80,7 +80,7 @@ def compared(model, strategy, **options):
     twin.compiled = True
     decoding = begin(twin, PROMPTS, given)
     run = stepper(decoding.plan, twin, decoding.canvas, Static())
-    steps = Decoding(twin, decoding.canvas, decoding.plan, run=run)
+    steps = DecodeSession(twin, decoding.canvas, decoding.plan, run=run)
     made = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in steps]
     assert len(base) == len(made)
     for one, two in zip(base, made, strict=True):
@@ -182,7 +182,12 @@ def test_statistics_hold_nothing_as_large_as_the_logits():
     logits = torch.randn(6, size, generator=torch.Generator().manual_seed(0)).bfloat16()
 
     def reading(logits):
-        given = {"vocab_size": size, "mask_id": 7, "sampling": Sampling(), "needs": ("own",)}
+        given = {
+            "vocab_size": size,
+            "mask_id": 7,
+            "sampling": Sampling(),
+            "needs": ("current_logp",),
+        }
         return read(lambda chunk: logits[chunk], None, own, **given)
 
     torch._dynamo.reset()
@@ -190,7 +195,7 @@ def test_statistics_hold_nothing_as_large_as_the_logits():
     base = reading(logits)
     assert torch.equal(made.proposal, base.proposal)
     torch.testing.assert_close(made.logp, base.logp)
-    torch.testing.assert_close(made.own, base.own)
+    torch.testing.assert_close(made.current_logp, base.current_logp)
     held = re.findall(r"empty_strided_cpu\(\(([^)]*)\)", codes[0])
     assert max(int(n) for shape in held for n in shape.split(",") if n.strip()) < 1000, held
     torch._dynamo.reset()

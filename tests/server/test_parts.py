@@ -47,7 +47,10 @@ MIXED: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 12, "strategy": "standard"},
     {"max_new_tokens": 20, "temperature": 0.7, "seed": 4},
     {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8},
-    {"max_new_tokens": 9, "strategy": "tide(band=4, doubt=0.5, selector=threshold(tau=0.3))"},
+    {
+        "max_new_tokens": 9,
+        "strategy": "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+    },
     {"max_new_tokens": 24, "strategy": "rcr(size=16)"},
     {"max_new_tokens": 30, "eos": "stop"},
     {"max_new_tokens": 21, "priority": "entropy", "strategy": "wavefront(size=4)"},
@@ -174,7 +177,7 @@ def test_schemas_stand_alone() -> None:
         assert "$ref" not in str(schema(kind))
 
 
-# Decoding
+# DecodeSession
 
 
 def test_text_grows_and_is_never_taken_back(lm: Any) -> None:

@@ -14,7 +14,7 @@ import wavefront
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import OptionError
-from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.state import Config, candidates, decide_and_write, start
 from wavefront.core.strategy import Strategy
 from wavefront.engine.options import Source, plan
 from wavefront.strategies.adablock import Adablock
@@ -79,10 +79,10 @@ def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
         said = torch.zeros_like(canvas.tokens)
         for place, token in tokens(step).items():
             said[0, place] = token
-        wanted = reach(config, rows)
+        wanted = candidates(config, rows)
         rows = fill(rows, torch.where(wanted, board, 0.99))
         rows = rows._replace(proposal=torch.where(wanted, said, LINE))
-        rows, _, decision = settle(config, rows, MASK, bad=no, void=no)
+        rows, _, decision = decide_and_write(config, rows, MASK, bad=no, void=no)
         assert not bool((decision.commit & ~wanted).any())  # what is written was read
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())

@@ -11,7 +11,7 @@ from helpers import oracle
 
 from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import WavefrontWarning
-from wavefront.core.state import Config, settle, start
+from wavefront.core.state import Config, decide_and_write, start
 from wavefront.core.strategy import Strategy
 from wavefront.strategies.block import Block
 from wavefront.strategies.left_to_right import LeftToRight
@@ -73,7 +73,7 @@ def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle
         board = torch.full(canvas.tokens.shape, 0.5)
         for place, value in scores(step, masked).items():
             board[0, place] = value
-        rows, _, decision = settle(config, fill(rows, board), MASK, bad=no, void=no)
+        rows, _, decision = decide_and_write(config, fill(rows, board), MASK, bad=no, void=no)
         state = decision.state if isinstance(decision.state, torch.Tensor) else no[None]
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())

@@ -16,7 +16,7 @@ from wavefront import tasks
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
-from wavefront.core.state import Config, settle, start
+from wavefront.core.state import Config, decide_and_write, start
 from wavefront.core.strategy import Strategy
 from wavefront.strategies.rcr import Rcr
 from wavefront.strategies.selectors.threshold import Threshold
@@ -46,7 +46,7 @@ def decode(
         board = torch.full(canvas.tokens.shape, 0.5)
         for place, value in scores(step, masked).items():
             board[0, place] = value
-        rows, _, decision = settle(config, fill(rows, board), MASK, bad=no, void=no)
+        rows, _, decision = decide_and_write(config, fill(rows, board), MASK, bad=no, void=no)
         assert decision.remask is not None
         parts = (decision.commit, decision.remask, rows.final)
         commit, remask, final = (frozenset(p[0].nonzero()[:, 0].tolist()) for p in parts)
@@ -247,8 +247,8 @@ def test_the_embedded_model_pulls_back_from_an_earlier_block():
     earlier, counts = [], []
     stream = lm.stream(sample.prompt, strategy="rcr(size=16)", max_new_tokens=32, steps=8)
     for step in stream:
-        slot, clock = step.view.slot[0], step.view.clock
-        begun = int(clock.length - clock.left) // 16 * 16
+        slot, progress = step.view.slot[0], step.view.progress
+        begun = int(progress.length - progress.left) // 16 * 16
         assert step.decision.remask is not None
         gone = slot[step.decision.remask[0]].tolist()
         earlier += [(step.number, place) for place in gone if place < begun]

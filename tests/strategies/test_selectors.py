@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import wavefront
-from wavefront import Clock, Config, OptionError, Stats, View
+from wavefront import Config, OptionError, RowProgress, Stats, View
 from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.reading import Sampling
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     score: list[float]
     entropy: list[float]
     among: list[int]
-    reserve: list[int]
+    fallback: list[int]
 
 
 def marks(rows: list[Row], part: str, width: int) -> torch.Tensor:
@@ -50,8 +50,8 @@ def taken(selector: Selector, *rows: Row) -> list[list[int]]:
         values = [getattr(row, part) + [float("nan")] * (width - len(row.logp)) for row in rows]
         return torch.tensor(values, dtype=torch.float32)
 
-    among, reserve = marks(list(rows), "among", width), marks(list(rows), "reserve", width)
-    masked = among | reserve
+    among, fallback = marks(list(rows), "among", width), marks(list(rows), "reserve", width)
+    masked = among | fallback
     column = torch.zeros(len(rows), dtype=torch.long)
     view = View(
         score=board("score"),
@@ -60,9 +60,9 @@ def taken(selector: Selector, *rows: Row) -> list[list[int]]:
         masked=masked,
         known=~masked,
         slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
-        clock=Clock(masked.sum(-1), column + 9, column, masked.sum(-1), column),
+        progress=RowProgress(masked.sum(-1), column + 9, column, masked.sum(-1), column),
     )
-    return [row.nonzero()[:, 0].tolist() for row in selector(view, among, reserve)]
+    return [row.nonzero()[:, 0].tolist() for row in selector(view, among, fallback)]
 
 
 def row(
@@ -175,7 +175,7 @@ def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(selector):
     assert taken(selector, row(sure, entropy=low, among=[])) == [[1]]
     assert taken(selector, row(sure, entropy=low, among=[2])) == [[2]]
     assert taken(selector, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], among=[0, 2])) == [[0]]
-    assert taken(selector, row(sure, among=[])._replace(reserve=[])) == [[]]
+    assert taken(selector, row(sure, among=[])._replace(fallback=[])) == [[]]
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
@@ -208,9 +208,9 @@ def test_equals_go_by_score_and_then_by_position():
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
 def test_one_is_the_least_while_anything_is_left(selector):
     left = torch.tensor([0, 1, 7])
-    assert selector.least(Clock(left, left, left, left, left)).tolist() == [0, 1, 1]
+    assert selector.min_commits(RowProgress(left, left, left, left, left)).tolist() == [0, 1, 1]
     assert not selector.planned
-    assert not selector.idle(8, 20, 19)
+    assert not selector.is_noop_step(8, 20, 19)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def leaping(row: Row, asked: list[int], options: dict[str, Any]) -> list[int]:
 def expected(rule: Callable[[Row, list[int]], list[int]], row: Row) -> list[int]:
     """The description that all four share, with the rule of one of them."""
     if not row.among:
-        return in_order(row.reserve, row.score)[:1]
+        return in_order(row.fallback, row.score)[:1]
     willing = [at for at in row.among if row.score[at] > -inf]
     accepted = rule(row, willing or row.among)
     return sorted(set(accepted) or in_order(row.among, row.score)[:1])
@@ -295,10 +295,10 @@ def random_row(rng: random.Random) -> Row:
     odd = rng.choice((0.0, 0.3, 0.9, 1.0))
     score = [rng.choice(LAST) if rng.random() < odd else v for v in score]
     entropy = [rng.choice((0, 1, 1, 2, 3, 40, 64)) / 64 for _ in range(width)]  # sums are exact
-    reserve = [at for at in range(width) if rng.random() < 0.8]
+    fallback = [at for at in range(width) if rng.random() < 0.8]
     share = rng.choice((0.0, 0.3, 0.7, 1.0))
-    among = [at for at in reserve if rng.random() < share]
-    return Row(logp, score, entropy, among, reserve)
+    among = [at for at in fallback if rng.random() < share]
+    return Row(logp, score, entropy, among, fallback)
 
 
 def random_case(name: str, rng: random.Random) -> tuple[Selector, Callable[..., list[int]]]:

@@ -13,8 +13,8 @@ from strategies.test_against_oracle import KINDS, decode, random_case, random_sc
 from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
-from wavefront.core.state import Config, reach
-from wavefront.core.strategy import Clock
+from wavefront.core.state import Config, candidates
+from wavefront.core.strategy import RowProgress
 from wavefront.strategies.dcd import Dcd
 from wavefront.strategies.dsb import Dsb
 from wavefront.strategies.left_to_right import LeftToRight
@@ -187,15 +187,15 @@ def test_laws_where_the_window_is_short(strategy):
     for canvas, scores, steps in each_run(strategy):
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
             # The spare places go whatever their scores, but what is written there must be read.
-            assert not bool((decision.commit & ~reach(config, before)).any())
+            assert not bool((decision.commit & ~candidates(config, before)).any())
 
 
 def test_reach_is_the_window_and_not_the_answer():
     canvas = blank([[5]], 400, mask_id=MASK, pad_id=PAD)
     n = torch.tensor([400])
-    clock = Clock(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
+    progress = RowProgress(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
     for strategy, places in ((Dsb(), 32), (Dcd(), 16), (Dsb(limit=8), 8), (Dcd(span=8), 8)):
-        assert int(strategy.reach(canvas, (), clock).sum()) == places
+        assert int(strategy.candidates(canvas, (), progress).sum()) == places
         assert places <= strategy.width(400, 400) <= 32
 
 

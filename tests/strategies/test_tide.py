@@ -18,7 +18,7 @@ from wavefront.core import spec
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.errors import OptionError, WavefrontWarning
 from wavefront.core.masks import density
-from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.state import Config, candidates, decide_and_write, start
 from wavefront.core.strategy import Strategy
 from wavefront.engine import speculation
 from wavefront.engine.step import advance, decode
@@ -75,7 +75,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
         shown = known | {p for p in masked if not rule.horizon or p <= max(front) + rule.horizon}
         sure, score, own = judged(readings(step), case, known, masked, rule)
         quota = oracle.even(len(case.masked), case.steps, step)
-        if rule.band:  # what was taken back is filled again
+        if rule.revisable_band:  # what was taken back is filled again
             quota = ceil(len(masked) / (case.steps - step))
 
         due = {waiting} if rule.patience and times >= rule.patience else set()
@@ -86,20 +86,21 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
         else:
             scope = due or set(front)
             commit = due or at_once(rule.selector, scope, sure, score)
-        for _ in range(rule.rounds):
+        for _ in range(rule.cascade_rounds):
             near = {
                 p
                 for p in (masked - commit) & shown
-                if (rule.soft or oracle.near(p, known | commit, rule.radius)) and score[p] > -inf
+                if (rule.density_sigma or oracle.near(p, known | commit, rule.radius))
+                and score[p] > -inf
             }
             asked = oracle.ranked(near, score)[: rule.size]
             scope = scope | set(asked)
             for place in surest(accepted(rule.selector, asked, sure, score), sure, score):
                 if sum(1 - sure[p] for p in {*commit, place}) <= rule.risk:
                     commit.add(place)
-        doubted = [p for p in sorted(known - final) if own[p] < rule.doubt]
+        doubted = [p for p in sorted(known - final) if own[p] < rule.remask_below]
         remask = set(sorted(doubted, key=lambda p: own[p])[: max(0, len(commit) - 1)])
-        if not rule.band:
+        if not rule.revisable_band:
             remask = set()
         if step == case.steps - 1:  # the engine completes what is left
             commit, remask = set(masked), set()
@@ -107,10 +108,13 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
         known, masked = (known | commit) - remask, (masked - commit) | remask
         for place in remask:
             taken[place] += 1
-        grown = {p for p in masked if rule.soft or oracle.near(p, known, rule.radius)}
+        grown = {p for p in masked if rule.density_sigma or oracle.near(p, known, rule.radius)}
         front = set(oracle.ranked(grown, score)[: rule.size])
         for place in known - final:
-            if not oracle.near(place, masked, rule.band) or taken[place] >= rule.flips:
+            if (
+                not oracle.near(place, masked, rule.revisable_band)
+                or taken[place] >= rule.max_remasks
+            ):
                 final.add(place)
         if masked:
             times = times + 1 if min(masked) == waiting else 0
@@ -122,14 +126,16 @@ def judged(reading: Reading, case: oracle.Case, known: set, masked: set, rule: T
     """The reading with confidences cooled by distance and scores weighted by density."""
     sure, score = dict(reading.sure), dict(reading.score)
     for place in sure:
-        if rule.temper and place in masked and sure[place] < 1:
-            away = min((abs(place - other) for other in known), default=len(rule.temper))
-            odds = log(sure[place] / (1 - sure[place])) / rule.temper[:away][-1]
+        if rule.distance_temperatures and place in masked and sure[place] < 1:
+            away = min(
+                (abs(place - other) for other in known), default=len(rule.distance_temperatures)
+            )
+            odds = log(sure[place] / (1 - sure[place])) / rule.distance_temperatures[:away][-1]
             sure[place] = 1 / (1 + exp(-odds))
             if not isnan(score[place]) and score[place] > -inf:
                 score[place] = log(sure[place])
-        if rule.soft:
-            score[place] += log(max(share(place, case, known, rule.soft), 1e-30))
+        if rule.density_sigma:
+            score[place] += log(max(share(place, case, known, rule.density_sigma), 1e-30))
     return Reading(sure, score, reading.own)
 
 
@@ -173,18 +179,18 @@ def play(
     rows = start(canvas, config, [steps], [0])
     no, source = torch.zeros(1, dtype=torch.bool), torch.Generator().manual_seed(0)
     while not rows.done:
-        wanted = reach(config, rows)
+        wanted = candidates(config, rows)
         boards = []
         for part in readings(int(rows.step)):
             noise = torch.rand(wanted.shape, generator=source) * 1.1
             said = torch.tensor([[part[place] for place in range(wanted.shape[1])]])
             boards.append(torch.where(wanted, said, noise.masked_fill(noise > 1, nan)))
         stats = rows.stats._replace(logp=boards[0].log())
-        if "own" in config.needs:
-            stats = stats._replace(own=boards[2].log())
-        shown = rule.visible(rows.canvas, rows.state)
+        if "current_logp" in config.needs:
+            stats = stats._replace(current_logp=boards[2].log())
+        shown = rule.attended(rows.canvas, rows.state)
         given = rows._replace(score=boards[1], stats=stats, proposal=torch.full_like(wanted * 1, 7))
-        rows, _, decision = settle(config, given, MASK, bad=no, void=no)
+        rows, _, decision = decide_and_write(config, given, MASK, bad=no, void=no)
         assert not bool((decision.commit & ~wanted).any())  # its token would be a stale one
         remask = torch.zeros_like(wanted) if decision.remask is None else decision.remask
         front = rule.front(decision.state)
@@ -248,7 +254,7 @@ def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple
     canvas, case = random_case(rng, rng.choice(KINDS))
     while len(case.masked) < 8 or case.steps < 3:  # too little to choose from
         canvas, case = random_case(rng, rng.choice(KINDS))
-    fine = bool(rule.soft) or rng.random() < 0.4
+    fine = bool(rule.density_sigma) or rng.random() < 0.4
     readings = random_readings(rng, canvas.tokens.shape[1], fine=fine)
     ours = list(play(rule, canvas, case.steps, readings))
     theirs = list(tide(case, readings, other or rule))
@@ -354,11 +360,11 @@ def test_a_cascade_commits_a_run_of_sure_places_at_once():
     expected = {
         "wavefront(": {1, 2},
         "tide(": {1, 2},
-        "tide(rounds=1, ": {1, 2, 3, 4},
-        "tide(rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
-        "tide(rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
+        "tide(cascade_rounds=1, ": {1, 2, 3, 4},
+        "tide(cascade_rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
+        "tide(cascade_rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
         # The model was shown no more than two places after the front, which was slots 1 and 2.
-        "tide(rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
+        "tide(cascade_rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
     }
     for text, second in expected.items():
         found, _ = by_hand(f"{text}selector=threshold(0.9))", 12, rows)
@@ -369,11 +375,13 @@ def test_the_risk_stops_the_cascade():
     """0.9 sure each: 1 and 2 cost 0.2, slot 3 makes it 0.3, and slot 4 would make it 0.4."""
     rows = [{0: 0.95}, dict.fromkeys(range(12), 0.9)]
     for risk, second in ((0.15, {1, 2}), (0.35, {1, 2, 3}), (0.45, {1, 2, 3, 4})):
-        found, _ = by_hand(f"tide(rounds=9, risk={risk}, selector=threshold(0.85))", 12, rows)
+        found, _ = by_hand(
+            f"tide(cascade_rounds=9, risk={risk}, selector=threshold(0.85))", 12, rows
+        )
         assert [commit for commit, _ in found[:2]] == [{0}, second]
     # The surest of a round are charged first: slot 4 fits beside 1 and 2, slot 3 no longer.
     rows[1] = rows[1] | {4: 0.97}
-    found, _ = by_hand("tide(rounds=1, risk=0.25, selector=threshold(0.85))", 12, rows)
+    found, _ = by_hand("tide(cascade_rounds=1, risk=0.25, selector=threshold(0.85))", 12, rows)
     assert found[1][0] == {1, 2, 4}
 
 
@@ -411,7 +419,7 @@ def test_a_place_taken_back_has_waited_for_nothing():
     """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
     rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
     own = [{}, {0: 0.01}, {}]
-    text = "tide(radius=9, band=9, patience=2, selector=threshold(0.8))"
+    text = "tide(radius=9, revisable_band=9, patience=2, selector=threshold(0.8))"
     found, _ = by_hand(text, 8, rows, own)
     assert found[:4] == [({0}, set()), ({2, 3}, {0}), ({4}, set()), ({5}, set())]
     assert found[4][0] == {0}
@@ -424,8 +432,12 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
     flips=2     0 1   2 3 -0   0 4   5 6 -0   0 7
     """
     rows, own = [dict.fromkeys(range(8), 0.9)], [{0: 0.05}]
-    text = "tide(size=2, band=20, doubt=0.2, flips={}, selector=threshold(0.8))"
-    never, once, twice = (by_hand(text.format(flips), 8, rows, own)[0] for flips in (0, 1, 2))
+    text = (
+        "tide(size=2, revisable_band=20, remask_below=0.2, max_remasks={}, selector=threshold(0.8))"
+    )
+    never, once, twice = (
+        by_hand(text.format(max_remasks), 8, rows, own)[0] for max_remasks in (0, 1, 2)
+    )
     none = set()
     assert never == [({0, 1}, none), ({2, 3}, none), ({4, 5}, none), ({6, 7}, none)]
     assert once == [({0, 1}, none), ({2, 3}, {0}), ({0, 4}, none), ({5, 6}, none), ({7}, none)]
@@ -435,12 +447,17 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
 def test_nothing_is_taken_back_where_it_would_undo_all_progress():
     rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
     # One a step, by a threshold or by a quota of as many steps as places: none.
-    for text in ("tide(size=1, band=9, selector=threshold(0.8))", "tide(band=9)"):
+    for text in (
+        "tide(size=1, revisable_band=9, selector=threshold(0.8))",
+        "tide(revisable_band=9)",
+    ):
         found, _ = by_hand(text, 8, rows, own)
         assert [(len(new), gone) for new, gone in found] == [(1, set())] * 8
     # Three a step: two of the doubted go, the least believed first.
     own[0] |= {1: 0.001, 2: 0.005}
-    found, _ = by_hand("tide(size=3, radius=3, band=9, selector=threshold(0.8))", 8, rows, own)
+    found, _ = by_hand(
+        "tide(size=3, radius=3, revisable_band=9, selector=threshold(0.8))", 8, rows, own
+    )
     assert found[:2] == [({0, 1, 2}, set()), ({3, 4, 5}, {1, 2})]
 
 
@@ -452,7 +469,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     """
     rows = [*({slot: 0.9} for slot in range(4)), dict.fromkeys(range(8), 0.9)]
     own = [*[{}] * 4, dict.fromkeys(range(8), 0.01)]
-    text = "tide(size=3, band=2, selector=threshold(0.8))"
+    text = "tide(size=3, revisable_band=2, selector=threshold(0.8))"
     found, finals = by_hand(text, 8, rows, own)
     assert found[:4] == [({slot}, set()) for slot in range(4)]
     assert finals[:4] == [set(), set(), {0}, {0, 1}]
@@ -460,19 +477,21 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     assert all(not gone & {0, 1} for _, gone in found)
     # doubt=0: nothing is less probable than that.
     own[-1] = dict.fromkeys(range(8), 0.0)
-    found, _ = by_hand("tide(size=3, band=2, doubt=0.0, selector=threshold(0.8))", 8, rows, own)
+    found, _ = by_hand(
+        "tide(size=3, revisable_band=2, remask_below=0.0, selector=threshold(0.8))", 8, rows, own
+    )
     assert not any(gone for _, gone in found)
 
 
 def test_confidences_cool_with_distance():
     """0.8 has odds of 4; at temperature 2 of 2, which is 2/3; at 1 it stays 0.8."""
     rows = [{0: 0.7, 1: 0.8, 2: 0.8}]
-    found, _ = by_hand("tide(size=3, temper=(1.0, 2.0))", 6, rows)
+    found, _ = by_hand("tide(size=3, distance_temperatures=(1.0, 2.0))", 6, rows)
     assert found[0][0] == {0}  # 0.7 at distance 1, against 0.667 at 2 and 3
     for tau, commit in ((0.65, {0, 1, 2}), (0.69, {0})):
-        text = f"tide(size=3, temper=(1.0, 2.0), selector=threshold({tau}))"
+        text = f"tide(size=3, distance_temperatures=(1.0, 2.0), selector=threshold({tau}))"
         assert by_hand(text, 6, rows)[0][0][0] == commit
-    certain, _ = by_hand("tide(size=3, temper=(9.0,))", 6, [{0: 0.99, 2: 1.0}])
+    certain, _ = by_hand("tide(size=3, distance_temperatures=(9.0,))", 6, [{0: 0.99, 2: 1.0}])
     assert certain[0][0] == {2}  # what is certain stays so
 
 
@@ -588,15 +607,15 @@ def test_the_horizon_by_hand():
     """
     canvas = blank([[5, 5], [5]], 6, mask_id=MASK, pad_id=PAD)
     rule = Tide(size=2, horizon=2)
-    seen = rule.visible(canvas, rule.init(canvas))
+    seen = rule.attended(canvas, rule.init(canvas))
     assert seen is not None
     assert [places(seen[row : row + 1]) for row in (0, 1)] == [set(range(6)), set(range(1, 6))]
-    assert Tide().visible(canvas, Tide().init(canvas)) is None
+    assert Tide().attended(canvas, Tide().init(canvas)) is None
     # A text with holes: what is known is shown, wherever it stands.
     #   P . . . P . . . P      front at 1, with 1 more: 1 and 2
     text = infill([[5] * 9], [[i % 4 > 0 for i in range(9)]], mask_id=MASK, pad_id=PAD)
     near = Tide(size=1, horizon=1)
-    seen = near.visible(text, near.init(text))
+    seen = near.attended(text, near.init(text))
     assert seen is not None
     assert places(seen) == {0, 1, 2, 4, 8}
 
@@ -611,7 +630,7 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
     model = toy(seed=3, family="dream", dtype="float64")
     canvas = ragged(model)
     changed = 0
-    cascade = Tide(horizon=3, rounds=2, selector=Threshold(0.4))
+    cascade = Tide(horizon=3, cascade_rounds=2, selector=Threshold(0.4))
     for rule, cfg_scale in ((Tide(size=3, horizon=1), 0.0), (cascade, 0.7)):
         together = answers(rule, canvas, model, cfg_scale=cfg_scale).tokens
         for row in range(len(canvas.tokens)):
@@ -627,8 +646,10 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
                 )
             )[-1]
             assert torch.equal(shifted.canvas.tokens[0], together[row, real])
-        far = Tide(rule.size, rounds=rule.rounds, horizon=99, selector=rule.selector)
-        none = Tide(rule.size, rounds=rule.rounds, selector=rule.selector)
+        far = Tide(
+            rule.size, cascade_rounds=rule.cascade_rounds, horizon=99, selector=rule.selector
+        )
+        none = Tide(rule.size, cascade_rounds=rule.cascade_rounds, selector=rule.selector)
         same_far, plain = (answers(one, canvas, model, cfg_scale=cfg_scale) for one in (far, none))
         assert torch.equal(same_far.tokens, plain.tokens)
         changed += not torch.equal(plain.tokens, together)
@@ -637,9 +658,9 @@ def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
 
 SHORT_SIGHTED = (
     "tide(size=3, horizon=1)",
-    "tide(horizon=2, rounds=2, selector=threshold(0.4))",
-    "tide(size=3, horizon=2, band=4, patience=2, selector=threshold(0.3))",
-    "tbd(size=5, drop=2, least=1)",
+    "tide(horizon=2, cascade_rounds=2, selector=threshold(0.4))",
+    "tide(size=3, horizon=2, revisable_band=4, patience=2, selector=threshold(0.3))",
+    "tbd(size=5, drop=2, min_commits=1)",
 )
 
 
@@ -699,13 +720,13 @@ def test_chance_is_drawn_anew_every_step_with_a_band():
     canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
     sure = dict.fromkeys(range(42), 0.9)
     reading = Reading(sure, sure, sure)
-    wide = Tide(size=40, radius=40, band=2, selector=Origin())
+    wide = Tide(size=40, radius=40, revisable_band=2, selector=Origin())
     ours = [one.commit for one in play(wide, canvas, 12, lambda step: reading)]
     config = Config(strategy=Standard(selector=Origin()))
     rows, expected = start(canvas, config, [12], [0]), []
     no = torch.zeros(1, dtype=torch.bool)
     while not rows.done:
-        rows, _, decision = settle(config, rows, MASK, bad=no, void=no)
+        rows, _, decision = decide_and_write(config, rows, MASK, bad=no, void=no)
         expected.append(places(decision.commit))
     assert ours == expected
 
@@ -723,7 +744,7 @@ def test_the_quota_is_shared_over_what_is_left():
     doubted = [{}, dict.fromkeys(range(14), 0.01), {}, {}]
     readings = lambda step: Reading(sure, score, sure | doubted[step])  # noqa: E731
     for size, third in ((8, {0, 1, 5, 6}), (3, {0, 1, 5, 8})):
-        found = list(play(Tide(size, band=20), canvas, 4, readings))
+        found = list(play(Tide(size, revisable_band=20), canvas, 4, readings))
         counts = [(len(one.commit), len(one.remask)) for one in found]
         assert counts == [(3, 0), (3, 2), (4, 0), (4, 0)]
         assert slots(found[2].commit) == third
@@ -732,7 +753,7 @@ def test_the_quota_is_shared_over_what_is_left():
 # --- options and the command line ---------------------------------------------------------------
 
 FULL = (
-    "tide(size=6, rounds=2, risk=0.8, horizon=6, soft=2.0, patience=2, band=3, "
+    "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, revisable_band=3, "
     "temper=(1.0, 1.3), selector=threshold(tau=0.6))"
 )
 
@@ -741,27 +762,30 @@ FULL = (
     ("text", "sentence"),
     [
         (
-            "tide(rounds=4)",
+            "tide(cascade_rounds=4)",
             r"tide: rounds asks its take again .* selector=threshold\(tau=0.9\)\)\.",
         ),
-        ("tide(rounds=1, selector=dream())", "give an adaptive one"),
+        ("tide(cascade_rounds=1, selector=dream())", "give an adaptive one"),
         ("tide(size=0)", "size must be at least 1, not 0"),
         ("tide(radius=0)", "radius must be at least 1, not 0"),
-        ("tide(rounds=-1, selector=threshold())", "rounds must be at least 0, not -1"),
-        ("tide(rounds=1.5, selector=threshold())", "rounds must be a whole number"),
+        ("tide(cascade_rounds=-1, selector=threshold())", "rounds must be at least 0, not -1"),
+        ("tide(cascade_rounds=1.5, selector=threshold())", "rounds must be a whole number"),
         ("tide(horizon=-1)", "horizon must be at least 0"),
         ("tide(patience=-2)", "patience must be at least 0"),
         ("tide(patience=True)", "patience must be a whole number"),
-        ("tide(band=-1)", "band must be at least 0"),
-        ("tide(flips=-1)", "flips must be at least 0"),
+        ("tide(revisable_band=-1)", "band must be at least 0"),
+        ("tide(max_remasks=-1)", "flips must be at least 0"),
         ("tide(risk=-0.1)", "risk must be at least 0"),
-        ("tide(soft=-1.0)", "soft must be between 0 and 100"),
-        ("tide(soft=1e9)", "soft must be between 0 and 100"),
-        ("tide(doubt=1.1)", "doubt must be between 0 and 1"),
-        ("tide(temper=1.2)", r"temper lists temperatures, as \(1.0, 1.2\), not 1.2"),
-        ("tide(temper=[1.0, 1.2])", "temper lists temperatures"),
-        ("tide(temper=(1.0, 0.0))", "a temperature of temper must be at least 0.001, not 0.0"),
-        ("tide(temper=('warm',))", "a temperature of temper must be a number"),
+        ("tide(density_sigma=-1.0)", "soft must be between 0 and 100"),
+        ("tide(density_sigma=1e9)", "soft must be between 0 and 100"),
+        ("tide(remask_below=1.1)", "doubt must be between 0 and 1"),
+        ("tide(distance_temperatures=1.2)", r"temper lists temperatures, as \(1.0, 1.2\), not 1.2"),
+        ("tide(distance_temperatures=[1.0, 1.2])", "temper lists temperatures"),
+        (
+            "tide(distance_temperatures=(1.0, 0.0))",
+            "a temperature of temper must be at least 0.001, not 0.0",
+        ),
+        ("tide(distance_temperatures=('warm',))", "a temperature of temper must be a number"),
         ("tide(tides=2)", "tide has no option 'tides'"),
     ],
 )
@@ -775,10 +799,13 @@ def test_bad_options_get_one_sentence(text, sentence):
     [
         ("tide", "tide(size=8, radius=2)"),
         (
-            "tide(rounds=4, horizon=32, selector=threshold(tau=0.9))",
-            "tide(size=8, radius=2, rounds=4, horizon=32, selector=threshold(tau=0.9))",
+            "tide(cascade_rounds=4, horizon=32, selector=threshold(tau=0.9))",
+            "tide(size=8, radius=2, cascade_rounds=4, horizon=32, selector=threshold(tau=0.9))",
         ),
-        ("tide(temper=(1.5,))", "tide(size=8, radius=2, temper=(1.5,))"),
+        (
+            "tide(distance_temperatures=(1.5,))",
+            "tide(size=8, radius=2, distance_temperatures=(1.5,))",
+        ),
         (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
     ],
 )
@@ -796,7 +823,10 @@ def test_a_quota_above_the_size_warns_as_wavefront_does():
 
 def test_only_a_band_takes_back_and_asks_for_more():
     assert (Tide().revises, Tide().needs) == (False, ())
-    assert (Tide(band=1).revises, Tide(band=1).needs) == (True, ("own",))
+    assert (Tide(revisable_band=1).revises, Tide(revisable_band=1).needs) == (
+        True,
+        ("current_logp",),
+    )
 
 
 def test_the_command_line():
@@ -805,10 +835,10 @@ def test_the_command_line():
     for name in (*EACH, "risk", "doubt", "flips"):
         assert f"`{name}`" in told
     assert "tide" in run("strategies").stdout
-    for text in (FULL, "tide(rounds=4, selector=threshold(tau=0.9))"):
+    for text in (FULL, "tide(cascade_rounds=4, selector=threshold(tau=0.9))"):
         (record,) = records(run("generate", "hi", "-n", "16", "--json", "-s", text))
         assert len(record["tokens"]) <= 16
         assert spec.resolve(record["settings"]["strategy"], "strategies") == spec.resolve(
             text, "strategies"
         )
-    assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(rounds=4)")
+    assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")

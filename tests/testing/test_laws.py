@@ -16,7 +16,7 @@ from wavefront import Decision, Selector, Strategy, testing
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import first, top
-from wavefront.core.strategy import Clock, View
+from wavefront.core.strategy import RowProgress, View
 from wavefront.strategies.selectors.quota import Quota
 from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
@@ -31,12 +31,12 @@ MORE = (
     "wavefront(size=2, radius=6, grow='accumulate')",
     "rcr(size=5)",
     "rcr(size=5, stat='max', selector=threshold(0.6))",
-    "tbd(size=5, drop=2, least=1)",
-    "tbd(size=5, drop=2, least=1, selector=threshold(0.6))",
-    "tide(rounds=2, selector=threshold(0.6))",
-    "tide(soft=1.5)",
-    "tide(band=3, selector=threshold(0.6))",
-    "tide(rounds=2, horizon=3, soft=2.0, patience=1, band=3, temper=(1.1, 1.4), selector=factor(2.0))",
+    "tbd(size=5, drop=2, min_commits=1)",
+    "tbd(size=5, drop=2, min_commits=1, selector=threshold(0.6))",
+    "tide(cascade_rounds=2, selector=threshold(0.6))",
+    "tide(density_sigma=1.5)",
+    "tide(revisable_band=3, selector=threshold(0.6))",
+    "tide(cascade_rounds=2, horizon=3, density_sigma=2.0, patience=1, revisable_band=3, distance_temperatures=(1.1, 1.4), selector=factor(2.0))",
 )
 
 
@@ -104,7 +104,7 @@ class Base(Strategy):
     selector: Selector = field(default=Quota(), repr=False)
 
     def step(self, view: View, state: Any) -> Decision:
-        return Decision(self.selector(view, view.masked, view.masked), view.masked, state)
+        return Decision(self.selector.select(view, view.masked, view.masked), view.masked, state)
 
 
 class CommitsKnown(Base):
@@ -121,18 +121,20 @@ class GoesRound(Base):
     revises = True
 
     def step(self, view, state):
-        commit = self.selector(view, view.masked, view.masked)
+        commit = self.selector.select(view, view.masked, view.masked)
         return Decision(commit, view.masked, (), commit, view.slot < 0)
 
 
 class LooksElsewhere(Base):
     def step(self, view, state):
-        return Decision(self.selector(view, view.masked, view.masked), first(view.masked, 1))
+        return Decision(self.selector.select(view, view.masked, view.masked), first(view.masked, 1))
 
 
 class LooksAtTheKnown(Base):
     def step(self, view, state):
-        return Decision(self.selector(view, view.masked, view.masked), view.masked | view.known)
+        return Decision(
+            self.selector.select(view, view.masked, view.masked), view.masked | view.known
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Crowds(Base):
         return canvas.masked
 
     def step(self, view, state):
-        commit = self.selector(view, view.masked, view.masked)
+        commit = self.selector.select(view, view.masked, view.masked)
         return Decision(commit, view.masked, view.masked & ~commit)
 
     def front(self, state: Tensor) -> Tensor:
@@ -152,13 +154,13 @@ class Crowds(Base):
 
 class RevisesInSecret(Base):
     def step(self, view, state):
-        commit = self.selector(view, view.masked, view.masked)
+        commit = self.selector.select(view, view.masked, view.masked)
         return Decision(commit, view.masked, (), torch.zeros_like(commit), view.known)
 
 
 class TakesBackFinal(Base):
     def step(self, view, state):
-        commit = self.selector(view, view.masked, view.masked)
+        commit = self.selector.select(view, view.masked, view.masked)
         mine = view.known & (view.slot >= 0)
         return Decision(commit, view.masked, (), first(mine, 1), view.known)
 
@@ -174,13 +176,15 @@ class Grows(Base):
 class MixesRows(Base):
     def step(self, view, state):
         shared = view.score.mean(0, keepdim=True).expand_as(view.score)
-        return Decision(top(shared, view.masked, self.selector.least(view.clock)), view.masked)
+        return Decision(
+            top(shared, view.masked, self.selector.min_commits(view.progress)), view.masked
+        )
 
 
 class Throws(Base):
     def step(self, view, state):
         return Decision(
-            top(torch.rand_like(view.score), view.masked, self.selector.least(view.clock)),
+            top(torch.rand_like(view.score), view.masked, self.selector.min_commits(view.progress)),
             view.masked,
         )
 
@@ -189,11 +193,13 @@ class SeesPadding(Base):
     def step(self, view, state):
         places = torch.arange(view.score.shape[1]).expand_as(view.score)
         shifted = ((places * 7919) % 13).float()
-        return Decision(top(shifted, view.masked, self.selector.least(view.clock)), view.masked)
+        return Decision(
+            top(shifted, view.masked, self.selector.min_commits(view.progress)), view.masked
+        )
 
 
 class Overreaches(Base):
-    def reach(self, canvas: Canvas, state: Any, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: Any, progress: RowProgress) -> Tensor:
         return first(canvas.masked, 4)
 
     def width(self, length: int, steps: int) -> int:
@@ -202,7 +208,7 @@ class Overreaches(Base):
 
 class AsksTheHost(Base):
     def step(self, view, state):
-        k = int(self.selector.least(view.clock)[0])
+        k = int(self.selector.min_commits(view.progress)[0])
         return Decision(top(view.score, view.masked, k), view.masked)
 
 
@@ -314,10 +320,10 @@ class Reviser(Base):
         return torch.zeros_like(canvas.masked)  # what was taken back before
 
     def step(self, view: View, state: Tensor) -> Decision:
-        k = self.selector.least(view.clock)
-        behind = view.clock.length - view.clock.left < view.clock.step + 1
+        k = self.selector.min_commits(view.progress)
+        behind = view.progress.length - view.progress.left < view.progress.step + 1
         commit = top(view.score, view.masked, k + behind * 1)
         young = view.known & (view.slot >= 0) & ~state
-        due = (view.clock.step % 3 == 2) & (commit.sum(-1) > 1)
+        due = (view.progress.step % 3 == 2) & (commit.sum(-1) > 1)
         remask = first(young, due * 1)
         return Decision(commit, view.masked, state | remask, remask, state & view.known)

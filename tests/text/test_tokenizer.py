@@ -236,7 +236,7 @@ def test_half_a_character_is_refused(llada: Tokenizer) -> None:
         llada.encode("ab\ud83d")
 
 
-# Decoding
+# DecodeSession
 
 
 @given(text=st.text(max_size=30))

@@ -38,9 +38,9 @@ EVERY = [
     "adablock(delimiters=(7, 30))",
     "wavefront(grow='accumulate')",
     "rcr(size=4, stat='max')",
-    "tbd(size=5, drop=2, least=1, gamma=0.5)",
-    "tide(size=4, band=3, doubt=0.9)",
-    "tide(rounds=2, selector=threshold(tau=0.3))",
+    "tbd(size=5, drop=2, min_commits=1, gamma=0.5)",
+    "tide(size=4, revisable_band=3, remask_below=0.9)",
+    "tide(cascade_rounds=2, selector=threshold(tau=0.3))",
 ]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "traces.md"
 
@@ -211,7 +211,9 @@ def test_rows_are_traces_of_their_own(model, kind):
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
-    trace, canvases = decoded(model, kind, strategy="tide(size=4, band=3, doubt=0.9)")
+    trace, canvases = decoded(
+        model, kind, strategy="tide(size=4, revisable_band=3, remask_below=0.9)"
+    )
     for at in (0, 1, 5, len(trace)):
         begun = trace.until(at)
         assert len(begun) == at

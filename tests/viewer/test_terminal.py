@@ -28,7 +28,7 @@ def lm() -> Iterator[wavefront.LM]:
     torch.set_num_threads(threads)
 
 
-class Clock:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -207,7 +207,7 @@ def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wave
 
 
 def test_a_commit_glows_for_a_moment(lm: wavefront.LM) -> None:
-    clock = Clock()
+    clock = FakeClock()
     stream = lm.stream("Hi", max_new_tokens=4)
     board = Board(stream, glow=0.4, clock=clock)
     fresh = []

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.encoder import DEFAULT, KNOWN, Encoder
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 
 ENDS = 2  # tokens that every text has
 
@@ -80,7 +80,7 @@ def score(
     `layer,precision,recall,F1` below a heading.
     """
     pairs = _pairs(candidates, references)
-    whole("batch_size", batch_size, 1)
+    check_int("batch_size", batch_size, 1)
     name = encoder.name if isinstance(encoder, Encoder) else encoder
     if isinstance(encoder, Encoder):
         if layer not in (None, encoder.layer):

@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, nearest, whole
+from wavefront.core.errors import (
+    CheckpointError,
+    MissingExtraError,
+    OptionError,
+    check_int,
+    did_you_mean,
+)
 from wavefront.models.loader import resolve_device
 
 DEFAULT = "roberta-large"
@@ -62,7 +68,7 @@ class Encoder:
         self._tokenizer, model = _load(str(_packaged()) if name == PACKAGED else name)
         self._model = model.to(self.device)
         config = self._model.config
-        whole("layer", self.layer, 1, config.num_hidden_layers)
+        check_int("layer", self.layer, 1, config.num_hidden_layers)
         self._roberta = config.model_type == "roberta"
         # RoBERTa counts its positions from behind the padding id.
         offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
@@ -96,11 +102,11 @@ class Encoder:
 
 def _layer(name: str, layer: int | None) -> int:
     if layer is not None:
-        whole("layer", layer, 1)
+        check_int("layer", layer, 1)
         return layer
     if name not in KNOWN:
         raise OptionError(
-            f"No layer is known for the encoder {name!r}{nearest(name, KNOWN)}: give layer=, or "
+            f"No layer is known for the encoder {name!r}{did_you_mean(name, KNOWN)}: give layer=, or "
             f"take one of {', '.join(KNOWN)}."
         )
     return KNOWN[name].layer

@@ -10,7 +10,7 @@ from wavefront.bench.results import Curve, Row, Verdict, row
 from wavefront.bench.step_rows import REFRESH, Stage, policy
 from wavefront.bench.timing import Piece, settle, summary, undisturbed
 from wavefront.bench.workloads import Case, Loop, Steps, cached, exact
-from wavefront.engine.session import Decoding
+from wavefront.engine.session import DecodeSession
 
 
 def end_to_end(stage: Stage) -> list[Row]:
@@ -50,7 +50,7 @@ def _ours(stage: Stage, name: str, case: Case) -> list[float]:
 
     def whole() -> None:
         run.restart()
-        Decoding(case.model, case.canvas(), case.plan, run=run).drain()
+        DecodeSession(case.model, case.canvas(), case.plan, run=run).drain()
 
     whole()  # captures, and warms up
     spent = []

@@ -10,7 +10,7 @@ from typing import Any
 from wavefront.bench.machine import device_name
 from wavefront.bench.model_shapes import SHAPES, random_model
 from wavefront.bench.timing import Now, Tick
-from wavefront.core.errors import OptionError, one_of, whole
+from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.lm import LM, load
 from wavefront.models.transformer import Transformer
 
@@ -44,24 +44,24 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in self.only:
-            one_of("only", name, ROWS)
-        whole("prompt", self.given, 1)
-        whole("places", self.places, BLOCK)
+            check_choice("only", name, ROWS)
+        check_int("prompt", self.given, 1)
+        check_int("places", self.places, BLOCK)
         if self.places % BLOCK:
             raise OptionError(
                 f"places must be a multiple of {BLOCK}, the reference loops' block, not "
                 f"{self.places}."
             )
-        whole("repeats", self.repeats, 1)
-        whole("items", self.items, 1)
+        check_int("repeats", self.repeats, 1)
+        check_int("items", self.items, 1)
         if self.cpu_time and self.cuda:
             raise OptionError("cpu_time says nothing of work on a GPU: leave it out.")
         longest = self.model.max_length
-        whole("prompt + places", self.given + self.places, 1, longest)
+        check_int("prompt + places", self.given + self.places, 1, longest)
         for length in self.lengths:
-            whole("lengths", length, 64, longest)
+            check_int("lengths", length, 64, longest)
         for batch in self.batches:
-            whole("batches", batch, 1)
+            check_int("batches", batch, 1)
 
     @property
     def now(self) -> Now:
@@ -118,7 +118,7 @@ def subject(
     if chosen in SHAPES:
         return chosen, random_model(chosen, device=target, dtype=dtype), None
     if chosen.endswith("-shape"):
-        one_of("model", chosen, SHAPES)
+        check_choice("model", chosen, SHAPES)
     lm = load(chosen, device=target, dtype=dtype)
     if not isinstance(lm.model, Transformer):
         raise OptionError(f"{chosen} is no model that the bench knows how to take apart.")

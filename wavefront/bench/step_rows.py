@@ -18,7 +18,7 @@ from wavefront.bench.settings import BLOCK, Settings
 from wavefront.bench.timing import Piece, Timing, in_turns
 from wavefront.bench.workloads import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
 from wavefront.core import spec
-from wavefront.engine.cached_step import Cached
+from wavefront.engine.cached_step import CachedStep
 from wavefront.kernels.compile import compile_model
 from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.wave import Wave
@@ -104,7 +104,7 @@ class Stage:
 
         It writes there what no step would; but only time is looked at.
         """
-        assert isinstance(steps.run, Cached)
+        assert isinstance(steps.run, CachedStep)
         return Forward(steps.case, steps.width, steps.count, size=size, kv=steps.run.kv)
 
 

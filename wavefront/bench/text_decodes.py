@@ -23,7 +23,7 @@ from wavefront.lm import LM
 from wavefront.text.tokenizer import prompt_ids, visible
 
 WAVE = "wavefront(size=8, radius=2)"
-CASCADE = "tide(rounds=8, horizon=64, selector=threshold(tau=0.9))"
+CASCADE = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))"
 
 
 class Way(NamedTuple):

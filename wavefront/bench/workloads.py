@@ -12,12 +12,12 @@ from torch import Tensor
 
 from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
-from wavefront.core.state import Rows, start
-from wavefront.engine.cached_step import Cached
+from wavefront.core.state import DecodeState, start
+from wavefront.engine.cached_step import CachedStep
 from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import source
-from wavefront.engine.step import Advance, advance, forward
+from wavefront.engine.step import StepFn, advance, forward
 from wavefront.models.loader import KV
 from wavefront.models.transformer import Transformer
 
@@ -64,16 +64,16 @@ def call_for(model: Transformer, *, captured: bool = True) -> Call:
     return Graphs() if captured and model.device.type == "cuda" else eagerly
 
 
-def exact(case: Case, *, captured: bool = True) -> Advance:
+def exact(case: Case, *, captured: bool = True) -> StepFn:
     """Every place at every step."""
     call = call_for(case.model, captured=captured)
     return advance if call is eagerly else graphed(call)
 
 
-def cached(case: Case, policy: Cache, *, captured: bool = True) -> Cached:
+def cached(case: Case, policy: Cache, *, captured: bool = True) -> CachedStep:
     """A window of places against stored keys and values."""
     call = call_for(case.model, captured=captured)
-    return Cached(policy, case.model, case.rows, case.length, case.places, call)
+    return CachedStep(policy, case.model, case.rows, case.length, case.places, call)
 
 
 @dataclass
@@ -81,10 +81,10 @@ class Steps:
     """A piece of `count` steps of ours; it begins anew, untimed, before it would end."""
 
     case: Case
-    run: Advance
+    run: StepFn
     width: int
     count: int
-    _rows: Rows | None = None
+    _rows: DecodeState | None = None
     _left: int = 0
 
     def ready(self) -> None:
@@ -94,7 +94,7 @@ class Steps:
         times = case.rows
         self._rows = start(case.canvas(), settled.config, [case.places] * times, [0] * times)
         self._left = case.places
-        if isinstance(self.run, Cached):
+        if isinstance(self.run, CachedStep):
             self.run.restart()
             self._go(1)  # the full forward that fills the store
 
@@ -119,7 +119,7 @@ class Cycle(Steps):
 
     def ready(self) -> None:
         super().ready()
-        if isinstance(self.run, Cached):
+        if isinstance(self.run, CachedStep):
             self.run.restart()
 
 
@@ -155,7 +155,7 @@ class Forward:
         at = places[:, : self.width]
         call = call_for(model, captured=self.captured)
 
-        def pure(tree: Rows) -> tuple[Rows, tuple[()]]:
+        def pure(tree: DecodeState) -> tuple[DecodeState, tuple[()]]:
             model.head(forward(model, config, tree, at, False, window=window, kv=kv))
             return tree, ()
 

@@ -13,7 +13,7 @@ from wavefront.cli.decode import prepare, record, run
 from wavefront.cli.option_groups import given
 from wavefront.cli.options import DecodingOptions, LengthOptions, ModelOptions, OutputOptions
 from wavefront.cli.output import complain, say, say_json, stderr
-from wavefront.core.errors import OptionError, PromptError, WavefrontError, nearest
+from wavefront.core.errors import OptionError, PromptError, WavefrontError, did_you_mean
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
@@ -123,7 +123,7 @@ class Conversation:
             note = HELP
         elif command != "/quit":
             raise OptionError(
-                f"There is no command {command!r}{nearest(command, COMMANDS)}; "
+                f"There is no command {command!r}{did_you_mean(command, COMMANDS)}; "
                 f"there are: {', '.join(COMMANDS)}."
             )
         if note and not self._output.quiet:

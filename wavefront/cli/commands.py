@@ -30,7 +30,9 @@ COMMANDS = {
         "INFILL_EXAMPLES",
     ),
     "strategies": Entry(
-        "list_strategies.strategies", "List the strategies and their options, or explain one of them.", ""
+        "list_strategies.strategies",
+        "List the strategies and their options, or explain one of them.",
+        "",
     ),
     "models": Entry(
         "list_models.models",
@@ -123,7 +125,8 @@ COMMANDS = {
     ),
     "version": Entry("list_models.version", "Print the versions that a report should name.", ""),
     "trace": Entry(
-        "trace_group.traces", "Decodes in files: recorded, shown, drawn, repeated, exported, forked."
+        "trace_group.traces",
+        "Decodes in files: recorded, shown, drawn, repeated, exported, forked.",
     ),
 }
 

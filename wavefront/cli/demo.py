@@ -27,7 +27,7 @@ from wavefront.cli.demo_compare import (
 )
 from wavefront.cli.options import option
 from wavefront.cli.output import stderr
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.viewer import watch
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def demo(
     The problems are of kinds that the model was trained on, but none of these was in its training.
     Takes less than a minute on two cores, no file and no network.
     """
-    whole("problems", problems, 1, 1000)
-    whole("places", places, 16, 512)
-    whole("seed", seed, 0)
+    check_int("problems", problems, 1, 1000)
+    check_int("places", places, 16, 512)
+    check_int("seed", seed, 0)
     console = _console()
     with _loading():
         from wavefront import lm

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAPER = ("standard", "block", "wavefront")
 # The paper's three, and our own wave, which takes whatever it is sure of.
 STRATEGIES = {name: name for name in PAPER} | {
-    "tide": "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))",
+    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
 }
 # What a problem is called, and the task it comes from; none that runs what a model wrote.
 KINDS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wavefront.cli.options import DATA, DecodingOptions, ModelOptions, option
-from wavefront.core.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, check_choice
 
 if TYPE_CHECKING:
     from wavefront.evaluation.ray_cluster import Resources
@@ -56,7 +56,7 @@ class AskOptions:
     def ask(self, **changes: Any) -> Ask:
         from wavefront.tasks.base import STYLES, Ask
 
-        one_of("style", self.style, STYLES)
+        check_choice("style", self.style, STYLES)
         asked: dict[str, Any] = {
             "count": self.items,
             "seed": self.items_seed,
@@ -145,7 +145,7 @@ class EngineOptions:
 
     def check(self) -> None:
         """Refuse what no engine takes, before anything is loaded."""
-        one_of("engine", self.engine, ENGINES)
+        check_choice("engine", self.engine, ENGINES)
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}.")
         if self.engine == "local" and (self.workers != 1 or self.address is not None):
@@ -159,12 +159,12 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralOptions(DecodingOptions):
-    """Decoding with one strategy or several."""
+    """DecodeSession with one strategy or several."""
 
     strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
-            "Decoding",
+            "DecodeSession",
             "SPEC",
             'A strategy: block, "wavefront(size=8, radius=2)", ...; may be given again, for a run '
             "each.",

@@ -21,7 +21,7 @@ from wavefront.cli.options import (
     UsageError,
 )
 from wavefront.cli.output import say, say_json
-from wavefront.core.errors import PromptError, whole
+from wavefront.core.errors import PromptError, check_int
 
 LARGEST = 1 << 26  # bytes of input: far beyond any context, and less than any memory
 
@@ -59,7 +59,7 @@ def generate(
     The prompt is an argument, a file, or standard input (less its last line break). The answer goes
     to standard output and everything else to standard error.
     """
-    whole("batch_size", source.batch_size, 1)
+    check_int("batch_size", source.batch_size, 1)
     text = read(prompt, source.file)
     prompts = _split(text) if source.lines else [text]
     lm, options = prepare(model, decoding, output, length=given(length))

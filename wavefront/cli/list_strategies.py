@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from wavefront.cli.output import print_table, say, say_json, stderr
-from wavefront.core.errors import SpecError, nearest
+from wavefront.core.errors import SpecError, did_you_mean
 
 SHELVES = {
     "strategies": "where a step may look",
@@ -64,7 +64,7 @@ def _find(name: str) -> tuple[type[Any], str]:
     known = [one for shelf in SHELVES for one in spec.names(shelf)]
     if "." not in bare and bare not in known:
         raise SpecError(
-            f"There is no strategy or take {bare!r}{nearest(bare, known)}; "
+            f"There is no strategy or take {bare!r}{did_you_mean(bare, known)}; "
             f"there are: {', '.join(known)}."
         )
     shelf = "strategies" if bare in spec.names("strategies") or "." in bare else "selectors"

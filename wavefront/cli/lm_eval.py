@@ -104,14 +104,14 @@ def lm_eval_tasks(
     Prompts and grading are our own, those of `wavefront eval`: the paper's prompts, zero-shot. Code
     that a model wrote runs in our sandbox. Give the folder to lm-eval with --include_path.
     """
-    from wavefront.core.errors import one_of, whole
+    from wavefront.core.errors import check_choice, check_int
     from wavefront.integrations.lm_eval import task_files
     from wavefront.tasks.base import STYLES, Ask
 
-    one_of("style", style, STYLES)
-    whole("max_new_tokens", places, 1)
+    check_choice("style", style, STYLES)
+    check_int("max_new_tokens", places, 1)
     if count is not None:
-        whole("count", count, 1)
+        check_int("count", count, 1)
     ask: Any = {"count": count, "seed": seed, "style": style, "shots": shots, "data": data}
     wanted = list(names or task_files.benchmarks())
     given = {"length": places, "allow_unsandboxed": allow_unsandboxed}

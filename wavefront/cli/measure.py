@@ -13,7 +13,7 @@ import typer
 
 from wavefront.cli.options import ModelOptions, UsageError, option
 from wavefront.cli.output import say, stderr
-from wavefront.core.errors import nearest
+from wavefront.core.errors import did_you_mean
 from wavefront.viewer import can_animate
 
 STUDIES = {
@@ -90,7 +90,7 @@ def measure(
     if name not in STUDIES:
         listed = ", ".join(STUDIES)
         raise UsageError(
-            f"There is no study {name!r}{nearest(name, STUDIES)}; there are: {listed}."
+            f"There is no study {name!r}{did_you_mean(name, STUDIES)}; there are: {listed}."
         )
     from wavefront.paper import studies
 

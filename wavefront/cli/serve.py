@@ -8,7 +8,7 @@ from typing import Annotated
 
 from wavefront.cli.options import ModelOptions, option
 from wavefront.cli.output import complain
-from wavefront.core.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, check_choice
 
 EXAMPLES = """\
 Examples
@@ -135,7 +135,7 @@ def serve(
     from wavefront import server
     from wavefront.storage.hub import shipped
 
-    one_of("engine", engine, ENGINES)
+    check_choice("engine", engine, ENGINES)
     asked = {
         "replicas": replicas,
         "address": address,

@@ -28,7 +28,7 @@ from wavefront.cli.options import (
 )
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.trace_events import print_csv, print_json
-from wavefront.core.errors import TraceError, one_of, real, whole
+from wavefront.core.errors import TraceError, check_choice, check_float, check_int
 from wavefront.viewer import Board, Film, animation, can_animate, plain, side_by_side, watch
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def show(
 
 def _print_moments(film: Film, console: Console, wanted: list[int], last: int) -> None:
     for number in wanted:
-        whole("step", number, 0, last)
+        check_int("step", number, 0, last)
     board = Board(film, glow=0.0, timed=False)
     frame = board.frame()
     console.file.write(f"{frame.strategy}\n")
@@ -196,7 +196,7 @@ def export(
     A step counts from 0, so that `trace fork --at` it changes what follows; a place counts the
     places to fill, a position all of them. The probability is what the model gave the token then.
     """
-    one_of("--format", form, ("csv", "json"))
+    check_choice("--format", form, ("csv", "json"))
     trace = load_row(file, row)
     write = {"csv": print_csv, "json": print_json}[form]
     with _target(out) as target:
@@ -221,7 +221,7 @@ def draw(
     Below one another on one clock of forwards, so that a strategy that needs fewer is done earlier.
     Outlined: what the strategy looks at. Coloured: what was decided, by how sure the model was.
     """
-    real("seconds", seconds, 0.5, 600)
+    check_float("seconds", seconds, 0.5, 600)
     if len(files) > MOST:
         raise UsageError(f"At most {MOST} traces at once, not {len(files)}.")
     picture = animation([load_row(file, row) for file in files], seconds=seconds)
@@ -254,7 +254,7 @@ def load_row(file: Path, row: int | None = None) -> Trace:
     trace = trace_file.load(file)
     if row is None:
         return trace
-    whole("row", row, 0, trace.first.tokens.shape[0] - 1)
+    check_int("row", row, 0, trace.first.tokens.shape[0] - 1)
     return trace.row(row)
 
 

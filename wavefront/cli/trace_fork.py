@@ -117,7 +117,7 @@ def fork(
 
         out = trace_file.writable(out)
     lm = _load(model, trace, output)
-    stream = lm.fork(trace, at, strategy=strategy, put=changes)
+    stream = lm.fork(trace, at, strategy=strategy, overrides=changes)
     seconds = run(stream, output)
     answer = stream.completions[0]
     assert answer.trace is not None

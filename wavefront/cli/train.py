@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wavefront.cli.options import UsageError
-from wavefront.core.errors import nearest
+from wavefront.core.errors import did_you_mean
 
 VERBS = {
     "run": "train, or go on with --resume; the model is written to OUT/model",
@@ -59,7 +59,9 @@ def train(
     verb = arguments[0]
     if verb not in VERBS:
         listed = ", ".join(VERBS)
-        raise UsageError(f"There is no verb {verb!r}{nearest(verb, VERBS)}; there are: {listed}.")
+        raise UsageError(
+            f"There is no verb {verb!r}{did_you_mean(verb, VERBS)}; there are: {listed}."
+        )
     from wavefront.train.__main__ import main
 
     # What it returns is about values; a command line that it cannot read does not return.

@@ -19,7 +19,7 @@ EXAMPLES = """\
 Examples
 wavefront tune boolean_expressions -n 48
 wavefront tune prompts.jsonl -n 128 --device cuda --items 400
-wavefront tune gsm --try "block(size=16)" --try "tide(rounds=4, selector=threshold(tau=0.9))"
+wavefront tune gsm --try "block(size=16)" --try "tide(cascade_rounds=4, selector=threshold(tau=0.9))"
 wavefront tune gsm --try "wavefront(size=8, radius=2) | eos=defer, steps=32"
 wavefront tune gsm --max-forwards 20
 """
@@ -98,13 +98,13 @@ def tune(
     against forwards and all answers go into a directory. Stopped by anything, the same command
     goes on.
     """
-    from wavefront.core.errors import one_of
+    from wavefront.core.errors import check_choice
     from wavefront.evaluation.tune import BASES, TRIES, Objective
     from wavefront.evaluation.tune import tune as run
     from wavefront.paper import Lab, Scale
     from wavefront.tasks.base import STYLES
 
-    one_of("style", style, STYLES)
+    check_choice("style", style, STYLES)
     is_file = what.endswith((".jsonl", ".json")) or "/" in what
     task = f"jsonl(path={what!r}, answers={kind!r})" if is_file else what
     wanted = Objective(max_forwards=max_forwards, weight=weight)

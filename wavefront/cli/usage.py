@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from wavefront.core.errors import nearest
+from wavefront.core.errors import did_you_mean
 
 # typer brings click along under a private name in some versions; the class is the same in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -24,10 +24,12 @@ def explain_usage(error: Any) -> int:
         # Aliases too: whoever writes one almost right knows it from somewhere.
         known = [name for one in command.params for name in one.opts if name.startswith("--")]
         begun = [name for name in known if name.startswith(error.option_name)]
-        hint = nearest(error.option_name, begun or known)
+        hint = did_you_mean(error.option_name, begun or known)
         sentence = f"There is no option {error.option_name}{hint}."
     elif unknown := re.match("No such command '(.*?)'", sentence):
-        sentence = f"There is no command {unknown[1]!r}{nearest(unknown[1], command.commands)}."
+        sentence = (
+            f"There is no command {unknown[1]!r}{did_you_mean(unknown[1], command.commands)}."
+        )
     elif sentence.startswith("Got unexpected extra arg"):
         sentence += "; put a prompt of several words in quotes."
     complain("error", sentence)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.spec import Spec
-from wavefront.core.state import Rows
+from wavefront.core.state import DecodeState
 
 
 class Stored(NamedTuple):
@@ -31,11 +31,11 @@ class Cache(Spec):
     registry: ClassVar[str] = "caches"
     refresh: int  # a full forward every so many steps; 1 is no cache at all
 
-    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
         """(B, L) bool: places to recompute besides those wanted and those changed."""
         raise NotImplementedError
 
-    def stale(self, sure: Tensor, stored: Stored) -> Tensor:
+    def needs_refresh(self, sure: Tensor, stored: Stored) -> Tensor:
         """(B,) bool: rows that want a full forward before its time; `sure` as in `stored`, now.
 
         It is read a step late, so that nobody waits for it.

@@ -54,13 +54,13 @@ class WavefrontWarning(UserWarning):
     """Legal, but probably not what was meant."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" (did you mean 'block'?)"`, or nothing when no known name is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def whole(name: str, value: object, low: int, high: int | None = None) -> None:
+def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Refuse anything but an integer in [low, high]; True and 8.0 are not integers here."""
     bound = f"at least {low}" if high is None else f"between {low} and {high}"
     if isinstance(value, bool) or not isinstance(value, int):
@@ -69,7 +69,7 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
         raise OptionError(f"{name} must be {bound}, not {value}.")
 
 
-def real(name: str, value: object, low: float, high: float | None = None) -> None:
+def check_float(name: str, value: object, low: float, high: float | None = None) -> None:
     """Refuse anything but a finite number in [low, high]."""
     bound = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -78,11 +78,11 @@ def real(name: str, value: object, low: float, high: float | None = None) -> Non
         raise OptionError(f"{name} must be {bound}, not {value!r}.")
 
 
-def one_of(name: str, value: object, known: Iterable[str]) -> None:
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
     """Refuse a word that is not on the list, and say which is nearest."""
     words = list(known)
     if value not in words:
         listed = ", ".join(words)
         raise OptionError(
-            f"{name} must be one of {listed}; {value!r} is not{nearest(str(value), words)}."
+            f"{name} must be one of {listed}; {value!r} is not{did_you_mean(str(value), words)}."
         )

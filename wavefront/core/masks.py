@@ -43,12 +43,12 @@ def density(mask: Tensor, sigma: float) -> Tensor:
     `sigma` is its width in places; it ends at three times that, and not before the next place.
     What lies left of the board counts as True, and what lies right of it as False.
     """
-    reach = max(1, int(3 * sigma))
-    offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=torch.float32)
+    candidates = max(1, int(3 * sigma))
+    offsets = torch.arange(-candidates, candidates + 1, device=mask.device, dtype=torch.float32)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    around = F.pad(F.pad(mask.float(), (reach, 0), value=1.0), (0, reach))
+    around = F.pad(F.pad(mask.float(), (candidates, 0), value=1.0), (0, candidates))
     # A product and a sum in place order: the same number at a place whatever the board's length.
-    share = (around.unfold(-1, 2 * reach + 1, 1) * (weights / weights.sum())).sum(-1)
+    share = (around.unfold(-1, 2 * candidates + 1, 1) * (weights / weights.sum())).sum(-1)
     return share.clamp(1e-30, 1.0)
 
 
@@ -96,22 +96,26 @@ def _which(at: Tensor, length: int) -> Tensor:
     return torch.where(at[:, None, :] == here[:, None], positions(at), -1).amax(-1)
 
 
-def rank(scores: Tensor, among: Tensor, then: Tensor | None = None) -> Tensor:
+def rank(scores: Tensor, among: Tensor, next_active_step: Tensor | None = None) -> Tensor:
     """(B, L) long: 0 = best of `among`, after its last the best of `then`; FAR outside both."""
     # NaN would sort first; it and -inf share the last rank of the eligible.
     clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     if torch.compiler.is_compiling():
         before, all_among = _before(-clean), among[:, None, :]
         ranks = _counts(before & all_among).long()
-        late = None if then is None else _counts(before & then[:, None, :] | all_among).long()
+        late = (
+            None
+            if next_active_step is None
+            else _counts(before & next_active_step[:, None, :] | all_among).long()
+        )
     else:
         order = clean.argsort(dim=-1, descending=True, stable=True)
         ranks = _counted(among, order)
-        late = None if then is None else _counted(then & ~among, order)
+        late = None if next_active_step is None else _counted(next_active_step & ~among, order)
         late = None if late is None else late + among.sum(-1, keepdim=True)
-    if then is None or late is None:
+    if next_active_step is None or late is None:
         return torch.where(among, ranks, FAR)
-    return torch.where(among, ranks, torch.where(then, late, FAR))
+    return torch.where(among, ranks, torch.where(next_active_step, late, FAR))
 
 
 def _counted(mask: Tensor, order: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavefront.core import noise
-from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int
 from wavefront.core.strategy import Stats
 
 PRIORITIES = ("confidence", "probability", "margin", "entropy", "random")
@@ -48,13 +48,13 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        one_of("sampling", self.rule, SAMPLING)
-        real("temperature", self.temperature, 0)
-        one_of("eos", self.eos, EOS_POLICIES)
+        check_choice("sampling", self.rule, SAMPLING)
+        check_float("temperature", self.temperature, 0)
+        check_choice("eos", self.eos, EOS_POLICIES)
         if self.top_p is not None:
-            real("top_p", self.top_p, 0, 1)
+            check_float("top_p", self.top_p, 0, 1)
         if self.top_k is not None:
-            whole("top_k", self.top_k, 1)
+            check_int("top_k", self.top_k, 1)
         if self.eos != "keep" and not self.stop_ids:
             raise OptionError(
                 f"eos={self.eos!r} needs a stop id, and the model names none: give stop_ids."
@@ -66,11 +66,11 @@ class Reading(NamedTuple):
 
     proposal: Tensor  # long
     bad: Tensor  # bool: NaN, or no finite logit at all
-    reluctant: Tensor  # bool: the mask token, which cannot be proposed, is the most probable
+    prefers_mask: Tensor  # bool: the mask token, which cannot be proposed, is the most probable
     logp: Tensor  # float32, as the rest; see Stats
     margin: Tensor | None
     entropy: Tensor | None
-    own: Tensor | None
+    current_logp: Tensor | None
     others: Tensor | None = None  # long, (n, K) or (B, Q, K): the likeliest tokens, best first
     others_logp: Tensor | None = None
 
@@ -78,7 +78,7 @@ class Reading(NamedTuple):
 def read(
     logits_of: Callable[[slice], Tensor],
     keys: Tensor | None,
-    own: Tensor,
+    current: Tensor,
     *,
     vocab_size: int,
     mask_id: int,
@@ -87,28 +87,28 @@ def read(
     alternatives: int = 0,
 ) -> Reading:
     """Statistics of (B, Q) places. `logits_of(slice)` gives (n, V) of the places flattened;
-    `keys` (B, Q) int32 seed the draws, and are None at temperature 0; `own` (B, Q) are the tokens
+    `keys` (B, Q) int32 seed the draws, and are None at temperature 0; `current` (B, Q) are the tokens
     that stand there.
 
     The mask token is never proposed, but it keeps its share of the probability: a place where the
     model would rather not decide is a place of low confidence (and the published samplers agree).
     """
     size = max(1, _CHUNK // vocab_size)
-    chunks = [slice(at, at + size) for at in range(0, own.numel(), size)]
+    chunks = [slice(at, at + size) for at in range(0, current.numel(), size)]
     seeds = [None if keys is None else keys.flatten()[c] for c in chunks]
     parts = [
-        _read(logits_of(c), seed, own.flatten()[c], mask_id, sampling, needs, alternatives)
+        _read(logits_of(c), seed, current.flatten()[c], mask_id, sampling, needs, alternatives)
         for c, seed in zip(chunks, seeds, strict=True)
     ]
     columns = zip(*parts, strict=True)
-    joined = (None if c[0] is None else torch.cat(c).unflatten(0, own.shape) for c in columns)
+    joined = (None if c[0] is None else torch.cat(c).unflatten(0, current.shape) for c in columns)
     return Reading(*joined)  # pyright: ignore[reportArgumentType]
 
 
 def _read(
     logits: Tensor,
     keys: Tensor | None,
-    own: Tensor,
+    current: Tensor,
     mask_id: int,
     sampling: Sampling,
     needs: tuple[str, ...],
@@ -128,11 +128,11 @@ def _read(
     return Reading(
         proposal,
         bad,
-        reluctant=judged[..., mask_id] >= _most(judged),
+        prefers_mask=judged[..., mask_id] >= _most(judged),
         logp=logp.float(),
         margin=_margin(judged, mask_id) if "margin" in needs else None,
         entropy=_entropy(judged) if "entropy" in needs else None,
-        own=log_probability(judged, own).float() if "own" in needs else None,
+        current_logp=log_probability(judged, current).float() if "current_logp" in needs else None,
         others=others[1],
         others_logp=others[0],
     )

@@ -13,7 +13,7 @@ import pkgutil
 from functools import cache
 from typing import Any, ClassVar
 
-from wavefront.core.errors import SpecError, WavefrontError, nearest
+from wavefront.core.errors import SpecError, WavefrontError, did_you_mean
 
 _LONGEST = 1000
 # What a spec can name: the package whose modules are the names, and the noun for error messages.
@@ -74,7 +74,7 @@ def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
     known = names(registry)
     if name not in known:
         raise SpecError(
-            f"There is no {noun} {name!r}{nearest(name, known)}; there are: {', '.join(known)}."
+            f"There is no {noun} {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}."
         )
     module = importlib.import_module(f"{package}.{name}")
     return getattr(module, "".join(word.capitalize() for word in name.split("_")))
@@ -129,7 +129,7 @@ def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
         if option not in fields:
             listed = ", ".join(fields) or "none"
             raise SpecError(
-                f"{name} has no option {option!r}{nearest(option, fields)}; it has: {listed}."
+                f"{name} has no option {option!r}{did_you_mean(option, fields)}; it has: {listed}."
             )
         if option in options:
             raise SpecError(f"{name} is given the option {option!r} twice.")

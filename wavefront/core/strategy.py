@@ -21,7 +21,7 @@ State = (
 )
 
 
-class Clock(NamedTuple):
+class RowProgress(NamedTuple):
     """Where each row stands, all (B,) long."""
 
     length: Tensor  # N, the places to fill
@@ -37,7 +37,7 @@ class Stats(NamedTuple):
     logp: Tensor  # log p of the proposal
     margin: Tensor | None = None  # p1 - p2
     entropy: Tensor | None = None  # in nats
-    own: Tensor | None = None  # log p of the token that stands there now
+    current_logp: Tensor | None = None  # log p of the token that stands there now
 
 
 class View(NamedTuple):
@@ -49,7 +49,7 @@ class View(NamedTuple):
     masked: Tensor  # (B, L) bool
     known: Tensor  # (B, L) bool
     slot: Tensor  # (B, L) long
-    clock: Clock
+    progress: RowProgress
 
 
 class Decision(NamedTuple):
@@ -66,18 +66,18 @@ class Selector(Spec):
     """How many places to commit, and which. One file in `strategies/selectors/`."""
 
     registry: ClassVar[str] = "selectors"
-    needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "own"
+    needs: ClassVar[tuple[str, ...]] = ()  # of "margin", "entropy", "current_logp"
     planned: ClassVar[bool] = False  # its counts are fixed by length and steps
 
-    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
+    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
         """(B, L) bool: the commit, from `among`; `reserve` serves when `among` is too short."""
         raise NotImplementedError
 
-    def least(self, clock: Clock) -> Tensor:
+    def min_commits(self, progress: RowProgress) -> Tensor:
         """(B,) long: commits it insists on. With fewer places than this, the reserve serves."""
         raise NotImplementedError
 
-    def idle(self, length: int, steps: int, step: int) -> bool:
+    def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         """True when this step is sure to commit nothing, so that its forward can be saved."""
         return False
 
@@ -99,11 +99,11 @@ class Strategy(Spec):
         """The state before the first step."""
         return ()
 
-    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
         """(B, L) bool: the places whose score, statistics and proposal this step may read."""
         return canvas.masked
 
-    def visible(self, canvas: Canvas, state: State) -> Tensor | None:
+    def attended(self, canvas: Canvas, state: State) -> Tensor | None:
         """(B, L) bool: the places the model may look at, padding aside; None when it is all."""
         return None
 
@@ -115,9 +115,9 @@ class Strategy(Spec):
         """How many places `reach` usually holds; a guess that costs only speed when wrong."""
         return length
 
-    def idle(self, length: int, steps: int, step: int) -> bool:
+    def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         """True when this step is sure to change nothing."""
-        return not self.revises and self.selector.idle(length, steps, step)
+        return not self.revises and self.selector.is_noop_step(length, steps, step)
 
     def front(self, state: State) -> Tensor | None:
         """(B, L) bool: the places held ready for the next step, if it keeps any; for viewers."""

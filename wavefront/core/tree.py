@@ -6,7 +6,7 @@ trees without knowing what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 Whole = TypeVar("Whole", bound=tuple[Any, ...])
 
 
-def replaced(whole: Whole, **changes: Any) -> Whole:
+def replace_fields(whole: Whole, **changes: Any) -> Whole:
     """A named tuple with some fields changed: `_replace`, which torch 2.11 compiles into an empty
     tuple wherever the result is handed out.
     """
@@ -32,14 +32,14 @@ def leaves(tree: Any) -> list[Tensor]:
     return []
 
 
-def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tree(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same nest with every tensor changed; whatever is no tensor stays."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, list):
-        return [mapped(part, change) for part in tree]
+        return [map_tree(part, change) for part in tree]
     if isinstance(tree, tuple):
-        parts = [mapped(part, change) for part in tree]
+        parts = [map_tree(part, change) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
 
@@ -67,7 +67,7 @@ def join(parts: Any) -> Any:
     return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
 
 
-def put(tree: Any, index: Tensor, part: Any) -> Any:
+def scatter_rows(tree: Any, index: Tensor, part: Any) -> Any:
     """The tree with the rows `index` of every tensor replaced by those of `part`."""
     fresh = iter(leaves(part))
-    return mapped(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))
+    return map_tree(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))

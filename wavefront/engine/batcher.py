@@ -1,4 +1,4 @@
-"""Slots: rows of one canvas that requests enter and leave between steps; the server stands on it.
+"""Batcher: rows of one canvas that requests enter and leave between steps; the server stands on it.
 
 Requests may differ in length, strategy and options; they share every forward. A request decodes as
 if it were alone: rows never influence each other, and its seed and clock are its own.
@@ -15,18 +15,18 @@ from torch.nn import functional as F
 
 from wavefront.core.cache_policy import Cache, Stored
 from wavefront.core.canvas import Canvas, infill
-from wavefront.core.errors import OptionError, PromptError, whole
-from wavefront.core.state import Config, Rows
+from wavefront.core.errors import OptionError, PromptError, check_int
+from wavefront.core.state import Config, DecodeState
+from wavefront.core.tree import scatter_rows
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.core.tree import put
 from wavefront.engine.groups import Shown, empty, joined, refreshed, together, windowed
-from wavefront.engine.requests import Commit, Moment, Request, Seat, Survey
+from wavefront.engine.requests import ActiveRequest, Commit, Request, StepUpdate, Survey
 from wavefront.models.loader import Model
 
 NARROWEST = 16  # places read of a row; then powers of two, so that shapes are few
 
 
-class Slots:
+class Batcher:
     """A batch of `rows` boards of `length` places. On CUDA, `step` tells of the step before."""
 
     def __init__(
@@ -40,16 +40,16 @@ class Slots:
         call: Call = eagerly,
     ) -> None:
         """`steps` is the most a request may ask for, `length` when None."""
-        whole("rows", rows, 1)
-        whole("length", length, 2, model.max_length)
+        check_int("rows", rows, 1)
+        check_int("length", length, 2, model.max_length)
         self.model: Model = model
         self.rows: int = rows
         self.length: int = length
         self.cache: Cache | None = cache
         self.steps: int = length if steps is None else steps
-        whole("steps", self.steps, 1)
-        self.seats: dict[int, Seat] = {}
-        self._call, self._groups = call, dict[Config, Rows]()
+        check_int("steps", self.steps, 1)
+        self.seats: dict[int, ActiveRequest] = {}
+        self._call, self._groups = call, dict[Config, DecodeState]()
         self._late = model.device.type == "cuda"
         self._pending: _Pending | None = None
         if cache is not None:
@@ -83,7 +83,7 @@ class Slots:
         if plan.cache is not None and plan.cache != self.cache:
             raise OptionError(f"The cache here is {self.cache!r}: leave out cache.")
 
-    def admit(self, request: Request) -> Seat:
+    def admit(self, request: Request) -> ActiveRequest:
         """Give a request a row."""
         self.check(request)
         ids, holes, plan, _ = request
@@ -100,13 +100,13 @@ class Slots:
         self._groups[config] = joined(group, row, canvas, config, plan.steps, plan.seed)
         places = sum(holes)
         width = config.strategy.width(places, plan.steps)
-        if config.survey or places < len(ids) - _first(holes):
+        if config.read_all_masked or places < len(ids) - _first(holes):
             width = places  # holes make many fronts
         known = [not hole for hole in holes]
-        self.seats[row] = Seat(row, request, list(ids), known, min(width, places))
+        self.seats[row] = ActiveRequest(row, request, list(ids), known, min(width, places))
         return self.seats[row]
 
-    def release(self, seat: Seat) -> None:
+    def release(self, seat: ActiveRequest) -> None:
         """Take a request out of its row, finished or not."""
         if seat.left:
             return
@@ -119,10 +119,10 @@ class Slots:
         index = torch.tensor([seat.row], device=self.model.device)
         shape = (1, self.length, config, self.steps)
         gone = empty(*shape, like=index, pad_id=self.model.pad_id)
-        self._groups[config] = put(self._groups[config], index, gone)
+        self._groups[config] = scatter_rows(self._groups[config], index, gone)
 
     @torch.no_grad()
-    def step(self) -> list[Moment]:
+    def step(self) -> list[StepUpdate]:
         """One forward for all (two, when some need a full one); requests that end leave."""
         pending, self._pending = self._pending, None
         if self.seats:
@@ -151,14 +151,18 @@ class Slots:
         return made
 
     def _cached(
-        self, cache: Cache, configs: tuple[Config, ...], groups: list[Rows], width: int
-    ) -> tuple[list[Rows], list[_Made]]:
+        self, cache: Cache, configs: tuple[Config, ...], groups: list[DecodeState], width: int
+    ) -> tuple[list[DecodeState], list[_Made]]:
         """Rows that are due compute every place; the others a window, each its own."""
         seats, own = list(self.seats.values()), {}
         for seat in seats:
             reads, places = _bucket(seat.width), _bucket(sum(seat.request.holes))
             own[seat.row] = (min(self.length, reads), min(self.length, cache.window(reads, places)))
-        due = [s for s in seats if not 0 < s.age < cache.refresh or own[s.row][1] == self.length]
+        due = [
+            s
+            for s in seats
+            if not 0 < s.steps_since_refresh < cache.refresh or own[s.row][1] == self.length
+        ]
         rest = [seat for seat in seats if seat not in due]
         sizes = {seat.row: own[seat.row][1] for seat in rest}
         widths = self._column({row: reads for row, (reads, _) in own.items()})
@@ -177,14 +181,14 @@ class Slots:
             made.append(_Made(shown, due, list(range(len(due))), True))
             self._count(due, self.length)
         for seat in seats:
-            seat.age = 1 if seat in due else seat.age + 1
+            seat.steps_since_refresh = 1 if seat in due else seat.steps_since_refresh + 1
         return groups, made
 
-    def _column(self, told: Mapping[int, int]) -> Tensor:
+    def _column(self, values: Mapping[int, int]) -> Tensor:
         """(R,) long: a number a row, 0 for the others."""
-        return torch.tensor([told.get(n, 0) for n in range(self.rows)], device=self.model.device)
+        return torch.tensor([values.get(n, 0) for n in range(self.rows)], device=self.model.device)
 
-    def _whole(self, configs: tuple[Config, ...], groups: list[Rows], width: int) -> Any:
+    def _whole(self, configs: tuple[Config, ...], groups: list[DecodeState], width: int) -> Any:
         def step(tree: Any) -> tuple[Any, Any]:
             return together(self.model, configs, tree, width)
 
@@ -210,12 +214,12 @@ class Slots:
         return self._call(("window", configs, width, size), step, tree)
 
     @staticmethod
-    def _count(seats: list[Seat], places: int) -> None:
+    def _count(seats: list[ActiveRequest], places: int) -> None:
         for seat in seats:
             seat.forwards += 1
             seat.token_forwards += places
 
-    def _tell(self, pending: _Pending) -> list[Moment]:
+    def _tell(self, pending: _Pending) -> list[StepUpdate]:
         moments = []
         for made in pending.read():
             for seat, at in zip(made.seats, made.at, strict=True):
@@ -226,19 +230,19 @@ class Slots:
                 self.release(moment.seat)
         return moments
 
-    def _moment(self, seat: Seat, shown: Shown, at: int, full: bool) -> Moment:
+    def _moment(self, seat: ActiveRequest, shown: Shown, at: int, full: bool) -> StepUpdate:
         size = len(seat.tokens)
         if shown.bad[at]:
             seat.error = "The model's logits are NaN or infinite; nothing was decoded from them."
             seat.done = True
-            return Moment(seat, [], [], [])
+            return StepUpdate(seat, [], [], [])
         if shown.void[at]:
-            seat.age = 0  # due at once
+            seat.steps_since_refresh = 0  # due at once
             if full:
                 seat.width = sum(seat.request.holes)
-            return Moment(seat, [], [], [])
+            return StepUpdate(seat, [], [], [])
         if shown.stale[at]:
-            seat.age = 0
+            seat.steps_since_refresh = 0
         places = shown.commit[at, :size].nonzero()[:, 0].tolist()
         tokens = shown.tokens[at, :size].tolist()
         commits = [Commit(p, tokens[p], float(shown.logp[at, p])) for p in places]
@@ -247,9 +251,9 @@ class Slots:
         seat.done = bool(shown.done[at])
         back, front = (b[at, :size].nonzero()[:, 0].tolist() for b in (shown.back, shown.front))
         survey = None
-        if seat.request.plan.config.survey:
+        if seat.request.plan.config.read_all_masked:
             survey = Survey(*(board[at, :size].tolist() for board in (shown.scope, shown.logp)))
-        return Moment(seat, commits, back, front, survey)
+        return StepUpdate(seat, commits, back, front, survey)
 
     def _board(self, ids: Sequence[int], holes: Sequence[bool]) -> Canvas:
         """(1, L): from the left, so that a request stands at the same places whoever is beside."""
@@ -265,7 +269,7 @@ class _Made(NamedTuple):
     """A forward, whose it was, and where in what it shows each of them stands."""
 
     shown: Shown
-    seats: list[Seat]
+    seats: list[ActiveRequest]
     at: list[int]
     full: bool  # every place was computed
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.core.state import Config, Rows, Step
-from wavefront.core.tree import leaves, mapped
-from wavefront.engine.step import Advance, advance
+from wavefront.core.state import Config, DecodeState, Step
+from wavefront.core.tree import leaves, map_tree
+from wavefront.engine.step import StepFn, advance
 from wavefront.models.loader import Model
 
 # A step as a function of its tree: the tree after it, and what it hands out.
@@ -73,7 +73,7 @@ class _Graph:
     """One captured step, and the frame it works in."""
 
     def __init__(self, step: Pure, tree: Any, pool: Any) -> None:
-        self._frame = Frame(tree)
+        self._frame = StaticBuffers(tree)
         side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -90,7 +90,7 @@ class _Graph:
         return self._frame.tree, self._frame.shown()
 
 
-class Frame:
+class StaticBuffers:
     """A tree in memory of its own, which a step overwrites with the tree after it.
 
     The memory is one tensor: a step writes that, and not a tree of thirty, each with its launch.
@@ -99,10 +99,10 @@ class Frame:
     """
 
     def __init__(self, tree: Any) -> None:
-        self._form = Form(tree)
+        self._form = PackedLayout(tree)
         self._memory = written(self._form.pieces(tree), self._form.size)
         self.tree = self._form.unpack(self._memory)
-        self._shown: tuple[Form, Tensor] | None = None
+        self._shown: tuple[PackedLayout, Tensor] | None = None
 
     def load(self, tree: Any) -> None:
         """Go on from another tree; from its own, nothing is to be done."""
@@ -113,7 +113,7 @@ class Frame:
     def make(self, step: Pure) -> None:
         """The step itself, and what it hands out put aside, behind the tree after it."""
         after, out = step(self.tree)
-        form = Form(out, behind=self._form, holding=after)
+        form = PackedLayout(out, behind=self._form, holding=after)
         fresh = written([*self._form.pieces(after), *form.pieces(out)], form.size)
         self._shown = form, fresh
         self._memory.copy_(fresh[: len(self._memory)])
@@ -125,7 +125,7 @@ class Frame:
         return form.unpack(memory.clone())
 
 
-class Form:
+class PackedLayout:
     """How the tensors of a tree lie in one run of bytes, each at a multiple of ALIGNED.
 
     It may lie `behind` another form: what the tree that is `holding` that one holds already (most
@@ -134,23 +134,23 @@ class Form:
 
     ALIGNED = 16  # bytes: compiled code reads faster where a tensor begins at a whole address
 
-    def __init__(self, tree: Any, *, behind: Form | None = None, holding: Any = ()) -> None:
-        self._like = mapped(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
-        self._spots: list[Spot] = []
+    def __init__(self, tree: Any, *, behind: PackedLayout | None = None, holding: Any = ()) -> None:
+        self._like = map_tree(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
+        self._spots: list[BufferSlice] = []
         self.size = 0 if behind is None else behind.size
         known = [] if behind is None else behind._spots
         there = dict(zip(map(_same, leaves(holding)), known, strict=True))
         for leaf in leaves(tree):
             spot = there.get(_same(leaf))
             if spot is None or spot.dtype != leaf.dtype:
-                spot = Spot(self.size, leaf.dtype, leaf.shape)
+                spot = BufferSlice(self.size, leaf.dtype, leaf.shape)
                 self.size += spot.room
             self._spots.append(spot)
         self._first = 0 if behind is None else behind.size
 
-    def pieces(self, tree: Any) -> list[tuple[Spot, Tensor]]:
+    def pieces(self, tree: Any) -> list[tuple[BufferSlice, Tensor]]:
         """The bytes of a tree of this form and where they belong, as far as that is not before."""
-        parts: list[tuple[Spot, Tensor]] = []
+        parts: list[tuple[BufferSlice, Tensor]] = []
         for leaf, spot in zip(leaves(tree), self._spots, strict=True):
             if spot.start < self._first:
                 continue
@@ -163,10 +163,10 @@ class Form:
     def unpack(self, memory: Tensor) -> Any:
         """The tree, its tensors parts of `memory`."""
         spots = iter(self._spots)
-        return mapped(self._like, lambda _: next(spots).of(memory))
+        return map_tree(self._like, lambda _: next(spots).of(memory))
 
 
-class Spot(NamedTuple):
+class BufferSlice(NamedTuple):
     """Where in a run of bytes a tensor lies."""
 
     start: int
@@ -179,7 +179,7 @@ class Spot(NamedTuple):
 
     @property
     def room(self) -> int:
-        return self.size + -self.size % Form.ALIGNED
+        return self.size + -self.size % PackedLayout.ALIGNED
 
     def bytes(self, memory: Tensor) -> Tensor:
         return memory[self.start : self.start + self.size]
@@ -188,7 +188,7 @@ class Spot(NamedTuple):
         return self.bytes(memory).view(self.dtype).view(self.shape)
 
 
-def written(pieces: list[tuple[Spot, Tensor]], size: int) -> Tensor:
+def written(pieces: list[tuple[BufferSlice, Tensor]], size: int) -> Tensor:
     """New memory with every piece at its spot, in one launch; between them lies anything."""
     memory = pieces[0][1].new_empty(size)
     spots, parts = zip(*pieces, strict=True)
@@ -202,12 +202,12 @@ def _same(leaf: Tensor) -> Hashable:
     return leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()
 
 
-def graphed(call: Call) -> Advance:
+def graphed(call: Call) -> StepFn:
     """`engine.advance`, called through `call`."""
 
     def run(
-        model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Tensor]:
+        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
         def step(tree: Any) -> tuple[Any, Any]:
             after, steps, flags = advance(model, config, tree, width, padded)
             return after, (steps, flags)

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, TraceError, whole
+from wavefront.core.errors import OptionError, TraceError, check_int
 from wavefront.core.state import Step
 from wavefront.core.strategy import Strategy
 from wavefront.engine.replay import (
-    Moment,
+    RestoredState,
     as_whole,
     check_model,
     difference,
@@ -43,18 +43,18 @@ from wavefront.engine.replay import (
     take_over,
     write_by_hand,
 )
-from wavefront.engine.session import Decoding, describe, source
+from wavefront.engine.session import DecodeSession, describe, source
 from wavefront.engine.step import computed
 from wavefront.engine.step_pool import stepper
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Trace, write
 
 
-class Forked(Decoding):
+class Forked(DecodeSession):
     """A decode from the fork on; its trace and its counts begin where the recorded one began."""
 
     def __init__(
-        self, model: Model, moment: Moment, before: Trace, about: Mapping[str, Any]
+        self, model: Model, moment: RestoredState, before: Trace, about: Mapping[str, Any]
     ) -> None:
         canvas = moment.rows.canvas._replace(slot=moment.slot)
         record = "full" if before.full else "basic"
@@ -91,7 +91,7 @@ def fork(
     at: int,
     *,
     strategy: str | Strategy | None = None,
-    put: Mapping[int, int] | None = None,
+    overrides: Mapping[int, int] | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
 ) -> Forked:
@@ -102,12 +102,12 @@ def fork(
     """
     if not len(check_model(model, trace)):
         raise TraceError("The trace has no step to fork at: record one that has.")
-    whole("at", at, 0, len(trace) - 1)
+    check_int("at", at, 0, len(trace) - 1)
     asked = None if strategy is None else resolve(strategy).with_ids(id_of)
     chain = segments(trace, source(model, stop_ids, id_of), asked)
     chain = [segment for segment in chain if segment.at <= at]  # what came later plays no part
     last, own = chain[-1], trace.step[at].to(model.device)
-    hands = _hands(model, trace, put or {})
+    hands = _hands(model, trace, overrides or {})
     if asked is None or repr(asked) == repr(last.plan.config.strategy):
         moment, seen = perform(model, trace, chain, own)
         _hold_against(trace.until(at), seen)
@@ -120,8 +120,8 @@ def fork(
     parent = dict(last.about)
     for name in ("texts", "special_ids"):
         parent.pop(name, None)  # the fork has its own
-    told = {"at": at, "steps": own.tolist(), "put": hands.tolist(), "of": parent}
-    about = {**trace.about, **describe(model, moment.plan), "fork": told}
+    forked = {"at": at, "steps": own.tolist(), "put": hands.tolist(), "of": parent}
+    about = {**trace.about, **describe(model, moment.plan), "fork": forked}
     return Forked(model, moment, _with_hands(trace, at, hands), about)
 
 
@@ -133,15 +133,15 @@ def resolve(strategy: str | Strategy) -> Strategy:
     return made
 
 
-def _hands(model: Model, trace: Trace, put: Mapping[int, int]) -> Tensor:
+def _hands(model: Model, trace: Trace, overrides: Mapping[int, int]) -> Tensor:
     """(E, 3) long: row, place, token."""
-    if put and trace.first.slot.shape[0] > 1:
+    if overrides and trace.first.slot.shape[0] > 1:
         raise OptionError("By hand one row is changed at a time: take it with trace.row(0).")
     places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
     entries = []
-    for slot, token in put.items():
-        whole("a place to write at", slot, 0, len(places) - 1)
-        whole("a token to write", token, 0, model.vocab_size - 1)
+    for slot, token in overrides.items():
+        check_int("a place to write at", slot, 0, len(places) - 1)
+        check_int("a token to write", token, 0, model.vocab_size - 1)
         if token == model.mask_id:
             raise OptionError("The mask cannot be written by hand: write a token.")
         entries.append([0, places[slot], token])

@@ -16,9 +16,9 @@ from torch import Tensor
 from wavefront.core.cache_policy import Cache, Stored, sureness
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import marked
-from wavefront.core.tree import mapped, put
-from wavefront.core.state import Config, Rows, reach, start
-from wavefront.engine.step import Aim, finish, read_first
+from wavefront.core.state import Config, DecodeState, candidates, start
+from wavefront.core.tree import map_tree, scatter_rows
+from wavefront.engine.step import StepPlan, commit_step, read_first
 from wavefront.engine.window import choose_window
 from wavefront.models.loader import KV, Model
 
@@ -40,29 +40,39 @@ class Shown(NamedTuple):
     sure: Tensor  # float32: the mean probability of what was read
 
 
-def empty(rows: int, length: int, config: Config, steps: int, *, like: Tensor, pad_id: int) -> Rows:
+def empty(
+    rows: int, length: int, config: Config, steps: int, *, like: Tensor, pad_id: int
+) -> DecodeState:
     """A group that nobody has joined; `steps` is the most that anyone may ask for."""
     blank = like.new_full((rows, length), pad_id, dtype=torch.long)
     nothing = torch.zeros_like(blank, dtype=torch.bool)
     made = start(Canvas(blank, nothing, nothing, blank * 0 - 1), config, [1] * rows, [0] * rows)
     # Done, and with a length that a strategy can divide by.
-    return made._replace(then=_stretched(made.then, steps + 2), length=made.length + 1)
+    return made._replace(
+        next_active_step=_stretched(made.next_active_step, steps + 2), length=made.length + 1
+    )
 
 
-def joined(group: Rows, row: int, canvas: Canvas, config: Config, steps: int, seed: int) -> Rows:
+def joined(
+    group: DecodeState, row: int, canvas: Canvas, config: Config, steps: int, seed: int
+) -> DecodeState:
     """The group with one more request; its canvas (1, L) is in the row from now on."""
     made = start(canvas, config, [steps], [seed])
-    made = made._replace(then=_stretched(made.then, group.then.shape[1]))
-    return put(group, torch.tensor([row], device=canvas.tokens.device), made)
+    made = made._replace(
+        next_active_step=_stretched(made.next_active_step, group.next_active_step.shape[1])
+    )
+    return scatter_rows(group, torch.tensor([row], device=canvas.tokens.device), made)
 
 
-def _stretched(then: Tensor, width: int) -> Tensor:
+def _stretched(next_active_step: Tensor, width: int) -> Tensor:
     """A timetable with as many columns; beyond the budget it says what its last one says."""
-    more = then[:, -1:].expand(-1, width - then.shape[1])
-    return torch.cat((then, more), dim=1)
+    more = next_active_step[:, -1:].expand(-1, width - next_active_step.shape[1])
+    return torch.cat((next_active_step, more), dim=1)
 
 
-def together(model: Model, configs: Sequence[Config], groups: Sequence[Rows], width: int) -> Any:
+def together(
+    model: Model, configs: Sequence[Config], groups: Sequence[DecodeState], width: int
+) -> Any:
     """One step of every row, every place computed: (the groups after it, Shown)."""
     every, wanted = _reaches(configs, groups)
     at = read_first(wanted, width)
@@ -72,7 +82,7 @@ def together(model: Model, configs: Sequence[Config], groups: Sequence[Rows], wi
 def refreshed(
     model: Model,
     configs: Sequence[Config],
-    groups: Sequence[Rows],
+    groups: Sequence[DecodeState],
     width: int,
     kv: KV,
     stored: Stored,
@@ -84,7 +94,7 @@ def refreshed(
     `widths` (R,): how many places each row reads at most, `width` being the largest. Rows keep to
     their own, so that what a cached request gets does not depend on who is beside it.
     """
-    some = [mapped(rows, lambda t: t.index_select(0, index)) for rows in groups]
+    some = [map_tree(rows, lambda t: t.index_select(0, index)) for rows in groups]
     fresh = model.new_kv(len(index), stored.tokens.shape[1])
     tokens = _joint(some).tokens
     since = torch.stack([torch.where(_member(rows), rows.step, 0) for rows in some]).sum(0)
@@ -95,14 +105,14 @@ def refreshed(
     for buffers, parts in zip(kv, fresh, strict=True):
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.index_copy_(0, index, part)
-    after = [put(rows, index, part) for rows, part in zip(groups, made, strict=True)]
-    return after, put(stored, index, Stored(tokens, since, shown.sure)), shown
+    after = [scatter_rows(rows, index, part) for rows, part in zip(groups, made, strict=True)]
+    return after, scatter_rows(stored, index, Stored(tokens, since, shown.sure)), shown
 
 
 def windowed(
     model: Model,
     configs: Sequence[Config],
-    groups: Sequence[Rows],
+    groups: Sequence[DecodeState],
     width: int,
     kv: KV,
     stored: Stored,
@@ -118,7 +128,10 @@ def windowed(
     canvas = _joint(groups)
     every, wanted = _reaches(configs, groups)
     changed = (canvas.tokens != stored.tokens) & canvas.real
-    asks = [policy.ask(rows, one, stored) for rows, one in zip(groups, every, strict=True)]
+    asks = [
+        policy.positions_to_refresh(rows, one, stored)
+        for rows, one in zip(groups, every, strict=True)
+    ]
     window = kept_to(sizes, choose_window(wanted, changed, torch.stack(asks).any(0), size))
     attend = _attend(configs, groups, canvas)
     at = kept_to(widths, window[:, :width])
@@ -129,7 +142,7 @@ def windowed(
     narrow = (wanted.sum(-1) > widths) | ((wanted | changed).sum(-1) > sizes)
     void = narrow | (sizes == 0)
     after, shown = _decide(model, configs, groups, at, every, states, void)
-    stale = policy.stale(shown.sure, stored)
+    stale = policy.needs_refresh(shown.sure, stored)
     return after, stored._replace(tokens=tokens), shown._replace(stale=stale & ~shown.done)
 
 
@@ -142,7 +155,7 @@ def kept_to(own: Tensor, places: Tensor) -> Tensor:
 def _whole(
     model: Model,
     configs: Sequence[Config],
-    groups: Sequence[Rows],
+    groups: Sequence[DecodeState],
     every: Sequence[Tensor],
     at: Tensor,
     void: Tensor,
@@ -153,13 +166,15 @@ def _whole(
     return _decide(model, configs, groups, at, every, states, void)
 
 
-def _reaches(configs: Sequence[Config], groups: Sequence[Rows]) -> tuple[list[Tensor], Tensor]:
+def _reaches(
+    configs: Sequence[Config], groups: Sequence[DecodeState]
+) -> tuple[list[Tensor], Tensor]:
     """What each group wants to read, and all of them together, (R, L) bool."""
-    every = [reach(config, rows) for config, rows in zip(configs, groups, strict=True)]
+    every = [candidates(config, rows) for config, rows in zip(configs, groups, strict=True)]
     return every, torch.stack(every).any(0)
 
 
-def _joint(groups: Sequence[Rows]) -> Canvas:
+def _joint(groups: Sequence[DecodeState]) -> Canvas:
     """The board of all groups: a row is real in at most one of them."""
     tokens = groups[0].canvas.tokens
     for rows in groups[1:]:
@@ -169,33 +184,35 @@ def _joint(groups: Sequence[Rows]) -> Canvas:
     return Canvas(tokens, boards[0].any(0), boards[1].any(0), slot)
 
 
-def _member(rows: Rows) -> Tensor:
+def _member(rows: DecodeState) -> Tensor:
     """(R,) bool: the rows that belong to this group."""
     return rows.canvas.real.any(-1)
 
 
-def _attend(configs: Sequence[Config], groups: Sequence[Rows], canvas: Canvas) -> Tensor:
+def _attend(configs: Sequence[Config], groups: Sequence[DecodeState], canvas: Canvas) -> Tensor:
     attend = canvas.real
     for config, rows in zip(configs, groups, strict=True):
-        visible = config.strategy.visible(rows.canvas, rows.state)
-        if visible is not None:
-            attend = torch.where(_member(rows)[:, None], visible & attend, attend)
+        attended = config.strategy.attended(rows.canvas, rows.state)
+        if attended is not None:
+            attend = torch.where(_member(rows)[:, None], attended & attend, attend)
     return attend
 
 
 def _decide(
     model: Model,
     configs: Sequence[Config],
-    groups: Sequence[Rows],
+    groups: Sequence[DecodeState],
     at: Tensor,
     every: Sequence[Tensor],
     states: Tensor,
     void: Tensor,
-) -> tuple[list[Rows], Shown]:
+) -> tuple[list[DecodeState], Shown]:
     after, parts = [], []
     for config, rows, wanted in zip(configs, groups, every, strict=True):
         mine = _member(rows)
-        made, (step,), _ = finish(model, config, rows, Aim(wanted, at, void), states[None], 0)
+        made, (step,), _ = commit_step(
+            model, config, rows, StepPlan(wanted, at, void), states[None], 0
+        )
         nothing = torch.zeros_like(step.canvas.masked)
         front = config.strategy.front(made.state)
         held = nothing if front is None else front & made.canvas.masked & ~made.done[:, None]

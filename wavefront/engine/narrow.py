@@ -11,27 +11,27 @@ from typing import Any
 
 from torch import Tensor
 
-from wavefront.core.state import Config, Rows, Step
+from wavefront.core.state import Config, DecodeState, Step
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.step import computed, finish, forward, told
-from wavefront.engine.window import Span, narrowed, needed
+from wavefront.engine.step import commit_step, computed, forward, pack_flags
+from wavefront.engine.window import WindowSizer, narrowed, needed
 from wavefront.models.loader import Model
 
 
 class Narrow:
-    """An `Advance` that computes only what is in sight."""
+    """An `StepFn` that computes only what is in sight."""
 
     def __init__(self, length: int, call: Call = eagerly) -> None:
-        self._span, self._call = Span(length), call
+        self._span, self._call = WindowSizer(length), call
 
     def __call__(
-        self, model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Tensor]:
+        self, model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
         size = self._span.size(config, rows)
 
-        def step(tree: Rows) -> tuple[Any, Any]:
+        def step(tree: DecodeState) -> tuple[Any, Any]:
             made = narrow_step(model, config, tree, width, size)
-            return made[0], (made[1], made[2], told(needed(config, made[0])))
+            return made[0], (made[1], made[2], pack_flags(needed(config, made[0])))
 
         rows, (steps, flags, need) = self._call((config, width, size), step, rows)
         self._span.tell(need)
@@ -43,10 +43,10 @@ class Narrow:
 
 
 def narrow_step(
-    model: Model, config: Config, rows: Rows, width: int, size: int
-) -> tuple[Rows, Sequence[Step], Tensor]:
+    model: Model, config: Config, rows: DecodeState, width: int, size: int
+) -> tuple[DecodeState, Sequence[Step], Tensor]:
     """One step that computes `size` places of every row and reads at most `width`. Pure."""
     aim = narrowed(model, config, rows, width, size)
     states = forward(model, config, rows, aim.at, padded=True, window=aim.window)
     cost = computed(config, rows.canvas) * size // rows.canvas.tokens.shape[1]
-    return finish(model, config, rows, aim, states, cost)
+    return commit_step(model, config, rows, aim, states, cost)

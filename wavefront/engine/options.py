@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from wavefront.core import spec
 from wavefront.core.cache_policy import Cache
-from wavefront.core.errors import OptionError, nearest, one_of, real, whole
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int, did_you_mean
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
 from wavefront.core.strategy import Strategy
@@ -127,15 +127,15 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     given = _renamed(options)
     _check_mask(given, model)
     places = length if length is not None else given.get("max_new_tokens", DEFAULT_LENGTH)
-    whole("max_new_tokens", places, 1, _LONGEST)
+    check_int("max_new_tokens", places, 1, _LONGEST)
     steps = given.get("steps", places)
-    whole("steps", steps, 1, _LONGEST)
+    check_int("steps", steps, 1, _LONGEST)
     seed = given.get("seed", 0)
-    whole("seed", seed, 0, (1 << 63) - 1)
+    check_int("seed", seed, 0, (1 << 63) - 1)
     config = _config(given, model)
     config.strategy.validate(places, steps)
     draft = given.get("draft", 0)
-    whole("draft", draft, 0, _MOST_DRAFTED)
+    check_int("draft", draft, 0, _MOST_DRAFTED)
     if draft > 1 and config.fixed_budget:
         raise OptionError("A draft saves forwards and fixed_budget runs them all: give one.")
     cache = _cache(given.get("cache"))
@@ -169,7 +169,7 @@ def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:
-            raise OptionError(f"There is no option {name!r}{nearest(name, known)}.")
+            raise OptionError(f"There is no option {name!r}{did_you_mean(name, known)}.")
         if value is None:
             continue  # None is the default, whatever the option
         target = ALIASES.get(name, name)
@@ -197,7 +197,7 @@ def _check_mask(given: dict[str, Any], model: Source) -> None:
 def _config(given: dict[str, Any], model: Source) -> Config:
     alg = given.get("alg")
     if alg is not None:
-        one_of("alg", alg, _ALGORITHMS)
+        check_choice("alg", alg, _ALGORITHMS)
     for name in ("eps", "alg_temp"):
         if name in given and alg is None:
             raise OptionError(f"{name} belongs to Dream's sampler: give alg= as well.")
@@ -220,7 +220,7 @@ def _strategy(given: dict[str, Any]) -> Strategy:
     asked = given.get("strategy")
     for name in ("block_length", "max_wave_size", "radius"):
         if name in given:
-            whole(name, given[name], 1)
+            check_int(name, given[name], 1)
     if given.get("alg") is not None:
         if asked is not None or block is not None or shape:
             raise OptionError(
@@ -228,7 +228,7 @@ def _strategy(given: dict[str, Any]) -> Strategy:
             )
         selector = "origin" if given["alg"] == "origin" else "dream"
         eps = given.get("eps", 1e-3)
-        real("eps", eps, 1e-12, 0.999)
+        check_float("eps", eps, 1e-12, 0.999)
         return spec.resolve(f"standard(selector={selector}(eps={eps!r}))", "strategies")
     if asked is None:
         asked = "block" if block is not None else DEFAULT_STRATEGY
@@ -248,7 +248,7 @@ def _priority(given: dict[str, Any]) -> str:
     if len(named) > 1:
         raise OptionError(f"{' and '.join(named)} say the same thing: give one of them.")
     if named == ["remasking"]:
-        one_of("remasking", given["remasking"], _REMASKING)
+        check_choice("remasking", given["remasking"], _REMASKING)
         return _REMASKING[given["remasking"]]
     if named == ["alg"]:
         return _ALGORITHMS[given["alg"]]
@@ -261,7 +261,7 @@ def _order_noise(given: dict[str, Any]) -> float:
     if "alg_temp" in given:
         if "order_noise" in given:
             raise OptionError("alg_temp and order_noise say the same thing: give one of them.")
-        real("alg_temp", given["alg_temp"], 0)
+        check_float("alg_temp", given["alg_temp"], 0)
         return given["alg_temp"]
     return given.get("order_noise", 0.0)
 
@@ -281,7 +281,7 @@ def _sampling(given: dict[str, Any], model: Source) -> Sampling:
         raise OptionError(f"stop_ids must be a list of token ids, not {ids!r}.")
     ids = tuple(_plain(one) for one in ids)
     for one in ids:
-        whole("stop_ids", one, 0, model.vocab_size - 1)
+        check_int("stop_ids", one, 0, model.vocab_size - 1)
     # Each family's published rule, unless told otherwise.
     own = "dream" if model.family == "dream" or given.get("alg") else "llada"
     return Sampling(

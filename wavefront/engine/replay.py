@@ -18,12 +18,12 @@ from torch import Tensor
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, finished
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
-from wavefront.core.state import Config, Rows, Step, start
-from wavefront.core.tree import choose
+from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import State, Strategy
+from wavefront.core.tree import choose
 from wavefront.engine.options import Plan, Source, plan
 from wavefront.engine.session import recorded, source
-from wavefront.engine.step import Advance, advance, resume, told
+from wavefront.engine.step import StepFn, advance, pack_flags, resume
 from wavefront.engine.step_pool import stepper
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Recorder, Trace, write
@@ -45,15 +45,15 @@ class Segment(NamedTuple):
     plan: Plan
     at: int  # its first step, as recorded
     steps: list[int]  # the same by each row's own count
-    put: list[list[int]]  # row, place, token: by hand before it
+    by_hand: list[list[int]]  # row, place, token: by hand before it
 
 
-class Moment(NamedTuple):
+class RestoredState(NamedTuple):
     """A decode between two steps, and all it takes to go on."""
 
     plan: Plan
     config: Config
-    rows: Rows
+    rows: DecodeState
     slot: Tensor  # (B, L) long: the places to fill, as the whole decode counts them
     past: Tensor  # (B,) long: steps made before the clock of `rows` began
 
@@ -106,28 +106,28 @@ def segments(trace: Trace, given: Source, trusted: Strategy | None = None) -> li
     about, chain = trace.about, []
     while len(chain) <= DEEPEST:
         made = _plan(about, given, trusted)
-        told = about.get("fork")
-        if told is None:
+        forked = about.get("fork")
+        if forked is None:
             return [Segment(about, made, 0, [], []), *reversed(chain)]
         chain.append(_segment(about, trace, given, made))
-        about = told["of"]
+        about = forked["of"]
     raise TraceError(f"The trace is a fork of a fork more than {DEEPEST} times: make it anew.")
 
 
 def _segment(about: Mapping[str, Any], trace: Trace, given: Source, made: Plan) -> Segment:
-    told = about["fork"]
+    forked = about["fork"]
     board = torch.tensor([*trace.first.tokens.shape, given.vocab_size])
     try:
-        put = torch.tensor(told["put"], dtype=torch.long).reshape(-1, 3)
-        steps = torch.tensor(told["steps"], dtype=torch.long)
-        at = range(len(trace) + 1)[told["at"]]
-        if len(steps) != len(trace.first.tokens) or not isinstance(told["of"], Mapping):
+        by_hand = torch.tensor(forked["put"], dtype=torch.long).reshape(-1, 3)
+        steps = torch.tensor(forked["steps"], dtype=torch.long)
+        at = range(len(trace) + 1)[forked["at"]]
+        if len(steps) != len(trace.first.tokens) or not isinstance(forked["of"], Mapping):
             raise ValueError
-        if bool((put < 0).any() | (put >= board).any()):
+        if bool((by_hand < 0).any() | (by_hand >= board).any()):
             raise ValueError
     except (LookupError, TypeError, ValueError, RuntimeError, OverflowError):
         raise TraceError("The trace does not say what it is a fork of: make it anew.") from None
-    return Segment(about, made, at, steps.tolist(), put.tolist())
+    return Segment(about, made, at, steps.tolist(), by_hand.tolist())
 
 
 def _plan(about: Mapping[str, Any], given: Source, trusted: Strategy | None) -> Plan:
@@ -152,7 +152,7 @@ def _plan(about: Mapping[str, Any], given: Source, trusted: Strategy | None) -> 
 
 def perform(
     model: Model, trace: Trace, chain: Sequence[Segment], until: Tensor | None = None
-) -> tuple[Moment, Trace]:
+) -> tuple[RestoredState, Trace]:
     """Decode again, to the end or until each row has made so many of its own steps, (B,) long.
 
     Up to a given step it is done step by step, so that every row can wait for the others there.
@@ -164,12 +164,12 @@ def perform(
     count, made = len(first.tokens), chain[0].plan
     config = recorded(made.config, kind)
     rows = start(first, config, [made.steps] * count, [made.seed] * count)
-    moment, seen = Moment(made, config, rows, first.slot, torch.zeros_like(rows.step)), []
+    moment, seen = RestoredState(made, config, rows, first.slot, torch.zeros_like(rows.step)), []
     for segment in chain[1:]:
         own = torch.tensor(segment.steps, device=model.device)
         moment, part = _run(model, moment, own)
         seen.append(part)
-        entries = torch.tensor(segment.put, dtype=torch.long, device=model.device).view(-1, 3)
+        entries = torch.tensor(segment.by_hand, dtype=torch.long, device=model.device).view(-1, 3)
         moment = write_by_hand(moment, entries)
         if repr(segment.plan.config.strategy) != repr(moment.plan.config.strategy):
             moment = take_over(moment.rows.canvas, first.slot, own, segment.plan, kind)
@@ -193,7 +193,7 @@ def check_model(model: Model, trace: Trace) -> Trace:
     return trace
 
 
-def _run(model: Model, moment: Moment, until: Tensor | None) -> tuple[Moment, Trace]:
+def _run(model: Model, moment: RestoredState, until: Tensor | None) -> tuple[RestoredState, Trace]:
     """Decode on, and the trace of that; a row that has made its steps waits for the others."""
     canvas = moment.rows.canvas._replace(slot=moment.slot)
     recorder = Recorder(canvas, moment.config, model.mask_id)
@@ -206,8 +206,8 @@ def _run(model: Model, moment: Moment, until: Tensor | None) -> tuple[Moment, Tr
     inner = as_whole(moment, advance)
 
     def waiting(
-        model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Tensor]:
+        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
         wait = arrived[-1]
         after, steps, flags = inner(model, config, rows._replace(done=wait), width, padded)
         latest[0] = after = choose(~wait, after, rows)
@@ -222,7 +222,7 @@ def _run(model: Model, moment: Moment, until: Tensor | None) -> tuple[Moment, Tr
     return moment._replace(rows=latest[0]), recorder.trace()
 
 
-def as_whole(moment: Moment, run: Advance) -> Advance:
+def as_whole(moment: RestoredState, run: StepFn) -> StepFn:
     """`run`, its steps told in the terms of the whole decode: its places, its clock, its end."""
     slot, past = moment.slot, moment.past
     if torch.equal(moment.rows.canvas.slot, slot):
@@ -230,26 +230,28 @@ def as_whole(moment: Moment, run: Advance) -> Advance:
     sampling, length = moment.config.sampling, (slot >= 0).sum(-1)
 
     def whole(
-        model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Tensor]:
+        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
         rows, steps, flags = run(model, config, rows, width, padded)
         if sampling.eos == "stop":
             # What was given may hold the end of the answer; the rows know of their own places only.
             ended = finished(rows.canvas._replace(slot=slot), rows.final, sampling.stop_ids)
             rows = rows._replace(done=rows.done | ended)
-            flags = told(rows.done.all(), *flags[1:])
+            flags = pack_flags(rows.done.all(), *flags[1:])
         return rows, [tell(step) for step in steps], flags
 
     def tell(step: Step) -> Step:
-        clock = step.view.clock
-        clock = clock._replace(length=length, steps=clock.steps + past, step=clock.step + past)
-        view = step.view._replace(slot=slot, clock=clock)
+        progress = step.view.progress
+        progress = progress._replace(
+            length=length, steps=progress.steps + past, step=progress.step + past
+        )
+        view = step.view._replace(slot=slot, progress=progress)
         return step._replace(view=view, canvas=step.canvas._replace(slot=slot))
 
     return whole
 
 
-def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) -> Moment:
+def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) -> RestoredState:
     """Another plan on the canvas as it stands: what is decided is given, the rest counted anew."""
     sampling, config = made.config.sampling, recorded(made.config, kind)
     open_ = canvas.masked
@@ -262,19 +264,21 @@ def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) 
         if places:
             config.strategy.validate(places, steps)
     rows = start(canvas._replace(slot=counted), config, left, [made.seed] * len(left))
-    return Moment(made, config, rows, slot, own)
+    return RestoredState(made, config, rows, slot, own)
 
 
-def write_by_hand(moment: Moment, entries: Tensor) -> Moment:
+def write_by_hand(moment: RestoredState, entries: Tensor) -> RestoredState:
     """The moment with (E, 3) entries of row, place, token on its canvas."""
     if not len(entries):
         return moment
     rows = moment.rows
     canvas = write(rows.canvas, entries)
     new = rows.canvas.masked & ~canvas.masked
-    age = torch.where(new, rows.step[:, None], rows.age)
+    committed_at = torch.where(new, rows.step[:, None], rows.committed_at)
     state = _without(rows.state, rows.canvas.masked, new)
-    return moment._replace(rows=rows._replace(canvas=canvas, age=age, state=state))
+    return moment._replace(
+        rows=rows._replace(canvas=canvas, committed_at=committed_at, state=state)
+    )
 
 
 def _without(state: State, masked: Tensor, decided: Tensor) -> State:

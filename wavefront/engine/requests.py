@@ -19,7 +19,7 @@ class Request(NamedTuple):
 
 
 @dataclass
-class Seat:
+class ActiveRequest:
     """A request in its row, and what the host knows of it."""
 
     row: int
@@ -30,7 +30,7 @@ class Seat:
     steps: int = 0  # made so far that committed something
     forwards: int = 0
     token_forwards: int = 0
-    age: int = 0  # steps since its last full forward; 0: none was made yet
+    steps_since_refresh: int = 0  # steps since its last full forward; 0: none was made yet
     done: bool = False
     error: str | None = None
     left: bool = field(default=False, repr=False)
@@ -54,10 +54,10 @@ class Survey(NamedTuple):
     logp: list[float]  # of the proposal, at every place that was masked
 
 
-class Moment(NamedTuple):
+class StepUpdate(NamedTuple):
     """What a step did to a request."""
 
-    seat: Seat
+    seat: ActiveRequest
     commits: list[Commit]
     back: list[int]  # places taken back
     front: list[int]  # places held ready for the next step

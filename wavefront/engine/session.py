@@ -1,4 +1,4 @@
-"""Decoding: one decode on its way, from ids to ids; and `generate_ids` on top of it.
+"""DecodeSession: one decode on its way, from ids to ids; and `generate_ids` on top of it.
 
 This is the engine for people who have token ids, or a checkpoint without a tokenizer.
 """
@@ -16,17 +16,17 @@ from torch import Tensor
 import wavefront
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import PromptError
-from wavefront.core.state import Config, Rows, Step, start
+from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.engine.options import Options, Plan, Source, plan, wants_trace
-from wavefront.engine.step import Advance, resume
-from wavefront.engine.step_pool import Steppers, stepper
+from wavefront.engine.step import StepFn, resume
+from wavefront.engine.step_pool import CapturedStepPool, stepper
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Recorder, Trace
 
 ALTERNATIVES = 5  # tokens of a place that a full trace keeps
 
 
-class Ids(NamedTuple):
+class GeneratedIds(NamedTuple):
     """The result of `generate_ids`, a list per row."""
 
     tokens: list[list[int]]  # the answer only, uncut
@@ -36,7 +36,7 @@ class Ids(NamedTuple):
     trace: Trace | None  # on request
 
 
-class Decoding:
+class DecodeSession:
     """An iterator over the steps of one decode; the answers so far can be read at any time."""
 
     def __init__(
@@ -46,8 +46,8 @@ class Decoding:
         plan: Plan,
         *,
         record: str = "",
-        rows: Rows | None = None,
-        run: Advance | None = None,
+        rows: DecodeState | None = None,
+        run: StepFn | None = None,
     ) -> None:
         """`rows`, of the same canvas, go on from where they are; `run` makes their steps."""
         self.model: Model = model
@@ -77,7 +77,7 @@ class Decoding:
         self._made = self._made + step.decision.commit.any(-1)
         return step
 
-    def drain(self) -> Decoding:
+    def drain(self) -> DecodeSession:
         """Run to the end."""
         for _ in self:
             pass
@@ -122,7 +122,11 @@ class Decoding:
 
 def recorded(config: Config, record: str) -> Config:
     """The config to decode with when a trace of this kind is wanted."""
-    return replace(config, survey=True, alternatives=ALTERNATIVES) if record == "full" else config
+    return (
+        replace(config, read_all_masked=True, alternatives=ALTERNATIVES)
+        if record == "full"
+        else config
+    )
 
 
 def describe(model: Model, plan: Plan) -> dict[str, Any]:
@@ -155,8 +159,8 @@ def begin(
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
     record: bool | str = False,
-    steppers: Steppers | None = None,
-) -> Decoding:
+    steppers: CapturedStepPool | None = None,
+) -> DecodeSession:
     """A decode of prompts, each followed by the same number of masked places."""
     settled = plan(options, source(model, stop_ids, id_of))
     rows = [check_ids(model, prompt) for prompt in _each(prompts)]
@@ -168,7 +172,7 @@ def begin(
         rows, settled.length, mask_id=model.mask_id, pad_id=model.pad_id, device=model.device
     )
     run = None if steppers is None else steppers(settled, canvas)
-    return Decoding(model, canvas, settled, record=wants_trace(options, record), run=run)
+    return DecodeSession(model, canvas, settled, record=wants_trace(options, record), run=run)
 
 
 def _each(prompts: Any) -> list[Any]:
@@ -214,7 +218,7 @@ def generate_ids(
     *,
     trace: bool | str = False,
     **options: Unpack[Options],
-) -> Ids:
+) -> GeneratedIds:
     """Fill the places after each prompt. The options are those of `wavefront.Options`."""
     decoding = begin(model, prompts, options, record=trace)
     offset = decoding.canvas.real.long().argmax(-1).tolist()
@@ -225,7 +229,7 @@ def generate_ids(
         [(step.nonzero()[:, 0] - first).tolist() for step in row]
         for row, first in zip(boards, offset, strict=True)
     ]
-    return Ids(
+    return GeneratedIds(
         tokens=decoding.answers(),
         order=order,
         forwards=decoding.forwards,

@@ -20,10 +20,18 @@ from wavefront.core.canvas import Canvas, is_any
 from wavefront.core.errors import NumericalError
 from wavefront.core.masks import ordered, placed
 from wavefront.core.reading import LAST, Reading, priority_score, read
-from wavefront.core.state import Config, Others, Rows, Step, reach, settle, start
+from wavefront.core.state import (
+    Config,
+    DecodeState,
+    Step,
+    TopAlternatives,
+    candidates,
+    decide_and_write,
+    start,
+)
 from wavefront.core.strategy import Stats
-from wavefront.core.tree import replaced
-from wavefront.kernels.compile import fused
+from wavefront.core.tree import replace_fields
+from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.loader import KV, Model
 
 
@@ -38,24 +46,26 @@ class Flags(NamedTuple):
 
 
 # One forward and the steps that came of it, in order; each says only what its forward computed.
-Advance = Callable[[Model, Config, Rows, int, bool], tuple[Rows, Sequence[Step], Tensor]]
+StepFn = Callable[
+    [Model, Config, DecodeState, int, bool], tuple[DecodeState, Sequence[Step], Tensor]
+]
 
 
-def told(*values: Tensor) -> Tensor:
+def pack_flags(*values: Tensor) -> Tensor:
     """Scalars for the host, (n,) long: one tensor, so one copy."""
     return torch.stack([value.long() for value in values])
 
 
 def advance(
-    model: Model, config: Config, rows: Rows, width: int, padded: bool
-) -> tuple[Rows, Sequence[Step], Tensor]:
+    model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+) -> tuple[DecodeState, Sequence[Step], Tensor]:
     """One step of every row, reading at most `width` places of each. Pure."""
-    aim = aimed(model, config, rows, width)
+    aim = plan_step(model, config, rows, width)
     states = forward(model, config, rows, aim.at, padded)
-    return finish(model, config, rows, aim, states, computed(config, rows.canvas))
+    return commit_step(model, config, rows, aim, states, computed(config, rows.canvas))
 
 
-class Aim(NamedTuple):
+class StepPlan(NamedTuple):
     """Which places a step is to read, and which to compute."""
 
     wanted: Tensor  # (B, L) bool
@@ -65,11 +75,11 @@ class Aim(NamedTuple):
     held: Tensor | None = None  # (B,) bool: what must be computed is more than is: void too
 
 
-@fused
-def aimed(model: Model, config: Config, rows: Rows, width: int) -> Aim:
+@compiled_with_model
+def plan_step(model: Model, config: Config, rows: DecodeState, width: int) -> StepPlan:
     """A step that computes every place."""
-    wanted = reach(config, rows)
-    return Aim(wanted, read_first(wanted, width), wanted.sum(-1) > width)
+    wanted = candidates(config, rows)
+    return StepPlan(wanted, read_first(wanted, width), wanted.sum(-1) > width)
 
 
 def read_first(wanted: Tensor, width: int) -> Tensor:
@@ -77,27 +87,29 @@ def read_first(wanted: Tensor, width: int) -> Tensor:
     return ordered((~wanted).to(torch.uint8), width)
 
 
-@fused
-def finish(
-    model: Model, config: Config, rows: Rows, aim: Aim, states: Tensor, cost: int
-) -> tuple[Rows, Sequence[Step], Tensor]:
+@compiled_with_model
+def commit_step(
+    model: Model, config: Config, rows: DecodeState, aim: StepPlan, states: Tensor, cost: int
+) -> tuple[DecodeState, Sequence[Step], Tensor]:
     """What follows a forward that gave the `states` of the places read: read, decide, write."""
     at, overflow = aim.at, aim.overflow
     held = torch.zeros_like(overflow) if aim.held is None else aim.held
-    reading = read_places(model, config, rows, at, states)
+    reading = score_positions(model, config, rows, at, states)
     bad = (reading.bad & aim.wanted.gather(-1, at)).any(-1)
-    rows = remember(config, rows, at, reading)
-    rows, view, decision = settle(config, rows, model.mask_id, bad=bad, void=overflow | held)
+    rows = store_readings(config, rows, at, reading)
+    rows, view, decision = decide_and_write(
+        config, rows, model.mask_id, bad=bad, void=overflow | held
+    )
     others = alternatives(at, reading, rows.canvas)
     step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
     one, met_nan = torch.ones_like(rows.step[0]), (rows.bad_step >= 0).any()
-    return rows, [step], told(rows.done.all(), overflow.any(), met_nan, one, held.any())
+    return rows, [step], pack_flags(rows.done.all(), overflow.any(), met_nan, one, held.any())
 
 
 def forward(
     model: Model,
     config: Config,
-    rows: Rows,
+    rows: DecodeState,
     at: Tensor,
     padded: bool,
     *,
@@ -107,9 +119,9 @@ def forward(
     """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
     canvas = rows.canvas
     attend = canvas.real if padded else None
-    visible = config.strategy.visible(canvas, rows.state)
-    if visible is not None:
-        attend = visible & canvas.real
+    attended = config.strategy.attended(canvas, rows.state)
+    if attended is not None:
+        attend = attended & canvas.real
     if config.cfg_scale == 0:
         return model.hidden(canvas.tokens, attend, at, window=window, kv=kv)[None]
     # One forward of two rows each: as it is, and with all that was given hidden.
@@ -125,7 +137,9 @@ def computed(config: Config, canvas: Canvas) -> int:
     return canvas.tokens.numel() * (2 if config.cfg_scale > 0 else 1)
 
 
-def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Tensor) -> Reading:
+def score_positions(
+    model: Model, config: Config, rows: DecodeState, at: Tensor, states: Tensor
+) -> Reading:
     """What the hidden states say of the places `at` (B, Q), logits living a chunk at a time."""
     flat = states.flatten(1, 2)
 
@@ -152,13 +166,13 @@ def read_places(model: Model, config: Config, rows: Rows, at: Tensor, states: Te
     )
 
 
-def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
+def store_readings(config: Config, rows: DecodeState, at: Tensor, reading: Reading) -> DecodeState:
     """Rows with the reading written at `at`, and the scores that follow from it."""
-    fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.own)
+    fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.current_logp)
     score = scored(config, rows, rows.canvas.slot.gather(-1, at), fresh)
     if config.priority == "entropy":
         # Sure of the mask token is not sure of anything that could be written.
-        score = score.masked_fill(reading.reluctant, float("-inf"))
+        score = score.masked_fill(reading.prefers_mask, float("-inf"))
     if config.sampling.eos in LAST:
         ends = is_any(reading.proposal, config.sampling.stop_ids)
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
@@ -168,7 +182,7 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
             for old, new in zip(rows.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
-    return replaced(
+    return replace_fields(
         rows,
         proposal=placed(rows.proposal, at, reading.proposal),
         stats=stats,
@@ -176,17 +190,19 @@ def remember(config: Config, rows: Rows, at: Tensor, reading: Reading) -> Rows:
     )
 
 
-def alternatives(at: Tensor, reading: Reading, canvas: Canvas) -> Others | None:
+def alternatives(at: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
     """The likeliest tokens of the places `at`, put on the board; elsewhere zeros."""
     tokens, logp = reading.others, reading.others_logp
     if tokens is None or logp is None:
         return None
     where = at[..., None].expand_as(tokens)
     board = tokens.new_zeros((*canvas.tokens.shape, tokens.shape[-1]))
-    return Others(board.scatter(1, where, tokens), board.to(logp.dtype).scatter(1, where, logp))
+    return TopAlternatives(
+        board.scatter(1, where, tokens), board.to(logp.dtype).scatter(1, where, logp)
+    )
 
 
-def scored(config: Config, rows: Rows, slot: Tensor, stats: Stats) -> Tensor:
+def scored(config: Config, rows: DecodeState, slot: Tensor, stats: Stats) -> Tensor:
     """(B, Q) float32: the priority of the places in `slot`, with the noise of the row's step."""
     if config.priority == "random":
         score = noise.uniform(noise.key(rows.seed, rows.step, slot, noise.PRIORITY))
@@ -205,14 +221,16 @@ def decode(
     *,
     steps: Sequence[int],
     seeds: Sequence[int],
-    run: Advance = advance,
+    run: StepFn = advance,
 ) -> Iterator[Step]:
     """Fill the canvas, yielding every step."""
     return resume(model, config, start(canvas, config, steps, seeds), run=run)
 
 
 @torch.no_grad()  # torch enters it only while the generator runs, never in the consumer
-def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) -> Iterator[Step]:
+def resume(
+    model: Model, config: Config, rows: DecodeState, *, run: StepFn = advance
+) -> Iterator[Step]:
     """Go on from any rows to their end, yielding every step. The only loop of the project.
 
     On CUDA the flags of a forward are read while the next one runs, so the loop never waits; the
@@ -220,16 +238,16 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
     """
     canvas = rows.canvas
     padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows)
-    lag = lateness(canvas)
+    lag = flag_lag(canvas)
     remaining = _busy(rows)  # forwards: each settles a step or more of every row
-    waiting: deque[tuple[Sequence[Step], Glance, int]] = deque()
+    waiting: deque[tuple[Sequence[Step], AsyncHostCopy, int]] = deque()
     forwards = places = number = 0
     usual, frugal = width, getattr(run, "frugal", False)
     while remaining > 0:
         launch = len(waiting) < remaining
         if launch:
             rows, made, flags = run(model, config, rows, width, padded)
-            waiting.append((made, Glance(flags), width))
+            waiting.append((made, AsyncHostCopy(flags), width))
             forwards, places = forwards + 1, places + made[0].token_forwards
         if launch and len(waiting) <= lag:
             continue
@@ -251,29 +269,32 @@ def resume(model: Model, config: Config, rows: Rows, *, run: Advance = advance) 
             return
 
 
-def lateness(canvas: Canvas) -> int:
+def flag_lag(canvas: Canvas) -> int:
     """How many steps late flags are read: on the CPU there is nothing to wait for."""
     return 1 if canvas.tokens.is_cuda else 0
 
 
-def _widths(config: Config, rows: Rows) -> tuple[int, int]:
+def _widths(config: Config, rows: DecodeState) -> tuple[int, int]:
     """How many places a step may have to read at most, and how many it probably will."""
     lengths, steps = rows.length.tolist(), rows.steps.tolist()
     widest = max(1, *lengths)
     if config.fixed_budget:
         return widest, widest  # a void step would exceed the budget
     guess = max(config.strategy.width(n, t) for n, t in zip(lengths, steps, strict=True))
-    first = int(reach(config, rows).sum(-1).max())  # holes make many fronts
+    first = int(candidates(config, rows).sum(-1).max())  # holes make many fronts
     return widest, min(widest, max(guess, first))
 
 
-def _busy(rows: Rows) -> int:
+def _busy(rows: DecodeState) -> int:
     """The most forwards that a row can need: the steps ahead of it less those passed over."""
-    each = zip(rows.then.tolist(), rows.step.tolist(), rows.steps.tolist(), strict=True)
-    return max(sum(then[s] == s for s in range(step, budget)) for then, step, budget in each)
+    each = zip(rows.next_active_step.tolist(), rows.step.tolist(), rows.steps.tolist(), strict=True)
+    return max(
+        sum(next_active_step[s] == s for s in range(step, budget))
+        for next_active_step, step, budget in each
+    )
 
 
-def _nan_message(rows: Rows) -> str:
+def _nan_message(rows: DecodeState) -> str:
     row, step = max(enumerate(rows.bad_step.tolist()), key=lambda pair: pair[1])
     return (
         f"The model's logits are NaN or infinite at step {step + 1} of row {row + 1}; nothing was "
@@ -281,7 +302,7 @@ def _nan_message(rows: Rows) -> str:
     )
 
 
-class Glance:
+class AsyncHostCopy:
     """What was `told`, on its way to the host: copied behind the step's work, read when needed."""
 
     def __init__(self, values: Tensor) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import distance, ordered
-from wavefront.core.state import Config, Rows, reach
-from wavefront.engine.step import Aim, Glance, lateness
-from wavefront.kernels.compile import fused
+from wavefront.core.state import Config, DecodeState, candidates
+from wavefront.engine.step import AsyncHostCopy, StepPlan, flag_lag
+from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.loader import Model
 
 BUCKET = 64
@@ -26,41 +26,41 @@ def hides(config: Config, canvas: Canvas, model: Model) -> bool:
     """Whether the strategy hides places of this canvas, and the model can leave them out."""
     strategy = config.strategy
     able = getattr(model, "windows", True)
-    return able and strategy.visible(canvas, strategy.init(canvas)) is not None
+    return able and strategy.attended(canvas, strategy.init(canvas)) is not None
 
 
-def inside(config: Config, rows: Rows, wanted: Tensor) -> Tensor:
+def inside(config: Config, rows: DecodeState, wanted: Tensor) -> Tensor:
     """(B, L) bool: what a step must compute: all that is in sight, and all that is wanted."""
-    seen = config.strategy.visible(rows.canvas, rows.state)
+    seen = config.strategy.attended(rows.canvas, rows.state)
     board = rows.canvas.real if seen is None else seen & rows.canvas.real
     return board | wanted
 
 
-def needed(config: Config, rows: Rows) -> Tensor:
+def needed(config: Config, rows: DecodeState) -> Tensor:
     """Scalar long: how many places the next step of these rows must compute, at most."""
-    return inside(config, rows, reach(config, rows)).sum(-1).max()
+    return inside(config, rows, candidates(config, rows)).sum(-1).max()
 
 
-@fused
-def narrowed(model: Model, config: Config, rows: Rows, width: int, size: int) -> Aim:
+@compiled_with_model
+def narrowed(model: Model, config: Config, rows: DecodeState, width: int, size: int) -> StepPlan:
     """A step that computes `size` places of every row, which hold all that is in sight."""
-    wanted = reach(config, rows)
+    wanted = candidates(config, rows)
     within = inside(config, rows, wanted)
     window = choose_window(wanted, within, torch.zeros_like(wanted), size)  # what is read first
     overflow, held = wanted.sum(-1) > width, within.sum(-1) > size
-    return Aim(wanted, window[:, :width], overflow, window, held)
+    return StepPlan(wanted, window[:, :width], overflow, window, held)
 
 
-class Span:
+class WindowSizer:
     """How many places of a row to compute, learnt from steps as late as flags are read."""
 
     def __init__(self, length: int) -> None:
-        self.length, self._told = length, deque[Glance]()
+        self.length, self._told = length, deque[AsyncHostCopy]()
         self._size = 0
 
-    def size(self, config: Config, rows: Rows) -> int:
+    def size(self, config: Config, rows: DecodeState) -> int:
         """Enough for the next step as far as the host knows; the first step is asked for."""
-        late = lateness(rows.canvas)
+        late = flag_lag(rows.canvas)
         if not self._size:
             self._size = self._bucket(int(needed(config, rows)), late)
         while len(self._told) > late:
@@ -69,7 +69,7 @@ class Span:
 
     def tell(self, need: Tensor) -> None:
         """What the step `told`: how many places the next one needs."""
-        self._told.append(Glance(need))
+        self._told.append(AsyncHostCopy(need))
 
     def forget(self) -> None:
         self._size = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import wavefront
-from wavefront.core.errors import RunError, WavefrontWarning, one_of, whole
+from wavefront.core.errors import RunError, WavefrontWarning, check_choice, check_int
 from wavefront.evaluation import fingerprint, run
 from wavefront.evaluation.batches import RULE, WHOLE, Division, Shard, divide
 from wavefront.evaluation.executor import Engine
@@ -40,8 +40,8 @@ class Setup:
     command: str = ""
 
     def __post_init__(self) -> None:
-        whole("batch_size", self.rows, 1)
-        one_of("trace", self.trace or "basic", ("basic", "full"))
+        check_int("batch_size", self.rows, 1)
+        check_choice("trace", self.trace or "basic", ("basic", "full"))
 
 
 class Tally(NamedTuple):

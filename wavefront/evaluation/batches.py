@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 
 RULE = 1  # of all this; goes up when a run would be cut otherwise
 NARROWEST = 32
@@ -66,7 +66,7 @@ def width_of(length: int) -> int:
 
 def divide(lengths: Sequence[int], *, rows: int, places: int, room: int) -> Division:
     """Batches of `rows` prompts with these lengths, before `places` to fill, in `room` places."""
-    whole("batch_size", rows, 1)
+    check_int("batch_size", rows, 1)
     most = room - places
     too_long = [item for item, length in enumerate(lengths) if length > most]
     widths: dict[int, list[int]] = {}

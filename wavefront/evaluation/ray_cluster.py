@@ -19,8 +19,8 @@ from wavefront.core.errors import (
     RunError,
     WavefrontError,
     WavefrontWarning,
-    real,
-    whole,
+    check_float,
+    check_int,
 )
 from wavefront.evaluation.executor import Heard, unheard
 from wavefront.evaluation.run import differences
@@ -41,10 +41,10 @@ class Resources:
     losses: int = 3  # workers that may be lost in all, before the run gives up
 
     def __post_init__(self) -> None:
-        whole("workers", self.workers, 1)
-        real("cpus_per_worker", self.cpus, 0)
-        real("gpus_per_worker", self.gpus, 0)
-        whole("max_losses", self.losses, 0)
+        check_int("workers", self.workers, 1)
+        check_float("cpus_per_worker", self.cpus, 0)
+        check_float("gpus_per_worker", self.gpus, 0)
+        check_int("max_losses", self.losses, 0)
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise OptionError(f"gpus_per_worker above 1 must be whole, not {self.gpus}.")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wavefront.analysis import figures
 from wavefront.analysis.figures import Spot, front
-from wavefront.core.errors import OptionError, real
+from wavefront.core.errors import OptionError, check_float
 from wavefront.core.spec import resolve
 from wavefront.evaluation.task_spec import samples_of
 from wavefront.paper._groups import Group, as_numbers, booted, gap, points
@@ -28,9 +28,9 @@ TRIES = (
     "block(size=32)",
     "block(size=16, selector=threshold(tau=0.9))",
     "wavefront(size=16, radius=4, selector=threshold(tau=0.9))",
-    "tide(rounds=4, selector=threshold(tau=0.9))",
-    "tide(rounds=4, selector=threshold(tau=0.8))",
-    "tide(rounds=8, horizon=32, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=4, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=4, selector=threshold(tau=0.8))",
+    "tide(cascade_rounds=8, horizon=32, selector=threshold(tau=0.9))",
 )
 FEWEST = 4  # items: two to tune on, two to look at
 TEXT = (
@@ -85,7 +85,7 @@ class Objective:
             raise OptionError("Give --max-forwards or --weight, not both.")
         for name in ("max_forwards", "weight"):
             if getattr(self, name) is not None:
-                real(name, getattr(self, name), 0)
+                check_float(name, getattr(self, name), 0)
 
     def __str__(self) -> str:
         if self.max_forwards is not None:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from wavefront import lm
 from wavefront.core.canvas import Canvas, infill
-from wavefront.engine.session import Decoding
+from wavefront.engine.session import DecodeSession
 from wavefront.evaluation import fingerprint
 from wavefront.models import builtin
 from wavefront.storage.hub import locate
@@ -174,7 +174,7 @@ class Worker:
         ]
         given = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
         board = widened(infill(rows, holes, **given), job.width + made.length, model.pad_id)
-        stream = lm.Stream(self.lm, Decoding(model, board, made, record=job.trace))
+        stream = lm.Stream(self.lm, DecodeSession(model, board, made, record=job.trace))
         for step in stream:
             told((step.number + 1) / made.steps)
         answers = stream.completions[: len(job.prompts)]

@@ -21,7 +21,7 @@ BACKEND = "inductor"  # torch's own
 RECOMPILES = 64  # variants of one function (shapes, strategies) before torch gives up on it
 
 
-def fused(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def compiled_with_model(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """A pure function whose first argument is a model: compiled if the model is `compiled`."""
     made: dict[str, Callable[Given, Result]] = {}
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wavefront.core.errors import CheckpointError, OptionError, nearest
+from wavefront.core.errors import CheckpointError, OptionError, did_you_mean
 from wavefront.storage.checkpoint import (
     check_entries,
     check_repeats,
@@ -191,7 +191,7 @@ def family_module(model_type: str) -> Any:
         taken = sorted([*families(), *ALSO])
         raise CheckpointError(
             f"config.json says model_type {model_type!r}, which no family takes; "
-            f"known: {', '.join(taken)}{nearest(name, taken)}."
+            f"known: {', '.join(taken)}{did_you_mean(name, taken)}."
         )
     return importlib.import_module(f"{FAMILIES}.{name}")
 
@@ -208,7 +208,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         known = ("cpu", "cuda", "mps")
         raise OptionError(
             f"Device {device!r} is unknown; use cpu, cuda, cuda:N or mps"
-            f"{nearest(str(device), known)}."
+            f"{did_you_mean(str(device), known)}."
         ) from None
     present = torch.cuda.device_count()
     if chosen.type == "cuda" and (chosen.index or 0) >= present:
@@ -231,7 +231,7 @@ def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if name not in DTYPES:
         raise OptionError(
             f"There is no dtype {name!r} for a model; "
-            f"known: auto, {', '.join(DTYPES)}{nearest(name, DTYPES)}."
+            f"known: auto, {', '.join(DTYPES)}{did_you_mean(name, DTYPES)}."
         )
     return DTYPES[name]
 

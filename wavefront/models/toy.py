@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wavefront.core.errors import OptionError, nearest
+from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.models.loader import families, family_module, resolve_device, resolve_dtype
 from wavefront.models.transformer import Transformer
 
@@ -29,7 +29,7 @@ def toy(
     if family not in known:
         raise OptionError(
             f"There is no toy of family {family!r}; known: {', '.join(known)}"
-            f"{nearest(str(family), known)}."
+            f"{did_you_mean(str(family), known)}."
         )
     if vocab_size < 3 or layers < 1 or width < 8 or width % 8:
         raise OptionError(

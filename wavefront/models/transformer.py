@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.core.errors import OptionError, PromptError
-from wavefront.kernels.compile import fused
+from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.architecture import Architecture
 from wavefront.models.layer import Block, RMSNorm, Sight, find, spots, visible_keys, whole
 from wavefront.models.loader import KV
@@ -111,7 +111,7 @@ class Transformer(nn.Module):
             x, added = block(x, added, sight, store=store, picked=asked)
         return self.closed(x, added)
 
-    @fused
+    @compiled_with_model
     def opened(
         self,
         tokens: Tensor,
@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         # x, to the sign of its zeros.
         return x, (0 * x)[None], sight, picked
 
-    @fused
+    @compiled_with_model
     def closed(self, x: Tensor, added: Tensor) -> Tensor:
         """The stream after the last block, normed."""
         return self.final_norm(x + whole(added, x.dtype))

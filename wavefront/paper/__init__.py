@@ -11,7 +11,7 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from wavefront.core.errors import OptionError, nearest
+from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.paper._lab import Lab, Scale
 from wavefront.paper._printed import where
 
@@ -36,7 +36,7 @@ def find(name: str) -> Any:
     if name not in names():
         listed = ", ".join(names())
         raise OptionError(
-            f"There is no experiment {name!r}{nearest(name, names())}; there are: {listed}."
+            f"There is no experiment {name!r}{did_you_mean(name, names())}; there are: {listed}."
         )
     return import_module(f"{__name__}.{name.replace('-', '_')}")
 

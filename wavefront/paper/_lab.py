@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import CheckpointError, OptionError, WavefrontError, whole
+from wavefront.core.errors import CheckpointError, OptionError, WavefrontError, check_int
 from wavefront.core.spec import resolve
 from wavefront.evaluation import (
     Loader,
@@ -52,9 +52,9 @@ class Scale:
     def __post_init__(self) -> None:
         for name, least in (("items", 1), ("length", 1), ("steps", 1), ("rows", 1)):
             if getattr(self, name) is not None:
-                whole("batch_size" if name == "rows" else name, getattr(self, name), least)
+                check_int("batch_size" if name == "rows" else name, getattr(self, name), least)
         for one in self.seeds:
-            whole("seed", one, 0)
+            check_int("seed", one, 0)
 
 
 class Cell(NamedTuple):
@@ -108,7 +108,7 @@ class Lab:
     _measured: list[Run] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        whole("seed", self.seed, 0)
+        check_int("seed", self.seed, 0)
 
     @property
     def models(self) -> tuple[str, ...]:

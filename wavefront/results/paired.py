@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, check_float, check_int
 
 _AT_ONCE = 1 << 22  # picks of a chunk of draws: 32 MiB
 
@@ -77,8 +77,8 @@ def mcnemar(first: Sequence[Any], second: Sequence[Any]) -> McNemar:
 
 def bootstrap(values: Any, *, level: float = 0.95, draws: int = 10_000, seed: int = 0) -> Interval:
     """The mean of values, one per item, with its interval; give differences to compare in pairs."""
-    real("level", level, 0, 1)
-    whole("draws", draws, 1)
+    check_float("level", level, 0, 1)
+    check_int("draws", draws, 1)
     items = torch.as_tensor(values, dtype=torch.float64)
     if items.dim() != 1 or not len(items) or items.isnan().any():
         raise OptionError("An interval needs a list of numbers, one per item, and none missing.")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wavefront.core.errors import ReportError, nearest
+from wavefront.core.errors import ReportError, did_you_mean
 
 FILE, FORMAT, VERSION = "run.json", "wavefront-run", 1
 LARGEST = 16 << 20  # bytes of run.json, and of each figure
@@ -169,7 +169,7 @@ def _each(found: Mapping[str, Any], name: str, where: str) -> list[tuple[int, di
 def _only(found: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for name in found:
         if name not in known:
-            raise ReportError(f"{where} has an unknown field {name!r}{nearest(name, known)}.")
+            raise ReportError(f"{where} has an unknown field {name!r}{did_you_mean(name, known)}.")
 
 
 def _text(found: Mapping[str, Any], name: str, where: str) -> str:

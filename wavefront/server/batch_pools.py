@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wavefront.core.cache_policy import Cache
-from wavefront.engine.batcher import Slots
+from wavefront.engine.batcher import Batcher
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.requests import Request, Seat
+from wavefront.engine.requests import ActiveRequest, Request
 from wavefront.models.loader import Model
 
 GRAIN = 32  # places
@@ -36,8 +36,8 @@ class Lanes:
         """`calls` makes what runs the steps of a lane; a captured step is of one lane only."""
         self.model, self.rows, self.length, self.steps = model, rows, length, steps
         self.fit, self.cache, self._calls = fit, cache, calls
-        self.lanes: list[Slots] = []
-        self._probe = Slots(model, rows=1, length=length, steps=steps, cache=cache)
+        self.lanes: list[Batcher] = []
+        self._probe = Batcher(model, rows=1, length=length, steps=steps, cache=cache)
 
     @property
     def busy(self) -> int:
@@ -52,7 +52,7 @@ class Lanes:
         """Refuse what could never have a row here."""
         self._probe.check(request)
 
-    def admit(self, request: Request) -> tuple[Slots, Seat]:
+    def admit(self, request: Request) -> tuple[Batcher, ActiveRequest]:
         """Give a request a row, in a lane that is open or in a new one."""
         size = self.length
         if self.fit:
@@ -64,9 +64,9 @@ class Lanes:
             lane = self._open(rows, size)
         return lane, lane.admit(request)
 
-    def _open(self, rows: int, size: int) -> Slots:
+    def _open(self, rows: int, size: int) -> Batcher:
         shape = {"rows": rows, "length": size, "steps": self.steps}
-        lane = Slots(self.model, **shape, cache=self.cache, call=self._calls())
+        lane = Batcher(self.model, **shape, cache=self.cache, call=self._calls())
         self.lanes.append(lane)
         return lane
 
@@ -75,7 +75,7 @@ class Lanes:
         if self.fit:
             self.lanes = [lane for lane in self.lanes if lane.busy]
 
-    def lose(self, lane: Slots, *, fewer: bool) -> None:
+    def lose(self, lane: Batcher, *, fewer: bool) -> None:
         """Close a lane that cannot go on; for want of memory, decode `fewer` at once from now."""
         self.lanes = [one for one in self.lanes if one is not lane]
         if fewer:

@@ -14,9 +14,9 @@ import torch
 import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import PromptError, SpecError, WavefrontError
-from wavefront.engine.batcher import Slots
+from wavefront.engine.batcher import Batcher
 from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
-from wavefront.engine.requests import Moment, Seat
+from wavefront.engine.requests import ActiveRequest, StepUpdate
 from wavefront.lm import LM, load
 from wavefront.server.batch_pools import Lanes
 from wavefront.server.fair_queue import Queue
@@ -60,7 +60,7 @@ class Decoder:
         shape: dict[str, Any] = {"rows": limits.rows, "length": self.length, "cache": policy}
         self.lanes = Lanes(lm.model, steps=limits.steps, fit=fit, calls=calls, **shape)
         self.queue = Queue[Teller]()
-        self.seated: dict[str, tuple[Slots, Seat, Teller]] = {}
+        self.seated: dict[str, tuple[Batcher, ActiveRequest, Teller]] = {}
         self.failures = 0  # in a row, of steps
 
     def warm(self) -> None:
@@ -114,7 +114,7 @@ class Decoder:
         return bool(self.seated or self.queue) or any(lane.busy for lane in self.lanes.lanes)
 
     def step(self) -> Iterator[Any]:
-        """Seat who waits, and make one step of every lane."""
+        """ActiveRequest who waits, and make one step of every lane."""
         yield from self._seat()
         begun, forwards, commits = time.monotonic(), 0, 0
         for lane in list(self.lanes.lanes):
@@ -145,7 +145,7 @@ class Decoder:
             self.seated[id] = lane, seat, teller
             yield Seated(id)
 
-    def _tell(self, moment: Moment) -> Iterator[Any]:
+    def _tell(self, moment: StepUpdate) -> Iterator[Any]:
         found = [one for one in self.seated.values() if one[1] is moment.seat]
         if not found:
             return  # it left while the step was under way
@@ -161,7 +161,7 @@ class Decoder:
         if told is not None:
             yield told
 
-    def _fail(self, lane: Slots, error: Exception) -> Iterator[Any]:
+    def _fail(self, lane: Batcher, error: Exception) -> Iterator[Any]:
         """A step that cannot be made ends its requests, and nothing else."""
         self.failures += 1
         self.lanes.lose(lane, fewer=_no_memory(error))

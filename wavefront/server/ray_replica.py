@@ -114,7 +114,7 @@ class Relay(Ticket):
             await asyncio.wait_for(self._over.wait(), PACE)
 
 
-class Decoding(Engine):
+class ReplicaBackend(Engine):
     """The decode process of a replica."""
 
     ticket = Relay
@@ -143,7 +143,7 @@ class Replica:
         context = serve.get_replica_context()
         self.name, self.app, self.keeper = str(context.replica_tag), context.app_name, keeper
         self.tally = Tally()
-        self.engine = Decoding(settings, self.tally)
+        self.engine = ReplicaBackend(settings, self.tally)
         await self.engine.start()
         while self.engine.about is None:
             if self.engine.failure is not None:

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from wavefront.core.errors import nearest
+from wavefront.core.errors import did_you_mean
 
 # What OpenAI's API has and a diffusion model does not, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -96,7 +96,7 @@ class Body(BaseModel):
                 continue
             neutral = UNSUPPORTED.get(name, NOT_HERE.get(name))
             if neutral is None:
-                near = nearest(name[:64], cls.model_fields)
+                near = did_you_mean(name[:64], cls.model_fields)
                 raise _refusal(name, f"There is no field {name[:64]!r}{near}.", "unknown_field")
             if value is not None and not any(_same(value, one) for one in neutral):
                 why = f": {WHY[name]}" if name in WHY else ""
@@ -117,7 +117,7 @@ def _refusal(name: str, sentence: str, code: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", context)
 
 
-class Decoding(Body):
+class DecodingFields(Body):
     """How to decode: the options of `wavefront.Options`, under the same names."""
 
     model: str | None = Field(None, max_length=512, description="As listed by /v1/models.")
@@ -158,7 +158,7 @@ class Decoding(Body):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Decoding:
+    def _whole(self) -> DecodingFields:
         stops = self.stops()
         if len(stops) > 4 or any(not 0 < len(one) <= 256 for one in stops):
             raise _refusal("stop", "stop takes at most four texts, none of them empty.", "invalid")
@@ -173,7 +173,7 @@ class Decoding(Body):
         """What was said of decoding, under the library's names."""
         said = {
             name: getattr(self, name)
-            for name in Decoding.model_fields
+            for name in DecodingFields.model_fields
             if name not in ("model", "timeout", "user", "stop", "max_completion_tokens")
         }
         if self.max_completion_tokens is not None:
@@ -190,7 +190,7 @@ class StreamOptions(BaseModel):
     include_obfuscation: StrictBool = False  # for other servers; there is none here
 
 
-class Answering(Decoding):
+class Answering(DecodingFields):
     """What OpenAI's two routes have in common."""
 
     stream: StrictBool | None = None
@@ -245,7 +245,7 @@ class Complete(Answering):
         return self
 
 
-class Begin(Decoding):
+class Begin(DecodingFields):
     """A decode for a viewer: it goes on while nobody reads, for a while."""
 
     prompt: str | list[str] | list[Id] | None = None
@@ -263,7 +263,7 @@ class Begin(Decoding):
         return self
 
 
-class Branch(Decoding):
+class Branch(DecodingFields):
     """A decode that goes on from a step of another; what it does not say is as it was there."""
 
     at: Annotated[Int, Field(ge=0, lt=1 << 31)] = Field(description="Steps to keep.")

@@ -18,7 +18,7 @@ from wavefront.server.frontend import Desk
 from wavefront.server.local_backend import Engine
 from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import Refusal, Reply, Shape
-from wavefront.server.request_models import Answering, Begin, Branch, Chat, Complete, Decoding
+from wavefront.server.request_models import Answering, Begin, Branch, Chat, Complete, DecodingFields
 from wavefront.server.request_parser import check, read
 from wavefront.server.request_state import Ticket
 from wavefront.server.settings import Settings
@@ -115,7 +115,7 @@ class Service:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    def job(self, body: Decoding, request: Request, *, id: str, events: bool) -> Job:
+    def job(self, body: DecodingFields, request: Request, *, id: str, events: bool) -> Job:
         """What the body says of decoding, as the decode process takes it."""
         assert self.engine.about is not None
         if body.model is not None and body.model != self.engine.about.name:

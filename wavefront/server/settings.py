@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, check_float, check_int
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -45,13 +45,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("rows", "new_tokens", "steps", "messages", "body"):
-            whole(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1)
         for name in ("queue", "length", "kept"):
-            whole(name, getattr(self, name), 0)
+            check_int(name, getattr(self, name), 0)
         for name in ("seconds", "stuck", "alone", "quiet", "unread"):
-            real(name, getattr(self, name), 0.05)
+            check_float(name, getattr(self, name), 0.05)
         for name in ("drain", "keep"):
-            real(name, getattr(self, name), 0)
+            check_float(name, getattr(self, name), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,9 @@ class Scale:
     gpus: float = 0.0  # of each replica; half a one lets two share it
 
     def __post_init__(self) -> None:
-        whole("replicas", self.replicas, 1)
-        real("cpus_per_replica", self.cpus, 0)
-        real("gpus_per_replica", self.gpus, 0)
+        check_int("replicas", self.replicas, 1)
+        check_float("cpus_per_replica", self.cpus, 0)
+        check_float("gpus_per_replica", self.gpus, 0)
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise OptionError(f"gpus_per_replica above 1 must be whole, not {self.gpus}.")
 
@@ -90,7 +90,7 @@ class Settings:
     scale: Scale | None = None  # None: one decode process, beside this one
 
     def __post_init__(self) -> None:
-        whole("port", self.port, 0, 65535)
+        check_int("port", self.port, 0, 65535)
         if self.lanes not in ("auto", "fit", "one"):
             raise OptionError(f"lanes must be auto, fit or one, not {self.lanes!r}.")
         if self.api_key is not None and (not self.api_key.strip() or not self.api_key.isascii()):

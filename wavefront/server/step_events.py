@@ -18,7 +18,7 @@ import torch
 from wavefront.analysis.measures.mhco import extent
 from wavefront.completion import Completion
 from wavefront.core.masks import distance
-from wavefront.engine.requests import Moment, Seat
+from wavefront.engine.requests import ActiveRequest, StepUpdate
 from wavefront.lm import LM
 from wavefront.server.request_builder import Prepared
 from wavefront.server.worker_messages import Ended, Job, Told
@@ -63,7 +63,7 @@ class Teller:
         """It has a row."""
         self.begun = time.monotonic()
 
-    def tell(self, moment: Moment) -> Told | Ended | None:
+    def tell(self, moment: StepUpdate) -> Told | Ended | None:
         """What there is to say after a step, if anything."""
         seat = moment.seat
         event = self._event(moment) if self.job.events else None
@@ -79,10 +79,10 @@ class Teller:
         self.sent += more
         return Told(self.job.id, more, event)
 
-    def _completion(self, seat: Seat) -> Completion:
+    def _completion(self, seat: ActiveRequest) -> Completion:
         return self.lm.completion(seat, holes=self.prepared.answer)
 
-    def _settled(self, seat: Seat) -> list[int]:
+    def _settled(self, seat: ActiveRequest) -> list[int]:
         """The tokens from the left that nothing can change."""
         request = self.prepared.request
         stops = request.plan.config.sampling.stop_ids
@@ -118,7 +118,7 @@ class Teller:
         facts = (made.forwards, made.steps, seconds, event)
         return Ended(self.job.id, more, reason, len(tokens), *facts)
 
-    def _event(self, moment: Moment) -> dict[str, Any]:
+    def _event(self, moment: StepUpdate) -> dict[str, Any]:
         seat, place = moment.seat, self.place
         pieces = self.lm.tokenizer.pieces([one.token for one in moment.commits])
         event: dict[str, Any] = {
@@ -150,7 +150,7 @@ class Mhco:
         self.commits = 0
         self.violations = {"candidates": 0, "extent": 0}
 
-    def add(self, moment: Moment, place: dict[int, int]) -> dict[str, Any]:
+    def add(self, moment: StepUpdate, place: dict[int, int]) -> dict[str, Any]:
         """Count a step; what the event says of it."""
         survey = moment.survey
         assert survey is not None

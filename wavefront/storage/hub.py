@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, nearest
+from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, did_you_mean
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -57,7 +57,7 @@ def locate(
     if directory is None or directory.exists() or not hub_id:
         known = (*built_in, "toy")
         raise CheckpointError(
-            f"{name!r} is not a directory{nearest(name, known)}; give a folder that holds "
+            f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
             f"{CONFIG}, a built-in name ({', '.join(known)}), or a hub id such as 'org/name'."
         )
     found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas, is_any
-from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, check_float, check_int
 from wavefront.core.masks import FAR, first, top
-from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
@@ -35,9 +35,9 @@ class Adablock(Strategy):
     selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
-        real("tau_d", self.tau_d, 0, 1)
-        real("share", self.share, 0, 1)
+        check_int("size", self.size, 1)
+        check_float("tau_d", self.tau_d, 0, 1)
+        check_float("share", self.share, 0, 1)
         if not isinstance(self.delimiters, tuple):
             raise OptionError(
                 "delimiters must be several in brackets, token ids or texts, such as (198,) or "
@@ -45,7 +45,7 @@ class Adablock(Strategy):
             )
         for one in self.delimiters:
             if not isinstance(one, str):
-                whole("a delimiter", one, 0)
+                check_int("a delimiter", one, 0)
 
     def with_ids(self, id_of: Callable[[str], int] | None) -> Adablock:
         texts = [one for one in self.delimiters if isinstance(one, str)]
@@ -64,29 +64,29 @@ class Adablock(Strategy):
         start = _start(view.masked, view.slot)
         end = torch.where(start < state, state, self._end(view, start))
         scope = _before(end, view.masked, view.slot)
-        spare = first(view.masked, self.selector.least(view.clock))
-        commit = self.selector(view, scope, spare)
+        spare = first(view.masked, self.selector.min_commits(view.progress))
+        commit = self.selector.select(view, scope, spare)
         # A step that commits nothing may have been passed over, so it must not begin a block.
         return Decision(commit, scope, torch.where(commit.any(-1), end, state))
 
     def _end(self, view: View, start: Tensor) -> Tensor:
         """(B,) long: where a block that begins at `start` ends, by this step's proposals."""
-        ahead = _before(start + self._window(view.clock), view.masked, view.slot)
+        ahead = _before(start + self._window(view.progress), view.masked, view.slot)
         ids = [one for one in self.delimiters if isinstance(one, int)]
         sure = view.stats.logp.exp() >= self.tau_d
         surest = top(view.stats.logp, ahead & sure & is_any(view.proposal, ids), 1)
         found = torch.where(surest, view.slot + 1, 0).amax(-1)
         return torch.where(found > 0, found, start + self.size)
 
-    def _window(self, clock: Clock) -> Tensor:
-        return (clock.length * self.share).long()
+    def _window(self, progress: RowProgress) -> Tensor:
+        return (progress.length * self.share).long()
 
-    def reach(self, canvas: Canvas, state: Tensor, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: Tensor, progress: RowProgress) -> Tensor:
         # A block about to begin may end anywhere in the window, or be `size` long.
         start = _start(canvas.masked, canvas.slot)
-        new = start + self._window(clock).clamp(min=self.size)
+        new = start + self._window(progress).clamp(min=self.size)
         end = torch.where(start < state, state, new)
-        spare = first(canvas.masked, self.selector.least(clock))
+        spare = first(canvas.masked, self.selector.min_commits(progress))
         return _before(end, canvas.masked, canvas.slot) | spare
 
     def width(self, length: int, steps: int) -> int:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import FAR
-from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 Count = TypeVar("Count", int, Tensor)
@@ -25,33 +25,33 @@ class Block(Strategy):
     selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
+        check_int("size", self.size, 1)
 
-    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
         return self._scope(canvas.masked, canvas.slot)
 
     def step(self, view: View, state: State) -> Decision:
         scope = self._scope(view.masked, view.slot)
-        inner = view._replace(clock=self._clock(view.clock, scope))
-        return Decision(self.selector(inner, scope, scope), scope=scope)
+        inner = view._replace(progress=self._clock(view.progress, scope))
+        return Decision(self.selector.select(inner, scope, scope), scope=scope)
 
     def _scope(self, masked: Tensor, slot: Tensor) -> Tensor:
         """(B, L) bool: masked places of the leftmost block that has any."""
         block = torch.where(masked, slot // self.size, FAR)
         return masked & (block == block.amin(-1, keepdim=True))
 
-    def _clock(self, clock: Clock, scope: Tensor) -> Clock:
+    def _clock(self, progress: RowProgress, scope: Tensor) -> RowProgress:
         """The block's own clock: its length, its share of the steps, the step inside it."""
-        length, steps, step = _inside(clock.length, clock.steps, clock.step, self.size)
-        return clock._replace(length=length, steps=steps, step=step, left=scope.sum(-1))
+        length, steps, step = _inside(progress.length, progress.steps, progress.step, self.size)
+        return progress._replace(length=length, steps=steps, step=step, left=scope.sum(-1))
 
     def width(self, length: int, steps: int) -> int:
         return min(self.size, length)
 
-    def idle(self, length: int, steps: int, step: int) -> bool:
+    def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         if steps < _blocks(length, self.size):
             return False  # only a take without a plan gets here, see validate
-        return self.selector.idle(*_inside(length, steps, step, self.size))
+        return self.selector.is_noop_step(*_inside(length, steps, step, self.size))
 
     def validate(self, length: int, steps: int) -> None:
         blocks = _blocks(length, self.size)

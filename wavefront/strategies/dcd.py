@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, first
-from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
@@ -29,25 +29,25 @@ class Dcd(Strategy):
     selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
-        whole("masks", self.masks, 1)
-        whole("span", self.span, 1)
+        check_int("masks", self.masks, 1)
+        check_int("span", self.span, 1)
 
-    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
-        return self._window(canvas.masked, canvas.slot) | self._spare(canvas.masked, clock)
+    def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
+        return self._window(canvas.masked, canvas.slot) | self._spare(canvas.masked, progress)
 
     def step(self, view: View, state: State) -> Decision:
         scope = self._window(view.masked, view.slot)
         return Decision(
-            self.selector(view, scope, self._spare(view.masked, view.clock)), scope=scope
+            self.selector.select(view, scope, self._spare(view.masked, view.progress)), scope=scope
         )
 
     def _window(self, masked: Tensor, slot: Tensor) -> Tensor:
         start = torch.where(masked, slot, FAR).amin(-1, keepdim=True)
         return first(masked, self.masks) & (slot < start + self.span)
 
-    def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
+    def _spare(self, masked: Tensor, progress: RowProgress) -> Tensor:
         """(B, L) bool: the leftmost masked places, as many as the take insists on."""
-        return first(masked, self.selector.least(clock))
+        return first(masked, self.selector.min_commits(progress))
 
     def width(self, length: int, steps: int) -> int:
         return max(self.masks, -(-length // steps) if self.selector.planned else 1)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, first
-from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
 
 
@@ -29,30 +29,32 @@ class Dsb(Strategy):
     selector: Selector = field(default=Threshold(0.9), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
+        check_int("size", self.size, 1)
         if self.limit is not None:
-            whole("limit", self.limit, 1)
+            check_int("limit", self.limit, 1)
 
-    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
-        return self._scope(canvas.masked, canvas.slot, clock) | self._spare(canvas.masked, clock)
-
-    def step(self, view: View, state: State) -> Decision:
-        scope = self._scope(view.masked, view.slot, view.clock)
-        return Decision(
-            self.selector(view, scope, self._spare(view.masked, view.clock)), scope=scope
+    def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
+        return self._scope(canvas.masked, canvas.slot, progress) | self._spare(
+            canvas.masked, progress
         )
 
-    def _scope(self, masked: Tensor, slot: Tensor, clock: Clock) -> Tensor:
+    def step(self, view: View, state: State) -> Decision:
+        scope = self._scope(view.masked, view.slot, view.progress)
+        return Decision(
+            self.selector.select(view, scope, self._spare(view.masked, view.progress)), scope=scope
+        )
+
+    def _scope(self, masked: Tensor, slot: Tensor, progress: RowProgress) -> Tensor:
         """(B, L) bool: masked places before the block's right edge."""
-        end = self.size + clock.length - clock.left  # as many slots further as are committed
+        end = self.size + progress.length - progress.left  # as many slots further as are committed
         if self.limit is not None:
             start = torch.where(masked, slot, FAR).amin(-1)
             end = torch.minimum(end, start + self.limit)
         return masked & (slot < end[:, None])
 
-    def _spare(self, masked: Tensor, clock: Clock) -> Tensor:
+    def _spare(self, masked: Tensor, progress: RowProgress) -> Tensor:
         """(B, L) bool: the leftmost masked places, as many as the take insists on."""
-        return first(masked, self.selector.least(clock))
+        return first(masked, self.selector.min_commits(progress))
 
     def width(self, length: int, steps: int) -> int:
         return max(self.size, -(-length // steps) if self.selector.planned else 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import first
-from wavefront.core.strategy import Clock, Decision, Selector, State, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
@@ -18,12 +18,12 @@ class LeftToRight(Strategy):
 
     selector: Selector = field(default=Quota(), repr=False)
 
-    def reach(self, canvas: Canvas, state: State, clock: Clock) -> Tensor:
-        return first(canvas.masked, self.selector.least(clock).clamp(min=1))
+    def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
+        return first(canvas.masked, self.selector.min_commits(progress).clamp(min=1))
 
     def step(self, view: View, state: State) -> Decision:
-        scope = first(view.masked, self.selector.least(view.clock).clamp(min=1))
-        return Decision(self.selector(view, scope, scope), scope=scope)
+        scope = first(view.masked, self.selector.min_commits(view.progress).clamp(min=1))
+        return Decision(self.selector.select(view, scope, scope), scope=scope)
 
     def width(self, length: int, steps: int) -> int:
         return -(-length // steps)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import one_of
+from wavefront.core.errors import check_choice
 from wavefront.core.masks import top
 from wavefront.core.strategy import Decision, View
 from wavefront.strategies.block import Block
@@ -35,7 +35,7 @@ class Rcr(Block):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("stat", self.stat, ("last", "min", "max"))
+        check_choice("stat", self.stat, ("last", "min", "max"))
 
     def init(self, canvas: Canvas) -> Tensor:
         nothing = float("inf") if self.stat == "min" else float("-inf")
@@ -43,8 +43,8 @@ class Rcr(Block):
 
     def step(self, view: View, state: Tensor) -> Decision:
         scope = self._scope(view.masked, view.slot)
-        inner = view._replace(clock=self._clock(view.clock, scope))
-        gain = self.selector(inner, scope, scope).sum(-1)
+        inner = view._replace(progress=self._clock(view.progress, scope))
+        gain = self.selector.select(inner, scope, scope).sum(-1)
         filled = scope & (gain > 0)[:, None]  # a zero quota leaves everything as it is
         record = torch.where(filled, self._recorded(view.score, state), state)
         before = view.known & (view.slot >= 0)
@@ -56,7 +56,7 @@ class Rcr(Block):
             scope=scope,
             state=record,
             remask=before & ~kept,
-            final=(target >= view.clock.length)[:, None] & (view.slot >= 0),
+            final=(target >= view.progress.length)[:, None] & (view.slot >= 0),
         )
 
     def _recorded(self, score: Tensor, record: Tensor) -> Tensor:

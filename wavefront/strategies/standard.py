@@ -15,4 +15,4 @@ class Standard(Strategy):
     selector: Selector = field(default=Quota(), repr=False)
 
     def step(self, view: View, state: State) -> Decision:
-        return Decision(self.selector(view, view.masked, view.masked), scope=view.masked)
+        return Decision(self.selector.select(view, view.masked, view.masked), scope=view.masked)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from wavefront.core.budget import Count
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int
 from wavefront.core.masks import FAR, top
-from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
@@ -49,28 +49,28 @@ class Tbd(Strategy):
     size: int = 32
     drop: int = 8
     gamma: float = 0.9
-    least: int = 4
+    min_commits: int = 4
     mode: Literal["confidence", "length"] = "confidence"
     spare: int | None = 0
     selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
-        whole("drop", self.drop, 0, self.size - 1)
-        real("gamma", self.gamma, 0, 1)
-        whole("least", self.least, 1, self.size - self.drop)
-        one_of("mode", self.mode, ("confidence", "length"))
+        check_int("size", self.size, 1)
+        check_int("drop", self.drop, 0, self.size - 1)
+        check_float("gamma", self.gamma, 0, 1)
+        check_int("least", self.min_commits, 1, self.size - self.drop)
+        check_choice("mode", self.mode, ("confidence", "length"))
         if self.spare is not None:
-            whole("spare", self.spare, 0)
+            check_int("spare", self.spare, 0)
 
     def init(self, canvas: Canvas) -> Text:
         zero = torch.zeros_like(canvas.slot[:, 0])
         return Text(zero, zero, zero, torch.zeros_like(canvas.masked))
 
-    def reach(self, canvas: Canvas, state: Text, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: Text, progress: RowProgress) -> Tensor:
         return self._within(canvas, state, self.size)
 
-    def visible(self, canvas: Canvas, state: Text) -> Tensor | None:
+    def attended(self, canvas: Canvas, state: Text) -> Tensor | None:
         """(B, L) bool: what the model may attend to: what is known, the block, the spare masks."""
         if self.spare is None:
             return None
@@ -78,7 +78,9 @@ class Tbd(Strategy):
 
     def step(self, view: View, state: Text) -> Decision:
         scope = self._within(view, state, self.size)
-        commit = self.selector(view._replace(clock=self._clock(view, state, scope)), scope, scope)
+        commit = self.selector.select(
+            view._replace(progress=self._clock(view, state, scope)), scope, scope
+        )
         if self.selector.planned:  # no step is idle here, so a zero count would waste its forward
             commit = torch.where(commit.any(-1, keepdim=True), commit, top(view.score, scope, 1))
         sure = torch.where(commit, view.stats.logp.exp() >= self.gamma, state.sure)
@@ -88,7 +90,7 @@ class Tbd(Strategy):
         after = Text(
             kept,
             state.blocks + full * 1,
-            torch.where(full, view.clock.step + 1, state.began),
+            torch.where(full, view.progress.step + 1, state.began),
             sure,
         )
         # What is committed and dropped at once was never seen by anyone: it is no commit.
@@ -106,37 +108,37 @@ class Tbd(Strategy):
 
     def _keep(self, view: View, state: Text, sure: Tensor) -> Tensor:
         """(B,) long: how many slots of the full block stay."""
-        clock, most = view.clock, self.size - self.drop
-        rest = clock.length - state.kept
+        progress, most = view.progress, self.size - self.drop
+        rest = progress.length - state.kept
         keep = torch.full_like(rest, most)
         if self.mode == "confidence":
             unsure = (view.slot >= state.kept[:, None]) & ~sure
             end = torch.where(unsure, view.slot, FAR).amin(-1)
-            keep = (end - state.kept).clamp(self.least, most)
+            keep = (end - state.kept).clamp(self.min_commits, most)
         # What the steps left cannot reach, at the fewest a block and the most kept of each.
-        later = (clock.steps - clock.step - 1) // self._fewest(clock) - 1
+        later = (progress.steps - progress.step - 1) // self._fewest(progress) - 1
         beyond = rest - self.size - later * most
         return torch.where(
             rest <= self.size, rest, torch.maximum(keep, beyond).clamp(max=self.size)
         )
 
-    def _clock(self, view: View, state: Text, scope: Tensor) -> Clock:
+    def _clock(self, view: View, state: Text, scope: Tensor) -> RowProgress:
         """The block's own clock: its slots, its share of the steps left, the step inside it."""
-        rest = view.clock.length - state.kept
+        rest = view.progress.length - state.kept
         # A block keeps what those before it kept, on average, and one more that kept the most.
         kept, blocks = state.kept + self.size - self.drop, state.blocks + 1
         ahead = _ceil((rest - self.size).clamp(min=0) * blocks, kept)
-        share = _ceil(view.clock.steps - state.began, ahead + 1)
-        return view.clock._replace(
+        share = _ceil(view.progress.steps - state.began, ahead + 1)
+        return view.progress._replace(
             length=rest.clamp(max=self.size),
-            steps=torch.maximum(share, self._fewest(view.clock)),
-            step=view.clock.step - state.began,
+            steps=torch.maximum(share, self._fewest(view.progress)),
+            step=view.progress.step - state.began,
             left=scope.sum(-1),
         )
 
-    def _fewest(self, clock: Clock) -> Tensor:
+    def _fewest(self, progress: RowProgress) -> Tensor:
         """(B,) long: the steps that every block gets, half of its share if all kept the most."""
-        return _ceil(clock.steps // self._blocks(clock.length), 2).clamp(min=1)
+        return _ceil(progress.steps // self._blocks(progress.length), 2).clamp(min=1)
 
     def _blocks(self, length: Count) -> Count:
         """How many blocks there are if all keep the most."""

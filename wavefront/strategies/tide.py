@@ -10,20 +10,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, real, whole
+from wavefront.core.errors import OptionError, check_float, check_int
 from wavefront.core.masks import FAR, density, distance, first, positions, top
-from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors._adaptive import Adaptive, turn
 from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.wavefront import Wavefront
 
 
-class Water(NamedTuple):
+class TideState(NamedTuple):
     """What a tide carries from step to step."""
 
     front: Tensor  # (B, L) bool
     waited: Tensor  # (B,) long: how often the leftmost masked place was passed over
-    flips: Tensor  # (B, L) long: how often a place was taken back
+    max_remasks: Tensor  # (B, L) long: how often a place was taken back
     final: Tensor  # (B, L) bool: decided for good
 
 
@@ -44,54 +44,56 @@ class Tide(Strategy):
     by distance, the first for distance 1, the last for all beyond (see runs/calibrate.py).
     """
 
-    example: ClassVar[str] = "tide(rounds=8, horizon=64, selector=threshold(tau=0.98))"
+    example: ClassVar[str] = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
 
     size: int = 8  # F
     radius: int = 2  # R
-    rounds: int = field(default=0, repr=False)
+    cascade_rounds: int = field(default=0, repr=False)
     risk: float = field(default=0.5, repr=False)
     horizon: int = field(default=0, repr=False)
-    soft: float = field(default=0.0, repr=False)
+    density_sigma: float = field(default=0.0, repr=False)
     patience: int = field(default=0, repr=False)
-    band: int = field(default=0, repr=False)
-    doubt: float = field(default=0.1, repr=False)
-    flips: int = field(default=2, repr=False)
-    temper: tuple[float, ...] = field(default=(), repr=False)
+    revisable_band: int = field(default=0, repr=False)
+    remask_below: float = field(default=0.1, repr=False)
+    max_remasks: int = field(default=2, repr=False)
+    distance_temperatures: tuple[float, ...] = field(default=(), repr=False)
     selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
-        whole("radius", self.radius, 1)
+        check_int("size", self.size, 1)
+        check_int("radius", self.radius, 1)
         for name in ("rounds", "horizon", "patience", "band", "flips"):
-            whole(name, getattr(self, name), 0)
-        real("risk", self.risk, 0)
-        real("soft", self.soft, 0, 100)  # more would only fill memory
-        real("doubt", self.doubt, 0, 1)
-        if not isinstance(self.temper, tuple):
-            raise OptionError(f"temper lists temperatures, as (1.0, 1.2), not {self.temper!r}.")
-        for temperature in self.temper:
-            real("a temperature of temper", temperature, 1e-3)
-        if self.rounds and not isinstance(self.selector, Adaptive):
+            check_int(name, getattr(self, name), 0)
+        check_float("risk", self.risk, 0)
+        check_float("soft", self.density_sigma, 0, 100)  # more would only fill memory
+        check_float("doubt", self.remask_below, 0, 1)
+        if not isinstance(self.distance_temperatures, tuple):
+            raise OptionError(
+                f"temper lists temperatures, as (1.0, 1.2), not {self.distance_temperatures!r}."
+            )
+        for temperature in self.distance_temperatures:
+            check_float("a temperature of temper", temperature, 1e-3)
+        if self.cascade_rounds and not isinstance(self.selector, Adaptive):
             raise OptionError(
                 "rounds asks its take again within a step, and the quota is spent by then: "
-                "give an adaptive one, as in tide(rounds=4, selector=threshold(tau=0.9))."
+                "give an adaptive one, as in tide(cascade_rounds=4, selector=threshold(tau=0.9))."
             )
 
     # Both follow from `band`: only then is anything taken back, and judged by its own probability.
     @property
     def revises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.band > 0
+        return self.revisable_band > 0
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return ("own",) if self.band else ()
+        return ("current_logp",) if self.revisable_band else ()
 
-    def init(self, canvas: Canvas) -> Water:
+    def init(self, canvas: Canvas) -> TideState:
         zero = torch.zeros_like(canvas.tokens)
-        return Water(first(canvas.masked, self.size), zero[:, 0], zero, canvas.known)
+        return TideState(first(canvas.masked, self.size), zero[:, 0], zero, canvas.known)
 
-    def step(self, view: View, state: Water) -> Decision:
-        view = self._judged(view)._replace(clock=self._paced(view.clock))
+    def step(self, view: View, state: TideState) -> Decision:
+        view = self._judged(view)._replace(progress=self._paced(view.progress))
         front = state.front
         if self.patience:
             due = self._due(view.masked, state)
@@ -99,54 +101,59 @@ class Tide(Strategy):
             # One that no rule would accept goes alone; a quota gives the rest to the front.
             alone = due.any(-1, keepdim=True) & isinstance(self.selector, Adaptive)
             front = torch.where(alone, due, front | due)
-        commit, scope = self.selector(view, front, view.masked), front
-        for _ in range(self.rounds):
+        commit, scope = self.selector.select(view, front, view.masked), front
+        for _ in range(self.cascade_rounds):
             asked, more = self._more(view, commit, self._ahead(state))
             commit, scope = commit | more, scope | asked
         remask = self._doubted(view, state, commit)
         masked = (view.masked & ~commit) | remask
         grown = top(view.score, masked & self._near(~masked & (view.known | commit)), self.size)
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
-        flips = state.flips + remask
-        calm = (distance(masked) > self.band) | (flips >= self.flips)
+        max_remasks = state.max_remasks + remask
+        calm = (distance(masked) > self.revisable_band) | (max_remasks >= self.max_remasks)
         final = state.final | (~masked & (view.known | commit) & calm)
         still = (first(view.masked, 1) & first(masked, 1)).any(-1)
         waited = torch.where(still, state.waited + moved[:, 0], 0)
-        after = Water(torch.where(moved, grown, state.front), waited, flips, final)
-        return Decision(commit, scope, after, *((remask, final) if self.band else ()))
+        after = TideState(torch.where(moved, grown, state.front), waited, max_remasks, final)
+        return Decision(commit, scope, after, *((remask, final) if self.revisable_band else ()))
 
     def _judged(self, view: View) -> View:
         """Confidences by distance, and scores by density: both change a log-confidence."""
         score, stats = view.score, view.stats
-        if self.temper:
-            away, scale = distance(view.known), torch.full_like(score, self.temper[-1])
-            for number in range(len(self.temper), 0, -1):
-                scale = scale.masked_fill(away <= number, self.temper[number - 1])
+        if self.distance_temperatures:
+            away, scale = (
+                distance(view.known),
+                torch.full_like(score, self.distance_temperatures[-1]),
+            )
+            for number in range(len(self.distance_temperatures), 0, -1):
+                scale = scale.masked_fill(away <= number, self.distance_temperatures[number - 1])
             odds = stats.logp - torch.log(-torch.expm1(stats.logp))  # infinite at p = 1, and stays
             judged = F.logsigmoid(odds / scale)
             score = score + torch.where(view.masked, judged - stats.logp, 0.0).nan_to_num(0.0)
             stats = stats._replace(logp=torch.where(view.masked, judged, stats.logp))
-        if self.soft:
+        if self.density_sigma:
             # What lies before the text counts as known.
             before = (view.known | view.masked).long().cumsum(-1) == 0
-            score = score + density(view.known | before, self.soft).log()
+            score = score + density(view.known | before, self.density_sigma).log()
         return view._replace(score=score, stats=stats)
 
-    def _paced(self, clock: Clock) -> Clock:
+    def _paced(self, progress: RowProgress) -> RowProgress:
         """What was taken back is filled again, so the quota is shared over what is left."""
-        if not self.band:
-            return clock
-        share = -(-clock.left // (clock.steps - clock.step).clamp(min=1))
-        return clock._replace(length=share * clock.steps)  # step and steps stay: they seed noise
+        if not self.revisable_band:
+            return progress
+        share = -(-progress.left // (progress.steps - progress.step).clamp(min=1))
+        return progress._replace(
+            length=share * progress.steps
+        )  # step and steps stay: they seed noise
 
     def _near(self, known: Tensor) -> Tensor:
-        return torch.ones_like(known) if self.soft else distance(known) <= self.radius
+        return torch.ones_like(known) if self.density_sigma else distance(known) <= self.radius
 
-    def _due(self, masked: Tensor, state: Water) -> Tensor:
+    def _due(self, masked: Tensor, state: TideState) -> Tensor:
         """(B, L) bool: the leftmost place, where it was passed over long enough."""
         return first(masked, 1) & (state.waited >= self.patience)[:, None]
 
-    def _ahead(self, state: Water) -> Tensor:
+    def _ahead(self, state: TideState) -> Tensor:
         """(B, L) bool: the places up to the horizon; all without one."""
         place = positions(state.front)
         edge = torch.where(state.front, place, -FAR).amax(-1, keepdim=True)
@@ -158,44 +165,46 @@ class Tide(Strategy):
         grown = view.masked & ~commit & self._near(view.known | commit) & among
         asked = top(view.score, grown & (view.score > float("-inf")), self.size)
         sure = asked & self.selector.accept(view, asked)
-        doubt = -torch.expm1(view.stats.logp)
-        when = turn(view, sure, doubt)
-        spent = torch.where(commit, doubt, 0.0).sum(-1, keepdim=True)
-        owed = torch.where(sure, doubt, 0.0).gather(-1, when.argsort(-1)).cumsum(-1)
+        remask_below = -torch.expm1(view.stats.logp)
+        when = turn(view, sure, remask_below)
+        spent = torch.where(commit, remask_below, 0.0).sum(-1, keepdim=True)
+        owed = torch.where(sure, remask_below, 0.0).gather(-1, when.argsort(-1)).cumsum(-1)
         return asked, sure & (spent + owed.gather(-1, when) <= self.risk)
 
-    def _doubted(self, view: View, state: Water, commit: Tensor) -> Tensor:
+    def _doubted(self, view: View, state: TideState, commit: Tensor) -> Tensor:
         """(B, L) bool: what is taken back, the least probable first, and fewer than committed."""
-        own = view.stats.own
-        if not self.band or own is None:
+        own = view.stats.current_logp
+        if not self.revisable_band or own is None:
             return torch.zeros_like(commit)
         open_ = view.known & (view.slot >= 0) & ~state.final
-        return top(-own, open_ & (own.exp() < self.doubt), (commit.sum(-1) - 1).clamp(min=0))
+        return top(-own, open_ & (own.exp() < self.remask_below), (commit.sum(-1) - 1).clamp(min=0))
 
-    def reach(self, canvas: Canvas, state: Water, clock: Clock) -> Tensor:
-        if self.soft:
+    def candidates(self, canvas: Canvas, state: TideState, progress: RowProgress) -> Tensor:
+        if self.density_sigma:
             wanted = canvas.masked
         else:
             start = state.front | self._due(canvas.masked, state) if self.patience else state.front
-            far = self.radius * (self.rounds + 1)  # each round moves the front by the radius
+            far = self.radius * (
+                self.cascade_rounds + 1
+            )  # each round moves the front by the radius
             near = canvas.masked & (distance(canvas.known | start) <= far)
-            short = state.front.sum(-1) < self.selector.least(self._paced(clock))
+            short = state.front.sum(-1) < self.selector.min_commits(self._paced(progress))
             wanted = torch.where(short[:, None], canvas.masked, start | near)
-        if self.band:
+        if self.revisable_band:
             wanted = wanted | (canvas.known & (canvas.slot >= 0) & ~state.final)
         return wanted
 
-    def visible(self, canvas: Canvas, state: Water) -> Tensor | None:
+    def attended(self, canvas: Canvas, state: TideState) -> Tensor | None:
         """(B, L) bool: what is known, and masks up to the horizon; None without one."""
         return canvas.known | (canvas.masked & self._ahead(state)) if self.horizon else None
 
-    def front(self, state: Water) -> Tensor:
+    def front(self, state: TideState) -> Tensor:
         return state.front
 
     def validate(self, length: int, steps: int) -> None:
         Wavefront(self.size, selector=self.selector).validate(length, steps)
 
     def width(self, length: int, steps: int) -> int:
-        if self.soft or (steps < length and self.selector.planned):
+        if self.density_sigma or (steps < length and self.selector.planned):
             return length
-        return self.size + 10 * self.radius * (self.rounds + 1) + 2 * self.band
+        return self.size + 10 * self.radius * (self.cascade_rounds + 1) + 2 * self.revisable_band

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import WavefrontWarning, one_of, whole
+from wavefront.core.errors import WavefrontWarning, check_choice, check_int
 from wavefront.core.masks import first, near, top
-from wavefront.core.strategy import Clock, Decision, Selector, Strategy, View
+from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
 
 
@@ -34,16 +34,18 @@ class Wavefront(Strategy):
     selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
-        whole("radius", self.radius, 1)
-        one_of("grow", self.grow, ("rebuild", "accumulate"))
+        check_int("size", self.size, 1)
+        check_int("radius", self.radius, 1)
+        check_choice("grow", self.grow, ("rebuild", "accumulate"))
 
     def init(self, canvas: Canvas) -> Tensor:
         return first(canvas.masked, self.size)  # W_0
 
     def step(self, view: View, state: Tensor) -> Decision:
         front = state
-        commit = self.selector(view, front, view.masked)  # select; the reserve when |W| < k_t
+        commit = self.selector.select(
+            view, front, view.masked
+        )  # select; the reserve when |W| < k_t
         grown = view.masked & ~commit & self._near(view.known, front, commit)  # expand
         kept = top(view.score, grown, self.size)  # prune, by the scores from before the commit
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
@@ -54,11 +56,11 @@ class Wavefront(Strategy):
             return near(known | commit, self.radius)  # around all of C_t
         return front | near(commit, self.radius)  # around what is new, plus what is left
 
-    def reach(self, canvas: Canvas, state: Tensor, clock: Clock) -> Tensor:
+    def candidates(self, canvas: Canvas, state: Tensor, progress: RowProgress) -> Tensor:
         # Whatever is committed lies on the front, so the next front lies within R of it. Only when
         # the front is shorter than the quota can any masked place be chosen.
         around = canvas.masked & self._near(canvas.known, state, state)
-        short = state.sum(-1) < self.selector.least(clock)
+        short = state.sum(-1) < self.selector.min_commits(progress)
         return torch.where(short[:, None], canvas.masked, state | around)
 
     def front(self, state: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from itertools import accumulate, count
 from random import Random
 from typing import Any
 
-from wavefront.core.errors import OptionError, nearest
+from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.tasks import benchmarks as benchmarks_package
 from wavefront.tasks import procedural as procedural_package
 from wavefront.tasks.base import Generated, Sample, Split, Style
@@ -119,7 +119,7 @@ def load(name: str, **options: Any) -> Generated:
     known = [*names(), *benchmarks()]
     listed = ", ".join(one for one in known if not one.startswith("bbh_"))
     raise OptionError(
-        f"no task {name!r}{nearest(name, known)}: there are {listed}, and a bbh_SUBSET for each of"
+        f"no task {name!r}{did_you_mean(name, known)}: there are {listed}, and a bbh_SUBSET for each of"
         " the 27 subsets of BBH"
     )
 
@@ -129,7 +129,7 @@ def _made(kind: type, options: Mapping[str, Any]) -> Any:
     for name in options:
         if name not in known:
             raise OptionError(
-                f"{kind.__name__} has no option {name!r}{nearest(name, known)}; it has {known}."
+                f"{kind.__name__} has no option {name!r}{did_you_mean(name, known)}; it has {known}."
             )
     return kind(**options)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from wavefront.core.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, check_choice
 from wavefront.tasks.base import Ask, Sample, Style, digest
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
@@ -36,7 +36,7 @@ class Jsonl(Benchmark):
         if not self.path:
             raise OptionError("jsonl needs a file: jsonl(path='prompts.jsonl').")
         if self.answers:
-            one_of("answers", self.answers, KINDS)
+            check_choice("answers", self.answers, KINDS)
 
     @property
     def name(self) -> str:

@@ -30,7 +30,7 @@ def has_the_form(strategy: Any) -> None:
         config, count = Config(strategy=strategy, fixed_budget=True), canvas.tokens.shape[0]
         rows = start(canvas, config, [steps] * count, range(count))
         rows = fill(rows, torch.full(canvas.tokens.shape, 0.5))
-        seen = (rows.score, rows.stats, rows.proposal, *canvas[1:], rows.clock)
+        seen = (rows.score, rows.stats, rows.proposal, *canvas[1:], rows.progress)
         _decides(strategy, View(*seen), rows.state)
 
 

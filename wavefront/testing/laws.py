@@ -11,7 +11,7 @@ from torch import Tensor
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import FAR
-from wavefront.core.state import Config, reach, settle, start
+from wavefront.core.state import Config, candidates, decide_and_write, start
 from wavefront.core.strategy import Decision, Stats, Strategy, View
 from wavefront.testing.simulation import (
     MASK,
@@ -97,14 +97,14 @@ def makes_progress(strategy: Strategy) -> None:
     for canvas, scores, steps in each_run(strategy):
         for index, run in enumerate(simulate(strategy, canvas, scores, steps)):
             before, _, decision, after = run
-            if strategy.idle(PLACES, steps, index):
+            if strategy.is_noop_step(PLACES, steps, index):
                 continue
             gained = decision.commit.sum(-1)
             if decision.remask is not None:
                 gained = gained - decision.remask.sum(-1)
             # Taking much back is progress too, when something else can then never be taken back.
             moved = (gained > 0) | (after.final & ~before.final).any(-1)
-            owed = (strategy.selector.least(before.clock) > 0) & (before.clock.left > 0)
+            owed = (strategy.selector.min_commits(before.progress) > 0) & (before.progress.left > 0)
             require(bool(moved[owed].all()), f"{strategy!r} stands still at step {index}.")
 
 
@@ -215,7 +215,7 @@ def reads_only_its_reach(strategy: Strategy) -> None:
     for canvas, scores, steps in each_run(strategy):
         config = Config(strategy=strategy, fixed_budget=True)
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
-            wanted = reach(config, before)
+            wanted = candidates(config, before)
             noise = torch.rand(before.score.shape) * 2 - 0.5
             poison = noise.masked_fill(noise > 1.2, float("nan"))
             parts = (None if s is None else torch.where(wanted, s, poison) for s in before.stats)
@@ -226,7 +226,7 @@ def reads_only_its_reach(strategy: Strategy) -> None:
                 proposal=torch.where(wanted, before.proposal, 9),
             )
             no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool)
-            _, _, again = settle(config, rows, MASK, bad=no, void=no)
+            _, _, again = decide_and_write(config, rows, MASK, bad=no, void=no)
             same_state = _same(decision.state, again.state)
             require(
                 bool((again.commit == decision.commit).all()) and same_state,
@@ -252,9 +252,9 @@ def runs_on_meta(strategy: Strategy) -> None:
     rows = start(board(0), config, [PLACES] * 4, [0] * 4)
     rows = to_meta(rows)
     try:
-        wanted = reach(config, rows)
+        wanted = candidates(config, rows)
         rows = fill(rows, torch.rand(canvas.tokens.shape, device="meta"))
-        settle(config, rows, MASK, bad=column.bool(), void=column.bool())
+        decide_and_write(config, rows, MASK, bad=column.bool(), void=column.bool())
     except (RuntimeError, NotImplementedError) as error:
         raise LawBroken(
             f"{strategy!r} waits for the device or has a shape that depends on data: {error}"

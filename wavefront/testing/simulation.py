@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas, blank, infill
-from wavefront.core.state import Config, Rows, settle, start
+from wavefront.core.state import Config, DecodeState, decide_and_write, start
 from wavefront.core.strategy import Decision, Stats, Strategy, View
 
 MASK, PAD = 1, 0
@@ -55,21 +55,21 @@ def of_row(scores: Scores, row: int) -> Scores:
     return at
 
 
-def fill(rows: Rows, score: Tensor) -> Rows:
+def fill(rows: DecodeState, score: Tensor) -> DecodeState:
     """Rows as if a forward had given `score` (in (0, 1)) everywhere."""
     logp = torch.log(score.clamp(1e-6, 1.0))
     stats = Stats(
         logp,
         None if rows.stats.margin is None else score,
         None if rows.stats.entropy is None else 1 - score,
-        None if rows.stats.own is None else logp,
+        None if rows.stats.current_logp is None else logp,
     )
     return rows._replace(score=score, stats=stats, proposal=torch.full_like(rows.proposal, 7))
 
 
 def simulate(
     strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
-) -> Iterator[tuple[Rows, View, Decision, Rows]]:
+) -> Iterator[tuple[DecodeState, View, Decision, DecodeState]]:
     """Every step of a decode whose scores are given: rows before, view, decision, rows after."""
     count = canvas.tokens.shape[0]
     # Every step runs, also the idle ones, so that what is seen is numbered like the budget.
@@ -78,7 +78,7 @@ def simulate(
     no = torch.zeros(count, dtype=torch.bool, device=canvas.tokens.device)
     for index in range(steps):
         before = fill(rows, scores(index, rows.canvas))
-        rows, view, decision = settle(config, before, MASK, bad=no, void=no)
+        rows, view, decision = decide_and_write(config, before, MASK, bad=no, void=no)
         yield before, view, decision, rows
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from wavefront.core.errors import CheckpointError, PromptError, nearest
+from wavefront.core.errors import CheckpointError, PromptError, did_you_mean
 
 ROLES = ("system", "user", "assistant")
 KEYS = ("role", "content")
@@ -216,12 +216,12 @@ def _check_message(number: int, message: object) -> dict[str, str]:
     for key in message:
         if key not in KEYS:
             raise PromptError(
-                f"Message {number} has the unknown field {key!r:.40}{nearest(str(key), KEYS)}; "
+                f"Message {number} has the unknown field {key!r:.40}{did_you_mean(str(key), KEYS)}; "
                 "only role and content are taken."
             )
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in ROLES:
-        near = nearest(role, ROLES) if isinstance(role, str) else ""
+        near = did_you_mean(role, ROLES) if isinstance(role, str) else ""
         raise PromptError(
             f"Message {number} has the role {role!r:.40}{near}; the roles are {', '.join(ROLES)}."
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.state import Config, Others, Step
+from wavefront.core.state import Config, Step, TopAlternatives
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Trace:
     mask_id: int
     score: Tensor | None = None  # (S, B, L) float32, of a full trace: of every masked place
     entropy: Tensor | None = None  # (S, B, L) float32, of a full trace: the same
-    others: Others | None = None  # (S, B, L, K), on request
+    others: TopAlternatives | None = None  # (S, B, L, K), on request
     # (E, 4) long: step, row, place, token. Written from outside, before the step; see fork.
     by_hand: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.long))
     about: Mapping[str, Any] = field(
@@ -110,8 +110,8 @@ class Trace:
 
 
 def _changed(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(part, Others):
-        return Others(*map(change, part))
+    if isinstance(part, TopAlternatives):
+        return TopAlternatives(*map(change, part))
     return None if part is None else change(part)
 
 
@@ -119,10 +119,10 @@ def _joined(one: Any, two: Any) -> Any:
     """One after the other; None when either is missing or of another width."""
     if one is None or two is None:
         return None
-    if not isinstance(one, Others):
+    if not isinstance(one, TopAlternatives):
         return torch.cat([one, two])
     same = one.tokens.shape[-1] == two.tokens.shape[-1]
-    return Others(*map(torch.cat, zip(one, two, strict=True))) if same else None
+    return TopAlternatives(*map(torch.cat, zip(one, two, strict=True))) if same else None
 
 
 def write(canvas: Canvas, entries: Tensor) -> Canvas:
@@ -156,9 +156,9 @@ class Recorder:
         decision, view = step.decision, step.view
         none = torch.zeros_like(decision.commit)
         front = self.config.strategy.front(decision.state)
-        survey, others = self.config.survey, step.others
+        survey, others = self.config.read_all_masked, step.others
         return (
-            view.clock.step,
+            view.progress.step,
             decision.commit,
             none if decision.remask is None else decision.remask,
             decision.scope,
@@ -181,7 +181,7 @@ class Recorder:
             columns = zip(*self._kept, strict=True)
             parts = [None if c[0] is None else torch.stack(c).cpu() for c in columns]  # pyright: ignore[reportArgumentType, reportCallIssue]
         *boards, score, entropy, tokens, logp = parts
-        others = None if tokens is None or logp is None else Others(tokens, logp)
+        others = None if tokens is None or logp is None else TopAlternatives(tokens, logp)
         return Trace(
             first,
             *boards,

@@ -25,7 +25,7 @@ from torch import Tensor
 import wavefront
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import TraceError
-from wavefront.core.state import Others
+from wavefront.core.state import TopAlternatives
 from wavefront.traces.trace import Trace
 
 FORMAT, VERSION = "wavefront-trace", 1
@@ -224,13 +224,13 @@ class _Reader:
             raise ValueError("its places are not counted from the left")
         return canvas
 
-    def _others(self) -> Others | None:
+    def _others(self) -> TopAlternatives | None:
         wide = self._header["alternatives"]
         if not wide:
             return None
         shape = (*self._shape, wide)
         tokens = self._read("others", shape, INT)
-        return Others(tokens, self._read("others_logp", shape, HALF).float())
+        return TopAlternatives(tokens, self._read("others_logp", shape, HALF).float())
 
     def _events(self, name: str, columns: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(E, columns) long, and the (step, row, place) of them as an index."""

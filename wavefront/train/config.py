@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int
 from wavefront.tasks import DEFAULT_MIXTURE
 from wavefront.train.row_layout import MIN_CANVAS
 
@@ -33,15 +33,15 @@ class DataConfig:
     text_share: float = 0.0  # of the rows
 
     def __post_init__(self) -> None:
-        whole("seed", self.seed, 0, (1 << 31) - 1)
-        whole("group", self.group, 1, 1024)
-        real("small_bias", self.small_bias, 0.0, 16.0)
-        real("text_share", self.text_share, 0.0, 1.0)
+        check_int("seed", self.seed, 0, (1 << 31) - 1)
+        check_int("group", self.group, 1, 1024)
+        check_float("small_bias", self.small_bias, 0.0, 16.0)
+        check_float("text_share", self.text_share, 0.0, 1.0)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
             raise OptionError(f"buckets must be distinct and ascending, not {self.buckets}.")
         for length in self.buckets:
-            whole("a bucket", length, MIN_CANVAS, 4096)
-        whole("tokens_per_step", self.tokens_per_step, self.buckets[-1])
+            check_int("a bucket", length, MIN_CANVAS, 4096)
+        check_int("tokens_per_step", self.tokens_per_step, self.buckets[-1])
         if (self.text is None) != (self.text_share == 0.0):
             raise OptionError("text and text_share go together: give a file and a share above 0.")
         if self.mixture is not None and not any(weight > 0 for weight in self.mixture.values()):
@@ -94,38 +94,38 @@ class TrainConfig:
         if (self.steps is None) == (self.minutes is None):
             raise OptionError("Give either steps or minutes, and not both.")
         if self.steps is not None:
-            whole("steps", self.steps, 1)
+            check_int("steps", self.steps, 1)
         if self.minutes is not None:
-            real("minutes", self.minutes, 0.01)
+            check_float("minutes", self.minutes, 0.01)
         if self.init is not None and self.resume:
             raise OptionError("init starts afresh and resume goes on: give one of them.")
         for name in ("width", "layers", "heads", "mlp_width", "save_every", "log_every"):
-            whole(name, getattr(self, name), 1)
-        whole("max_length", self.max_length, self.data.buckets[-1])
+            check_int(name, getattr(self, name), 1)
+        check_int("max_length", self.max_length, self.data.buckets[-1])
         if self.width % (2 * self.heads):
             raise OptionError(
                 f"width {self.width} must be a multiple of twice the heads, {2 * self.heads}."
             )
         self._check_rates()
-        one_of("normalise", self.normalise, ("tokens", "rows"))
-        one_of("export", self.export, EXPORTS)
+        check_choice("normalise", self.normalise, ("tokens", "rows"))
+        check_choice("export", self.export, EXPORTS)
         if self.export == "ema" and not self.ema:
             raise OptionError("export='ema' needs an ema above 0.")
         if self.workers is not None:
-            whole("workers", self.workers, 0, 256)
+            check_int("workers", self.workers, 0, 256)
 
     def _check_rates(self) -> None:
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        real("lr", self.lr, 1e-8, 1.0)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_float("lr", self.lr, 1e-8, 1.0)
         if self.matrix_lr is not None:
-            real("matrix_lr", self.matrix_lr, 1e-8, 1.0)
-        real("weight_decay", self.weight_decay, 0.0, 10.0)
-        real("clip", self.clip, 1e-8)
-        real("ema", self.ema, 0.0, 0.999999)
-        whole("warmup", self.warmup, 0)
-        real("decay_fraction", self.decay_fraction, 0.0, 1.0)
-        real("eps", self.eps, 1e-6, 0.5)
-        real("front_share", self.front_share, 0.0, 1.0)
+            check_float("matrix_lr", self.matrix_lr, 1e-8, 1.0)
+        check_float("weight_decay", self.weight_decay, 0.0, 10.0)
+        check_float("clip", self.clip, 1e-8)
+        check_float("ema", self.ema, 0.0, 0.999999)
+        check_int("warmup", self.warmup, 0)
+        check_float("decay_fraction", self.decay_fraction, 0.0, 1.0)
+        check_float("eps", self.eps, 1e-6, 0.5)
+        check_float("front_share", self.front_share, 0.0, 1.0)
 
     @property
     def data_workers(self) -> int:

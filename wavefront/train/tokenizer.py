@@ -14,7 +14,7 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 from wavefront.tasks import DEFAULT_MIXTURE, stream
 from wavefront.text.chat_template import LLADA_TEMPLATE
 from wavefront.train import corpus
@@ -29,7 +29,7 @@ PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+(?!\S)|[^\S\n]+"
 def train_tokenizer(texts: Iterable[str], size: int = SIZE) -> Tokenizer:
     """A tokenizer of exactly `size` entries; the same texts give the same tokenizer."""
     least = 256 + len(SPECIAL)
-    whole("size", size, least, 1 << 16)
+    check_int("size", size, least, 1 << 16)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -35,7 +35,7 @@ class Film:
 
     def __iter__(self) -> Iterator[Step]:
         from wavefront.core.state import Step
-        from wavefront.core.strategy import Clock, Decision, Stats, View
+        from wavefront.core.strategy import Decision, RowProgress, Stats, View
 
         trace, decoding = self._trace, self.decoding
         slot = trace.first.slot
@@ -45,7 +45,9 @@ class Film:
             tokens, logp = trace.tokens[number].long(), trace.logp[number]
             score = logp if trace.score is None else trace.score[number]
             steps = length * 0 + decoding.plan.steps
-            clock = Clock(length, steps, trace.step[number], before.masked.sum(-1), length * 0)
+            clock = RowProgress(
+                length, steps, trace.step[number], before.masked.sum(-1), length * 0
+            )
             view = View(score, Stats(logp), tokens, before.masked, before.known, slot, clock)
             decision = Decision(trace.commit[number], trace.scope[number], (), trace.remask[number])
             decoding.canvas = after

@@ -14,7 +14,7 @@ from wavefront.analysis.figures.parts import Line, beside, curve, key, labelled
 from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
 from wavefront.analysis.measures.gradient import Containment
 
-SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
+SCOPES = {"wave": "near the known", "block": "leftmost block", "current_logp": "own scope"}
 
 
 @picture

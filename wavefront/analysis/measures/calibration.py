@@ -16,10 +16,10 @@ from torch import Tensor
 
 from wavefront.analysis.measures._shared import offsets
 from wavefront.core.canvas import Canvas, blank
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import first, positions
-from wavefront.core.state import Config, Rows, Step, settle
-from wavefront.engine.step import Advance, advance, decode, told
+from wavefront.core.state import Config, DecodeState, Step, decide_and_write
+from wavefront.engine.step import StepFn, advance, decode, pack_flags
 from wavefront.models.loader import Model
 
 
@@ -56,8 +56,8 @@ def forced(
     return Lesson(canvas, truth.to(device), sizes)
 
 
-def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
-    """An `Advance` that writes `truth` (B, L) wherever the strategy commits.
+def teach(truth: Tensor, *, prefix: bool = False) -> StepFn:
+    """An `StepFn` that writes `truth` (B, L) wherever the strategy commits.
 
     `prefix` is the other reading of a "ground-truth prefix": the strategy still says which places
     it would commit, but the truth is written from the left, as many places as it asked for. It is
@@ -65,8 +65,8 @@ def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
     """
 
     def run(
-        model: Model, config: Config, rows: Rows, width: int, padded: bool
-    ) -> tuple[Rows, Sequence[Step], Tensor]:
+        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
+    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
         if config.sampling.eos == "stop":
             raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
         if prefix and config.strategy.revises:
@@ -80,18 +80,22 @@ def teach(truth: Tensor, *, prefix: bool = False) -> Advance:
         canvas = after.canvas._replace(tokens=torch.where(filled, truth, after.canvas.tokens))
         after = after._replace(canvas=canvas)
         step = step._replace(canvas=canvas, final=after.final, done=after.done)
-        return after, [step], told(after.done.all(), *flags[1:])
+        return after, [step], pack_flags(after.done.all(), *flags[1:])
 
     return run
 
 
-def _from_the_left(config: Config, rows: Rows, after: Rows, step: Step, mask_id: int) -> Rows:
+def _from_the_left(
+    config: Config, rows: DecodeState, after: DecodeState, step: Step, mask_id: int
+) -> DecodeState:
     """The rows if the strategy had found the leftmost places the best."""
     place = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
-    told = rows._replace(proposal=step.view.proposal, stats=step.view.stats, score=-place.float())
+    pack_flags = rows._replace(
+        proposal=step.view.proposal, stats=step.view.stats, score=-place.float()
+    )
     void = after.step == rows.step  # reached for more than was read, and stood still
     no = torch.zeros_like(void)
-    led, _, decision = settle(config, told, mask_id, bad=no, void=void)
+    led, _, decision = decide_and_write(config, pack_flags, mask_id, bad=no, void=void)
     # What it commits now are the leftmost, unless it does not go by the score at all.
     leftmost = first(rows.canvas.masked, decision.commit.sum(-1))
     canvas = rows.canvas.commit(leftmost, step.view.proposal)
@@ -146,7 +150,7 @@ def taught(
     for step in steps:  # on the device until the end
         view = step.view
         right = view.proposal == lesson.truth
-        kept.append((step.decision.commit, view.stats.logp, right, view.clock.step))
+        kept.append((step.decision.commit, view.stats.logp, right, view.progress.step))
     if not kept:
         raise OptionError("The lesson is empty: there is no place to fill.")
     commit, logp, right, clock = (torch.stack(column).cpu() for column in zip(*kept, strict=True))
@@ -192,7 +196,7 @@ class Reliability:
 
 def reliability(confidence: Any, correct: Any, bins: int = 10) -> Reliability:
     """Bins of (probability of a proposal, was it right)."""
-    whole("bins", bins, 1)
+    check_int("bins", bins, 1)
     sure = torch.as_tensor(confidence, dtype=torch.float64)
     right = torch.as_tensor(correct, dtype=torch.float64)
     if sure.shape != right.shape or sure.dim() != 1:

@@ -22,8 +22,8 @@ from wavefront.analysis.measures._shared import (
     visible_places,
 )
 from wavefront.core import spec
-from wavefront.core.errors import OptionError, SpecError, real, whole
-from wavefront.core.state import Config, reach, start
+from wavefront.core.errors import OptionError, SpecError, check_float, check_int
+from wavefront.core.state import Config, candidates, start
 from wavefront.models.architecture import Architecture
 from wavefront.traces.trace import Trace
 
@@ -94,9 +94,9 @@ def measure(
     `size` is the F of the bound F x T, the same for every strategy. `read` is how many places of a
     row each forward read; by default what the header's strategy asks for, or else all to be filled.
     """
-    whole("size", size, 1)
+    check_int("size", size, 1)
     if seconds is not None:
-        real("seconds", seconds, 0)
+        check_float("seconds", seconds, 0)
     rows, length = trace.first.tokens.shape
     canvas = final_canvas(trace)
     boards = rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "draft") or 1)
@@ -130,12 +130,12 @@ def places_read(trace: Trace) -> int:
         strategy = None
     if strategy is None:
         return places
-    # As the loop plans it: the strategy's guess, or the first reach where that is more.
+    # As the loop plans it: the strategy's guess, or the first candidates where that is more.
     count = trace.first.tokens.shape[0]
     config = Config(strategy=strategy)
     rows = start(trace.first, config, [int(steps)] * count, [0] * count)
     guess = max(strategy.width(n, int(steps)) for n in rows.length.tolist())
-    return min(places, max(guess, int(reach(config, rows).sum(-1).max())))
+    return min(places, max(guess, int(candidates(config, rows).sum(-1).max())))
 
 
 def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int = 1) -> Flops:
@@ -147,7 +147,7 @@ def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int
     if not isinstance(arch, Architecture):
         raise OptionError(f"{type(model).__name__} has no architecture to count operations of.")
     wanted = length if read is None else read
-    whole("read", wanted, 0)
+    check_int("read", wanted, 0)
     width, full = arch.width, arch.layers - 1
     project = 2 * width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim  # of one place
     mix = 2 * width * width + 6 * width * arch.mlp_width

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import counted, need_full
-from wavefront.core.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, check_choice
 from wavefront.core.masks import FAR
 from wavefront.traces.trace import Trace
 
@@ -83,7 +83,7 @@ class Heat:
 def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
     """Scores, probabilities or entropies of one row of a full trace, by step and slot."""
     need_full(trace, "A heat map")
-    one_of("of", of, ("score", "probability", "entropy"))
+    check_choice("of", of, ("score", "probability", "entropy"))
     rows = trace.first.tokens.shape[0]
     if not 0 <= row < rows:
         raise OptionError(f"row must be between 0 and {rows - 1}, not {row}.")

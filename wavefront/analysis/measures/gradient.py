@@ -24,11 +24,11 @@ from wavefront.analysis.measures._shared import (
     rank_correlation,
     sums,
 )
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, distance, top
 from wavefront.traces.trace import Trace
 
-SCOPES = ("wave", "block", "own")
+SCOPES = ("wave", "block", "current_logp")
 
 
 class Containment(NamedTuple):
@@ -108,10 +108,10 @@ def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = No
     `block` are drawn on this trace's canvases, so that both meet the same places.
     """
     need_full(trace, "The information gradient")
-    whole("radius", radius, 0)
-    whole("block", block, 1)
+    check_int("radius", radius, 0)
+    check_int("block", block, 1)
     if k is not None:
-        whole("k", k, 1)
+        check_int("k", k, 1)
     assert trace.entropy is not None  # a full trace has it
     live = counted(trace)
     far, values, columns = [], [], []

@@ -24,7 +24,7 @@ from wavefront.analysis.measures._shared import (
     visible_places,
 )
 from wavefront.core import spec
-from wavefront.core.errors import SpecError, whole
+from wavefront.core.errors import SpecError, check_int
 from wavefront.core.masks import FAR, distance
 from wavefront.strategies.block import Block
 from wavefront.traces.trace import Trace
@@ -92,9 +92,9 @@ def measure(
     trace's header says, and for other strategies the extent ends at the outermost candidates.
     """
     need_full(trace, "MHCO")
-    whole("radius", radius, 0)
+    check_int("radius", radius, 0)
     size = _block_size(trace) if block is None else block
-    whole("block", size, 1)
+    check_int("block", size, 1)
     read = visible_places(trace, stop_ids_of(trace, stop_ids))
     visible = (lasting(trace) & read).any(-1)
     commits = trace.commit.sum(-1)

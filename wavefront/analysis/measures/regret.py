@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import Curve, counted, offsets, overwritten, sums
-from wavefront.core.errors import one_of, whole
+from wavefront.core.errors import check_choice, check_int
 from wavefront.core.reading import Sampling, read
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Trace
@@ -77,9 +77,9 @@ def measure(
     The probability is the model's own: no temperature, no guidance, nothing hidden from it. Only
     steps that count are asked at, and of those each `every`-th of a row.
     """
-    one_of("reading", reading, ("direct", "leave-one-out"))
-    whole("rows_at_once", rows_at_once, 1)
-    whole("every", every, 1)
+    check_choice("reading", reading, ("direct", "leave-one-out"))
+    check_int("rows_at_once", rows_at_once, 1)
+    check_int("every", every, 1)
     tokens, born, initial = _history(trace)
     live = counted(trace)
     asked = live & ((live.cumsum(0) - 1) % every == 0)
@@ -162,7 +162,7 @@ def _probability(
         vocab_size=model.vocab_size,
         mask_id=model.mask_id,
         sampling=Sampling(),
-        needs=("own",),
+        needs=("current_logp",),
     )
-    assert reading.own is not None  # it was asked for
-    return reading.own.exp().cpu()
+    assert reading.current_logp is not None  # it was asked for
+    return reading.current_logp.exp().cpu()

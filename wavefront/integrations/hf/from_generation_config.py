@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from wavefront.core.errors import OptionError, nearest
+from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.engine.options import Options
 
 # A GenerationConfig says these; an option of the same meaning beside it would be a second word.
@@ -106,7 +106,7 @@ def sort_out(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "token_type_ids":
             check_types(value)
         elif name not in IGNORED and value is not None and value is not False:
-            raise OptionError(f"There is no option {name!r}{nearest(name, NAMES)}.")
+            raise OptionError(f"There is no option {name!r}{did_you_mean(name, NAMES)}.")
     return options
 
 

@@ -14,7 +14,7 @@ from wavefront.core.canvas import Canvas, blank, infill, is_any
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.core.state import start
 from wavefront.engine.options import Plan, plan
-from wavefront.engine.session import Decoding, check_ids, check_length, recorded, source
+from wavefront.engine.session import DecodeSession, check_ids, check_length, recorded, source
 from wavefront.integrations.hf.from_generation_config import stop_ids, wished
 from wavefront.integrations.hf.tokenizer import read_tokenizer
 from wavefront.traces.trace import Trace
@@ -74,7 +74,7 @@ def _id_of(tokenizer: Any) -> Callable[[str], int] | None:
     return None if tokenizer is None else find
 
 
-def begin(model: Any, ask: Ask, plan: Plan, *, record: str = "", copies: int = 1) -> Decoding:
+def begin(model: Any, ask: Ask, plan: Plan, *, record: str = "", copies: int = 1) -> DecodeSession:
     """The decode of the rows, the copies of a prompt each drawing its own answer."""
     rows = [check_ids(model, row) for row in ask.rows()]
     for row in rows:
@@ -86,7 +86,7 @@ def begin(model: Any, ask: Ask, plan: Plan, *, record: str = "", copies: int = 1
         board = blank(rows, plan.length, **given)
     seeds = [(plan.seed + number % copies) % (1 << 63) for number in range(len(rows))]
     first = start(board, recorded(plan.config, record), [plan.steps] * len(rows), seeds)
-    return Decoding(model, board, plan, record=record, rows=first)
+    return DecodeSession(model, board, plan, record=record, rows=first)
 
 
 def placed(ask: Ask, canvas: Canvas, places: int) -> Tensor:
@@ -98,7 +98,7 @@ def placed(ask: Ask, canvas: Canvas, places: int) -> Tensor:
 
 
 def answered(
-    ask: Ask, decoding: Decoding, history: Sequence[Canvas] | None, *, pad_id: int
+    ask: Ask, decoding: DecodeSession, history: Sequence[Canvas] | None, *, pad_id: int
 ) -> DiffusionOutput:
     """The result of a finished decode: rows cut behind their end, and padded to the longest."""
     settings = decoding.plan.config.sampling

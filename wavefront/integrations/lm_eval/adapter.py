@@ -14,7 +14,13 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from wavefront.core.errors import MissingExtraError, OptionError, WavefrontWarning, nearest, whole
+from wavefront.core.errors import (
+    MissingExtraError,
+    OptionError,
+    WavefrontWarning,
+    check_int,
+    did_you_mean,
+)
 from wavefront.engine.options import Options, Plan, plan
 from wavefront.engine.session import begin, source
 from wavefront.integrations.lm_eval import arguments, likelihood
@@ -89,7 +95,7 @@ class Wavefront(Base):
         """What model_args come to; whatever is wrong with them is said before any request."""
         options = dict(self.arguments.options)
         if arguments.length_of(options) is None:  # the tasks will say, and steps go with that
-            whole("steps", options.pop("steps", 1), 1)
+            check_int("steps", options.pop("steps", 1), 1)
         return self._plan(options)
 
     def _plan(self, options: Mapping[str, Any]) -> Plan:
@@ -198,11 +204,11 @@ class Wavefront(Base):
             if name not in Options.__annotations__:
                 raise OptionError(
                     f"The task asks for {name}={task[name]!r}, which decoding here does not have"
-                    f"{nearest(name, Options.__annotations__)}: override it with --gen_kwargs."
+                    f"{did_you_mean(name, Options.__annotations__)}: override it with --gen_kwargs."
                 )
         length = arguments.length_of(own)
         length = next((n for n in [length, *lengths] if n is not None), DEFAULT_LENGTH)
-        whole("max_gen_toks", length, 1)
+        check_int("max_gen_toks", length, 1)
         kept = {n: v for n, v in own.items() if arguments.length_of({n: v}) is None}
         stops = [until] if isinstance(until, str) else [str(stop) for stop in until]
         return task | kept | {"max_new_tokens": length}, stops

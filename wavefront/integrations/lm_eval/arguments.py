@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import OptionError, nearest, whole
+from wavefront.core.errors import OptionError, check_int, did_you_mean
 from wavefront.engine.options import ALIASES, Options
 from wavefront.integrations.lm_eval.likelihood import AT_ONCE, COPIES, Setting
 from wavefront.models import builtin
@@ -100,7 +100,7 @@ def read(given: Mapping[str, Any]) -> Arguments:
     known = [*NAMES, *PLACE, *OWN, *WITHOUT_MEANING, *Options.__annotations__]
     for name in given:
         if name not in known:
-            raise OptionError(f"There is no model argument {name!r}{nearest(name, known)}.")
+            raise OptionError(f"There is no model argument {name!r}{did_you_mean(name, known)}.")
     named = [name for name in NAMES if given.get(name) is not None]
     if len(named) > 1:
         raise OptionError(f"{' and '.join(named)} say the same thing: give one of them.")
@@ -142,7 +142,7 @@ def _batch(value: Any) -> int:
     if text.split(":")[0] == "auto":
         return AUTOMATIC
     size = int(text) if text.isdecimal() else value
-    whole("batch_size", size, 1)
+    check_int("batch_size", size, 1)
     return size
 
 

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from wavefront.core import canvas
-from wavefront.core.errors import OptionError, one_of, real, whole
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int
 from wavefront.core.reading import log_probability
 from wavefront.engine.options import plan
-from wavefront.engine.session import Decoding, source
+from wavefront.engine.session import DecodeSession, source
 from wavefront.models.loader import Model
 
 RULES = ("llada", "dream", "left_to_right")
@@ -57,11 +57,11 @@ class Setting(NamedTuple):
     seed: int = 0
 
     def checked(self) -> Setting:
-        one_of("likelihood", self.rule, RULES)
-        whole("mc_num", self.copies, 1, 1 << 20)
-        whole("mc_batch", self.at_once, 1, 1 << 20)
-        real("cfg_scale", self.cfg_scale, 0)
-        whole("seed", self.seed, 0, (1 << 63) - 1)
+        check_choice("likelihood", self.rule, RULES)
+        check_int("mc_num", self.copies, 1, 1 << 20)
+        check_int("mc_batch", self.at_once, 1, 1 << 20)
+        check_float("cfg_scale", self.cfg_scale, 0)
+        check_int("seed", self.seed, 0, (1 << 63) - 1)
         if self.rule != "left_to_right" and self.copies % min(self.at_once, self.copies):
             raise OptionError(
                 f"mc_num={self.copies} must be a multiple of mc_batch={self.at_once}: the copies "
@@ -227,7 +227,7 @@ def is_greedy(
         device=model.device,
     )  # fmt: skip
     options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
-    decoding = Decoding(model, board, plan(options, source(model), length=len(answer)))
+    decoding = DecodeSession(model, board, plan(options, source(model), length=len(answer)))
     truth = torch.tensor([[*prompt, *answer]], device=model.device)
     return not any(
         bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding

@@ -10,7 +10,7 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from wavefront.core.errors import OptionError, nearest
+from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.paper.studies._bench import Bench, check
 from wavefront.paper.studies._findings import Findings
 
@@ -28,6 +28,6 @@ def find(name: str) -> Any:
     if name not in names():
         listed = ", ".join(names())
         raise OptionError(
-            f"There is no study {name!r}{nearest(name, names())}; there are: {listed}."
+            f"There is no study {name!r}{did_you_mean(name, names())}; there are: {listed}."
         )
     return import_module(f"{__name__}.{name}")

@@ -14,7 +14,7 @@ import torch
 import wavefront
 from wavefront import tasks
 from wavefront.analysis.figures import kind
-from wavefront.core.errors import OptionError, whole
+from wavefront.core.errors import OptionError, check_int
 from wavefront.core.spec import resolve
 from wavefront.lm import LM, Completion
 from wavefront.tasks.base import Ask, Sample, Style
@@ -45,7 +45,7 @@ def check(**settings: Any) -> None:
     """Refuse what no bench takes, by the names of its fields; no model is needed for that."""
     for name, least in LEAST.items():
         if settings.get(name) is not None:
-            whole(name, settings[name], least)
+            check_int(name, settings[name], least)
     for spec in settings.get("strategies", ()):
         resolve(spec, "strategies")
     for name in settings.get("tasks", ()):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wavefront.core.cache_policy import Cache, Stored
-from wavefront.core.errors import whole
-from wavefront.core.state import Rows
+from wavefront.core.errors import check_int
+from wavefront.core.state import DecodeState
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Dual(Cache):
     refresh: int = 32
 
     def __post_init__(self) -> None:
-        whole("refresh", self.refresh, 1)
+        check_int("refresh", self.refresh, 1)
 
-    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
-        return rows.age >= stored.since[:, None]
+    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
+        return rows.committed_at >= stored.since[:, None]
 
     def window(self, width: int, length: int) -> int:
         return width + self.refresh

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.cache_policy import Cache, Stored
-from wavefront.core.errors import whole
+from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, positions
-from wavefront.core.state import Rows
+from wavefront.core.state import DecodeState
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Prefix(Cache):
     refresh: int = 32
 
     def __post_init__(self) -> None:
-        whole("refresh", self.refresh, 1)
+        check_int("refresh", self.refresh, 1)
 
-    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
         place = positions(wanted)
-        open_ = rows.canvas.masked | (rows.age >= stored.since[:, None])
+        open_ = rows.canvas.masked | (rows.committed_at >= stored.since[:, None])
         start = torch.where(open_, place, FAR).amin(-1, keepdim=True)
         return (place >= start) & rows.canvas.real
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wavefront.core.cache_policy import Cache, Stored
-from wavefront.core.errors import real, whole
+from wavefront.core.errors import check_float, check_int
 from wavefront.core.masks import near
-from wavefront.core.state import Rows
+from wavefront.core.state import DecodeState
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Wave(Cache):
     drop: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("refresh", self.refresh, 1)
-        whole("size", self.size, 1)
-        whole("delay", self.delay, 0)
-        whole("near", self.near, 0)
-        real("drop", self.drop, 0, 1)
+        check_int("refresh", self.refresh, 1)
+        check_int("size", self.size, 1)
+        check_int("delay", self.delay, 0)
+        check_int("near", self.near, 0)
+        check_float("drop", self.drop, 0, 1)
 
-    def ask(self, rows: Rows, wanted: Tensor, stored: Stored) -> Tensor:
-        fresh = (rows.age >= 0) & (rows.age >= rows.step[:, None] - self.delay)
+    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
+        fresh = (rows.committed_at >= 0) & (rows.committed_at >= rows.step[:, None] - self.delay)
         return fresh | (near(wanted, self.near) & rows.canvas.real)
 
-    def stale(self, sure: Tensor, stored: Stored) -> Tensor:
+    def needs_refresh(self, sure: Tensor, stored: Stored) -> Tensor:
         return sure < self.drop * stored.sure
 
     def window(self, width: int, length: int) -> int:

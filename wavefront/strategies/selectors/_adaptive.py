@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.masks import rank
-from wavefront.core.strategy import Clock, Selector, View
+from wavefront.core.strategy import RowProgress, Selector, View
 from wavefront.strategies.selectors.quota import best
 
 
@@ -22,15 +22,15 @@ class Adaptive(Selector):
         """(B, L) bool: the places of `asked` that may go now; none is a fine answer."""
         raise NotImplementedError
 
-    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
+    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
         willing = among & (view.score > float("-inf"))  # NaN is put off too
         asked = torch.where(willing.any(-1, keepdim=True), willing, among)
         chosen = asked & self.accept(view, asked)
-        alone = best(view, among, reserve, self.least(view.clock))
+        alone = best(view, among, fallback, self.min_commits(view.progress))
         return torch.where(chosen.any(-1, keepdim=True), chosen, alone)
 
-    def least(self, clock: Clock) -> Tensor:
-        return clock.left.clamp(max=1)
+    def min_commits(self, progress: RowProgress) -> Tensor:
+        return progress.left.clamp(max=1)
 
 
 def turn(view: View, asked: Tensor, value: Tensor) -> Tensor:

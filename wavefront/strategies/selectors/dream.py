@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wavefront.core import budget
-from wavefront.core.errors import real
-from wavefront.core.strategy import Clock, Selector, View
+from wavefront.core.errors import check_float
+from wavefront.core.strategy import RowProgress, Selector, View
 from wavefront.strategies.selectors.quota import best
 
 
@@ -24,13 +24,13 @@ class Dream(Selector):
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
-        real("eps", self.eps, 1e-12, 0.999)
+        check_float("eps", self.eps, 1e-12, 0.999)
 
-    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
-        return best(view, among, reserve, self.least(view.clock))
+    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
+        return best(view, among, fallback, self.min_commits(view.progress))
 
-    def least(self, clock: Clock) -> Tensor:
-        return budget.dream(clock.left, clock.steps, clock.step, self.eps)
+    def min_commits(self, progress: RowProgress) -> Tensor:
+        return budget.dream(progress.left, progress.steps, progress.step, self.eps)
 
-    def idle(self, length: int, steps: int, step: int) -> bool:
+    def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         return budget.dream_plan(length, steps, self.eps)[step] == 0

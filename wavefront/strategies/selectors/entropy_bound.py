@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront.core.errors import real
+from wavefront.core.errors import check_float
 from wavefront.core.strategy import View
 from wavefront.strategies.selectors._adaptive import Adaptive, turn
 
@@ -26,7 +26,7 @@ class EntropyBound(Adaptive):
     gamma: float = 0.01
 
     def __post_init__(self) -> None:
-        real("gamma", self.gamma, 0)
+        check_float("gamma", self.gamma, 0)
 
     def accept(self, view: View, asked: Tensor) -> Tensor:
         entropy = view.stats.entropy

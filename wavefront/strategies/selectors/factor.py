@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.core.errors import real
+from wavefront.core.errors import check_float
 from wavefront.core.strategy import View
 from wavefront.strategies.selectors._adaptive import Adaptive, turn
 
@@ -23,7 +23,7 @@ class Factor(Adaptive):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        real("factor", self.factor, 0)
+        check_float("factor", self.factor, 0)
 
     def accept(self, view: View, asked: Tensor) -> Tensor:
         doubt = -view.stats.logp.expm1()  # 1 - c, also where c rounds to 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.core.errors import real, whole
+from wavefront.core.errors import check_float, check_int
 from wavefront.core.masks import distance
 from wavefront.core.strategy import View
 from wavefront.strategies.selectors._adaptive import Adaptive
@@ -25,9 +25,9 @@ class LocalLeap(Adaptive):
     radius: int = 4
 
     def __post_init__(self) -> None:
-        real("tau", self.tau, 0, 1)
-        real("relaxed", self.relaxed, 0, self.tau)
-        whole("radius", self.radius, 0)
+        check_float("tau", self.tau, 0, 1)
+        check_float("relaxed", self.relaxed, 0, self.tau)
+        check_int("radius", self.radius, 0)
 
     def accept(self, view: View, asked: Tensor) -> Tensor:
         confidence = view.stats.logp.exp()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wavefront.core import budget, noise
-from wavefront.core.errors import real
-from wavefront.core.strategy import Clock, Selector, View
+from wavefront.core.errors import check_float
+from wavefront.core.strategy import RowProgress, Selector, View
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Origin(Selector):
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
-        real("eps", self.eps, 1e-12, 0.999)
+        check_float("eps", self.eps, 1e-12, 0.999)
 
-    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
-        clock = view.clock
-        share = budget.dream_fraction(clock.steps, clock.step, self.eps)
-        draw = noise.uniform(noise.key(clock.seed, clock.step, view.slot, noise.ACCEPT))
+    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
+        progress = view.progress
+        share = budget.dream_fraction(progress.steps, progress.step, self.eps)
+        draw = noise.uniform(noise.key(progress.seed, progress.step, view.slot, noise.ACCEPT))
         return among & (draw < share[:, None])
 
-    def least(self, clock: Clock) -> Tensor:
-        return clock.left * 0  # chance may settle nothing, so it insists on nothing
+    def min_commits(self, progress: RowProgress) -> Tensor:
+        return progress.left * 0  # chance may settle nothing, so it insists on nothing

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wavefront.core import budget
 from wavefront.core.masks import rank
-from wavefront.core.strategy import Clock, Selector, View
+from wavefront.core.strategy import RowProgress, Selector, View
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,16 @@ class Quota(Selector):
 
     planned = True
 
-    def __call__(self, view: View, among: Tensor, reserve: Tensor) -> Tensor:
-        return best(view, among, reserve, self.least(view.clock))
+    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
+        return best(view, among, fallback, self.min_commits(view.progress))
 
-    def least(self, clock: Clock) -> Tensor:
-        return budget.even(clock.length, clock.steps, clock.step)
+    def min_commits(self, progress: RowProgress) -> Tensor:
+        return budget.even(progress.length, progress.steps, progress.step)
 
-    def idle(self, length: int, steps: int, step: int) -> bool:
+    def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         return budget.even(length, steps, step) == 0
 
 
-def best(view: View, among: Tensor, reserve: Tensor, k: Tensor) -> Tensor:
+def best(view: View, among: Tensor, fallback: Tensor, k: Tensor) -> Tensor:
     """(B, L) bool: k (B,) places, those of `among` before those of the reserve."""
-    return rank(view.score, among, reserve) < k[:, None]
+    return rank(view.score, among, fallback) < k[:, None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wavefront.core.errors import real
+from wavefront.core.errors import check_float
 from wavefront.core.strategy import View
 from wavefront.strategies.selectors._adaptive import Adaptive
 
@@ -22,7 +22,7 @@ class Threshold(Adaptive):
     tau: float = 0.9
 
     def __post_init__(self) -> None:
-        real("tau", self.tau, 0, 1)
+        check_float("tau", self.tau, 0, 1)
 
     def accept(self, view: View, asked: Tensor) -> Tensor:
         return view.stats.logp.exp() >= self.tau

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, ClassVar
 
-from wavefront.core.errors import OptionError, one_of, whole
+from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.core.spec import Spec
 from wavefront.tasks import sandbox
 from wavefront.tasks.base import STYLES, Ask, Sample, Split, Style, paper_prompt
@@ -52,12 +52,12 @@ class Benchmark(Spec):
     def items(self, ask: Ask) -> list[Sample]:
         """The items asked for: all in file order, or as many as wanted in an order by the seed."""
         ask = replace(ask, split=ask.split or self.splits[0])
-        one_of("split", ask.split, self.splits)
-        one_of("style", ask.style, STYLES)
-        whole("shots", ask.shots, 0, MOST_SHOTS)
+        check_choice("split", ask.split, self.splits)
+        check_choice("style", ask.style, STYLES)
+        check_int("shots", ask.shots, 0, MOST_SHOTS)
         samples = self.samples(ask)
         if ask.count is not None:
-            whole("count", ask.count, 1)
+            check_int("count", ask.count, 1)
             Random(f"{ask.seed} {self.name} {ask.split}").shuffle(samples)
             samples = samples[: ask.count]
         shown = self._shown(ask)

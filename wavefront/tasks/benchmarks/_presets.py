@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wavefront.core.errors import OptionError, one_of
+from wavefront.core.errors import OptionError, check_choice
 
 
 @cache
@@ -25,7 +25,7 @@ def preset(name: str, task: str) -> dict[str, Any]:
 
     A new dictionary each time. One entry "bbh" or "countdown" serves all its subsets.
     """
-    one_of("preset", name, _table())
+    check_choice("preset", name, _table())
     table = _table()[name]
     family = next((known for known in table["task"] if task.startswith(f"{known}_")), task)
     found = table["task"].get(task, table["task"].get(family))

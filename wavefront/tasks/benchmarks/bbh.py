@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavefront.core.errors import one_of
+from wavefront.core.errors import check_choice
 from wavefront.tasks.base import Ask, Sample
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
@@ -59,7 +59,7 @@ class Bbh(Benchmark):
     cot: bool = False
 
     def __post_init__(self) -> None:
-        one_of("subset", self.subset, SUBSETS)
+        check_choice("subset", self.subset, SUBSETS)
 
     @property
     def name(self) -> str:

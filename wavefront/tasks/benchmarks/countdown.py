@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from wavefront.core.errors import one_of
+from wavefront.core.errors import check_choice
 from wavefront.tasks.base import Ask, Sample
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
@@ -43,7 +43,7 @@ class Countdown(Benchmark):
     numbers: int = 3
 
     def __post_init__(self) -> None:
-        one_of("numbers", str(self.numbers), SIZES)
+        check_choice("numbers", str(self.numbers), SIZES)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import OptionError, real
+from wavefront.core.errors import OptionError, check_float
 
 SCRIPT = Path(__file__).parent / "entry_point.py"
 MEMORY = 1 << 30
@@ -59,7 +59,7 @@ def check(
     wall clock gives it three times as long. A failed assertion of the tests is a "wrong value";
     other reasons are "timeout", "crash", "garbled answer", or the name of an exception.
     """
-    real("timeout", timeout, 0.1, LONGEST)
+    check_float("timeout", timeout, 0.1, LONGEST)
     given = {"code": code, "tests": tests, "names": list(names), "before": before}
     need = not allow_unsandboxed
     said = _ask(given, timeout=timeout, memory=memory, need=need)
