@@ -1,4 +1,4 @@
-"""DecodeSession for diffusion language models.
+"""Decoding for diffusion language models.
 
 >>> import wavefront
 >>> lm = wavefront.load("toy")
@@ -56,33 +56,33 @@ if TYPE_CHECKING:
     from wavefront.traces.trace import Trace as Trace
 
 _HOME = {
+    "ActiveRequest": "engine.requests",
+    "Batcher": "engine.batcher",
     "Canvas": "core.canvas",
     "CheckpointError": "core.errors",
-    "Clock": "core.strategy",
     "Completion": "lm",
     "Config": "core.state",
     "Decision": "core.strategy",
     "DecodeSession": "engine.session",
-    "Ids": "engine.session",
+    "GeneratedIds": "engine.session",
     "LM": "lm",
     "MissingExtraError": "core.errors",
     "Model": "models.loader",
-    "Moment": "engine.requests",
     "NumericalError": "core.errors",
     "OptionError": "core.errors",
     "Options": "engine.options",
     "PromptError": "core.errors",
     "ReportError": "core.errors",
     "Request": "engine.requests",
+    "RowProgress": "core.strategy",
     "RunError": "core.errors",
-    "Strategy": "core.strategy",
-    "ActiveRequest": "engine.requests",
-    "Batcher": "engine.batcher",
+    "Selector": "core.strategy",
     "SpecError": "core.errors",
     "Stats": "core.strategy",
     "Step": "core.state",
+    "StepUpdate": "engine.requests",
+    "Strategy": "core.strategy",
     "Stream": "lm",
-    "Take": "core.strategy",
     "Trace": "traces.trace",
     "TraceError": "core.errors",
     "View": "core.strategy",

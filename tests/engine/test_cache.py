@@ -166,7 +166,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, m
     Stored as they are after it, what it commits counts as computed, and is never computed.
     """
     for module in (wavefront.engine.step, wavefront.engine.cached_step, wavefront.engine.window):
-        monkeypatch.setattr(module, "lateness", lambda canvas: 1)  # as on the device
+        monkeypatch.setattr(module, "flag_lag", lambda canvas: 1)  # as on the device
     model = toy(family=family, dtype="float64")
     steppers = CapturedStepPool(model, graphs=Static)
     options = {"max_new_tokens": 24, "strategy": strategy, "cache": cache}
@@ -285,7 +285,7 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
     policy = spec.resolve("wave(refresh=64, size=20, near=2, drop=1.0)", "caches")
     full = []
     for late in (0, 1):
-        monkeypatch.setattr("wavefront.engine.cached_step.lateness", lambda canvas, late=late: late)
+        monkeypatch.setattr("wavefront.engine.cached_step.flag_lag", lambda canvas, late=late: late)
         decoding = begin(model, PROMPTS, {"max_new_tokens": 32})
         run = CachedStep(policy, model, *decoding.canvas.tokens.shape, 32)
         rows, config = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3), None
@@ -349,8 +349,8 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
 
 
 def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: 1)
-    monkeypatch.setattr("wavefront.engine.window.lateness", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.engine.window.flag_lag", lambda canvas: 1)
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # it is outgrown at every other step
     model = toy(dtype="float64")
     options = {"max_new_tokens": 96, "strategy": HORIZON, "steps": 24}

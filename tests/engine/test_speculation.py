@@ -443,7 +443,7 @@ class LooksBack(LeftToRight):
 @pytest.mark.parametrize("strategy", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
 def test_however_much_is_read_and_however_late_the_flags(monkeypatch, strategy, places, lag):
     model = toy(dtype="float64")
-    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: lag)
     base, ahead = both(model, ragged(model), Config(strategy=strategy), places=places)
     assert same(base, ahead)
 

@@ -113,7 +113,7 @@ def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family
     """Also when the flags are read late, as on CUDA: then what was in flight is void too."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
-    monkeypatch.setattr("wavefront.engine.step.lateness", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: lag)
     config = Config(strategy=Narrow())
     narrow = list(decode(model, canvas, config, steps=[16], seeds=[0]))
     wide = list(decode(model, canvas, config, steps=[16], seeds=[0], run=everywhere))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pkgutil
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from helpers.masked_lms import FAMILIES, SIZES, WORDS, make, tokenizer
 
 import wavefront
-from wavefront import strategies
+from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
 from wavefront.integrations import hf
@@ -29,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*Converting a tensor:UserWarning"),
 ]
-SHELF = [entry.name for entry in pkgutil.iter_modules(strategies.__path__)]
+SHELF = spec.names("strategies")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront import models
 from wavefront.core.errors import OptionError, PromptError
+from wavefront.models import families
 from wavefront.models.layer import Sight
 from wavefront.models.loader import Model, families, load_model
 from wavefront.models.toy import toy
@@ -25,8 +25,8 @@ CASES = json.loads((GOLDEN / "cases.json").read_text())["forward"]
 LOGITS = np.load(GOLDEN / "forward_logits.npz")
 # Walked, so that a new file on the shelf is held to the laws below without being named here.
 SHELF = [
-    importlib.import_module(f"{models.__name__}.{entry.name}")
-    for entry in pkgutil.iter_modules(models.__path__)
+    importlib.import_module(f"{family_files.__name__}.{entry.name}")
+    for entry in pkgutil.iter_modules(family_files.__path__)
 ]
 FAMILIES = [file.Net.family for file in SHELF if hasattr(file, "Net")]
 

@@ -227,24 +227,27 @@ Draw = dict[str, tuple[Any, ...]]
 TAKES = (Threshold(0.72), Threshold(0.45), Factor(0.9), Factor(1.7))
 WAVE: Draw = {"size": (1, 2, 4, 8), "radius": (1, 2, 5), "selector": (Quota(), *TAKES)}
 EACH: dict[str, Draw] = {
-    "rounds": {"rounds": (1, 2, 4), "risk": (0.2, 0.55, 3.3), "selector": TAKES},
-    "soft": {"soft": (0.2, 0.8, 2.5)},
+    "cascade_rounds": {"cascade_rounds": (1, 2, 4), "risk": (0.2, 0.55, 3.3), "selector": TAKES},
+    "density_sigma": {"density_sigma": (0.2, 0.8, 2.5)},
     "patience": {"patience": (1, 2, 4)},
-    "band": {
-        "band": (1, 3, 20),
+    "revisable_band": {
+        "revisable_band": (1, 3, 20),
         "size": (2, 4, 8),  # one a step takes nothing back
-        "doubt": (0.04, 0.1, 0.5),
-        "flips": (1, 2, 9),
+        "remask_below": (0.04, 0.1, 0.5),
+        "max_remasks": (1, 2, 9),
         "selector": (Quota(), *TAKES, *TAKES),
     },
-    "temper": {"temper": ((2.0,), (1.1, 1.6), (0.7, 1.3, 2.9))},
+    "distance_temperatures": {"distance_temperatures": ((2.0,), (1.1, 1.6), (0.7, 1.3, 2.9))},
     "horizon": {"horizon": (1, 3, 9)},
 }
 
 
 def drawn(rng: random.Random, *names: str) -> Tide:
     choices = WAVE.copy()
-    for name in (*names, *(["rounds"] if "rounds" in names else [])):  # its takes stand
+    for name in (
+        *names,
+        *(["cascade_rounds"] if "cascade_rounds" in names else []),
+    ):  # its takes stand
         choices |= EACH[name]
     return Tide(**{name: rng.choice(values) for name, values in choices.items()})
 
@@ -285,8 +288,8 @@ def test_each_option_equals_the_loop(name):
         alike, more, back = compared(rng, rule)
         assert alike, rule
         beyond, taken = beyond + more, taken + back
-    assert name != "rounds" or beyond > 2
-    assert name != "band" or taken > 10
+    assert name != "cascade_rounds" or beyond > 2
+    assert name != "revisable_band" or taken > 10
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(600, marks=pytest.mark.slow)])
@@ -301,17 +304,29 @@ def test_compositions_equal_the_loop(count):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("rounds=2, selector=threshold(0.45)", "rounds=3, selector=threshold(0.45)"),
         (
-            "rounds=3, risk=0.5, selector=threshold(0.45)",
-            "rounds=3, risk=0.7, selector=threshold(0.45)",
+            "cascade_rounds=2, selector=threshold(0.45)",
+            "cascade_rounds=3, selector=threshold(0.45)",
         ),
-        ("soft=1.0", "soft=1.4"),
+        (
+            "cascade_rounds=3, risk=0.5, selector=threshold(0.45)",
+            "cascade_rounds=3, risk=0.7, selector=threshold(0.45)",
+        ),
+        ("density_sigma=1.0", "density_sigma=1.4"),
         ("patience=2", "patience=3"),
-        ("band=2, selector=threshold(0.45)", "band=3, selector=threshold(0.45)"),
-        ("band=3, selector=threshold(0.45)", "band=3, doubt=0.4, selector=threshold(0.45)"),
-        ("band=9, flips=1, selector=threshold(0.45)", "band=9, selector=threshold(0.45)"),
-        ("temper=(1.0, 1.4)", "temper=(1.0, 1.9)"),
+        (
+            "revisable_band=2, selector=threshold(0.45)",
+            "revisable_band=3, selector=threshold(0.45)",
+        ),
+        (
+            "revisable_band=3, selector=threshold(0.45)",
+            "revisable_band=3, remask_below=0.4, selector=threshold(0.45)",
+        ),
+        (
+            "revisable_band=9, max_remasks=1, selector=threshold(0.45)",
+            "revisable_band=9, selector=threshold(0.45)",
+        ),
+        ("distance_temperatures=(1.0, 1.4)", "distance_temperatures=(1.0, 1.9)"),
         ("horizon=3", "horizon=4"),
     ],
 )
@@ -428,8 +443,8 @@ def test_a_place_taken_back_has_waited_for_nothing():
 def test_a_doubted_token_is_taken_back_so_often_and_no_more():
     """Two a step. Slot 0 is written, and the model never believes it.
 
-    flips=1     0 1   2 3 -0   0 4   5 6   7
-    flips=2     0 1   2 3 -0   0 4   5 6 -0   0 7
+    max_remasks=1     0 1   2 3 -0   0 4   5 6   7
+    max_remasks=2     0 1   2 3 -0   0 4   5 6 -0   0 7
     """
     rows, own = [dict.fromkeys(range(8), 0.9)], [{0: 0.05}]
     text = (
@@ -462,7 +477,7 @@ def test_nothing_is_taken_back_where_it_would_undo_all_progress():
 
 
 def test_what_lies_further_than_the_band_from_every_mask_is_final():
-    """band=2; slots 0 to 3 are written one after another, then the model doubts all it wrote.
+    """revisable_band=2; slots 0 to 3 are written one after another, then the model doubts all it wrote.
 
     0 . . . . .    0 1 . . . .    0 1 2 . . .    0 1 2 3 . .    0 1 2 3 4 5 -2 -3
                                   f              f f
@@ -475,7 +490,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     assert finals[:4] == [set(), set(), {0}, {0, 1}]
     assert found[4] == ({4, 5}, {2})  # the front holds two places, so one may go
     assert all(not gone & {0, 1} for _, gone in found)
-    # doubt=0: nothing is less probable than that.
+    # remask_below=0: nothing is less probable than that.
     own[-1] = dict.fromkeys(range(8), 0.0)
     found, _ = by_hand(
         "tide(size=3, revisable_band=2, remask_below=0.0, selector=threshold(0.8))", 8, rows, own
@@ -498,14 +513,14 @@ def test_confidences_cool_with_distance():
 def test_the_density_pulls_to_the_known():
     """Slot 5 is surer than slot 0; within one place of it nothing is known, within four something.
 
-    soft=1: 0.5 · 0.30 against 0.8 · 0      soft=4: 0.05 · 0.45 against 0.8 · 0.08
+    density_sigma=1: 0.5 · 0.30 against 0.8 · 0      density_sigma=4: 0.05 · 0.45 against 0.8 · 0.08
     """
-    for text, sure, first in (("soft=1.0", 0.5, {0}), ("soft=4.0", 0.05, {5})):
+    for text, sure, first in (("density_sigma=1.0", 0.5, {0}), ("density_sigma=4.0", 0.05, {5})):
         rows = [dict.fromkeys(range(8), 0.01) | {0: sure, 5: 0.8}]
         assert by_hand(f"tide({text})", 8, rows)[0][0][0] == first
     # There is no radius: once slot 0 is written, the front is the best two of all, slot 8 too.
     rows = [dict.fromkeys(range(10), 0.01) | {8: 0.9}]
-    for text, second in (("size=2", {1}), ("size=2, soft=4.0", {8})):
+    for text, second in (("size=2", {1}), ("size=2, density_sigma=4.0", {8})):
         assert [commit for commit, _ in by_hand(f"tide({text})", 10, rows)[0][:2]] == [{0}, second]
 
 
@@ -754,7 +769,7 @@ def test_the_quota_is_shared_over_what_is_left():
 
 FULL = (
     "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, revisable_band=3, "
-    "temper=(1.0, 1.3), selector=threshold(tau=0.6))"
+    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.6))"
 )
 
 
@@ -779,8 +794,11 @@ FULL = (
         ("tide(density_sigma=-1.0)", "soft must be between 0 and 100"),
         ("tide(density_sigma=1e9)", "soft must be between 0 and 100"),
         ("tide(remask_below=1.1)", "doubt must be between 0 and 1"),
-        ("tide(distance_temperatures=1.2)", r"temper lists temperatures, as \(1.0, 1.2\), not 1.2"),
-        ("tide(distance_temperatures=[1.0, 1.2])", "temper lists temperatures"),
+        (
+            "tide(distance_temperatures=1.2)",
+            r"distance_temperatures lists temperatures, as \(1.0, 1.2\), not 1.2",
+        ),
+        ("tide(distance_temperatures=[1.0, 1.2])", "distance_temperatures lists temperatures"),
         (
             "tide(distance_temperatures=(1.0, 0.0))",
             "a temperature of temper must be at least 0.001, not 0.0",
@@ -832,7 +850,7 @@ def test_only_a_band_takes_back_and_asks_for_more():
 def test_the_command_line():
     told = run("strategies", "tide").stdout
     assert told.startswith("tide: our own wave.")
-    for name in (*EACH, "risk", "doubt", "flips"):
+    for name in (*EACH, "risk", "remask_below", "max_remasks"):
         assert f"`{name}`" in told
     assert "tide" in run("strategies").stdout
     for text in (FULL, "tide(cascade_rounds=4, selector=threshold(tau=0.9))"):

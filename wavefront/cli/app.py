@@ -81,7 +81,7 @@ class Commands(Shelf):
 app = typer.Typer(
     cls=Commands,
     name="wavefront",
-    help="DecodeSession for diffusion language models.",
+    help="Decoding for diffusion language models.",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings=HELP,

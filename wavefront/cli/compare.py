@@ -51,7 +51,7 @@ class SeveralOptions(DecodingOptions):
     strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
-            "DecodeSession",
+            "Decoding",
             "SPEC",
             "A strategy, given two to four times; by default standard, block and wavefront.",
             "--strategy",

@@ -159,12 +159,12 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralOptions(DecodingOptions):
-    """DecodeSession with one strategy or several."""
+    """Decoding with one strategy or several."""
 
     strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
-            "DecodeSession",
+            "Decoding",
             "SPEC",
             'A strategy: block, "wavefront(size=8, radius=2)", ...; may be given again, for a run '
             "each.",

@@ -196,7 +196,7 @@ def _name(task: str, strategy: str | None, taken: Collection[str]) -> str:
 
 
 def _ending(setup: Setup, engine: Engine) -> Setup:
-    """DecodeSession stops at the end of an answer, as in `wavefront generate`, unless told otherwise."""
+    """Decoding stops at the end of an answer, as in `wavefront generate`, unless told otherwise."""
     options = dict(setup.options)
     if not options.keys() & EOS and engine.about(options).options["stop_ids"]:
         options["eos"] = "stop"

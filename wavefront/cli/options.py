@@ -118,7 +118,7 @@ def _with_aliases(group: type[Group]) -> type[Group]:
 
 
 _model = partial(option, "Model")
-_decoding = partial(option, "DecodeSession")
+_decoding = partial(option, "Decoding")
 _sampling = partial(option, "Sampling")
 _dream = partial(option, "Dream's own sampler")
 _output = partial(option, "Output")

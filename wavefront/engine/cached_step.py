@@ -34,7 +34,7 @@ from wavefront.models.loader import KV, Model
 
 
 class CachedStep:
-    """An `StepFn` for one batch. Rows come and go; every full forward takes all of them anew."""
+    """A `StepFn` for one batch. Rows come and go; every full forward takes all of them anew."""
 
     frugal = True  # the width is what a step computes: after a void step it is doubled, no more
 

@@ -19,7 +19,7 @@ from wavefront.models.loader import Model
 
 
 class Narrow:
-    """An `StepFn` that computes only what is in sight."""
+    """A `StepFn` that computes only what is in sight."""
 
     def __init__(self, length: int, call: Call = eagerly) -> None:
         self._span, self._call = WindowSizer(length), call

@@ -32,7 +32,7 @@ from wavefront.models.loader import Model
 
 
 def speculate(draft: int, places: int = 0) -> StepFn:
-    """An `StepFn` that computes `draft` canvases a forward and makes up to so many steps.
+    """A `StepFn` that computes `draft` canvases a forward and makes up to so many steps.
 
     Of each canvas `places` places are read, or as many as the loop asks for if that is more. Give
     all there are to fill: what was never read is never foreseen.

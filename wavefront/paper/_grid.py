@@ -15,7 +15,7 @@ from wavefront.paper.studies._bench import EVALUATED
 WAVES = tuple(spec for spec in EVALUATED if kind(spec) == "wavefront")
 BLOCK = next(spec for spec in EVALUATED if kind(spec) == "block")
 BOTH = (
-    "Both readings of how the wave grows are evaluated. DecodeSession ends where the answer does, which "
+    "Both readings of how the wave grows are evaluated. Decoding ends where the answer does, which "
     "gives the text of a decode to the end of the canvas. Shares have Wilson's 95 % intervals; "
     "differences are in pairs, bootstrapped over items, with the exact McNemar test."
 )

@@ -32,7 +32,7 @@ STRATEGIES = {
     "rcr": "Running Confidence Remasking",
     "left_to_right": "Autoregressive Greedy",
 }
-SPECULATIVE = "Self-Speculative DecodeSession"
+SPECULATIVE = "Self-Speculative Decoding"
 # The paper's name of a model, by a part of the name of the checkpoint.
 MODELS = {"LLaDA-8B": "LLaDA-8B-Instruct", "LLaDA-1.5": "LLaDA-1.5", "Dream": "Dream-7B"}
 FIRST = "LLaDA-8B-Instruct"  # stands beside a model that the paper does not have

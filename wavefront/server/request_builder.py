@@ -102,5 +102,5 @@ def _measured(made: Prepared) -> Prepared:
             f"measure keeps {settled.length} places of {settled.steps} steps, and "
             f"{MOST_MEASURED} numbers are the most: ask for fewer of either, or leave it out."
         )
-    config = replace(settled.config, survey=True)
+    config = replace(settled.config, read_all_masked=True)
     return Prepared(made.request._replace(plan=replace(settled, config=config)), made.answer)

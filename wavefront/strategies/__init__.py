@@ -1,1 +1,5 @@
-"""The shelf of strategies: where a step may look. One strategy per file, file name = spec name."""
+"""Strategies: which positions a step commits, one strategy per file.
+
+Selectors (`selectors/`) say how many and which candidates to commit; cache policies (`caches/`) say
+which positions a cached step recomputes. It imports `core` only. Start reading at `wavefront`.
+"""

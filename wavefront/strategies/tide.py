@@ -62,20 +62,20 @@ class Tide(Strategy):
     def __post_init__(self) -> None:
         check_int("size", self.size, 1)
         check_int("radius", self.radius, 1)
-        for name in ("rounds", "horizon", "patience", "band", "flips"):
+        for name in ("cascade_rounds", "horizon", "patience", "revisable_band", "max_remasks"):
             check_int(name, getattr(self, name), 0)
         check_float("risk", self.risk, 0)
-        check_float("soft", self.density_sigma, 0, 100)  # more would only fill memory
-        check_float("doubt", self.remask_below, 0, 1)
+        check_float("density_sigma", self.density_sigma, 0, 100)  # more would only fill memory
+        check_float("remask_below", self.remask_below, 0, 1)
         if not isinstance(self.distance_temperatures, tuple):
             raise OptionError(
-                f"temper lists temperatures, as (1.0, 1.2), not {self.distance_temperatures!r}."
+                f"distance_temperatures lists temperatures, as (1.0, 1.2), not {self.distance_temperatures!r}."
             )
         for temperature in self.distance_temperatures:
             check_float("a temperature of temper", temperature, 1e-3)
         if self.cascade_rounds and not isinstance(self.selector, Adaptive):
             raise OptionError(
-                "rounds asks its take again within a step, and the quota is spent by then: "
+                "cascade_rounds asks its take again within a step, and the quota is spent by then: "
                 "give an adaptive one, as in tide(cascade_rounds=4, selector=threshold(tau=0.9))."
             )
 

@@ -57,7 +57,7 @@ def forced(
 
 
 def teach(truth: Tensor, *, prefix: bool = False) -> StepFn:
-    """An `StepFn` that writes `truth` (B, L) wherever the strategy commits.
+    """A `StepFn` that writes `truth` (B, L) wherever the strategy commits.
 
     `prefix` is the other reading of a "ground-truth prefix": the strategy still says which places
     it would commit, but the truth is written from the left, as many places as it asked for. It is

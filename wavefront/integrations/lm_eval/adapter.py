@@ -31,10 +31,9 @@ from wavefront.lm import Stream, load
 if find_spec("lm_eval") is None:
     raise MissingExtraError("This needs lm-eval: pip install 'wavefront[lm-eval]'.")
 
-from tqdm import tqdm
-
 from lm_eval.api.model import LM as Base
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
 
 DEFAULT_LENGTH = 256  # places when neither model_args nor the task says, as lm-eval's own models
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
