@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from wavefront.core.strategy import Stats as Stats
     from wavefront.core.strategy import Strategy as Strategy
     from wavefront.core.strategy import View as View
+    from wavefront.engine.batcher import ActiveRequest as ActiveRequest
     from wavefront.engine.batcher import Batcher as Batcher
+    from wavefront.engine.batcher import Request as Request
+    from wavefront.engine.batcher import StepUpdate as StepUpdate
+    from wavefront.engine.batcher import decode as decode
     from wavefront.engine.options import Options as Options
-    from wavefront.engine.requests import ActiveRequest as ActiveRequest
-    from wavefront.engine.requests import Request as Request
-    from wavefront.engine.requests import StepUpdate as StepUpdate
     from wavefront.engine.session import DecodeSession as DecodeSession
     from wavefront.engine.session import GeneratedIds as GeneratedIds
     from wavefront.engine.session import generate_ids as generate_ids
-    from wavefront.engine.step import decode as decode
     from wavefront.lm import LM as LM
     from wavefront.lm import Completion as Completion
     from wavefront.lm import Stream as Stream
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from wavefront.traces.trace import Trace as Trace
 
 _HOME = {
-    "ActiveRequest": "engine.requests",
+    "ActiveRequest": "engine.batcher",
     "Batcher": "engine.batcher",
     "Canvas": "core.canvas",
     "CheckpointError": "core.errors",
@@ -73,14 +73,14 @@ _HOME = {
     "Options": "engine.options",
     "PromptError": "core.errors",
     "ReportError": "core.errors",
-    "Request": "engine.requests",
+    "Request": "engine.batcher",
     "RowProgress": "core.strategy",
     "RunError": "core.errors",
     "Selector": "core.strategy",
     "SpecError": "core.errors",
     "Stats": "core.strategy",
     "Step": "core.state",
-    "StepUpdate": "engine.requests",
+    "StepUpdate": "engine.batcher",
     "Strategy": "core.strategy",
     "Stream": "lm",
     "Trace": "traces.trace",
@@ -88,7 +88,7 @@ _HOME = {
     "View": "core.strategy",
     "WavefrontError": "core.errors",
     "WavefrontWarning": "core.errors",
-    "decode": "engine.step",
+    "decode": "engine.batcher",
     "generate_ids": "engine.session",
     "load": "lm",
     "load_model": "models.loader",

@@ -14,12 +14,11 @@ from wavefront.core import canvas
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.core.state import Step
 from wavefront.core.strategy import Strategy
+from wavefront.engine.batcher import ActiveRequest, CapturedBatchers, Request
 from wavefront.engine.fork import fork, resolve
 from wavefront.engine.options import Options, Plan, plan, wants_trace
 from wavefront.engine.replay import Difference, again, difference
-from wavefront.engine.requests import ActiveRequest, Request
 from wavefront.engine.session import DecodeSession, begin, check_ids, check_length, source
-from wavefront.engine.step_pool import CapturedStepPool
 from wavefront.kernels.compile import compile_model
 from wavefront.models import builtin
 from wavefront.models.loader import Model, load_model
@@ -87,7 +86,7 @@ class LM:
         self.name: str = name
         if capture and model.device.type != "cuda":
             raise OptionError(f"Steps are captured on CUDA, not on {model.device}: leave it out.")
-        self._steppers = CapturedStepPool(model) if capture else None
+        self._captured = CapturedBatchers(model) if capture else None
         self.stop_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids])
         )
@@ -134,7 +133,7 @@ class LM:
             stop_ids=self.stop_ids,
             id_of=self._id_of,
             record=trace,
-            steppers=self._steppers,
+            captured=self._captured,
         )
         return Stream(self, decoding)
 
@@ -182,7 +181,7 @@ class LM:
         return plan(options, source(self.model, self.stop_ids, self._id_of), length=length)
 
     def request(self, prompt: Any, *, raw: bool = False, **options: Unpack[Options]) -> Request:
-        """One prompt, checked, as a request for `wavefront.engine.batcher.Batcher`."""
+        """One prompt, checked, as a request for `wavefront.Batcher`."""
         ids = prompt_ids(self.tokenizer, prompt, raw=raw)
         settled = self.plan(options)
         check_length(self.model, len(ids), settled.length)
@@ -197,6 +196,7 @@ class LM:
     def completion(self, seat: ActiveRequest, *, holes: Sequence[bool] | None = None) -> Completion:
         """What has become of a request in a slot; `holes` says what the answer is, if more."""
         request = seat.request
+        assert request is not None  # only a decode loaded as a whole has none
         stop_ids = request.plan.config.sampling.stop_ids
         end = stop_ids[0] if stop_ids else self.model.mask_id
         # What `stop` left undecided reads as the end.

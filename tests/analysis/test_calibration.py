@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from wavefront.analysis.measures import calibration
-from wavefront.analysis.measures.calibration import forced, reliability, taught, teach
+from wavefront.analysis.measures.calibration import TeacherForcing, forced, reliability, taught
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
 from wavefront.core.spec import resolve
 from wavefront.core.state import Config
-from wavefront.engine.step import decode
+from wavefront.engine.batcher import decode
 from wavefront.models.toy import toy
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
@@ -147,7 +147,7 @@ def steps_of(model, lesson, config, **how):
     return list(
         decode(
             model, lesson.canvas, config, steps=lesson.steps, seeds=[0] * len(lesson.steps),
-            run=teach(lesson.truth, **how),
+            hook=TeacherForcing(lesson.truth, config, mask_id=model.mask_id, **how),
         )
     )  # fmt: skip
 

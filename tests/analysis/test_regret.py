@@ -14,7 +14,7 @@ from wavefront.core.canvas import infill
 from wavefront.core.errors import OptionError
 from wavefront.core.spec import resolve
 from wavefront.core.state import Config
-from wavefront.engine.step import decode
+from wavefront.engine.batcher import decode
 from wavefront.models.toy import toy
 from wavefront.traces.trace import Recorder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from typing import NamedTuple
 
@@ -11,18 +12,19 @@ from helpers.captured import Static
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wavefront
-import wavefront.engine.cached_step
-import wavefront.engine.step
-import wavefront.engine.window
-from wavefront.core import spec
 from wavefront.core.errors import OptionError
 from wavefront.core.state import start
 from wavefront.core.tree import leaves
-from wavefront.engine.cached_step import CachedStep
-from wavefront.engine.cuda_graphs import PackedLayout, StaticBuffers, graphed
-from wavefront.engine.session import DecodeSession, begin
-from wavefront.engine.step import advance, decode
-from wavefront.engine.step_pool import FEWEST, KEPT, CapturedStepPool
+from wavefront.engine.batcher import (
+    KEPT_BATCHERS,
+    MIN_CAPTURED_STEPS,
+    Batcher,
+    CapturedBatchers,
+    Kind,
+    run,
+)
+from wavefront.engine.cuda_graphs import PackedLayout, StaticBuffers
+from wavefront.engine.session import begin
 from wavefront.engine.window import choose_window
 from wavefront.models.toy import toy
 
@@ -77,26 +79,29 @@ def test_a_window_over_the_whole_canvas_is_no_cache(family):
 def test_no_key_stands_for_a_token_that_is_gone(strategy, cache):
     """After every step that moved, the places that were read were computed from true tokens."""
     model = toy(dtype="float64")
-    decoding = begin(model, PROMPTS, {"max_new_tokens": 32, "strategy": strategy})
-    policy = spec.resolve(cache, "caches")
-    rows, length = decoding.canvas.tokens.shape
-    run = CachedStep(policy, model, rows, length, 32)
-    seen = []
+    batcher = loaded(model, {"max_new_tokens": 32, "strategy": strategy, "cache": cache})
+    while batcher.busy:
+        (before,) = batcher._groups.values()
+        active = [seat.row for seat in batcher.seats.values()]
+        batcher.step()
+        (after,) = batcher._groups.values()
+        assert batcher._stored is not None
+        stale = (batcher._stored.tokens != before.canvas.tokens) & before.canvas.real
+        moved = (after.step != before.step) & ~before.done
+        assert not bool(stale[moved].any())
+        assert active
+    assert not bool(after.canvas.masked.any())
 
-    def watched(model, config, rows, width, padded):
-        before = rows.canvas
-        after, steps, flags = run(model, config, rows, width, padded)
-        assert run.stored is not None
-        stale = (run.stored.tokens != before.tokens) & before.real
-        void = (after.step == rows.step) & ~rows.done
-        seen.append(bool(stale.any()))
-        assert not bool(stale[~void].any())
-        return after, steps, flags
 
-    plan = decoding.plan
-    steps = decode(model, decoding.canvas, plan.config, steps=[32] * 3, seeds=[0] * 3, run=watched)
-    last = list(steps)[-1]
-    assert not bool(last.canvas.masked.any())
+def loaded(model, options, prompts=PROMPTS, seed=0, **more):
+    """A batcher with one decode of every prompt."""
+    session = begin(model, prompts, options)
+    rows, length = session.canvas.tokens.shape
+    batcher = Batcher(model, rows=rows, length=length, updates=False, **more)
+    plan = session.plan
+    state = start(session.canvas, plan.config, [plan.steps] * rows, [seed] * rows)
+    batcher.load(plan.config, state, Kind.of(plan))
+    return batcher
 
 
 def test_a_cache_computes_less(family):
@@ -123,27 +128,9 @@ def test_a_step_may_overwrite_its_own_input(strategy):
     """Nothing outside a step's tree evolves, so a captured step equals an eager one."""
     model = toy(dtype="float64")
     options = {"max_new_tokens": 32, "strategy": strategy}
-    plan = begin(model, PROMPTS, options).plan
-    canvas = begin(model, PROMPTS, options).canvas
-    rows, length = canvas.tokens.shape
-    ways = {
-        "plain": (None, graphed(Static())),
-        "wave": (
-            CachedStep(spec.resolve("wave(refresh=4, size=20)", "caches"), model, rows, length, 32),
-            CachedStep(
-                spec.resolve("wave(refresh=4, size=20)", "caches"),
-                model,
-                rows,
-                length,
-                32,
-                Static(),
-            ),
-        ),
-    }
-    for eager, static in ways.values():
-        extra = {} if eager is None else {"run": eager}
-        base = list(decode(model, canvas, plan.config, steps=[32] * 3, seeds=[1] * 3, **extra))
-        made = list(decode(model, canvas, plan.config, steps=[32] * 3, seeds=[1] * 3, run=static))
+    for cache in (None, "wave(refresh=4, size=20)"):
+        base = list(run(loaded(model, {**options, "cache": cache}, seed=1)))
+        made = list(run(loaded(model, {**options, "cache": cache}, seed=1, call=Static())))
         assert len(base) == len(made)
         for one, two in zip(base, made, strict=True):
             assert torch.equal(one.decision.commit, two.decision.commit)
@@ -165,14 +152,13 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, m
 
     Stored as they are after it, what it commits counts as computed, and is never computed.
     """
-    for module in (wavefront.engine.step, wavefront.engine.cached_step, wavefront.engine.window):
-        monkeypatch.setattr(module, "flag_lag", lambda canvas: 1)  # as on the device
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: 1)  # as on CUDA
     model = toy(family=family, dtype="float64")
-    steppers = CapturedStepPool(model, graphs=Static)
+    captured = CapturedBatchers(model, graphs=Static)
     options = {"max_new_tokens": 24, "strategy": strategy, "cache": cache}
     eager = begin(model, PROMPTS, options).drain().answers()
     for _ in range(2):  # made, then used again
-        assert begin(model, PROMPTS, options, steppers=steppers).drain().answers() == eager
+        assert begin(model, PROMPTS, options, captured=captured).drain().answers() == eager
 
 
 def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
@@ -257,15 +243,15 @@ def test_options_and_errors():
 def test_rows_start_where_the_store_is_empty():
     """A row that was replaced asks for a full forward."""
     model = toy(dtype="float64")
-    decoding = begin(model, PROMPTS, {"max_new_tokens": 8})
-    rows = start(decoding.canvas, decoding.plan.config, [8] * 3, [0] * 3)
-    run = CachedStep(spec.resolve("wave(refresh=64, size=10, near=0)", "caches"), model, 3, 13, 8)
-    rows, *_ = run(model, decoding.plan.config, rows, 8, True)
-    rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
-    partial = steps[0].token_forwards
-    run.restart()
-    rows, steps, _ = run(model, decoding.plan.config, rows, 8, True)
-    assert steps[0].token_forwards == 3 * 13 > partial
+    options = {"max_new_tokens": 8, "cache": "wave(refresh=64, size=10, near=0)"}
+    batcher = loaded(model, options)
+    costs = [batcher.step().steps[0].token_forwards for _ in range(2)]
+    assert costs[0] == 3 * 13 > costs[1]
+    (state,) = batcher._groups.values()
+    plan = begin(model, PROMPTS, options).plan
+    batcher.reset()
+    batcher.load(plan.config, state, Kind.of(plan))
+    assert batcher.step().steps[0].token_forwards == 3 * 13
 
 
 def test_a_drop_in_confidence_brings_a_full_forward():
@@ -282,19 +268,13 @@ def test_a_drop_in_confidence_brings_a_full_forward():
 
 def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
     model = toy(dtype="float64")
-    policy = spec.resolve("wave(refresh=64, size=20, near=2, drop=1.0)", "caches")
+    cache = "wave(refresh=64, size=20, near=2, drop=1.0)"
     full = []
     for late in (0, 1):
-        monkeypatch.setattr("wavefront.engine.cached_step.flag_lag", lambda canvas, late=late: late)
-        decoding = begin(model, PROMPTS, {"max_new_tokens": 32})
-        run = CachedStep(policy, model, *decoding.canvas.tokens.shape, 32)
-        rows, config = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3), None
-        kinds, config = [], decoding.plan.config
-        with torch.no_grad():
-            for _ in range(12):
-                rows, *_ = run(model, config, rows, 16, True)
-                kinds.append(run.steps_since_refresh == 1)
-        full.append(kinds)
+        monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model, late=late: late)
+        batcher = loaded(model, {"max_new_tokens": 32, "cache": cache})
+        costs = [batcher.step().steps[0].token_forwards for _ in range(12)]
+        full.append([cost > min(costs) for cost in costs])  # some row computed every position
     assert full[0][0]
     assert full[1][0]
     first = full[0].index(True, 1)
@@ -304,10 +284,10 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
 def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time():
     model = toy(dtype="float64")
     made = []
-    steppers = CapturedStepPool(model, graphs=lambda: made.append(Static()) or made[-1])
+    captured = CapturedBatchers(model, graphs=lambda: made.append(Static()) or made[-1])
 
     def decoding(prompts=PROMPTS, **options):
-        return begin(model, prompts, {"max_new_tokens": 32, **options}, steppers=steppers)
+        return begin(model, prompts, {"max_new_tokens": 32, **options}, captured=captured)
 
     for extra in ({}, {"cache": "wave(refresh=4, size=20)"}, {"cfg_scale": 0.5}):
         base = begin(model, PROMPTS, {"max_new_tokens": 32, **extra}).drain().answers()
@@ -322,14 +302,21 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
         assert len(made) == before + 1
     assert decoding(strategy="standard").drain().answers() == ids(model, strategy="standard").tokens
     count = len(made)
-    for length in range(1, KEPT + 1):
+    for length in range(1, KEPT_BATCHERS + 1):
         decoding([[3] * length]).drain()
-    assert len(made) == count + KEPT
+    assert len(made) == count + KEPT_BATCHERS
     decoding().drain()  # gone: four other shapes came after it
-    assert len(made) == count + KEPT + 1
-    decoding(steps=FEWEST - 1).drain()
+    assert len(made) == count + KEPT_BATCHERS + 1
+    decoding(steps=MIN_CAPTURED_STEPS - 1).drain()
     decoding(draft=3).drain()
-    assert len(made) == count + KEPT + 1
+    assert len(made) == count + KEPT_BATCHERS + 1
+
+
+def without_windows(model, options):
+    """The same decode, every position computed at every step."""
+    plain = copy.copy(model)
+    plain.windows = False
+    return begin(plain, PROMPTS, options).drain()
 
 
 HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
@@ -341,7 +328,7 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
     model = toy(family=family, dtype="float64")
     options = {"max_new_tokens": 64, "strategy": HORIZON, **options}
     begun = begin(model, PROMPTS, options)
-    whole = DecodeSession(model, begun.canvas, begun.plan, run=advance).drain()
+    whole = without_windows(model, options)
     narrow = begun.drain()
     assert narrow.answers() == whole.answers()
     assert narrow.forwards == whole.forwards
@@ -349,13 +336,12 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
 
 
 def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: 1)
-    monkeypatch.setattr("wavefront.engine.window.flag_lag", lambda canvas: 1)
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: 1)
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # it is outgrown at every other step
     model = toy(dtype="float64")
     options = {"max_new_tokens": 96, "strategy": HORIZON, "steps": 24}
     begun = begin(model, PROMPTS, options)
-    whole = DecodeSession(model, begun.canvas, begun.plan, run=advance).drain()
+    whole = without_windows(model, options)
     assert begun.drain().answers() == whole.answers()
 
 

@@ -16,10 +16,10 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import OptionError, TraceError
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
+from wavefront.engine.batcher import decode
 from wavefront.engine.fork import fork
 from wavefront.engine.replay import Difference, again, difference
 from wavefront.engine.session import DecodeSession, begin
-from wavefront.engine.step import decode
 from wavefront.models.toy import toy
 from wavefront.traces import trace_file
 
@@ -419,10 +419,10 @@ def test_what_cannot_be_forked_is_refused(model):
     assert "at must be between 0 and 11" in refusal(model, trace, -1)
     assert "whole number" in refusal(model, trace, 1.5)
     assert "no step" in refusal(model, trace.until(0), 0)
-    assert "between 0 and 11, not 12" in refusal(model, trace, 3, put={12: 5})
-    assert "between 0 and 63, not 64" in refusal(model, trace, 3, put={0: 64})
-    assert "The mask cannot" in refusal(model, trace, 3, put={0: 63})
-    assert "trace.row(0)" in refusal(model, recorded(model), 3, put={0: 5})
+    assert "between 0 and 11, not 12" in refusal(model, trace, 3, overrides={12: 5})
+    assert "between 0 and 63, not 64" in refusal(model, trace, 3, overrides={0: 64})
+    assert "The mask cannot" in refusal(model, trace, 3, overrides={0: 63})
+    assert "trace.row(0)" in refusal(model, recorded(model), 3, overrides={0: 5})
     assert "did you mean 'block'" in refusal(model, trace, 3, strategy="blok")
     assert "not 7" in refusal(model, trace, 3, strategy=7)
 

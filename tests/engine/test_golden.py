@@ -99,7 +99,7 @@ def test_a_mask_id_in_the_prompt_is_a_token(case):
     assert committed == list(range(first.shape[1], first.shape[1] + length))
 
 
-@pytest.mark.parametrize("case", CASES["strategies"]["llada"], ids=str)
+@pytest.mark.parametrize("case", CASES["schedules"]["llada"], ids=str)
 def test_llada_counts(case):
     n, steps = case["num_masked"], case["steps"]
     assert [budget.even(n, steps, step) for step in range(steps)] == case["counts"]
@@ -108,7 +108,7 @@ def test_llada_counts(case):
     assert found.tolist() == case["counts"]
 
 
-@pytest.mark.parametrize("case", CASES["strategies"]["dream"], ids=str)
+@pytest.mark.parametrize("case", CASES["schedules"]["dream"], ids=str)
 def test_dream_counts(case):
     eps = case.get("eps", 1e-3)
     assert list(budget.dream_plan(case["num_masked"], case["steps"], eps)) == case["counts"]

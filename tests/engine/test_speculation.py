@@ -27,10 +27,11 @@ from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import Decision
 from wavefront.engine import speculation
+from wavefront.engine.batcher import decode
 from wavefront.engine.options import Source, plan
 from wavefront.engine.session import begin
-from wavefront.engine.speculation import speculate as speculated
-from wavefront.engine.step import decode
+from wavefront.engine.speculation import speculative_step
+from wavefront.engine.step import BatchState, StepShape
 from wavefront.models.toy import toy
 from wavefront.strategies.left_to_right import LeftToRight
 from wavefront.strategies.standard import Standard
@@ -89,14 +90,13 @@ def both(
     *,
     steps: int | list[int] = PLACES,
     draft: int = 4,
-    places: int = PLACES,
 ) -> tuple[list[Step], list[Step]]:
     """The stepwise decode and the speculative one."""
     count = canvas.tokens.shape[0]
     budgets = [steps] * count if isinstance(steps, int) else steps
     given: dict[str, Any] = {"steps": budgets, "seeds": range(count)}
     base = list(decode(model, canvas, config, **given))
-    return base, list(decode(model, canvas, config, run=speculated(draft, places), **given))
+    return base, list(decode(model, canvas, config, speculate=draft, **given))
 
 
 def same(base: list[Step], ahead: list[Step]) -> bool:
@@ -168,7 +168,7 @@ def test_the_noise_of_a_step_to_come_is_foreseen():
 @pytest.mark.parametrize("strategy", [*ORDERS, "left_to_right", "rcr(size=5)"])
 def test_holes_are_filled_alike(model, strategy):
     config = Config(strategy=spec.resolve(strategy, "strategies"))
-    assert same(*both(model, holes(model), config, steps=[10, 4], places=10))
+    assert same(*both(model, holes(model), config, steps=[10, 4]))
 
 
 def test_rows_have_their_own_lengths_budgets_and_ends(model):
@@ -241,7 +241,7 @@ def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
     steady = Rehearsed()
     config = Config(strategy=spec.resolve(strategy, "strategies"))
     canvas = blank([[1, 2]], length, mask_id=39, pad_id=38)
-    base, ahead = both(steady, canvas, config, steps=steps, draft=draft, places=length)
+    base, ahead = both(steady, canvas, config, steps=steps, draft=draft)
     assert same(base, ahead)
     assert ahead[-1].forwards == forwards
     assert len(ahead) == len(base)
@@ -394,22 +394,21 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
     with torch.no_grad():
         model.embedding.weight[unused] = float("nan")
     token = {"mask": model.mask_id, "stop": model.pad_id, "nan": unused, "any": 11}[wild]
-    honest = speculation._foreseen
+    honest = speculation._draft
 
-    def nonsense(config: Config, rows: DecodeState, mask_id: int, count: int) -> list[DecodeState]:
-        first_node, *nodes = honest(config, rows, mask_id, count)
+    def nonsense(config: Config, rows: DecodeState, **more: int) -> list[DecodeState]:
+        first_node, *nodes = honest(config, rows, **more)
         for number, node in enumerate(nodes):
             some = first(node.canvas.slot >= 0, 16 - number)
             nodes[number] = node._replace(canvas=node.canvas.commit(some, some * token))
         return [first_node, *nodes]
 
-    monkeypatch.setattr(speculation, "_foreseen", nonsense)
+    monkeypatch.setattr(speculation, "_draft", nonsense)
     base, ahead = both(
         model,
         blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id),
         Config(strategy=Wavefront()),
         steps=16,
-        places=16,
     )
     assert same(base, ahead)
     assert ahead[-1].forwards == base[-1].forwards == 16
@@ -439,12 +438,11 @@ class LooksBack(LeftToRight):
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-@pytest.mark.parametrize("places", [0, PLACES])
 @pytest.mark.parametrize("strategy", [Narrow(), LooksBack(), Wavefront(size=2, radius=9)])
-def test_however_much_is_read_and_however_late_the_flags(monkeypatch, strategy, places, lag):
+def test_late_flags_change_nothing(monkeypatch, strategy, lag):
     model = toy(dtype="float64")
-    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: lag)
-    base, ahead = both(model, ragged(model), Config(strategy=strategy), places=places)
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
+    base, ahead = both(model, ragged(model), Config(strategy=strategy))
     assert same(base, ahead)
 
 
@@ -460,10 +458,11 @@ def test_runs_on_the_meta_device(model):
     )
     rows = to_meta(start(decoding.canvas, config, [PLACES] * 4, [0] * 4))
     clone = toy(family=model.family).to("meta")
-    after, steps, flags = speculated(3, PLACES)(clone, config, rows, 8, True)
-    assert after.canvas.tokens.shape == rows.canvas.tokens.shape
-    assert len(steps) == 3
-    assert flags.shape == (5,)
+    shape = StepShape(PLACES)
+    made = speculative_step(clone, (config,), BatchState((rows,)), shape=shape, depth=3)
+    assert made.batch.groups[0].canvas.tokens.shape == rows.canvas.tokens.shape
+    assert len(made.steps[0]) == 3
+    assert made.flags.shape == (7, 4)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.steps import advance
 
 import wavefront
 from wavefront import Decision
@@ -17,8 +18,9 @@ from wavefront.core.errors import NumericalError, PromptError
 from wavefront.core.masks import first
 from wavefront.core.reading import Sampling, read
 from wavefront.core.state import Config, start
+from wavefront.engine.batcher import decode
 from wavefront.engine.session import begin
-from wavefront.engine.step import advance, decode, store_readings
+from wavefront.engine.step import store_readings
 from wavefront.models.loader import families
 from wavefront.models.toy import toy
 from wavefront.strategies.standard import Standard
@@ -86,9 +88,9 @@ def test_draws_do_not_depend_on_what_is_scored(family):
     runs = [
         [
             step.canvas.tokens
-            for step in decode(model, canvas, config, steps=[24], seeds=[4], run=run)
+            for step in decode(model, canvas, config, steps=[24], seeds=[4], min_width=width)
         ]
-        for run in (advance, everywhere)
+        for width in (0, 26)
     ]
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
@@ -113,20 +115,16 @@ def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family
     """Also when the flags are read late, as on CUDA: then what was in flight is void too."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
-    monkeypatch.setattr("wavefront.engine.step.flag_lag", lambda canvas: lag)
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
     config = Config(strategy=Narrow())
     narrow = list(decode(model, canvas, config, steps=[16], seeds=[0]))
-    wide = list(decode(model, canvas, config, steps=[16], seeds=[0], run=everywhere))
+    wide = list(decode(model, canvas, config, steps=[16], seeds=[0], min_width=18))
     assert torch.equal(narrow[-1].canvas.tokens, wide[-1].canvas.tokens)
     assert narrow[-1].forwards == 16 + 1 + lag
     assert [bool(s.decision.commit.any()) for s in narrow].count(False) == 1 + lag
     fixed = Config(strategy=Narrow(), fixed_budget=True)
     *_, last = decode(model, canvas, fixed, steps=[16], seeds=[0])
     assert last.forwards == 16
-
-
-def everywhere(model, config, rows, width, padded):
-    return advance(model, config, rows, rows.canvas.masked.shape[1], padded)
 
 
 def test_a_row_that_has_ended_costs_its_neighbour_nothing(family):
@@ -365,7 +363,7 @@ def test_a_place_where_the_mask_token_leads_comes_last():
             sampling=Sampling(),
             needs=config.needs,
         )
-        score = store_readings(config, rows, at, reading).score[0, 1:]
+        score = store_readings(config, rows, index=at, reading=reading).score[0, 1:]
         assert score.argmin() == 2, priority
 
 

@@ -16,13 +16,10 @@ from wavefront.core.canvas import blank
 from wavefront.core.errors import NumericalError
 from wavefront.core.masks import distance, first, near, ordered, rank
 from wavefront.core.state import start
-from wavefront.engine.batcher import Batcher, Request
+from wavefront.engine.batcher import Batcher, CapturedBatchers, Kind, Request
 from wavefront.engine.cuda_graphs import Graphs, eagerly
 from wavefront.engine.options import plan
 from wavefront.engine.session import begin, source
-from wavefront.engine.speculation import speculate
-from wavefront.engine.step import advance
-from wavefront.engine.step_pool import CapturedStepPool
 from wavefront.kernels.compile import compile_model
 from wavefront.models.toy import toy
 
@@ -105,30 +102,32 @@ def test_a_draft_decodes_as_without_on_the_device():
 
 def test_a_step_never_waits_for_the_device():
     """32 steps under sync-debug mode, for every strategy, stepwise and drafted."""
-    ways = (advance, speculate(3, 32))
-    for family, strategy, run in itertools.product(("llada", "dream"), SPECS, ways):
+    for family, strategy, depth in itertools.product(("llada", "dream"), SPECS, (0, 3)):
         model = toy(family=family, device="cuda")
-        options = {"max_new_tokens": 32, "strategy": strategy, "temperature": 0.5, "eos": "stop"}
-        decoding = begin(model, PROMPTS, options)
-        rows = start(decoding.canvas, decoding.plan.config, [32] * 3, [0] * 3)
-        with torch.no_grad():
-            rows, *_ = run(model, decoding.plan.config, rows, 32, True)
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                for _ in range(31):
-                    rows, *_ = run(model, decoding.plan.config, rows, 32, True)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+        options = {"max_new_tokens": 64, "strategy": strategy, "temperature": 0.5}
+        session = begin(model, PROMPTS, options)
+        config, length = session.plan.config, session.canvas.tokens.shape[1]
+        batcher = Batcher(model, rows=3, length=length, updates=False)
+        state = start(session.canvas, config, [64] * 3, [0] * 3)
+        batcher.load(config, state, Kind(speculate=depth))
+        batcher.step()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(32):
+                if batcher.busy:
+                    batcher.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 CACHED = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
-def walked(model, options, steppers=None):
+def walked(model, options, captured=None):
     """The answers, and of every step the tokens and the commits."""
-    decoding = begin(model, PROMPTS, options, steppers=steppers)
+    decoding = begin(model, PROMPTS, options, captured=captured)
     boards = [(step.canvas.tokens, step.decision.commit) for step in decoding]
     return decoding.answers(), [tuple(board.cpu() for board in pair) for pair in boards]
 
@@ -149,14 +148,14 @@ def test_captured_steps_decode_as_eager_ones():
     found = []
     for family in ("llada", "dream"):
         model = toy(family=family, device="cuda", dtype="float64")
-        steppers = CapturedStepPool(model)
+        captured = CapturedBatchers(model)
         for strategy, cache in itertools.product((*SPECS, HORIZON), (None, *CACHED)):
             options = {"max_new_tokens": 48, "strategy": strategy, "cache": cache, "seed": 3}
             if cache is not None and strategy not in (*SPECS[:5], HORIZON):
                 continue
             answers, eager = walked(model, options)
             for use in ("captured", "used again"):
-                again, made = walked(model, options, steppers)
+                again, made = walked(model, options, captured)
                 if again != answers:
                     found.append(f"{family} {strategy} {cache}, {use}: {parting(eager, made)}")
     assert not found, "\n".join(["captured steps part from eager ones:", *found])
@@ -174,7 +173,7 @@ def test_compiled_steps_decode_as_eager_ones():
         model = toy(family=family, device="cuda", dtype="float64")
         answers, eager = walked(model, options)
         compile_model(model, dynamic=False)
-        again, made = walked(model, options, CapturedStepPool(model))
+        again, made = walked(model, options, CapturedBatchers(model))
         if again != answers:
             found.append(f"{family} {strategy} {cache}: {parting(eager, made)}")
     assert not found, "\n".join(["compiled steps part from eager ones:", *found])
@@ -231,7 +230,7 @@ def test_a_cached_or_captured_step_never_waits_for_the_device():
         for capture in (False, True):
             options = {"max_new_tokens": 64, "strategy": strategy, "cache": cache}
             decoding = begin(
-                model, PROMPTS, options, steppers=CapturedStepPool(model) if capture else None
+                model, PROMPTS, options, captured=CapturedBatchers(model) if capture else None
             )
             for _ in range(24):  # every shape that is met has been captured by now
                 next(decoding)

@@ -12,8 +12,8 @@ from torch._dynamo.utils import counters
 
 from wavefront.core.masks import distance, marked, near, ordered, placed, rank
 from wavefront.core.reading import WIDE, Sampling, read
-from wavefront.engine.session import DecodeSession, begin
-from wavefront.engine.step_pool import stepper
+from wavefront.engine.batcher import CapturedBatchers
+from wavefront.engine.session import begin
 from wavefront.kernels import compile
 from wavefront.models.toy import toy
 
@@ -78,9 +78,7 @@ def compared(model, strategy, **options):
     base = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in plain]
     twin = toy(family=model.family, dtype="float64")
     twin.compiled = True
-    decoding = begin(twin, PROMPTS, given)
-    run = stepper(decoding.plan, twin, decoding.canvas, Static())
-    steps = DecodeSession(twin, decoding.canvas, decoding.plan, run=run)
+    steps = begin(twin, PROMPTS, given, captured=CapturedBatchers(twin, graphs=Static))
     made = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in steps]
     assert len(base) == len(made)
     for one, two in zip(base, made, strict=True):

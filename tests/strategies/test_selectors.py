@@ -17,7 +17,7 @@ from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.reading import Sampling
 from wavefront.core.strategy import Selector
-from wavefront.engine.step import decode
+from wavefront.engine.batcher import decode
 from wavefront.models.toy import toy
 from wavefront.strategies.selectors.entropy_bound import EntropyBound
 from wavefront.strategies.selectors.factor import Factor

@@ -12,6 +12,7 @@ import torch
 from engine.test_speculation import both, holes, ragged, same
 from helpers import oracle
 from helpers.commands import records, refused, run
+from helpers.steps import advance
 from strategies.test_against_oracle import KINDS, random_case
 
 from wavefront.core import spec
@@ -21,7 +22,7 @@ from wavefront.core.masks import density
 from wavefront.core.state import Config, candidates, decide_and_write, start
 from wavefront.core.strategy import Strategy
 from wavefront.engine import speculation
-from wavefront.engine.step import advance, decode
+from wavefront.engine.batcher import decode
 from wavefront.models.toy import toy
 from wavefront.strategies.selectors.dream import Dream
 from wavefront.strategies.selectors.factor import Factor
@@ -687,7 +688,7 @@ def test_drafts_are_lossless_when_something_is_hidden(text):
     model = toy(seed=2, family="dream", dtype="float64")
     guided = Config(strategy=strategy, cfg_scale=1.0)
     assert same(*both(model, ragged(model), guided, draft=2))
-    assert same(*both(model, holes(model), guided, steps=[10, 9], places=10, draft=3))
+    assert same(*both(model, holes(model), guided, steps=[10, 9], draft=3))
 
 
 def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
@@ -696,7 +697,7 @@ def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
     assert all(same(*both(model, ragged(model), config)) for model in models)
     monkeypatch.setattr(
-        speculation, "_same_sight", lambda config, node, rows: ~rows.done | rows.done
+        speculation, "_same_attention", lambda config, node, rows: ~rows.done | rows.done
     )
     assert not all(same(*both(model, ragged(model), config)) for model in models)
 

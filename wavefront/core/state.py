@@ -69,6 +69,11 @@ class DecodeState(NamedTuple):
     bad_step: Tensor  # (B,) long: the first step whose logits were NaN; -1 while none was
 
     @property
+    def occupied(self) -> Tensor:
+        """(B,) bool: rows that hold a request; the others are empty."""
+        return self.canvas.real.any(-1)
+
+    @property
     def last(self) -> Tensor:
         """(B,) bool: the next step is the last that can commit."""
         return self.following >= self.steps

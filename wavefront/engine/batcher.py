@@ -1,13 +1,19 @@
-"""Batcher: rows of one canvas that requests enter and leave between steps; the server stands on it.
+"""The batcher: requests enter and leave the rows of one batch; every call of `step` advances all.
 
-Requests may differ in length, strategy and options; they share every forward. A request decodes as
-if it were alone: rows never influence each other, and its seed and clock are its own.
+This is the one engine. `generate`, `stream`, evaluation and the server drive it. A request decodes
+as if it were alone: rows never influence each other, and every limit, refresh and retry is the
+row's own. Read `step`: it launches forward passes, reads the flags of an earlier one, and updates
+the requests. On CUDA, flags are read while the next forward pass runs, so the loop never waits; the
+price is at most one surplus forward pass per request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -15,19 +21,129 @@ from torch.nn import functional as F
 
 from wavefront.core.cache_policy import Cache, Stored
 from wavefront.core.canvas import Canvas, infill
-from wavefront.core.errors import OptionError, PromptError, check_int
-from wavefront.core.state import Config, DecodeState
-from wavefront.core.tree import scatter_rows
-from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.groups import Shown, empty, joined, refreshed, together, windowed
-from wavefront.engine.requests import ActiveRequest, Commit, Request, StepUpdate, Survey
-from wavefront.models.loader import Model
+from wavefront.core.errors import NumericalError, OptionError, PromptError, check_int
+from wavefront.core.state import Config, DecodeState, Step, candidates, start
+from wavefront.core.tree import map_tree, scatter_rows
+from wavefront.engine.cuda_graphs import Call, Graphs, HostCopy, eagerly
+from wavefront.engine.options import Plan
+from wavefront.engine.speculation import speculative_step
+from wavefront.engine.step import (
+    BatchState,
+    RowFlags,
+    RowLimits,
+    StepResult,
+    StepShape,
+    sum_groups,
+    take_step,
+)
+from wavefront.engine.window import bucket_size, must_compute
+from wavefront.models.loader import KV, Model
 
-NARROWEST = 16  # places read of a row; then powers of two, so that shapes are few
+MIN_CAPTURED_STEPS = 16  # a shorter decode ends before a capture has paid off
+KEPT_BATCHERS = 4  # shapes whose captured steps are kept; each holds its own keys and values
+
+
+class Request(NamedTuple):
+    """A canvas to fill, and how."""
+
+    ids: Sequence[int]  # the token at a hole does not matter
+    holes: Sequence[bool]  # for every position: is it to be filled?
+    plan: Plan
+    infilling: bool = False  # the text around the holes is part of the answer
+
+
+@dataclass(eq=False)
+class ActiveRequest:
+    """A request in its row, and what the host knows about it."""
+
+    row: int
+    config: Config
+    places: int  # positions to fill
+    width: int  # positions the next step reads
+    remaining: int  # forward passes it may still need, at most
+    need: int  # positions the next step must compute
+    request: Request | None = None
+    tokens: list[int] = field(default_factory=list)
+    final: list[bool] = field(default_factory=list)
+    usual_width: int = 0
+    in_flight: int = 0  # launched forward passes whose flags were not read yet
+    steps_since_refresh: int = 0  # 0: the next step computes and stores every position
+    steps: int = 0  # steps that committed something
+    forwards: int = 0
+    token_forwards: int = 0
+    done: bool = False
+    error: str | None = None
+    left: bool = field(default=False, repr=False)
+
+    @property
+    def open(self) -> list[bool]:
+        """For every position: may it still change?"""
+        return [not self.done and not settled for settled in self.final]
+
+
+class Commit(NamedTuple):
+    """A token that a step committed."""
+
+    place: int  # counted over the whole canvas of the request
+    token: int
+    logp: float
+
+
+class Survey(NamedTuple):
+    """What a step saw, over the whole canvas of the request."""
+
+    scope: list[bool]  # the strategy's candidates
+    logp: list[float]  # of the proposal, at every position that was masked
+
+
+class StepUpdate(NamedTuple):
+    """What one step did to a request."""
+
+    seat: ActiveRequest
+    commits: list[Commit]
+    back: list[int]  # positions masked again
+    front: list[int]  # positions held ready for the next step
+    survey: Survey | None = None  # if the request's config reads all masked positions
+
+
+class StepOutcome(NamedTuple):
+    """What `Batcher.step` returns: device tensors for one decode, updates for a server."""
+
+    steps: Sequence[Step] = ()  # of the first group, in order; several with speculation
+    updates: Sequence[StepUpdate] = ()  # if the batcher makes updates
+
+
+class StepHook(Protocol):
+    """Edits the state around each step of a decode: replay and teacher forcing use it."""
+
+    def before(self, state: DecodeState) -> DecodeState:
+        """Return the state that the step starts from."""
+        ...
+
+    def after(
+        self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
+    ) -> tuple[DecodeState, Sequence[Step]]:
+        """Return the state after the step, and the steps to report."""
+        ...
+
+
+class Kind(NamedTuple):
+    """What requests must have in common to share forward passes."""
+
+    cache: Cache | None = None
+    speculate: int = 0
+    guided: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, cache: Cache | None = None) -> Kind:
+        """Return the kind of a plan; `cache` applies where the plan names none."""
+        speculate = plan.draft if plan.draft > 1 else 0
+        chosen = plan.cache if plan.cache is not None or speculate else cache
+        return cls(chosen, speculate, plan.config.cfg_scale > 0)
 
 
 class Batcher:
-    """A batch of `rows` boards of `length` places. On CUDA, `step` tells of the step before."""
+    """A batch of `rows` canvases of `length` positions."""
 
     def __init__(
         self,
@@ -38,8 +154,17 @@ class Batcher:
         steps: int | None = None,
         cache: Cache | None = None,
         call: Call = eagerly,
+        updates: bool = True,
+        bucket: Callable[[int], int] = lambda width: width,
+        hook: StepHook | None = None,
+        min_width: int = 0,
     ) -> None:
-        """`steps` is the most a request may ask for, `length` when None."""
+        """`steps` is the most a request may ask for, `length` when None.
+
+        `cache` serves requests that name none. `call` runs steps, eagerly or as CUDA graphs.
+        `updates`: copy to the host what every step does, for `StepUpdate`. `bucket` rounds the
+        number of positions read, so that a server meets few shapes; `min_width` is its minimum.
+        """
         check_int("rows", rows, 1)
         check_int("length", length, 2, model.max_length)
         self.model: Model = model
@@ -49,62 +174,82 @@ class Batcher:
         self.steps: int = length if steps is None else steps
         check_int("steps", self.steps, 1)
         self.seats: dict[int, ActiveRequest] = {}
-        self._call, self._groups = call, dict[Config, DecodeState]()
-        self._late = model.device.type == "cuda"
-        self._pending: _Pending | None = None
-        if cache is not None:
-            self._kv = model.new_kv(rows, length)
-            blank = torch.full((rows, length), model.pad_id, device=model.device)
-            self._stored = Stored(blank, blank[:, 0] * 0, blank[:, 0].float())
+        self.forwards: int = 0  # launched so far, surplus ones included
+        self.token_forwards: int = 0  # positions computed so far; guidance computes each twice
+        self.kind: Kind = Kind(cache)
+        self.min_width: int = min_width
+        self._call, self._updates, self._bucket, self._hook = call, updates, bucket, hook
+        self._groups: dict[Config, DecodeState] = {}
+        self._stored: Stored | None = None
+        self._kv: KV | None = None
+        self._padded, self._horizon = True, False
+        self._pending: deque[_InFlight] = deque()
+        self._borrower: ref[Any] | None = None
+
+    # -- requests ---------------------------------------------------------------------------------
 
     @property
     def free(self) -> int:
-        """Rows that nobody holds."""
+        """The number of rows without a request."""
         return self.rows - len(self.seats)
 
+    @property
+    def busy(self) -> bool:
+        """Whether `step` still has anything to do or to report."""
+        return bool(self.seats) or bool(self._pending)
+
     def check(self, request: Request) -> None:
-        """Refuse what could never have a row here."""
+        """Raise an error if the request could never have a row here."""
         ids, holes, plan, _ = request
         if len(ids) > self.length:
             raise PromptError(
-                f"The prompt and its answer have {len(ids)} places and there is room for "
+                f"The prompt and its answer have {len(ids)} tokens and there is room for "
                 f"{self.length}: shorten the prompt or max_new_tokens."
             )
         if not any(holes):
-            raise PromptError("There is nothing to fill: ask for at least one place.")
+            raise PromptError("There is nothing to fill: ask for at least one token.")
         if plan.steps > self.steps:
             raise OptionError(f"steps must be at most {self.steps} here, not {plan.steps}.")
-        if plan.config.cfg_scale > 0:
-            raise OptionError("Guidance needs two rows for one: leave out cfg_scale here.")
-        if plan.config.fixed_budget:
-            raise OptionError("Forwards are shared, so none is spent idly: leave out fixed_budget.")
-        if plan.draft > 1:
-            raise OptionError("A draft needs rows of its own: leave out draft here.")
-        if plan.cache is not None and plan.cache != self.cache:
-            raise OptionError(f"The cache here is {self.cache!r}: leave out cache.")
 
     def admit(self, request: Request) -> ActiveRequest:
         """Give a request a row."""
         self.check(request)
-        ids, holes, plan, _ = request
         if not self.free:
             raise OptionError(f"All {self.rows} rows are taken: wait for one.")
-        row = next(n for n in range(self.rows) if n not in self.seats)
-        canvas = self._board(ids, holes)
-        config = plan.config
+        plan, config = request.plan, request.plan.config
+        self._set_kind(Kind.of(plan, self.cache))
+        state = start(self._canvas(request), config, [plan.steps], [plan.seed])
+        active = _describe_rows(config, state, self._horizon_of(config, state))[0]
+        active.row = next(n for n in range(self.rows) if n not in self.seats)
+        active.request, active.tokens = request, list(request.ids)
+        active.final = [not hole for hole in request.holes]
+        self._padded = True
         if config not in self._groups:
-            shape = (self.rows, self.length, config, self.steps)
-            like = canvas.tokens
-            self._groups[config] = empty(*shape, like=like, pad_id=self.model.pad_id)
+            self._groups[config] = self._empty_group(config)
         group = self._groups[config]
-        self._groups[config] = joined(group, row, canvas, config, plan.steps, plan.seed)
-        places = sum(holes)
-        width = config.strategy.width(places, plan.steps)
-        if config.read_all_masked or places < len(ids) - _first(holes):
-            width = places  # holes make many fronts
-        known = [not hole for hole in holes]
-        self.seats[row] = ActiveRequest(row, request, list(ids), known, min(width, places))
-        return self.seats[row]
+        state = map_tree(state, lambda leaf: leaf.to(self.model.device))
+        state = _stretch(state, group.next_active_step.shape[1])
+        self._groups[config] = scatter_rows(group, self._index([active.row]), state)
+        self.seats[active.row] = active
+        return active
+
+    def load(self, config: Config, state: DecodeState, kind: Kind) -> None:
+        """Fill all rows with one decode, from its start or from any later state."""
+        assert not self.busy
+        self._set_kind(kind)
+        self._groups = {config: state}
+        self._padded = not bool(state.canvas.real.all())
+        for active in _describe_rows(config, state, self._horizon_of(config, state)):
+            if active.remaining:
+                self.seats[active.row] = active
+
+    def reset(self) -> None:
+        """Drop all requests and counts; captured steps and buffers stay."""
+        self.seats.clear()
+        self._groups.clear()
+        self._pending.clear()
+        self._stored = None
+        self.forwards = self.token_forwards = 0
 
     def release(self, seat: ActiveRequest) -> None:
         """Take a request out of its row, finished or not."""
@@ -112,194 +257,436 @@ class Batcher:
             return
         seat.left = True
         del self.seats[seat.row]
-        config = seat.request.plan.config
-        if all(other.request.plan.config != config for other in self.seats.values()):
-            del self._groups[config]
+        if all(other.config != seat.config for other in self.seats.values()):
+            if self._updates:
+                del self._groups[seat.config]
             return
-        index = torch.tensor([seat.row], device=self.model.device)
-        shape = (1, self.length, config, self.steps)
-        gone = empty(*shape, like=index, pad_id=self.model.pad_id)
-        self._groups[config] = scatter_rows(self._groups[config], index, gone)
+        if self._updates:
+            gone = self._empty_group(seat.config, rows=1)
+            group = self._groups[seat.config]
+            self._groups[seat.config] = scatter_rows(group, self._index([seat.row]), gone)
+
+    def _set_kind(self, kind: Kind) -> None:
+        if self.busy and kind != self.kind:
+            raise OptionError(
+                "This batch decodes requests with another cache, speculation or guidance: wait "
+                "until it is empty, or use a second Batcher."
+            )
+        if kind.cache is not None and (self._kv is None or kind.guided != self.kind.guided):
+            self._kv = self.model.new_kv((2 if kind.guided else 1) * self.rows, self.length)
+        self.kind = kind
+
+    def _horizon_of(self, config: Config, state: DecodeState) -> bool:
+        """Whether the strategy hides positions, and the model can leave them out."""
+        hides = config.strategy.attended(state.canvas, state.state) is not None
+        if not self.seats:
+            self._horizon = True
+        able = getattr(self.model, "windows", True) and not self.kind.speculate
+        self._horizon = self._horizon and hides and able
+        return hides
+
+    def _canvas(self, request: Request) -> Canvas:
+        """(1, L), from the left: a request has the same positions whoever is beside it."""
+        model, more = self.model, (0, self.length - len(request.ids))
+        row = infill([request.ids], [request.holes], mask_id=model.mask_id, pad_id=model.pad_id)
+        fills = (model.pad_id, False, False, -1)
+        return Canvas(*(F.pad(part, more, value=v) for part, v in zip(row, fills, strict=True)))
+
+    def _empty_group(self, config: Config, rows: int | None = None) -> DecodeState:
+        """Return a group whose rows are all empty: done, with a length that can be divided by."""
+        count = self.rows if rows is None else rows
+        blank = torch.full((count, self.length), self.model.pad_id, device=self.model.device)
+        nothing = torch.zeros_like(blank, dtype=torch.bool)
+        canvas = Canvas(blank, nothing, nothing, blank * 0 - 1)
+        state = start(canvas, config, [1] * count, [0] * count)
+        return _stretch(state._replace(length=state.length + 1), self.steps + 2)
+
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(list(rows), device=self.model.device)
+
+    # -- the loop ---------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self) -> list[StepUpdate]:
-        """One forward for all (two, when some need a full one); requests that end leave."""
-        pending, self._pending = self._pending, None
-        if self.seats:
-            launched = _Pending(self._launch())
-            if not self._late:
-                return self._tell(launched)
-            self._pending = launched
-        return [] if pending is None else self._tell(pending)
+    def step(self) -> StepOutcome:
+        """Advance every request by one step, and report the earliest step that was not reported."""
+        lag = flag_lag(self.model)
+        while self._launch():
+            if len(self._pending) > lag:
+                break
+        if not self._pending:
+            return StepOutcome()
+        flight = self._pending.popleft()
+        updates: list[StepUpdate] = []
+        made = 1
+        for part in flight.parts:
+            flags, boards = part.sent.read()
+            for at, (seat, had) in enumerate(zip(part.seats, part.widths, strict=True)):
+                seat.in_flight -= 1
+                if seat.left:
+                    continue
+                row = RowFlags(*flags[:, part.rows[at]].tolist())
+                made = max(made, row.steps)
+                self._apply_flags(seat, row, had)
+                if self._updates:
+                    updates += _updates_of(seat, boards, part.rows[at], row)
+        for seat in list(self.seats.values()):
+            if seat.done:
+                self.release(seat)
+        return StepOutcome(flight.steps[:made], updates)
 
-    @property
-    def busy(self) -> bool:
-        """Whether another `step` has anything to do or to tell."""
-        return bool(self.seats) or self._pending is not None
-
-    def _launch(self) -> list[_Made]:
+    def _launch(self) -> bool:
+        """Start the forward passes of the next step; False if no request needs one."""
         seats = list(self.seats.values())
-        configs, groups = tuple(self._groups), list(self._groups.values())
-        width = min(self.length, _bucket(max(seat.width for seat in seats)))
-        if self.cache is None:
-            groups, shown = self._whole(configs, groups, width)
-            made = [_Made(shown, seats, [seat.row for seat in seats], True)]
-            self._count(seats, self.length)
-        else:
-            groups, made = self._cached(self.cache, configs, groups, width)
-        self._groups = dict(zip(configs, groups, strict=True))
-        return made
-
-    def _cached(
-        self, cache: Cache, configs: tuple[Config, ...], groups: list[DecodeState], width: int
-    ) -> tuple[list[DecodeState], list[_Made]]:
-        """Rows that are due compute every place; the others a window, each its own."""
-        seats, own = list(self.seats.values()), {}
-        for seat in seats:
-            reads, places = _bucket(seat.width), _bucket(sum(seat.request.holes))
-            own[seat.row] = (min(self.length, reads), min(self.length, cache.window(reads, places)))
-        due = [
-            s
-            for s in seats
-            if not 0 < s.steps_since_refresh < cache.refresh or own[s.row][1] == self.length
-        ]
-        rest = [seat for seat in seats if seat not in due]
-        sizes = {seat.row: own[seat.row][1] for seat in rest}
-        widths = self._column({row: reads for row, (reads, _) in own.items()})
-        device, made = self.model.device, []
+        if not any(seat.remaining > seat.in_flight for seat in seats):
+            return False
+        due, rest = self._split_by_refresh(seats)
+        before = dict(self._groups)
+        if self._hook is not None:
+            self._groups = {c: self._hook.before(state) for c, state in before.items()}
+        parts = []
         if rest:
-            size = max(sizes.values())
-            tree = (groups, self._stored, widths, self._column(sizes))
-            (groups, self._stored, *_), shown = self._window(configs, tree, width, size, cache)
-            made.append(_Made(shown, rest, [seat.row for seat in rest], False))
-            for seat in rest:
-                self._count([seat], sizes[seat.row])
+            parts.append(self._run(rest, waiting=due, reuse=True))
         if due:
-            index = torch.tensor([seat.row for seat in due], device=device)
-            tree = (groups, self._stored, index, widths)
-            (groups, self._stored, *_), shown = self._full(configs, tree, width)
-            made.append(_Made(shown, due, list(range(len(due))), True))
-            self._count(due, self.length)
+            parts.append(self._run(due, waiting=rest, reuse=False))
+        flight = _InFlight(parts)
+        if self._hook is not None:
+            for config, state in self._groups.items():
+                after, flight.steps = self._hook.after(before[config], state, flight.steps)
+                self._groups[config] = after
+                flight.set_done(after.done)
+        flight.send()
+        self._pending.append(flight)
+        return True
+
+    def _split_by_refresh(
+        self, seats: list[ActiveRequest]
+    ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
+        """Return the requests that compute every position, and those that compute a window."""
+        cache = self.kind.cache
+        if cache is None:
+            return seats, []
+        sight = self._sight() or self.length
+        due, rest = [], []
         for seat in seats:
-            seat.steps_since_refresh = 1 if seat in due else seat.steps_since_refresh + 1
-        return groups, made
+            fresh = self._stored is not None and 0 < seat.steps_since_refresh < cache.refresh
+            windowed = fresh and cache.window(seat.width, seat.places) < sight
+            (rest if windowed else due).append(seat)
+            seat.steps_since_refresh = seat.steps_since_refresh + 1 if windowed else 1
+        return due, rest
+
+    def _sight(self) -> int | None:
+        """Return how many positions a full step computes; None: every position."""
+        if not self._horizon:
+            return None
+        need = max(seat.need for seat in self.seats.values())
+        size = bucket_size(need, self.length, lag=flag_lag(self.model))
+        return size if size < self.length else None
+
+    def _run(
+        self, seats: list[ActiveRequest], *, waiting: list[ActiveRequest], reuse: bool
+    ) -> _Part:
+        """Run one forward pass for `seats`; the requests `waiting` stand still."""
+        cache = self.kind.cache
+        widths = {s.row: min(self.length, max(s.width, self.min_width)) for s in seats}
+        width = min(self.length, self._bucket(max(widths.values())))
+        size, sizes = self._sight(), dict[int, int]()
+        if reuse and cache is not None:
+            sizes = {s.row: min(self.length, cache.window(widths[s.row], s.places)) for s in seats}
+            size = max(sizes.values())
+        if self.kind.speculate:
+            width = min(self.length, max(width, *(seat.places for seat in seats)))
+            widths = dict.fromkeys(widths, width)
+        width = width if size is None else min(width, size)
+        shape = StepShape(width, size, self._padded, reuse, self._horizon)
+        selected = waiting and not reuse
+        limits = None
+        if {*widths.values()} != {width} or {*sizes.values()} - {size} or (waiting and reuse):
+            limits = RowLimits(self._column(widths), self._column(sizes))
+        rows = self._index(sorted(widths)) if selected else None
+        configs = tuple(self._groups)
+        groups, stored = tuple(self._groups.values()), self._stored
+        if cache is not None and stored is None:
+            board = groups[0].canvas.tokens
+            stored = Stored(board, board[:, 0] * 0, board[:, 0].float())
+        batch = BatchState(groups, stored, limits, rows)
+        after, (steps, flags, boards) = self._call(
+            (configs, shape, self.kind), self._step_function(configs, shape), batch
+        )
+        self._stored = after.stored
+        self._groups = dict(zip(configs, after.groups, strict=True))
+        self.forwards += 1
+        self.token_forwards += steps[0][0].token_forwards
+        copies = 2 if self.kind.guided else 1
+        for seat in seats:
+            if seat.remaining > seat.in_flight:
+                seat.forwards += 1
+                computed = sizes.get(seat.row, self.length if size is None else size)
+                seat.token_forwards += copies * computed * max(1, self.kind.speculate)
+            seat.in_flight += 1
+        ordered = sorted(seats, key=lambda seat: seat.row)
+        where = list(range(len(ordered))) if selected else [seat.row for seat in ordered]
+        had = [widths[seat.row] for seat in ordered]
+        return _Part(ordered, had, where, rows, steps[0], flags, boards)
+
+    def _step_function(self, configs: tuple[Config, ...], shape: StepShape) -> Callable[[Any], Any]:
+        """Return the step as a function of its tree: the tree after it, and what it reports."""
+        depth = self.kind.speculate
+
+        def run(batch: BatchState) -> tuple[BatchState, Any]:
+            if depth:
+                made = speculative_step(self.model, configs, batch, shape=shape, depth=depth)
+            else:
+                kv, policy = self._kv if self.kind.cache else None, self.kind.cache
+                made = take_step(self.model, configs, batch, shape=shape, kv=kv, policy=policy)
+            boards = _boards_of(configs, made) if self._updates else ()
+            return made.batch, (made.steps, made.flags, boards)
+
+        return run
 
     def _column(self, values: Mapping[int, int]) -> Tensor:
-        """(R,) long: a number a row, 0 for the others."""
-        return torch.tensor([values.get(n, 0) for n in range(self.rows)], device=self.model.device)
+        """(R,) long: a number per row, 0 for the others."""
+        return self._index([values.get(row, 0) for row in range(self.rows)])
 
-    def _whole(self, configs: tuple[Config, ...], groups: list[DecodeState], width: int) -> Any:
-        def step(tree: Any) -> tuple[Any, Any]:
-            return together(self.model, configs, tree, width)
-
-        return self._call(("whole", configs, width), step, groups)
-
-    def _full(self, configs: tuple[Config, ...], tree: Any, width: int) -> Any:
-        def step(tree: Any) -> tuple[Any, Any]:
-            groups, stored, index, widths = tree
-            made = refreshed(self.model, configs, groups, width, self._kv, stored, index, widths)
-            return (*made[:2], index, widths), made[2]
-
-        return self._call(("full", configs, width), step, tree)
-
-    def _window(
-        self, configs: tuple[Config, ...], tree: Any, width: int, size: int, policy: Cache
-    ) -> Any:
-        def step(tree: Any) -> tuple[Any, Any]:
-            groups, stored, widths, sizes = tree
-            asked = (stored, widths, sizes, policy, size)
-            made = windowed(self.model, configs, groups, width, self._kv, *asked)
-            return (*made[:2], widths, sizes), made[2]
-
-        return self._call(("window", configs, width, size), step, tree)
-
-    @staticmethod
-    def _count(seats: list[ActiveRequest], places: int) -> None:
-        for seat in seats:
-            seat.forwards += 1
-            seat.token_forwards += places
-
-    def _tell(self, pending: _Pending) -> list[StepUpdate]:
-        moments = []
-        for made in pending.read():
-            for seat, at in zip(made.seats, made.at, strict=True):
-                if not seat.left:  # or it went away while the step was under way
-                    moments.append(self._moment(seat, made.shown, at, made.full))
-        for moment in moments:
-            if moment.seat.done:
-                self.release(moment.seat)
-        return moments
-
-    def _moment(self, seat: ActiveRequest, shown: Shown, at: int, full: bool) -> StepUpdate:
-        size = len(seat.tokens)
-        if shown.bad[at]:
-            seat.error = "The model's logits are NaN or infinite; nothing was decoded from them."
+    def _apply_flags(self, seat: ActiveRequest, flags: RowFlags, had: int) -> None:
+        """Update a request from the flags of a step that read at most `had` positions."""
+        seat.need = flags.need if self._horizon else seat.need
+        if flags.bad_step:
+            seat.error = _nan_message(flags.bad_step, seat.row)
             seat.done = True
-            return StepUpdate(seat, [], [], [])
-        if shown.void[at]:
-            seat.steps_since_refresh = 0  # due at once
-            if full:
-                seat.width = sum(seat.request.holes)
-            return StepUpdate(seat, [], [], [])
-        if shown.stale[at]:
+        elif flags.overflow or flags.window_overflow:  # nothing happened: try again in full
             seat.steps_since_refresh = 0
-        places = shown.commit[at, :size].nonzero()[:, 0].tolist()
-        tokens = shown.tokens[at, :size].tolist()
-        commits = [Commit(p, tokens[p], float(shown.logp[at, p])) for p in places]
-        seat.tokens, seat.final = tokens, shown.final[at, :size].tolist()
+            if flags.overflow:
+                if had >= seat.usual_width:
+                    twice = 2 * seat.usual_width if self.kind.cache else seat.places
+                    seat.usual_width = min(seat.places, twice)
+                seat.width = seat.places
+        else:
+            seat.remaining -= 1
+            seat.width = seat.usual_width
+            if flags.needs_refresh:
+                seat.steps_since_refresh = 0
+            ended = bool(flags.done) and not seat.config.fixed_budget
+            seat.done = ended or seat.remaining == 0
+
+
+def power_of_two(width: int) -> int:
+    """Round up to a power of two from 16 on, so that a server captures few shapes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def flag_lag(model: Model) -> int:
+    """Return how many steps late flags are read: on the CPU there is nothing to wait for."""
+    return 1 if model.device.type == "cuda" else 0
+
+
+def _describe_rows(config: Config, state: DecodeState, hides: bool) -> list[ActiveRequest]:
+    """Describe every row of a state for the host."""
+    lengths, budgets = state.length.tolist(), state.steps.tolist()
+    tables = zip(state.next_active_step.tolist(), state.step.tolist(), budgets, strict=True)
+    ahead = [sum(table[s] == s for s in range(step, budget)) for table, step, budget in tables]
+    mask = candidates(config, state)
+    first = mask.sum(-1).tolist()  # holes make many fronts
+    need = [state.canvas.tokens.shape[1]] * len(lengths)
+    if hides:
+        seen = config.strategy.attended(state.canvas, state.state)
+        need = must_compute(state.canvas, seen, mask).sum(-1).tolist()
+    done = [False] * len(lengths) if config.fixed_budget else state.done.tolist()
+    rows = []
+    for row, places in enumerate(lengths):
+        width = places = max(1, places)
+        if not config.fixed_budget:  # a void step would exceed the budget
+            width = min(places, max(config.strategy.width(places, budgets[row]), first[row]))
+        active = ActiveRequest(row, config, places, width, ahead[row], need[row])
+        active.usual_width = width
+        active.remaining = 0 if done[row] else ahead[row]
+        rows.append(active)
+    return rows
+
+
+def _stretch(state: DecodeState, width: int) -> DecodeState:
+    """Give the table of active steps `width` columns; beyond the budget its last one repeats."""
+    table = state.next_active_step
+    more = table[:, -1:].expand(-1, width - table.shape[1])
+    return state._replace(next_active_step=torch.cat((table, more), dim=1))
+
+
+def _nan_message(bad_step: int, row: int) -> str:
+    return (
+        f"The model's logits are NaN or infinite at step {bad_step} of row {row + 1}; nothing was "
+        "decoded from them. Try dtype='float32', or check the checkpoint."
+    )
+
+
+class _Boards(NamedTuple):
+    """What the host learns about one step of the whole batch: (R, L) each."""
+
+    tokens: Tensor
+    final: Tensor
+    commit: Tensor
+    back: Tensor
+    front: Tensor
+    scope: Tensor
+    logp: Tensor
+
+
+def _boards_of(configs: Sequence[Config], made: StepResult) -> tuple[_Boards, ...]:
+    """Combine the groups' steps into the boards of each step; a row belongs to one group."""
+    found = []
+    for steps in zip(*made.steps, strict=True):
+        boards = []
+        for config, step in zip(configs, steps, strict=True):
+            nothing = torch.zeros_like(step.canvas.masked)
+            front = config.strategy.front(step.decision.state)
+            remask = step.decision.remask
+            mine = step.canvas.real.any(-1)[:, None]
+            each = (
+                step.canvas.tokens,
+                step.final,
+                step.decision.commit,
+                nothing if remask is None else remask,
+                nothing if front is None else front & step.canvas.masked & ~step.done[:, None],
+                step.decision.scope,
+                step.view.stats.logp,
+            )
+            boards.append([torch.where(mine, one, torch.zeros_like(one)) for one in each])
+        columns = zip(*boards, strict=True)
+        found.append(_Boards(*(sum_groups(c).to(c[0].dtype) for c in columns)))
+    return tuple(found)
+
+
+def _updates_of(
+    seat: ActiveRequest, boards: Sequence[_Boards], at: int, flags: RowFlags
+) -> Iterator[StepUpdate]:
+    """Update the request's tokens and tell what each of its steps did."""
+    if flags.bad_step or flags.overflow or flags.window_overflow:
+        yield StepUpdate(seat, [], [], [])
+        return
+    size = len(seat.tokens)
+    for board in boards[: flags.steps]:
+        row = _Boards(*(part[at, :size] for part in board))
+        tokens = row.tokens.tolist()
+        places = row.commit.nonzero()[:, 0].tolist()
+        commits = [Commit(p, tokens[p], float(row.logp[p])) for p in places]
+        seat.tokens, seat.final = tokens, row.final.tolist()
         seat.steps += bool(commits)
-        seat.done = bool(shown.done[at])
-        back, front = (b[at, :size].nonzero()[:, 0].tolist() for b in (shown.back, shown.front))
+        back, front = (part.nonzero()[:, 0].tolist() for part in (row.back, row.front))
         survey = None
-        if seat.request.plan.config.read_all_masked:
-            survey = Survey(*(board[at, :size].tolist() for board in (shown.scope, shown.logp)))
-        return StepUpdate(seat, commits, back, front, survey)
-
-    def _board(self, ids: Sequence[int], holes: Sequence[bool]) -> Canvas:
-        """(1, L): from the left, so that a request stands at the same places whoever is beside."""
-        model = self.model
-        row = infill([ids], [holes], mask_id=model.mask_id, pad_id=model.pad_id)
-        more = (0, self.length - len(ids))
-        fills = (model.pad_id, False, False, -1)
-        parts = (F.pad(part, more, value=fill) for part, fill in zip(row, fills, strict=True))
-        return Canvas(*(part.to(model.device) for part in parts))
+        if seat.config.read_all_masked:
+            survey = Survey(row.scope.tolist(), row.logp.tolist())
+        yield StepUpdate(seat, commits, back, front, survey)
 
 
-class _Made(NamedTuple):
-    """A forward, whose it was, and where in what it shows each of them stands."""
+@dataclass
+class _Part:
+    """A launched forward pass: its requests, and where each stands in what it reports."""
 
-    shown: Shown
     seats: list[ActiveRequest]
-    at: list[int]
-    full: bool  # every place was computed
+    widths: list[int]
+    rows: list[int]  # where each request stands in `flags` and `boards`
+    selected: Tensor | None  # (K,) long: the rows that took part; None: all
+    steps: tuple[Step, ...]  # of the first group
+    flags: Tensor
+    boards: tuple[_Boards, ...]
+    sent: HostCopy = field(init=False)
 
 
-class _Pending:
-    """A step under way: what it shows is copied behind its own work, and read when needed."""
+class _InFlight:
+    """A launched step: one forward pass, or two when some rows refresh and others do not."""
 
-    def __init__(self, made: list[_Made]) -> None:
-        self._made = [one._replace(shown=Shown(*map(_sent, one.shown))) for one in made]
-        self._event: torch.cuda.Event | None = None
-        if made[0].shown.done.is_cuda:
-            self._event = torch.cuda.Event()
-            self._event.record()
+    def __init__(self, parts: list[_Part]) -> None:
+        self.parts = parts
+        first = parts[0].steps
+        if len(parts) > 1:  # the window of some rows, then the full step of the others
+            window, full = parts
+            assert full.selected is not None
+            joined = scatter_rows(window.steps[0], full.selected, full.steps[0])
+            cost = window.steps[0].token_forwards + full.steps[0].token_forwards
+            first = (joined._replace(token_forwards=cost),)
+        self.steps: Sequence[Step] = first
 
-    def read(self) -> list[_Made]:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._made
+    def set_done(self, done: Tensor) -> None:
+        """Replace the flag `done`, (R,) bool, after a hook has changed the state."""
+        for part in self.parts:
+            own = done if part.selected is None else done.index_select(0, part.selected)
+            part.flags = torch.cat([own.long()[None], part.flags[1:]])
+
+    def send(self) -> None:
+        """Start copying the flags and boards to the host."""
+        for part in self.parts:
+            part.sent = HostCopy((part.flags, part.boards))
 
 
-def _sent(board: Tensor) -> Tensor:
-    if not board.is_cuda:
-        return board
-    host = torch.empty(board.shape, dtype=board.dtype, pin_memory=True)
-    return host.copy_(board, non_blocking=True)
+def run(batcher: Batcher) -> Iterator[Step]:
+    """Step a loaded batcher to its end, yielding every step of its decode."""
+    number = 0
+    while batcher.busy:
+        seats = list(batcher.seats.values())
+        outcome = batcher.step()
+        for seat in seats:
+            if seat.error is not None:
+                raise NumericalError(seat.error)
+        for step in outcome.steps:
+            yield step._replace(
+                number=number,
+                forwards=batcher.forwards,
+                token_forwards=batcher.token_forwards,
+            )
+            number += 1
 
 
-def _first(holes: Sequence[bool]) -> int:
-    return list(holes).index(True)
+def decode(
+    model: Model,
+    canvas: Canvas,
+    config: Config,
+    *,
+    steps: Sequence[int],
+    seeds: Sequence[int],
+    cache: Cache | None = None,
+    speculate: int = 0,
+    hook: StepHook | None = None,
+    min_width: int = 0,
+) -> Iterator[Step]:
+    """Fill the canvas, yielding every step. `steps` and `seeds` have an entry per row.
+
+    `min_width` reads at least so many positions of each row, whatever the strategy's candidates.
+    """
+    rows, length = canvas.tokens.shape
+    batcher = Batcher(
+        model, rows=rows, length=length, updates=False, hook=hook, min_width=min_width
+    )
+    kind = Kind(cache, speculate, config.cfg_scale > 0)
+    batcher.load(config, start(canvas, config, steps, seeds), kind)
+    return run(batcher)
 
 
-def _bucket(width: int) -> int:
-    return max(NARROWEST, 1 << (width - 1).bit_length())
+class CapturedBatchers:
+    """Batchers with captured steps, kept for the next decode of the same shape.
+
+    A captured step owns its memory, so a batcher serves one decode at a time. A second decode of
+    that shape, started before the first has ended, gets a batcher that runs eagerly.
+    """
+
+    def __init__(self, model: Model, *, graphs: Callable[[], Call] = Graphs) -> None:
+        self.model, self._graphs = model, graphs
+        self._kept: OrderedDict[Hashable, Batcher] = OrderedDict()
+
+    def lend(self, plan: Plan, canvas: Canvas, borrower: object) -> Batcher | None:
+        """Return a batcher for one decode; None where capturing does not pay or none is free."""
+        kind = Kind.of(plan)
+        if kind.speculate or plan.steps < MIN_CAPTURED_STEPS:
+            return None
+        key = (tuple(canvas.tokens.shape), kind, kind.cache and plan.length)
+        batcher = self._kept.pop(key, None)
+        if batcher is None:
+            rows, length = canvas.tokens.shape
+            batcher = Batcher(
+                self.model, rows=rows, length=length, call=self._graphs(), updates=False
+            )
+        self._kept[key] = batcher
+        if len(self._kept) > KEPT_BATCHERS:
+            self._kept.popitem(last=False)
+        if batcher._borrower is not None and batcher._borrower() is not None:
+            return None
+        batcher._borrower = ref(borrower)
+        batcher.reset()
+        return batcher

@@ -9,17 +9,14 @@ region. What a consumer receives is copied out, because the next replay overwrit
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from wavefront.core.state import Config, DecodeState, Step
 from wavefront.core.tree import leaves, map_tree
-from wavefront.engine.step import StepFn, advance
-from wavefront.models.loader import Model
 
 # A step as a function of its tree: the tree after it, and what it hands out.
 Pure = Callable[[Any], tuple[Any, Any]]
@@ -202,17 +199,23 @@ def _same(leaf: Tensor) -> Hashable:
     return leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()
 
 
-def graphed(call: Call) -> StepFn:
-    """`engine.advance`, called through `call`."""
+class HostCopy:
+    """A tree of tensors on its way to the host: copied behind the step's work, read when needed."""
 
-    def run(
-        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
-        def step(tree: Any) -> tuple[Any, Any]:
-            after, steps, flags = advance(model, config, tree, width, padded)
-            return after, (steps, flags)
+    def __init__(self, tree: Any) -> None:
+        self._tree, self._event = tree, None
+        tensors = leaves(tree)
+        if tensors and tensors[0].is_cuda:
+            layout = PackedLayout(tree)
+            packed = written(layout.pieces(tree), layout.size)
+            host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+            host.copy_(packed, non_blocking=True)
+            self._tree = layout.unpack(host)
+            self._event = torch.cuda.Event()
+            self._event.record()
 
-        after, (steps, flags) = call((config, width, padded), step, rows)
-        return after, steps, flags
-
-    return run
+    def read(self) -> Any:
+        """Wait for the copy, and return the tree on the host."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tree

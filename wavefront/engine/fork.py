@@ -34,8 +34,8 @@ from wavefront.core.errors import OptionError, TraceError, check_int
 from wavefront.core.state import Step
 from wavefront.core.strategy import Strategy
 from wavefront.engine.replay import (
+    ReplayHook,
     RestoredState,
-    as_whole,
     check_model,
     difference,
     perform,
@@ -44,8 +44,7 @@ from wavefront.engine.replay import (
     write_by_hand,
 )
 from wavefront.engine.session import DecodeSession, describe, source
-from wavefront.engine.step import computed
-from wavefront.engine.step_pool import stepper
+from wavefront.engine.step import count_computed
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Trace, write
 
@@ -58,12 +57,10 @@ class Forked(DecodeSession):
     ) -> None:
         canvas = moment.rows.canvas._replace(slot=moment.slot)
         record = "full" if before.full else "basic"
-        run = as_whole(moment, stepper(moment.plan, model, canvas))
-        super().__init__(model, canvas, moment.plan, record=record, rows=moment.rows, run=run)
-        if bool(moment.rows.done.all()):
-            self._steps = iter(())
+        hook = ReplayHook(moment)
+        super().__init__(model, canvas, moment.plan, record=record, state=moment.rows, hook=hook)
         self._before, self._about, self.begun = before, about, len(before)
-        self._price = computed(moment.config, canvas) * max(1, moment.plan.draft)
+        self._price = count_computed([moment.config], canvas) * max(1, moment.plan.draft)
         self.forwards = before.forwards
         self.token_forwards = self.forwards * self._price
         self._made = before.commit.any(-1).sum(0).to(canvas.tokens.device)

@@ -21,10 +21,9 @@ from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
 from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import State, Strategy
 from wavefront.core.tree import choose
+from wavefront.engine.batcher import Batcher, Kind, run
 from wavefront.engine.options import Plan, Source, plan
 from wavefront.engine.session import recorded, source
-from wavefront.engine.step import StepFn, advance, pack_flags, resume
-from wavefront.engine.step_pool import stepper
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Recorder, Trace, write
 
@@ -194,61 +193,66 @@ def check_model(model: Model, trace: Trace) -> Trace:
 
 
 def _run(model: Model, moment: RestoredState, until: Tensor | None) -> tuple[RestoredState, Trace]:
-    """Decode on, and the trace of that; a row that has made its steps waits for the others."""
+    """Decode on and record it; a row that has made its steps waits for the others."""
     canvas = moment.rows.canvas._replace(slot=moment.slot)
     recorder = Recorder(canvas, moment.config, model.mask_id)
-    if until is None:
-        run = as_whole(moment, stepper(moment.plan, model, canvas))
-        for _ in recorder.watch(resume(model, moment.config, moment.rows, run=run)):
-            pass
-        return moment, recorder.trace()
-    latest, arrived = [moment.rows], [moment.rows.done | (moment.own >= until)]
-    inner = as_whole(moment, advance)
-
-    def waiting(
-        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
-        wait = arrived[-1]
-        after, steps, flags = inner(model, config, rows._replace(done=wait), width, padded)
-        latest[0] = after = choose(~wait, after, rows)
-        arrived.append(after.done | (after.step + moment.past >= until))
-        return after, steps, flags
-
-    if not bool(arrived[0].all()):
-        steps = recorder.watch(resume(model, moment.config, moment.rows, run=waiting))
-        for number, _ in enumerate(steps, 1):
-            if bool(arrived[number].all()):
+    hook = ReplayHook(moment, until)
+    rows, length = canvas.tokens.shape
+    batcher = Batcher(model, rows=rows, length=length, updates=False, hook=hook)
+    if until is None or not bool(hook.arrived[0].all()):
+        kind = Kind.of(moment.plan) if until is None else Kind(guided=moment.config.cfg_scale > 0)
+        batcher.load(moment.config, moment.rows, kind)
+        for number, _ in enumerate(recorder.watch(run(batcher)), 1):
+            if until is not None and bool(hook.arrived[number].all()):
                 break
-    return moment._replace(rows=latest[0]), recorder.trace()
+    rows = moment.rows if until is None else hook.latest
+    return moment._replace(rows=rows), recorder.trace()
 
 
-def as_whole(moment: RestoredState, run: StepFn) -> StepFn:
-    """`run`, its steps told in the terms of the whole decode: its places, its clock, its end."""
-    slot, past = moment.slot, moment.past
-    if torch.equal(moment.rows.canvas.slot, slot):
-        return run  # nobody took over
-    sampling, length = moment.config.sampling, (slot >= 0).sum(-1)
+class ReplayHook:
+    """Reports steps in the terms of the whole decode, and lets rows wait at a given step.
 
-    def whole(
-        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
-        rows, steps, flags = run(model, config, rows, width, padded)
-        if sampling.eos == "stop":
-            # What was given may hold the end of the answer; the rows know of their own places only.
-            ended = finished(rows.canvas._replace(slot=slot), rows.final, sampling.stop_ids)
-            rows = rows._replace(done=rows.done | ended)
-            flags = pack_flags(rows.done.all(), *flags[1:])
-        return rows, [tell(step) for step in steps], flags
+    After another strategy took over, the state counts only the positions it was given. The hook
+    translates positions, progress and the end of the answer back to the whole decode.
+    """
 
-    def tell(step: Step) -> Step:
-        progress = step.view.progress
+    def __init__(self, moment: RestoredState, until: Tensor | None = None) -> None:
+        """`until`, (B,) long: each row waits once it has made so many of its own steps."""
+        self.moment, self.until, self.latest = moment, until, moment.rows
+        self.taken_over = not torch.equal(moment.rows.canvas.slot, moment.slot)
+        self.arrived: list[Tensor] = []  # (B,) bool, after every step: the rows that wait
+        if until is not None:
+            self.arrived.append(moment.rows.done | (moment.own >= until))
+
+    def before(self, state: DecodeState) -> DecodeState:
+        """Mark the rows that wait as done."""
+        return state._replace(done=self.arrived[-1]) if self.arrived else state
+
+    def after(
+        self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
+    ) -> tuple[DecodeState, Sequence[Step]]:
+        """Translate the steps, and put back the rows that wait."""
+        if self.taken_over:
+            slot, sampling = self.moment.slot, self.moment.config.sampling
+            if sampling.eos == "stop":
+                # The prompt of the new strategy may hold the end of the answer.
+                canvas = state.canvas._replace(slot=slot)
+                ended = finished(canvas, state.final, sampling.stop_ids)
+                state = state._replace(done=state.done | ended)
+            steps = [self._translate(step) for step in steps]
+        if self.until is not None:
+            state = choose(~self.arrived[-1], state, before)
+            self.arrived.append(state.done | (state.step + self.moment.past >= self.until))
+        self.latest = state
+        return state, steps
+
+    def _translate(self, step: Step) -> Step:
+        slot, past, progress = self.moment.slot, self.moment.past, step.view.progress
         progress = progress._replace(
-            length=length, steps=progress.steps + past, step=progress.step + past
+            length=(slot >= 0).sum(-1), steps=progress.steps + past, step=progress.step + past
         )
         view = step.view._replace(slot=slot, progress=progress)
         return step._replace(view=view, canvas=step.canvas._replace(slot=slot))
-
-    return whole
 
 
 def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) -> RestoredState:

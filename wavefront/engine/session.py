@@ -17,9 +17,8 @@ import wavefront
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import PromptError
 from wavefront.core.state import Config, DecodeState, Step, start
+from wavefront.engine.batcher import Batcher, CapturedBatchers, Kind, StepHook, run
 from wavefront.engine.options import Options, Plan, Source, plan, wants_trace
-from wavefront.engine.step import StepFn, resume
-from wavefront.engine.step_pool import CapturedStepPool, stepper
 from wavefront.models.loader import Model
 from wavefront.traces.trace import Recorder, Trace
 
@@ -46,10 +45,14 @@ class DecodeSession:
         plan: Plan,
         *,
         record: str = "",
-        rows: DecodeState | None = None,
-        run: StepFn | None = None,
+        state: DecodeState | None = None,
+        hook: StepHook | None = None,
+        captured: CapturedBatchers | None = None,
     ) -> None:
-        """`rows`, of the same canvas, go on from where they are; `run` makes their steps."""
+        """Start from `canvas`, or continue from `state`, whose canvas has the same shape.
+
+        `hook` edits the state around each step; `captured` lends batchers with captured steps.
+        """
         self.model: Model = model
         self.canvas: Canvas = canvas
         self.plan: Plan = plan
@@ -59,10 +62,15 @@ class DecodeSession:
         count = canvas.tokens.shape[0]
         config = recorded(plan.config, record)
         self._recorder = Recorder(canvas, config, model.mask_id) if record else None
-        if rows is None:
+        if state is None:
             # One seed for all rows: a prompt draws the same answer alone and in a batch.
-            rows = start(canvas, config, [plan.steps] * count, [plan.seed] * count)
-        steps = resume(model, config, rows, run=run or stepper(plan, model, canvas))
+            state = start(canvas, config, [plan.steps] * count, [plan.seed] * count)
+        batcher = None if captured is None else captured.lend(plan, canvas, self)
+        if batcher is None:
+            length = canvas.tokens.shape[1]
+            batcher = Batcher(model, rows=count, length=length, updates=False, hook=hook)
+        batcher.load(config, state, Kind.of(plan))
+        steps = run(batcher)
         self._steps = steps if self._recorder is None else self._recorder.watch(steps)
         self._last: Step | None = None
         self._made = torch.zeros_like(canvas.tokens[:, 0])
@@ -159,7 +167,7 @@ def begin(
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
     record: bool | str = False,
-    steppers: CapturedStepPool | None = None,
+    captured: CapturedBatchers | None = None,
 ) -> DecodeSession:
     """A decode of prompts, each followed by the same number of masked places."""
     settled = plan(options, source(model, stop_ids, id_of))
@@ -171,8 +179,8 @@ def begin(
     canvas = blank(
         rows, settled.length, mask_id=model.mask_id, pad_id=model.pad_id, device=model.device
     )
-    run = None if steppers is None else steppers(settled, canvas)
-    return DecodeSession(model, canvas, settled, record=wants_trace(options, record), run=run)
+    kind = wants_trace(options, record)
+    return DecodeSession(model, canvas, settled, record=kind, captured=captured)
 
 
 def _each(prompts: Any) -> list[Any]:

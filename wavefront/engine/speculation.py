@@ -1,121 +1,165 @@
-"""Speculate: several steps a forward, and the very ones that a step a forward would have made.
+"""Speculation: several steps per forward pass, the same steps as one per forward pass would take.
 
-From what the last forward said, the strategy's own steps are run ahead: that is a draft, a chain of
-canvases of which only the first is certain. One forward reads them all. Then the true steps are
-made one after another, each from the reading of its own canvas, for as long as the draft had
-foreseen that canvas (self-speculative decoding, 2510.04147, with the chain as its tree).
+From the last readings, the strategy's own steps run ahead. That gives a draft: a chain of canvases
+of which only the first is certain. One forward pass reads all of them. Then the true steps are
+taken one after another, each from the reading of its own canvas, for as long as the draft matches
+(self-speculative decoding, arXiv 2510.04147, with a chain as its tree).
 
-Nothing depends on how good the draft is but the number of steps a forward makes, at least one.
+The quality of the draft only changes how many steps a forward pass yields, at least one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from wavefront.core.errors import check_int
 from wavefront.core.masks import marked
 from wavefront.core.reading import Reading
 from wavefront.core.state import Config, DecodeState, Step, candidates, decide_and_write
 from wavefront.core.tree import choose, join
 from wavefront.engine.step import (
-    StepFn,
-    alternatives,
-    computed,
+    BatchState,
+    StepPlan,
+    StepResult,
+    StepShape,
+    count_computed,
     forward,
+    join_canvases,
     pack_flags,
+    score_by_priority,
     score_positions,
-    scored,
     store_readings,
+    sum_groups,
+    top_alternatives,
 )
+from wavefront.engine.window import attended_positions
 from wavefront.models.loader import Model
 
 
-def speculate(draft: int, places: int = 0) -> StepFn:
-    """A `StepFn` that computes `draft` canvases a forward and makes up to so many steps.
+def speculative_step(
+    model: Model, configs: Sequence[Config], batch: BatchState, *, shape: StepShape, depth: int
+) -> StepResult:
+    """Compute `depth` canvases in one forward pass and take up to `depth` steps of every row.
 
-    Of each canvas `places` places are read, or as many as the loop asks for if that is more. Give
-    all there are to fill: what was never read is never foreseen.
+    `shape.width` positions of each canvas are read. Read every position to fill: a position that
+    was never read cannot be drafted.
     """
-    check_int("draft", draft, 1)
-
-    def run(
-        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-    ) -> tuple[DecodeState, list[Step], Tensor]:
-        nodes = _foreseen(config, rows, model.mask_id, draft)
-        at = _places(config, rows, max(width, places))
-        joined = join(nodes)
-        states = forward(model, config, joined, at.repeat(draft, 1), padded)
-        reading = score_positions(model, config, joined, at.repeat(draft, 1), states)
-        cost = computed(config, joined.canvas)
-
-        read = marked(at, rows.canvas.tokens.shape[1])
-        right = torch.ones_like(rows.done)  # the rows whose draft is right so far
-        steps, busy, overflow = [], [], ~right
-        for node, one in zip(nodes, _apart(reading, draft), strict=True):
-            right = right & _same_forward(node, rows) & _same_sight(config, node, rows)
-            busy.append((right & ~rows.done).any())
-            wanted = candidates(config, rows)
-            missed = (wanted & ~read).any(-1)
-            bad = (one.bad & wanted.gather(-1, at)).any(-1)
-            overflow = overflow | (missed & right)
-            # A row whose draft was wrong stands still, and keeps its last true reading to draft by.
-            rows = choose(right, store_readings(config, rows, at, one), rows)
-            rows, view, decision = decide_and_write(
-                config, rows, model.mask_id, bad=bad, void=missed | ~right
-            )
-            others = alternatives(at, one, rows.canvas)
-            steps.append(
-                Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
-            )
-        made = torch.stack(busy).sum().clamp(min=1)
-        bad = (rows.bad_step >= 0).any()
-        never = torch.zeros_like(bad)
-        return rows, steps, pack_flags(rows.done.all(), overflow.any(), bad, made, never)
-
-    return run
+    drafts = [
+        _draft(config, state, mask_id=model.mask_id, depth=depth)
+        for config, state in zip(configs, batch.groups, strict=True)
+    ]
+    index = _positions_to_read(configs, batch.groups, shape.width)
+    indices = index.repeat(depth, 1)
+    plans = []
+    for nodes in zip(*drafts, strict=True):
+        canvas = join_canvases(nodes)
+        attended = attended_positions(configs, nodes, canvas)
+        if attended is None and shape.padded:
+            attended = canvas.real
+        plans.append((canvas, attended))
+    canvas = join([canvas for canvas, _ in plans])
+    attended = None if plans[0][1] is None else torch.cat([one for _, one in plans])
+    no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool, device=index.device)
+    hidden = forward(
+        model,
+        StepPlan(canvas, attended, (), indices, no),
+        guided=configs[0].cfg_scale > 0,
+    )
+    cost = count_computed(configs, canvas)
+    states, steps, flags = [], [], []
+    for config, state, nodes in zip(configs, batch.groups, drafts, strict=True):
+        reading = score_positions(model, config, join(nodes), index=indices, hidden=hidden)
+        readings = _split(reading, depth)
+        taken = _true_steps(
+            model, config, state, nodes=nodes, readings=readings, index=index, cost=cost
+        )
+        states.append(taken[0])
+        steps.append(tuple(taken[1]))
+        flags.append(taken[2])
+    after = BatchState(tuple(states), batch.stored, batch.limits, batch.rows)
+    return StepResult(after, tuple(steps), sum_groups(flags))
 
 
-def _foreseen(config: Config, rows: DecodeState, mask_id: int, count: int) -> list[DecodeState]:
-    """The rows as they are, and after each of the steps that their last reading would make."""
-    no = torch.zeros_like(rows.done)
-    nodes = [rows]
-    for _ in range(count - 1):
+def _true_steps(
+    model: Model,
+    config: Config,
+    state: DecodeState,
+    *,
+    nodes: Sequence[DecodeState],
+    readings: Sequence[Reading],
+    index: Tensor,
+    cost: int,
+) -> tuple[DecodeState, list[Step], Tensor]:
+    """Take the true steps of a group for as long as its draft matches, each row by itself."""
+    was_read = marked(index, state.canvas.tokens.shape[1])
+    right = torch.ones_like(state.done)  # rows whose draft matches so far
+    overflow, made = ~right, torch.zeros_like(state.step)
+    steps = []
+    for node, reading in zip(nodes, readings, strict=True):
+        right = right & _same_forward(node, state) & _same_attention(config, node, state)
+        made = made + (right & ~state.done)
+        mask = candidates(config, state)
+        missed = (mask & ~was_read).any(-1)
+        bad = (reading.bad & mask.gather(-1, index)).any(-1)
+        overflow = overflow | (missed & right)
+        # A row whose draft was wrong stands still, and keeps its last true reading to draft from.
+        read = store_readings(config, state, index=index, reading=reading)
+        state, view, decision = decide_and_write(
+            config, choose(right, read, state), model.mask_id, bad=bad, void=missed | ~right
+        )
+        others = top_alternatives(index, reading, state.canvas)
+        steps.append(
+            Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
+        )
+    none = torch.zeros_like(state.step)
+    return state, steps, pack_flags(state, overflow, made.clamp(min=1), none, none, none)
+
+
+def _draft(config: Config, state: DecodeState, *, mask_id: int, depth: int) -> list[DecodeState]:
+    """Return the state as it is, and after each step that its last reading would take."""
+    no = torch.zeros_like(state.done)
+    nodes = [state]
+    for _ in range(depth - 1):
         ahead = nodes[-1]
         if config.order_noise > 0 or config.priority == "random":
-            # The noise of a step to come is known; what was held back stays so.
-            score = scored(config, ahead, ahead.canvas.slot, ahead.stats)
+            # The noise of a later step is known; positions held back stay held back.
+            score = score_by_priority(config, ahead, ahead.canvas.slot, ahead.stats)
             ahead = ahead._replace(score=torch.where(ahead.score.isneginf(), ahead.score, score))
         nodes.append(decide_and_write(config, ahead, mask_id, bad=no, void=no)[0])
     return nodes
 
 
-def _places(config: Config, rows: DecodeState, width: int) -> Tensor:
-    """(B, width) long: what to read, the same of every node: reach first, then all to be filled."""
-    outside = (rows.canvas.slot < 0).to(torch.uint8) + 1
-    order = outside.masked_fill(candidates(config, rows), 0)
+def _positions_to_read(
+    configs: Sequence[Config], groups: Sequence[DecodeState], width: int
+) -> Tensor:
+    """(R, width) long, the same for every canvas: candidates, then all positions to fill."""
+    slot = join_canvases(groups).slot
+    mask = torch.stack([candidates(*pair) for pair in zip(configs, groups, strict=True)]).any(0)
+    order = ((slot < 0).to(torch.uint8) + 1).masked_fill(mask, 0)
     return order.argsort(dim=-1, stable=True)[:, :width]
 
 
-def _same_forward(node: DecodeState, rows: DecodeState) -> Tensor:
-    """(B,) bool: the reading of `node` is that of `rows`.
+def _same_forward(node: DecodeState, state: DecodeState) -> Tensor:
+    """(R,) bool: the reading of `node` is that of `state`.
 
-    A reading comes of the tokens, and of the step by its noise. What else a strategy keeps may be
-    drafted wrong: it is carried on truly, and has no part in a forward but by what it hides.
+    A reading depends on the tokens, and through its noise on the step. The rest of a strategy's
+    state may be drafted wrong: it is carried on truly, and only matters for what it hides.
     """
-    return (node.canvas.tokens == rows.canvas.tokens).all(-1) & (node.step == rows.step)
+    return (node.canvas.tokens == state.canvas.tokens).all(-1) & (node.step == state.step)
 
 
-def _same_sight(config: Config, node: DecodeState, rows: DecodeState) -> Tensor:
-    """(B,) bool: the model was shown the same places. A strategy may choose them by its state."""
+def _same_attention(config: Config, node: DecodeState, state: DecodeState) -> Tensor:
+    """(R,) bool: the model attended to the same positions in both."""
     drafted = config.strategy.attended(node.canvas, node.state)
-    true = config.strategy.attended(rows.canvas, rows.state)
+    true = config.strategy.attended(state.canvas, state.state)
     if drafted is None or true is None:
-        return torch.ones_like(rows.done)
+        return torch.ones_like(state.done)
     return (drafted == true).all(-1)
 
 
-def _apart(reading: Reading, count: int) -> list[Reading]:
-    """The reading of each of `count` nodes."""
+def _split(reading: Reading, count: int) -> list[Reading]:
+    """Return the reading of each of `count` canvases."""
     columns = [(None,) * count if c is None else c.chunk(count) for c in reading]
     return [Reading(*column) for column in zip(*columns, strict=True)]  # pyright: ignore[reportArgumentType]

@@ -1,24 +1,24 @@
-"""The engine: one pure step, `advance`, and the only loop, `decode` (which is `resume`).
+"""The step: one forward pass, the scores of what is read, the strategy's decision, the commit.
 
-One forward, a reading of the places in reach, the strategy's decision, the canvas written: that is
-a step. It never waits for the device and has no shape that depends on data, so the same source
-runs eagerly, compiled, or captured. Trace, stream, progress bar and benchmark are consumers of
-what `decode` yields; there are no callbacks.
+A step is a pure function of tensors. It never waits for the device, and no shape depends on data,
+so the same code runs eagerly, compiled, or captured as a CUDA graph. Rows never influence each
+other. Rows with different options form groups, one per `Config`, and share the forward pass.
+
+Read `take_step`: it plans which positions to read and compute, runs the model, and commits.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wavefront.core import noise
+from wavefront.core.cache_policy import Cache, Stored, sureness
 from wavefront.core.canvas import Canvas, is_any
-from wavefront.core.errors import NumericalError
-from wavefront.core.masks import ordered, placed
+from wavefront.core.masks import marked, ordered, placed
 from wavefront.core.reading import LAST, Reading, priority_score, read
 from wavefront.core.state import (
     Config,
@@ -27,121 +27,294 @@ from wavefront.core.state import (
     TopAlternatives,
     candidates,
     decide_and_write,
-    start,
 )
 from wavefront.core.strategy import Stats
-from wavefront.core.tree import replace_fields
+from wavefront.core.tree import map_tree, replace_fields, scatter_rows
+from wavefront.engine.window import attended_positions, choose_window, limit_columns, must_compute
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.loader import KV, Model
 
 
-class Flags(NamedTuple):
-    """What the host wants to know of a step; on the device it is one tensor, (5,) long."""
+class StepShape(NamedTuple):
+    """What is fixed about a step. With the configs it identifies a compiled or captured step."""
 
-    done: int  # every row is
-    overflow: int  # some row reached for more places than were scored: its step was void
-    bad: int  # some row met NaN
-    steps: int  # how many of the steps handed back some row did make, at least 1
-    held: int  # some row did not fit into what was computed: its step was void too
-
-
-# One forward and the steps that came of it, in order; each says only what its forward computed.
-StepFn = Callable[
-    [Model, Config, DecodeState, int, bool], tuple[DecodeState, Sequence[Step], Tensor]
-]
+    width: int  # positions read in each row, at most
+    size: int | None = None  # positions computed in each row; None: every position
+    padded: bool = True  # some positions of the canvas are padding
+    reuse: bool = False  # keys and values of all other positions come from the cache
+    track_need: bool = False  # report how many positions the next step must compute
 
 
-def pack_flags(*values: Tensor) -> Tensor:
-    """Scalars for the host, (n,) long: one tensor, so one copy."""
-    return torch.stack([value.long() for value in values])
+class RowLimits(NamedTuple):
+    """Each row's own limits, (R,) long, when rows differ. A size of 0 makes the row wait."""
+
+    width: Tensor
+    size: Tensor
 
 
-def advance(
-    model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-) -> tuple[DecodeState, Sequence[Step], Tensor]:
-    """One step of every row, reading at most `width` places of each. Pure."""
-    aim = plan_step(model, config, rows, width)
-    states = forward(model, config, rows, aim.at, padded)
-    return commit_step(model, config, rows, aim, states, computed(config, rows.canvas))
+class BatchState(NamedTuple):
+    """Everything that evolves in a batch. Each group's state has every row of the batch."""
+
+    groups: tuple[DecodeState, ...]  # one per config; rows of other groups are empty in it
+    stored: Stored | None = None  # what the cached keys and values were computed from
+    limits: RowLimits | None = None
+    rows: Tensor | None = None  # (K,) long: the rows that take part; None: all
+
+
+class RowFlags(NamedTuple):
+    """What the host needs to know about one row after a step; on the device (7, R) long."""
+
+    done: int
+    overflow: int  # the strategy has more candidates than were read: the step is void
+    bad_step: int  # 1 + the first step whose logits were NaN or infinite; 0: none
+    steps: int  # steps the row made, at least 1; speculation makes several per forward pass
+    window_overflow: int  # more positions must be computed than fit: the step is void
+    needs_refresh: int  # the cache policy asks for a full forward pass before its time
+    need: int  # positions that the next step must compute, if tracked
 
 
 class StepPlan(NamedTuple):
-    """Which places a step is to read, and which to compute."""
+    """Which positions a step reads and which it computes."""
 
-    wanted: Tensor  # (B, L) bool
-    at: Tensor  # (B, width) long: the places read, those wanted first
-    overflow: Tensor  # (B,) bool: more is wanted than is read, so the step is void
-    window: Tensor | None = None  # (B, S) long: the places computed; None: all
-    held: Tensor | None = None  # (B,) bool: what must be computed is more than is: void too
+    canvas: Canvas  # of all groups together
+    attended: Tensor | None  # (R, L) bool: the positions the model may attend to; None: all
+    read_masks: tuple[Tensor, ...]  # (R, L) bool per group
+    read_index: Tensor  # (R, width) long: the positions read; those beyond the mask fill up
+    overflow: Tensor  # (R,) bool
+    window: Tensor | None = None  # (R, size) long: the positions computed; None: all
+    window_overflow: Tensor | None = None  # (R,) bool
+
+
+class StepResult(NamedTuple):
+    """The batch after a step, the step of each group, and the flags for the host."""
+
+    batch: BatchState
+    steps: tuple[tuple[Step, ...], ...]  # per group; several with speculation
+    flags: Tensor  # (7, R) long: see RowFlags
+
+
+def take_step(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    shape: StepShape,
+    kv: KV | None = None,
+    policy: Cache | None = None,
+) -> StepResult:
+    """Take one step of every row, or of `batch.rows`. Only `kv` is written in place."""
+    if batch.rows is not None:
+        return _step_selected_rows(model, configs, batch, shape=shape, kv=kv, policy=policy)
+    plan = plan_step(model, configs, batch, shape=shape, policy=policy)
+    guided = configs[0].cfg_scale > 0
+    hidden = forward(model, plan, guided=guided, kv=kv)
+    return commit_step(model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy)
 
 
 @compiled_with_model
-def plan_step(model: Model, config: Config, rows: DecodeState, width: int) -> StepPlan:
-    """A step that computes every place."""
-    wanted = candidates(config, rows)
-    return StepPlan(wanted, read_first(wanted, width), wanted.sum(-1) > width)
+def plan_step(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    shape: StepShape,
+    policy: Cache | None,
+) -> StepPlan:
+    """Choose what the step reads and computes, for all groups together."""
+    groups, limits = batch.groups, batch.limits
+    masks = tuple(candidates(*pair) for pair in zip(configs, groups, strict=True))
+    read_mask = masks[0] if len(masks) == 1 else torch.stack(masks).any(0)
+    canvas = join_canvases(groups)
+    attended = attended_positions(configs, groups, canvas)
+    overflow = read_mask.sum(-1) > (shape.width if limits is None else limits.width)
+    needed = must_compute(canvas, attended, read_mask)
+    if attended is None and shape.padded:
+        attended = canvas.real
+    if shape.size is None:
+        index = read_first(read_mask, shape.width)
+        return StepPlan(canvas, attended, masks, _own_columns(limits, index), overflow)
+    extra = torch.zeros_like(read_mask)
+    if shape.reuse:
+        assert policy is not None
+        assert batch.stored is not None
+        needed = needed & (canvas.tokens != batch.stored.tokens)
+        asked = [
+            policy.positions_to_refresh(state, mask, batch.stored)
+            for state, mask in zip(groups, masks, strict=True)
+        ]
+        extra = asked[0] if len(asked) == 1 else torch.stack(asked).any(0)
+    window = choose_window(read_mask, needed, extra, shape.size)
+    too_many = (read_mask | needed).sum(-1) > shape.size
+    if limits is not None and shape.reuse:
+        window = limit_columns(window, limits.size)
+        too_many = ((read_mask | needed).sum(-1) > limits.size) | (limits.size == 0)
+    index = _own_columns(limits, window[:, : shape.width])
+    return StepPlan(canvas, attended, masks, index, overflow, window, too_many)
 
 
-def read_first(wanted: Tensor, width: int) -> Tensor:
-    """(B, width) long: the places wanted, by position; what follows them only fills the width."""
-    return ordered((~wanted).to(torch.uint8), width)
+def read_first(mask: Tensor, width: int) -> Tensor:
+    """(R, width) long: the positions of the mask from the left; what follows only fills up."""
+    return ordered((~mask).to(torch.uint8), width)
+
+
+def _own_columns(limits: RowLimits | None, index: Tensor) -> Tensor:
+    return index if limits is None else limit_columns(index, limits.width)
+
+
+def join_canvases(groups: Sequence[DecodeState]) -> Canvas:
+    """Return the canvas of all groups: a row is real in at most one of them."""
+    if len(groups) == 1:
+        return groups[0].canvas
+    tokens = groups[0].canvas.tokens
+    for state in groups[1:]:
+        tokens = torch.where(state.occupied[:, None], state.canvas.tokens, tokens)
+    masked = torch.stack([state.canvas.masked for state in groups]).any(0)
+    known = torch.stack([state.canvas.known for state in groups]).any(0)
+    slot = torch.stack([state.canvas.slot for state in groups]).amax(0)
+    return Canvas(tokens, masked, known, slot)
+
+
+def forward(model: Model, plan: StepPlan, *, guided: bool, kv: KV | None = None) -> Tensor:
+    """(G, R, Q, D) hidden states of the positions read; under guidance G is 2: with and without.
+
+    Guidance runs every row twice in one forward pass: as it is, and with the prompt masked.
+    """
+    canvas, window, attended = plan.canvas, plan.window, plan.attended
+    if not guided:
+        return model.hidden(canvas.tokens, attended, plan.read_index, window=window, kv=kv)[None]
+    blind = torch.where(canvas.slot >= 0, canvas.tokens, model.mask_id)
+    tokens, index = torch.cat([canvas.tokens, blind]), torch.cat([plan.read_index] * 2)
+    attended = None if attended is None else torch.cat([attended, attended])
+    window = None if window is None else torch.cat([window, window])
+    return model.hidden(tokens, attended, index, window=window, kv=kv).unflatten(0, (2, -1))
+
+
+def count_computed(configs: Sequence[Config], canvas: Canvas, size: int | None = None) -> int:
+    """Return how many positions a forward pass computes; guidance computes each twice."""
+    rows, length = canvas.tokens.shape
+    return rows * (length if size is None else size) * (2 if configs[0].cfg_scale > 0 else 1)
 
 
 @compiled_with_model
 def commit_step(
-    model: Model, config: Config, rows: DecodeState, aim: StepPlan, states: Tensor, cost: int
-) -> tuple[DecodeState, Sequence[Step], Tensor]:
-    """What follows a forward that gave the `states` of the places read: read, decide, write."""
-    at, overflow = aim.at, aim.overflow
-    held = torch.zeros_like(overflow) if aim.held is None else aim.held
-    reading = score_positions(model, config, rows, at, states)
-    bad = (reading.bad & aim.wanted.gather(-1, at)).any(-1)
-    rows = store_readings(config, rows, at, reading)
-    rows, view, decision = decide_and_write(
-        config, rows, model.mask_id, bad=bad, void=overflow | held
-    )
-    others = alternatives(at, reading, rows.canvas)
-    step = Step(0, 1, cost, view, decision, rows.canvas, rows.final, rows.done, others)
-    one, met_nan = torch.ones_like(rows.step[0]), (rows.bad_step >= 0).any()
-    return rows, [step], pack_flags(rows.done.all(), overflow.any(), met_nan, one, held.any())
-
-
-def forward(
     model: Model,
-    config: Config,
-    rows: DecodeState,
-    at: Tensor,
-    padded: bool,
+    configs: Sequence[Config],
+    batch: BatchState,
     *,
-    window: Tensor | None = None,
-    kv: KV | None = None,
-) -> Tensor:
-    """(G, B, Q, D) hidden states of the places `at`; G = 2 under guidance, seeing and blind."""
-    canvas = rows.canvas
-    attend = canvas.real if padded else None
-    attended = config.strategy.attended(canvas, rows.state)
-    if attended is not None:
-        attend = attended & canvas.real
-    if config.cfg_scale == 0:
-        return model.hidden(canvas.tokens, attend, at, window=window, kv=kv)[None]
-    # One forward of two rows each: as it is, and with all that was given hidden.
-    blind = torch.where(canvas.slot >= 0, canvas.tokens, model.mask_id)
-    tokens, twice = torch.cat([canvas.tokens, blind]), torch.cat([at, at])
-    attend = None if attend is None else torch.cat([attend, attend])
-    window = None if window is None else torch.cat([window, window])
-    return model.hidden(tokens, attend, twice, window=window, kv=kv).unflatten(0, (2, -1))
+    plan: StepPlan,
+    hidden: Tensor,
+    shape: StepShape,
+    policy: Cache | None,
+) -> StepResult:
+    """Read the hidden states, let every group decide, write the canvases, update the cache."""
+    void = plan.overflow
+    if plan.window_overflow is not None:
+        void = void | plan.window_overflow
+    cost = count_computed(configs, plan.canvas, shape.size)
+    states, steps, index = [], [], plan.read_index
+    for config, state, mask in zip(configs, batch.groups, plan.read_masks, strict=True):
+        reading = score_positions(model, config, state, index=index, hidden=hidden)
+        bad = (reading.bad & mask.gather(-1, index)).any(-1)
+        state = store_readings(config, state, index=index, reading=reading)
+        state, view, decision = decide_and_write(config, state, model.mask_id, bad=bad, void=void)
+        others = top_alternatives(index, reading, state.canvas)
+        step = Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
+        states.append(state)
+        steps.append((step,))
+    stored, stale = batch.stored, torch.zeros_like(void)
+    if policy is not None:
+        stored, stale = _update_stored(policy, batch, states, plan=plan, reuse=shape.reuse)
+    held = torch.zeros_like(void) if plan.window_overflow is None else plan.window_overflow
+    flags = []
+    for config, state in zip(configs, states, strict=True):
+        one, need = torch.ones_like(state.step), torch.zeros_like(state.step)
+        if shape.track_need:
+            attended = config.strategy.attended(state.canvas, state.state)
+            need = must_compute(state.canvas, attended, candidates(config, state)).sum(-1)
+        flags.append(pack_flags(state, plan.overflow, one, held, stale, need))
+    after = BatchState(tuple(states), stored, batch.limits, batch.rows)
+    return StepResult(after, tuple(steps), sum_groups(flags))
 
 
-def computed(config: Config, canvas: Canvas) -> int:
-    """How many places `forward` computes; guidance computes each twice."""
-    return canvas.tokens.numel() * (2 if config.cfg_scale > 0 else 1)
+def pack_flags(state: DecodeState, overflow: Tensor, steps: Tensor, *rest: Tensor) -> Tensor:
+    """(7, R) long: the flags of a group's rows, 0 for rows of other groups; see RowFlags."""
+    each = (state.done, overflow, state.bad_step + 1, steps, *rest)
+    return torch.stack([value.long() for value in each]) * state.occupied
+
+
+def sum_groups(parts: Sequence[Tensor]) -> Tensor:
+    """Combine what each group reports; every row is occupied in one group and 0 in the others."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
+def _update_stored(
+    policy: Cache,
+    batch: BatchState,
+    states: Sequence[DecodeState],
+    *,
+    plan: StepPlan,
+    reuse: bool,
+) -> tuple[Stored, Tensor]:
+    """Return what the cache now holds, and (R,) bool: the rows that ask for a refresh."""
+    tokens = plan.canvas.tokens
+    sure, began, done = None, None, None
+    for before, after, mask in zip(batch.groups, states, plan.read_masks, strict=True):
+        row_sure, row_began = sureness(after.stats.logp, mask), before.step
+        if len(states) > 1:
+            row_sure = torch.where(after.occupied, row_sure, 0)
+            row_began = torch.where(after.occupied, row_began, 0)
+        sure = row_sure if sure is None else sure + row_sure
+        began = row_began if began is None else began + row_began
+        done = after.done if done is None else done & after.done
+    assert sure is not None
+    assert began is not None
+    assert done is not None
+    if plan.window is not None:
+        # A position that was never computed has no token, so it counts as changed when needed.
+        reused = batch.stored.tokens if reuse and batch.stored is not None else -1
+        tokens = torch.where(marked(plan.window, tokens.shape[1]), tokens, reused)
+    if reuse and batch.stored is not None:
+        stored = replace_fields(batch.stored, tokens=tokens)
+    else:
+        stored = Stored(tokens, began, sure)
+    return stored, policy.needs_refresh(sure, stored) & ~done
+
+
+def _step_selected_rows(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    shape: StepShape,
+    kv: KV | None,
+    policy: Cache | None,
+) -> StepResult:
+    """Take a step of `batch.rows` alone, in buffers of their own, and put the rows back."""
+    rows = batch.rows
+    assert rows is not None
+    count, length = batch.groups[0].canvas.tokens.shape
+    part = map_tree(batch._replace(rows=None), lambda leaf: leaf.index_select(0, rows))
+    copies = 2 if configs[0].cfg_scale > 0 else 1  # guidance keeps two rows per row
+    own = None if kv is None else model.new_kv(copies * len(rows), length)
+    result = take_step(model, configs, part, shape=shape, kv=own, policy=policy)
+    if kv is not None and own is not None:
+        index = torch.cat([rows + copy * count for copy in range(copies)])
+        for buffers, parts in zip(kv, own, strict=True):
+            for buffer, fresh in zip(buffers, parts, strict=True):
+                buffer.index_copy_(0, index, fresh)
+    pairs = zip(batch.groups, result.batch.groups, strict=True)
+    groups = tuple(scatter_rows(old, rows, new) for old, new in pairs)
+    stored = batch.stored
+    if stored is not None:
+        stored = scatter_rows(stored, rows, result.batch.stored)
+    return StepResult(BatchState(groups, stored, batch.limits, rows), result.steps, result.flags)
 
 
 def score_positions(
-    model: Model, config: Config, rows: DecodeState, at: Tensor, states: Tensor
+    model: Model, config: Config, state: DecodeState, *, index: Tensor, hidden: Tensor
 ) -> Reading:
-    """What the hidden states say of the places `at` (B, Q), logits living a chunk at a time."""
-    flat = states.flatten(1, 2)
+    """Read the hidden states of the positions `index` (R, Q); logits exist one chunk at a time."""
+    flat = hidden.flatten(1, 2)
 
     def logits_of(chunk: slice) -> Tensor:
         seen = model.head(flat[0, chunk])
@@ -152,12 +325,12 @@ def score_positions(
 
     keys = None
     if config.sampling.temperature > 0:
-        slot = rows.canvas.slot.gather(-1, at)
-        keys = noise.key(rows.seed, rows.step, slot, noise.TOKEN)
+        slot = state.canvas.slot.gather(-1, index)
+        keys = noise.key(state.seed, state.step, slot, noise.TOKEN)
     return read(
         logits_of,
         keys,
-        rows.canvas.tokens.gather(-1, at),
+        state.canvas.tokens.gather(-1, index),
         vocab_size=model.vocab_size,
         mask_id=model.mask_id,
         sampling=config.sampling,
@@ -166,156 +339,51 @@ def score_positions(
     )
 
 
-def store_readings(config: Config, rows: DecodeState, at: Tensor, reading: Reading) -> DecodeState:
-    """Rows with the reading written at `at`, and the scores that follow from it."""
+def store_readings(
+    config: Config, state: DecodeState, *, index: Tensor, reading: Reading
+) -> DecodeState:
+    """Write a reading into the state at `index`, with the scores that follow from it."""
     fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.current_logp)
-    score = scored(config, rows, rows.canvas.slot.gather(-1, at), fresh)
+    score = score_by_priority(config, state, state.canvas.slot.gather(-1, index), fresh)
     if config.priority == "entropy":
-        # Sure of the mask token is not sure of anything that could be written.
+        # Certain of the mask token is not certain of anything that could be written.
         score = score.masked_fill(reading.prefers_mask, float("-inf"))
     if config.sampling.eos in LAST:
         ends = is_any(reading.proposal, config.sampling.stop_ids)
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
     stats = Stats(
         *(
-            None if new is None or old is None else placed(old, at, new)
-            for old, new in zip(rows.stats, fresh, strict=True)
+            None if new is None or old is None else placed(old, index, new)
+            for old, new in zip(state.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
     return replace_fields(
-        rows,
-        proposal=placed(rows.proposal, at, reading.proposal),
+        state,
+        proposal=placed(state.proposal, index, reading.proposal),
         stats=stats,
-        score=placed(rows.score, at, score),
+        score=placed(state.score, index, score),
     )
 
 
-def alternatives(at: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
-    """The likeliest tokens of the places `at`, put on the board; elsewhere zeros."""
+def top_alternatives(index: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
+    """Return the likeliest tokens of the positions `index`, spread over the canvas; else zeros."""
     tokens, logp = reading.others, reading.others_logp
     if tokens is None or logp is None:
         return None
-    where = at[..., None].expand_as(tokens)
+    where = index[..., None].expand_as(tokens)
     board = tokens.new_zeros((*canvas.tokens.shape, tokens.shape[-1]))
     return TopAlternatives(
         board.scatter(1, where, tokens), board.to(logp.dtype).scatter(1, where, logp)
     )
 
 
-def scored(config: Config, rows: DecodeState, slot: Tensor, stats: Stats) -> Tensor:
-    """(B, Q) float32: the priority of the places in `slot`, with the noise of the row's step."""
+def score_by_priority(config: Config, state: DecodeState, slot: Tensor, stats: Stats) -> Tensor:
+    """(R, Q) float32: the priority of the positions in `slot`, with the noise of the row's step."""
     if config.priority == "random":
-        score = noise.uniform(noise.key(rows.seed, rows.step, slot, noise.PRIORITY))
+        score = noise.uniform(noise.key(state.seed, state.step, slot, noise.PRIORITY))
     else:
         score = priority_score(config.priority, stats)
     if config.order_noise > 0:
-        order = noise.key(rows.seed, rows.step, slot, noise.ORDER)
+        order = noise.key(state.seed, state.step, slot, noise.ORDER)
         score = score + config.order_noise * noise.gumbel(order)
     return score
-
-
-def decode(
-    model: Model,
-    canvas: Canvas,
-    config: Config,
-    *,
-    steps: Sequence[int],
-    seeds: Sequence[int],
-    run: StepFn = advance,
-) -> Iterator[Step]:
-    """Fill the canvas, yielding every step."""
-    return resume(model, config, start(canvas, config, steps, seeds), run=run)
-
-
-@torch.no_grad()  # torch enters it only while the generator runs, never in the consumer
-def resume(
-    model: Model, config: Config, rows: DecodeState, *, run: StepFn = advance
-) -> Iterator[Step]:
-    """Go on from any rows to their end, yielding every step. The only loop of the project.
-
-    On CUDA the flags of a forward are read while the next one runs, so the loop never waits; the
-    price is at most one surplus forward, which is counted.
-    """
-    canvas = rows.canvas
-    padded, widest, width = not bool(canvas.real.all()), *_widths(config, rows)
-    lag = flag_lag(canvas)
-    remaining = _busy(rows)  # forwards: each settles a step or more of every row
-    waiting: deque[tuple[Sequence[Step], AsyncHostCopy, int]] = deque()
-    forwards = places = number = 0
-    usual, frugal = width, getattr(run, "frugal", False)
-    while remaining > 0:
-        launch = len(waiting) < remaining
-        if launch:
-            rows, made, flags = run(model, config, rows, width, padded)
-            waiting.append((made, AsyncHostCopy(flags), width))
-            forwards, places = forwards + 1, places + made[0].token_forwards
-        if launch and len(waiting) <= lag:
-            continue
-        made, glance, had = waiting.popleft()
-        done, overflow, bad, count, held = Flags(*glance.read())
-        if bad:
-            raise NumericalError(_nan_message(rows))
-        if overflow:  # tried again with every place, and so is one that was already in flight
-            if had >= usual:
-                usual = min(widest, 2 * usual) if frugal else widest
-            width = widest
-        elif not held:
-            remaining -= 1
-            width = usual if had == widest else width
-        for step in made[:count]:
-            yield step._replace(number=number, forwards=forwards, token_forwards=places)
-            number += 1
-        if done and not config.fixed_budget:
-            return
-
-
-def flag_lag(canvas: Canvas) -> int:
-    """How many steps late flags are read: on the CPU there is nothing to wait for."""
-    return 1 if canvas.tokens.is_cuda else 0
-
-
-def _widths(config: Config, rows: DecodeState) -> tuple[int, int]:
-    """How many places a step may have to read at most, and how many it probably will."""
-    lengths, steps = rows.length.tolist(), rows.steps.tolist()
-    widest = max(1, *lengths)
-    if config.fixed_budget:
-        return widest, widest  # a void step would exceed the budget
-    guess = max(config.strategy.width(n, t) for n, t in zip(lengths, steps, strict=True))
-    first = int(candidates(config, rows).sum(-1).max())  # holes make many fronts
-    return widest, min(widest, max(guess, first))
-
-
-def _busy(rows: DecodeState) -> int:
-    """The most forwards that a row can need: the steps ahead of it less those passed over."""
-    each = zip(rows.next_active_step.tolist(), rows.step.tolist(), rows.steps.tolist(), strict=True)
-    return max(
-        sum(next_active_step[s] == s for s in range(step, budget))
-        for next_active_step, step, budget in each
-    )
-
-
-def _nan_message(rows: DecodeState) -> str:
-    row, step = max(enumerate(rows.bad_step.tolist()), key=lambda pair: pair[1])
-    return (
-        f"The model's logits are NaN or infinite at step {step + 1} of row {row + 1}; nothing was "
-        "decoded from them. Try dtype='float32', or check the checkpoint."
-    )
-
-
-class AsyncHostCopy:
-    """What was `told`, on its way to the host: copied behind the step's work, read when needed."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
-        if values.is_cuda:
-            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._host.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._host = values
-
-    def read(self) -> list[int]:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._host.tolist()

@@ -1,90 +1,68 @@
-"""Window: which places of every row a step computes, a fixed number of them, and how many.
+"""Windows: which positions of every row a step computes, and how many.
 
-Places that a strategy hides from the model (a horizon) are no keys, so they need not be computed.
-How many are in sight is told a step late and rounded up to a bucket, so shapes are few and nobody
-waits.
+A strategy with a horizon hides positions from the model. Hidden positions are no keys, so they need
+not be computed. A cached step computes a window and reads the rest from stored keys and values.
+The number of positions is rounded up to a multiple of BUCKET, so there are few shapes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
 from wavefront.core.masks import distance, ordered
-from wavefront.core.state import Config, DecodeState, candidates
-from wavefront.engine.step import AsyncHostCopy, StepPlan, flag_lag
-from wavefront.kernels.compile import compiled_with_model
-from wavefront.models.loader import Model
+from wavefront.core.state import Config, DecodeState
 
 BUCKET = 64
 
 
-def hides(config: Config, canvas: Canvas, model: Model) -> bool:
-    """Whether the strategy hides places of this canvas, and the model can leave them out."""
-    strategy = config.strategy
-    able = getattr(model, "windows", True)
-    return able and strategy.attended(canvas, strategy.init(canvas)) is not None
+def attended_positions(
+    configs: Sequence[Config], groups: Sequence[DecodeState], canvas: Canvas
+) -> Tensor | None:
+    """(R, L) bool: the positions the model may attend to; None when no strategy hides any."""
+    shown = [
+        config.strategy.attended(state.canvas, state.state)
+        for config, state in zip(configs, groups, strict=True)
+    ]
+    if len(shown) == 1:
+        return None if shown[0] is None else shown[0] & canvas.real
+    if all(one is None for one in shown):
+        return None
+    attended = canvas.real
+    for one, state in zip(shown, groups, strict=True):
+        if one is not None:
+            attended = torch.where(state.occupied[:, None], one & attended, attended)
+    return attended
 
 
-def inside(config: Config, rows: DecodeState, wanted: Tensor) -> Tensor:
-    """(B, L) bool: what a step must compute: all that is in sight, and all that is wanted."""
-    seen = config.strategy.attended(rows.canvas, rows.state)
-    board = rows.canvas.real if seen is None else seen & rows.canvas.real
-    return board | wanted
+def must_compute(canvas: Canvas, attended: Tensor | None, read_mask: Tensor) -> Tensor:
+    """(R, L) bool: what a step must compute: every attended position and every position read."""
+    return (canvas.real if attended is None else attended & canvas.real) | read_mask
 
 
-def needed(config: Config, rows: DecodeState) -> Tensor:
-    """Scalar long: how many places the next step of these rows must compute, at most."""
-    return inside(config, rows, candidates(config, rows)).sum(-1).max()
+def bucket_size(need: int, length: int, *, lag: int = 0) -> int:
+    """Return how many positions to compute when `need` are needed, as last reported.
+
+    The count arrives `lag` steps late and may have grown since, so there is room for growth.
+    """
+    room = need + lag * BUCKET // 4
+    return min(length, -(-room // BUCKET) * BUCKET)
 
 
-@compiled_with_model
-def narrowed(model: Model, config: Config, rows: DecodeState, width: int, size: int) -> StepPlan:
-    """A step that computes `size` places of every row, which hold all that is in sight."""
-    wanted = candidates(config, rows)
-    within = inside(config, rows, wanted)
-    window = choose_window(wanted, within, torch.zeros_like(wanted), size)  # what is read first
-    overflow, held = wanted.sum(-1) > width, within.sum(-1) > size
-    return StepPlan(wanted, window[:, :width], overflow, window, held)
-
-
-class WindowSizer:
-    """How many places of a row to compute, learnt from steps as late as flags are read."""
-
-    def __init__(self, length: int) -> None:
-        self.length, self._told = length, deque[AsyncHostCopy]()
-        self._size = 0
-
-    def size(self, config: Config, rows: DecodeState) -> int:
-        """Enough for the next step as far as the host knows; the first step is asked for."""
-        late = flag_lag(rows.canvas)
-        if not self._size:
-            self._size = self._bucket(int(needed(config, rows)), late)
-        while len(self._told) > late:
-            self._size = self._bucket(self._told.popleft().read()[0], late)
-        return self._size
-
-    def tell(self, need: Tensor) -> None:
-        """What the step `told`: how many places the next one needs."""
-        self._told.append(AsyncHostCopy(need))
-
-    def forget(self) -> None:
-        self._size = 0
-        self._told.clear()
-
-    def _bucket(self, need: int, late: int) -> int:
-        room = need + late * BUCKET // 4  # it grows while the count is on its way
-        return min(self.length, -(-room // BUCKET) * BUCKET)
-
-
-def choose_window(wanted: Tensor, changed: Tensor, asked: Tensor, size: int) -> Tensor:
-    """(B, size) long: the wanted, the changed, the asked for, then the nearest to the wanted."""
-    length = wanted.shape[-1]
-    order = distance(wanted).clamp(max=length).int() + 3 * length
+def choose_window(read_mask: Tensor, needed: Tensor, asked: Tensor, size: int) -> Tensor:
+    """(R, size) long: those read, then needed, then asked for, then the nearest to those read."""
+    length = read_mask.shape[-1]
+    order = distance(read_mask).clamp(max=length).int() + 3 * length
     order = torch.where(asked, order - length, order)
-    order = torch.where(changed, order * 0 + length, order)
-    order = torch.where(wanted, 0, order)
+    order = torch.where(needed, order * 0 + length, order)
+    order = torch.where(read_mask, 0, order)
     return ordered(order, size)
+
+
+def limit_columns(index: Tensor, count: Tensor) -> Tensor:
+    """Keep the first `count` (R,) columns of each row of `index`; the others repeat the first."""
+    column = torch.arange(index.shape[1], device=index.device)
+    return torch.where(column < count[:, None], index, index[:, :1])

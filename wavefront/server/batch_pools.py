@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wavefront.core.cache_policy import Cache
-from wavefront.engine.batcher import Batcher
+from wavefront.engine.batcher import Batcher, power_of_two
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.requests import ActiveRequest, Request
+from wavefront.engine.batcher import ActiveRequest, Request
 from wavefront.models.loader import Model
 
 GRAIN = 32  # places
@@ -65,8 +65,15 @@ class Lanes:
         return lane, lane.admit(request)
 
     def _open(self, rows: int, size: int) -> Batcher:
-        shape = {"rows": rows, "length": size, "steps": self.steps}
-        lane = Batcher(self.model, **shape, cache=self.cache, call=self._calls())
+        lane = Batcher(
+            self.model,
+            rows=rows,
+            length=size,
+            steps=self.steps,
+            cache=self.cache,
+            call=self._calls(),
+            bucket=power_of_two,
+        )
         self.lanes.append(lane)
         return lane
 

@@ -16,7 +16,7 @@ from wavefront.core import spec
 from wavefront.core.errors import PromptError, SpecError, WavefrontError
 from wavefront.engine.batcher import Batcher
 from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
-from wavefront.engine.requests import ActiveRequest, StepUpdate
+from wavefront.engine.batcher import ActiveRequest, StepUpdate
 from wavefront.lm import LM, load
 from wavefront.server.batch_pools import Lanes
 from wavefront.server.fair_queue import Queue
@@ -68,7 +68,7 @@ class Decoder:
         places = min(WARM, self.limits.new_tokens, self.limits.steps, self.length // 2)
         lane, _ = self.lanes.admit(self.lm.request("Hello", max_new_tokens=places))
         while lane.busy:
-            lane.step()
+            lane.step().updates
         self.lanes.settle()
 
     def selector(self, message: Job | Check | Drop) -> Iterator[Any]:
@@ -121,7 +121,7 @@ class Decoder:
             if not lane.busy:
                 continue
             try:
-                moments = lane.step()
+                moments = lane.step().updates
                 self.failures = 0
             except Exception as error:
                 yield from self._fail(lane, error)

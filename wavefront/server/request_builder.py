@@ -8,7 +8,7 @@ from typing import Any
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.engine.options import DEFAULT_LENGTH
-from wavefront.engine.requests import Request
+from wavefront.engine.batcher import Request
 from wavefront.engine.session import check_ids
 from wavefront.lm import LM
 from wavefront.server.settings import Limits

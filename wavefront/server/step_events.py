@@ -18,7 +18,7 @@ import torch
 from wavefront.analysis.measures.mhco import extent
 from wavefront.completion import Completion
 from wavefront.core.masks import distance
-from wavefront.engine.requests import ActiveRequest, StepUpdate
+from wavefront.engine.batcher import ActiveRequest, StepUpdate
 from wavefront.lm import LM
 from wavefront.server.request_builder import Prepared
 from wavefront.server.worker_messages import Ended, Job, Told

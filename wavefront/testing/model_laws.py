@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from wavefront.core.canvas import Canvas, blank
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, Step
 from wavefront.core.strategy import Strategy
-from wavefront.engine.step import advance, decode
+from wavefront.engine.batcher import decode
 from wavefront.models.loader import Model, families
 from wavefront.models.toy import toy
 from wavefront.testing.laws import require
@@ -40,14 +39,10 @@ def _decode(
     strategy: Strategy, model: Model, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
 ) -> tuple[list[Step], Recorder]:
     """A decode of two rows, recorded; `wide` scores every place whatever the strategy reaches."""
-
-    def everywhere(model: Any, config: Config, rows: Any, width: int, padded: bool) -> Any:
-        return advance(model, config, rows, PLACES, padded)
-
     canvas = _canvas(model)
     config = Config(strategy=strategy, sampling=sampling)
-    run = everywhere if wide else advance
-    found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], run=run)
+    width = PLACES if wide else 0
+    found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], min_width=width)
     recorder = Recorder(canvas, config, model.mask_id)
     return list(recorder.watch(found)), recorder
 

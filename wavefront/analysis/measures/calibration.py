@@ -19,7 +19,7 @@ from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import first, positions
 from wavefront.core.state import Config, DecodeState, Step, decide_and_write
-from wavefront.engine.step import StepFn, advance, decode, pack_flags
+from wavefront.engine.batcher import decode
 from wavefront.models.loader import Model
 
 
@@ -56,33 +56,40 @@ def forced(
     return Lesson(canvas, truth.to(device), sizes)
 
 
-def teach(truth: Tensor, *, prefix: bool = False) -> StepFn:
-    """A `StepFn` that writes `truth` (B, L) wherever the strategy commits.
+class TeacherForcing:
+    """A `StepHook` that writes the truth (B, L) wherever the strategy commits.
 
-    `prefix` is the other reading of a "ground-truth prefix": the strategy still says which places
-    it would commit, but the truth is written from the left, as many places as it asked for. It is
-    then made to see its front move as if it had chosen them.
+    `prefix` is the other reading of a "ground-truth prefix": the strategy still says how many
+    positions it would commit, but the truth is written from the left. The strategy then sees its
+    front move as if it had chosen those positions.
     """
 
-    def run(
-        model: Model, config: Config, rows: DecodeState, width: int, padded: bool
-    ) -> tuple[DecodeState, Sequence[Step], Tensor]:
+    def __init__(
+        self, truth: Tensor, config: Config, *, mask_id: int, prefix: bool = False
+    ) -> None:
         if config.sampling.eos == "stop":
             raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
         if prefix and config.strategy.revises:
             raise OptionError(
                 f"{config.strategy!r} takes back what it commits, which a prefix does not allow."
             )
-        after, (step,), flags = advance(model, config, rows, width, padded)
-        if prefix:
-            after = _from_the_left(config, rows, after, step, model.mask_id)
-        filled = after.canvas.known & (after.canvas.slot >= 0)
-        canvas = after.canvas._replace(tokens=torch.where(filled, truth, after.canvas.tokens))
-        after = after._replace(canvas=canvas)
-        step = step._replace(canvas=canvas, final=after.final, done=after.done)
-        return after, [step], pack_flags(after.done.all(), *flags[1:])
+        self.truth, self.config, self.mask_id, self.prefix = truth, config, mask_id, prefix
 
-    return run
+    def before(self, state: DecodeState) -> DecodeState:
+        """Leave the state as it is."""
+        return state
+
+    def after(
+        self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
+    ) -> tuple[DecodeState, Sequence[Step]]:
+        """Replace what was committed by the truth."""
+        (step,) = steps
+        if self.prefix:
+            state = _from_the_left(self.config, before, state, step, self.mask_id)
+        filled = state.canvas.known & (state.canvas.slot >= 0)
+        canvas = state.canvas._replace(tokens=torch.where(filled, self.truth, state.canvas.tokens))
+        state = state._replace(canvas=canvas)
+        return state, [step._replace(canvas=canvas, final=state.final, done=state.done)]
 
 
 def _from_the_left(
@@ -90,12 +97,12 @@ def _from_the_left(
 ) -> DecodeState:
     """The rows if the strategy had found the leftmost places the best."""
     place = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
-    pack_flags = rows._replace(
+    leftmost_first = rows._replace(
         proposal=step.view.proposal, stats=step.view.stats, score=-place.float()
     )
     void = after.step == rows.step  # reached for more than was read, and stood still
     no = torch.zeros_like(void)
-    led, _, decision = decide_and_write(config, pack_flags, mask_id, bad=no, void=void)
+    led, _, decision = decide_and_write(config, leftmost_first, mask_id, bad=no, void=void)
     # What it commits now are the leftmost, unless it does not go by the score at all.
     leftmost = first(rows.canvas.masked, decision.commit.sum(-1))
     canvas = rows.canvas.commit(leftmost, step.view.proposal)
@@ -144,7 +151,7 @@ def taught(
         config,
         steps=lesson.steps,
         seeds=[0] * count if seeds is None else seeds,
-        run=teach(lesson.truth, prefix=prefix),
+        hook=TeacherForcing(lesson.truth, config, mask_id=model.mask_id, prefix=prefix),
     )
     kept: list[tuple[Tensor, ...]] = []
     for step in steps:  # on the device until the end

@@ -86,7 +86,7 @@ def begin(model: Any, ask: Ask, plan: Plan, *, record: str = "", copies: int = 1
         board = blank(rows, plan.length, **given)
     seeds = [(plan.seed + number % copies) % (1 << 63) for number in range(len(rows))]
     first = start(board, recorded(plan.config, record), [plan.steps] * len(rows), seeds)
-    return DecodeSession(model, board, plan, record=record, rows=first)
+    return DecodeSession(model, board, plan, record=record, state=first)
 
 
 def placed(ask: Ask, canvas: Canvas, places: int) -> Tensor:
