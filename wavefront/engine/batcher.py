@@ -195,8 +195,8 @@ class Batcher:
 
     @property
     def busy(self) -> bool:
-        """Whether `step` still has anything to do or to report."""
-        return bool(self.seats) or bool(self._pending)
+        """Whether `step` still has anything to do."""
+        return bool(self.seats)
 
     def check(self, request: Request) -> None:
         """Raise an error if the request could never have a row here."""
@@ -257,6 +257,8 @@ class Batcher:
             return
         seat.left = True
         del self.seats[seat.row]
+        if not self.seats:
+            self._pending.clear()  # surplus forward passes: nobody waits for them
         if all(other.config != seat.config for other in self.seats.values()):
             if self._updates:
                 del self._groups[seat.config]
