@@ -119,7 +119,7 @@ def test_the_window_by_hand():
     wanted = torch.tensor([[False, False, False, True, True, False, False, False]])
     changed = torch.tensor([[False, False, False, False, False, False, False, True]])
     asked = torch.tensor([[True, False, False, False, False, False, False, False]])
-    order = choose_window(wanted, changed, asked, 8)[0].tolist()
+    order = choose_window(wanted, changed, asked, real=torch.ones_like(wanted), size=8)[0].tolist()
     assert order == [3, 4, 7, 0, 2, 5, 1, 6]  # wanted, changed, asked for, then the nearest
 
 

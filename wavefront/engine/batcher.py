@@ -61,6 +61,7 @@ class ActiveRequest:
     places: int  # positions to fill
     width: int  # positions the next step reads
     remaining: int  # forward passes it may still need, at most
+    extent: int  # positions of its canvas, prompt included
     need: int  # positions the next step must compute
     request: Request | None = None
     tokens: list[int] = field(default_factory=list)
@@ -371,10 +372,15 @@ class Batcher:
         due, rest = [], []
         for seat in seats:
             fresh = self._stored is not None and 0 < seat.steps_since_refresh < cache.refresh
-            windowed = fresh and cache.window(seat.width, seat.places) < sight
+            windowed = fresh and self._window_size(cache, seat, seat.width) < sight
             (rest if windowed else due).append(seat)
             seat.steps_since_refresh = seat.steps_since_refresh + 1 if windowed else 1
         return due, rest
+
+    @staticmethod
+    def _window_size(cache: Cache, seat: ActiveRequest, width: int) -> int:
+        """Return how many positions a cached step computes: at most all that the row has."""
+        return min(seat.extent, cache.window(width, seat.places))
 
     def _sight(self) -> int | None:
         """Return how many positions a full step computes; None: every position."""
@@ -393,7 +399,7 @@ class Batcher:
         width = min(self.length, self._bucket(max(widths.values())))
         size, sizes = self._sight(), dict[int, int]()
         if reuse and cache is not None:
-            sizes = {s.row: min(self.length, cache.window(widths[s.row], s.places)) for s in seats}
+            sizes = {s.row: self._window_size(cache, s, widths[s.row]) for s in seats}
             size = max(sizes.values())
         if self.kind.speculate:
             width = min(self.length, max(width, *(seat.places for seat in seats)))
@@ -488,7 +494,8 @@ def _describe_rows(config: Config, state: DecodeState, hides: bool) -> list[Acti
     ahead = [sum(table[s] == s for s in range(step, budget)) for table, step, budget in tables]
     mask = candidates(config, state)
     first = mask.sum(-1).tolist()  # holes make many fronts
-    need = [state.canvas.tokens.shape[1]] * len(lengths)
+    extent = state.canvas.real.sum(-1).tolist()
+    need = extent
     if hides:
         seen = config.strategy.attended(state.canvas, state.state)
         need = must_compute(state.canvas, seen, mask).sum(-1).tolist()
@@ -498,7 +505,7 @@ def _describe_rows(config: Config, state: DecodeState, hides: bool) -> list[Acti
         width = places = max(1, places)
         if not config.fixed_budget:  # a void step would exceed the budget
             width = min(places, max(config.strategy.width(places, budgets[row]), first[row]))
-        active = ActiveRequest(row, config, places, width, ahead[row], need[row])
+        active = ActiveRequest(row, config, places, width, ahead[row], extent[row], need[row])
         active.usual_width = width
         active.remaining = 0 if done[row] else ahead[row]
         rows.append(active)

@@ -143,7 +143,7 @@ def plan_step(
             for state, mask in zip(groups, masks, strict=True)
         ]
         extra = asked[0] if len(asked) == 1 else torch.stack(asked).any(0)
-    window = choose_window(read_mask, needed, extra, shape.size)
+    window = choose_window(read_mask, needed, extra, real=canvas.real, size=shape.size)
     too_many = (read_mask | needed).sum(-1) > shape.size
     if limits is not None and shape.reuse:
         window = limit_columns(window, limits.size)

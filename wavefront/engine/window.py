@@ -52,10 +52,16 @@ def bucket_size(need: int, length: int, *, lag: int = 0) -> int:
     return min(length, -(-room // BUCKET) * BUCKET)
 
 
-def choose_window(read_mask: Tensor, needed: Tensor, asked: Tensor, size: int) -> Tensor:
-    """(R, size) long: those read, then needed, then asked for, then the nearest to those read."""
+def choose_window(
+    read_mask: Tensor, needed: Tensor, asked: Tensor, *, real: Tensor, size: int
+) -> Tensor:
+    """(R, size) long: those read, then needed, then asked for, then the nearest to those read.
+
+    Padding comes last, so a row chooses the same positions whatever the length of its batch.
+    """
     length = read_mask.shape[-1]
     order = distance(read_mask).clamp(max=length).int() + 3 * length
+    order = torch.where(real, order, order + 3 * length)
     order = torch.where(asked, order - length, order)
     order = torch.where(needed, order * 0 + length, order)
     order = torch.where(read_mask, 0, order)
