@@ -40,7 +40,7 @@ class OutsideIn(wavefront.Strategy):
 
     def step(self, view: wavefront.View, state: object) -> wavefront.Decision:
         ends = self._ends(view.masked)
-        return wavefront.Decision(self.selector.select(view, ends, view.masked), scope=ends)
+        return wavefront.Decision(self.selector.select(view, ends, view.masked), candidates=ends)
 
     def _ends(self, masked: Tensor) -> Tensor:
         return first(masked, self.size) | first(masked.flip(-1), self.size).flip(-1)

@@ -6,10 +6,10 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import wavefront.integrations.hf  # registers LLaDA and Dream with the Auto classes
-from wavefront.storage.hub import shipped
+from wavefront.storage.hub import builtin_checkpoints
 
 # The embedded model stands here for "GSAI-ML/LLaDA-8B-Instruct": the layout is the same.
-path = shipped()["ripple"]
+path = builtin_checkpoints()["ripple"]
 model = AutoModel.from_pretrained(path)
 tokenizer = AutoTokenizer.from_pretrained(path)
 prompt = tokenizer.apply_chat_template(

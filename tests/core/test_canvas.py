@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from wavefront.core.canvas import Canvas, blank, finished, infill
+from wavefront.core.canvas import Canvas, blank, infill, is_complete
 
 MASK, PAD = 9, 0
 
@@ -49,7 +49,7 @@ def ended(tokens, masked, holes=None) -> bool:
     board = infill([tokens], [holes], mask_id=MASK, pad_id=PAD)
     masked = torch.tensor([masked])
     canvas = Canvas(torch.tensor([tokens]), masked, ~masked, board.slot)
-    return bool(finished(canvas, canvas.known, (2, 3)))
+    return bool(is_complete(canvas, canvas.known, (2, 3)))
 
 
 def test_finished_means_nothing_undecided_before_the_first_stop():
@@ -76,5 +76,5 @@ def test_what_may_be_taken_back_ends_nothing():
     canvas = blank([[5]], 3, mask_id=MASK, pad_id=PAD)
     where = torch.tensor([[False, True, False, False]])
     canvas = canvas.commit(where, torch.full_like(canvas.tokens, 2))
-    assert bool(finished(canvas, canvas.known, (2,)))
-    assert not bool(finished(canvas, canvas.known & ~where, (2,)))
+    assert bool(is_complete(canvas, canvas.known, (2,)))
+    assert not bool(is_complete(canvas, canvas.known & ~where, (2,)))

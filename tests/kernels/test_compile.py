@@ -10,7 +10,7 @@ import torch
 from helpers.captured import Static
 from torch._dynamo.utils import counters
 
-from wavefront.core.masks import distance, marked, near, ordered, placed, rank
+from wavefront.core.masks import distance, near, rank, smallest, to_mask, write_at
 from wavefront.core.reading import WIDE, Sampling, read
 from wavefront.engine.batcher import CapturedBatchers
 from wavefront.engine.session import begin
@@ -29,9 +29,10 @@ SPECS = (
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
-    "tbd(size=8, drop=2, min_commits=2)",
+    "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, "
+    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 
@@ -54,11 +55,11 @@ def test_counting_orders_as_sorting_does():
         return (
             rank(scores, among),
             rank(scores, among, then),
-            ordered(keys, 7),
-            ordered(keys, 20),
-            marked(keys[:, :5], 12),
-            placed(scores, keys.argsort()[:, :6], scores[:, 3:9]),
-            placed(keys, keys.argsort(), keys.flip(-1)),
+            smallest(keys, 7),
+            smallest(keys, 20),
+            to_mask(keys[:, :5], 12),
+            write_at(scores, keys.argsort()[:, :6], scores[:, 3:9]),
+            write_at(keys, keys.argsort(), keys.flip(-1)),
             near(among, 3),
             near(among[:, :2], 7),
             near(among, 99),
@@ -159,7 +160,7 @@ def test_a_block_adds_where_it_norms():
     tokens = torch.arange(10)[None]
     base = model.raw_logits(tokens)
     torch._dynamo.reset()
-    for block in model.blocks:
+    for block in model.layers:
         block.compile(dynamic=False)
     made, codes = run_and_get_code(model.raw_logits, tokens)
     torch.testing.assert_close(made, base)

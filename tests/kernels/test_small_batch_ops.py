@@ -62,14 +62,14 @@ def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
     ],
 )
 def test_few_queries_on_few_heads_attend(query, fits):
-    assert small_batch_ops.attends(query) is fits
+    assert small_batch_ops.attention_fits(query) is fits
 
 
 def test_nothing_fits_where_there_is_no_gpu():
     assert not small_batch_ops.fits(
         torch.zeros(1, 2, 256, dtype=HALF), torch.zeros(256, 256, dtype=HALF)
     )
-    assert not small_batch_ops.attends(torch.zeros(1, 4, 2, 64, dtype=HALF))
+    assert not small_batch_ops.attention_fits(torch.zeros(1, 4, 2, 64, dtype=HALF))
 
 
 def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
@@ -78,7 +78,7 @@ def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
     assert small_batch_ops.product(x, weight).dtype == torch.float32
     wide = small_batch_ops.product(x, meta(12288, 4096))
     assert (wide.shape, wide.dtype) == ((1, 1, 30, 12288), HALF)
-    assert small_batch_ops.gated(x, meta(24576, 4096)).shape == (1, 30, 12288)
+    assert small_batch_ops.gated_product(x, meta(24576, 4096)).shape == (1, 30, 12288)
     query, store = meta(1, 30, 32, 128).transpose(1, 2), meta(1, 32, 100, 128)
     made = small_batch_ops.attend(query, store, store, None, meta(32, dtype=torch.int32))
     assert (made.shape, made.stride()) == (query.shape, query.stride())
@@ -89,7 +89,7 @@ def test_a_model_on_a_cpu_does_without():
     model = toy(dtype="bfloat16", width=256)
     compile_model(model)
     assert not small_batch_ops.available(model.device)
-    assert not any(block.lean for block in model.blocks)
+    assert not any(block.use_small_batch_ops for block in model.layers)
 
 
 @pytest.mark.skipif(not INTERPRETS, reason="Triton does not interpret here")

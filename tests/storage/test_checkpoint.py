@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
 from wavefront.models.loader import (
-    Model,
     families,
     load_model,
     published_state_dict,
@@ -24,9 +23,10 @@ from wavefront.models.loader import (
     resolve_dtype,
     save_checkpoint,
 )
+from wavefront.models.protocol import Model
 from wavefront.models.toy import toy
 from wavefront.storage.checkpoint import open_checkpoint
-from wavefront.storage.hub import INDEX, WEIGHTS, locate, shipped
+from wavefront.storage.hub import INDEX, WEIGHTS, builtin_checkpoints, locate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHARD = "model-00001-of-00002.safetensors"
@@ -105,7 +105,7 @@ def test_a_config_that_is_none(llada: Path, text: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("path", [5, None, 1.5, ["ripple"], b"ripple"])
 def test_what_is_not_a_path(path: object) -> None:
-    with pytest.raises(OptionError, match=r"named by a string or a path; .* is neither\.$"):
+    with pytest.raises(OptionError, match=r"must be a name or a path, not .*\.$"):
         load_model(path)
 
 
@@ -116,7 +116,7 @@ def test_a_name_that_no_file_can_have(name: str) -> None:
 
 def test_built_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("ripple")
-    assert model.vocab_size == open_checkpoint(shipped()["ripple"]).config["vocab_size"]
+    assert model.vocab_size == open_checkpoint(builtin_checkpoints()["ripple"]).config["vocab_size"]
     refuses("toy", r"'toy' has no files; use wavefront\.load\('toy'\)")
     copied("llada-tiny", tmp_path).rename(tmp_path / "toy")
     monkeypatch.chdir(tmp_path)
@@ -125,13 +125,13 @@ def test_built_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_no_weights(llada: Path) -> None:
     (llada / WEIGHTS).unlink()
-    refuses(llada, "neither model.safetensors nor model.safetensors.index.json")
+    refuses(llada, "it needs model.safetensors or model.safetensors.index.json")
 
 
 def test_pickled_weights_are_never_opened(llada: Path) -> None:
     (llada / WEIGHTS).unlink()
     (llada / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    refuses(llada, r"pytorch_model\.bin.*safetensors only")
+    refuses(llada, r"pytorch_model\.bin.*convert them to safetensors")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 4000])
@@ -178,7 +178,7 @@ def test_known_extras_need_not_be_in_the_index(sharded: Path) -> None:
 def test_an_index_that_leads_elsewhere(sharded: Path, shard: object) -> None:
     weights = json.loads((sharded / INDEX).read_text())["weight_map"]
     edit(sharded / INDEX, {"weight_map": weights | {"lm_head.weight": shard}})
-    refuses(sharded, "sends tensor 'lm_head.weight' to .* do not trust")
+    refuses(sharded, "maps tensor 'lm_head.weight' to .* do not trust")
 
 
 def test_an_index_without_a_map(sharded: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_tied_model_takes_only_a_head_that_repeats_its_embedding(
     refuses(tmp_path, r"has shape \[3\]")
 
 
-NAMES = [(family, name) for family in families() for name in toy(family=family).published()]
+NAMES = [(family, name) for family in families() for name in toy(family=family).published_weights()]
 
 
 @pytest.mark.parametrize(("family", "name"), NAMES)
@@ -370,7 +370,7 @@ def test_an_unknown_family(llada: Path) -> None:
     edit(llada / "config.json", {"model_type": "lada"})
     refuses(llada, "model_type 'lada'.*known: dream, llada, qwen2.*did you mean 'llada'")
     edit(llada / "config.json", {"model_type": "transformer"})
-    refuses(llada, "model_type 'transformer', which no family takes")
+    refuses(llada, "model_type 'transformer', which no family supports")
     edit(llada / "config.json", {}, remove=("model_type",))
     refuses(llada, "config.json has no 'model_type'.*add the key")
 
@@ -431,7 +431,7 @@ def test_a_qwen2_shaped_checkpoint_needs_a_mask_token(dream: Path) -> None:
 def test_added_tokens_of_the_wrong_type(dream: Path, file: str, content: dict) -> None:
     edit(dream / "config.json", {}, remove=("mask_token_id",))
     (dream / file).write_text(json.dumps(content))
-    refuses(dream, "added tokens of .* are not as we know them; fetch")
+    refuses(dream, "added tokens of .* have an unknown format; fetch")
 
 
 # Device and dtype
@@ -457,7 +457,7 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve_device(None).type == resolve_device("auto").type == "cpu"
     for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(OptionError, match=f"'{device}' was asked for.*use device='cpu'"):
+        with pytest.raises(OptionError, match=f"'{device}' was requested.*use device='cpu'"):
             resolve_device(device)
 
 
@@ -508,8 +508,8 @@ def test_saved_in_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
 def test_published_names_share_the_model_s_memory() -> None:
     model = toy()
     published_state_dict(model)[QUERY["llada"]].zero_()
-    assert model.blocks[0].qkv.weight[:64].abs().sum() == 0
-    assert model.blocks[0].qkv.weight[64:].abs().sum() > 0
+    assert model.layers[0].qkv.weight[:64].abs().sum() == 0
+    assert model.layers[0].qkv.weight[64:].abs().sum() > 0
 
 
 def test_what_has_no_published_names_cannot_be_saved(tmp_path: Path) -> None:
@@ -585,4 +585,4 @@ def test_offline_is_the_hub_s_own_business(tmp_path: Path, monkeypatch: pytest.M
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    refuses("org/name", "'org/name' is not a directory here and could not be fetched from the hub")
+    refuses("org/name", "'org/name' is not a local directory and could not be fetched from the Hub")

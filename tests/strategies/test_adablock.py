@@ -86,7 +86,7 @@ def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
         assert not bool((decision.commit & ~wanted).any())  # what is written was read
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())
-            for part in (decision.scope, decision.commit)
+            for part in (decision.candidates, decision.commit)
         )
 
 
@@ -264,8 +264,8 @@ def test_a_step_that_commits_nothing_begins_no_block():
 )
 def test_laws_where_delimiters_end_blocks(strategy):
     """The simulator proposes token 7 everywhere."""
-    laws.reads_only_its_reach(strategy)
-    laws.looks_where_it_says(strategy)
+    laws.reads_only_candidates(strategy)
+    laws.commits_candidates_first(strategy)
     laws.rows_are_independent(strategy)
     laws.padding_changes_nothing(strategy)
     laws.keeps_the_state_shape(strategy)
@@ -274,7 +274,7 @@ def test_laws_where_delimiters_end_blocks(strategy):
 
 def test_scoring_only_the_reach_is_enough_with_real_delimiters():
     every = tuple(range(0, 64, 2))  # half of the toy's tokens
-    model_laws.scoring_reach_is_enough(Adablock(3, every, 0.0, 0.5))
+    model_laws.scoring_candidates_is_enough(Adablock(3, every, 0.0, 0.5))
 
 
 # How a delimiter is named.
@@ -305,7 +305,7 @@ def test_a_text_has_to_be_one_token(lm):
 
 
 def test_without_a_tokenizer_ids_are_asked_for(lm):
-    with pytest.raises(OptionError, match="no tokenizer here: give token ids"):
+    with pytest.raises(OptionError, match="no tokenizer; give token ids"):
         wavefront.generate_ids(lm.model, [[5, 6]], strategy="adablock", max_new_tokens=4)
     made = wavefront.generate_ids(
         lm.model, [[5, 6]], strategy="adablock(delimiters=(198,))", max_new_tokens=4
@@ -328,9 +328,9 @@ def test_the_published_defaults_and_refusals():
         ("adablock(size=0)", "size must be at least 1"),
         ("adablock(tau_d=1.5)", "tau_d must be between 0 and 1"),
         ("adablock(share=-1)", "share must be between 0 and 1"),
-        ("adablock(delimiters=198)", "several in brackets"),
-        ("adablock(delimiters='.')", "several in brackets"),
-        ("adablock(delimiters=(1.5,))", "a delimiter must be a whole number"),
+        ("adablock(delimiters=198)", "must be a tuple of token ids or texts"),
+        ("adablock(delimiters='.')", "must be a tuple of token ids or texts"),
+        ("adablock(delimiters=(1.5,))", "delimiters must be a whole number"),
     ):
         with pytest.raises(OptionError, match=sentence):
             spec.resolve(text, "strategies")

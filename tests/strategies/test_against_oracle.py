@@ -77,7 +77,7 @@ def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle
         state = decision.state if isinstance(decision.state, torch.Tensor) else no[None]
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())
-            for part in (decision.commit, decision.scope, state)
+            for part in (decision.commit, decision.candidates, state)
         )
 
 
@@ -162,7 +162,7 @@ def differs_from_standard(strategy, canvas, case, scores) -> str | None:
 
 
 def test_a_quota_above_the_size_warns_once_and_is_legal():
-    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+    with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Wavefront(size=4).validate(64, 8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

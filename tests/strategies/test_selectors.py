@@ -50,7 +50,7 @@ def taken(selector: Selector, *rows: Row) -> list[list[int]]:
         values = [getattr(row, part) + [float("nan")] * (width - len(row.logp)) for row in rows]
         return torch.tensor(values, dtype=torch.float32)
 
-    among, fallback = marks(list(rows), "among", width), marks(list(rows), "reserve", width)
+    among, fallback = marks(list(rows), "among", width), marks(list(rows), "fallback", width)
     masked = among | fallback
     column = torch.zeros(len(rows), dtype=torch.long)
     view = View(
@@ -62,7 +62,7 @@ def taken(selector: Selector, *rows: Row) -> list[list[int]]:
         slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
         progress=RowProgress(masked.sum(-1), column + 9, column, masked.sum(-1), column),
     )
-    return [row.nonzero()[:, 0].tolist() for row in selector(view, among, fallback)]
+    return [row.nonzero()[:, 0].tolist() for row in selector.select(view, among, fallback)]
 
 
 def row(
@@ -362,7 +362,8 @@ def test_tau_0_takes_the_whole_scope_at_every_step():
     ]
     for step in steps_of("wavefront(size=5, radius=3, selector=threshold(tau=0))"):
         assert (
-            torch.equal(step.decision.commit, step.decision.scope) or not step.decision.commit.any()
+            torch.equal(step.decision.commit, step.decision.candidates)
+            or not step.decision.commit.any()
         )
 
 
@@ -411,7 +412,7 @@ def test_an_end_token_waits_in_a_real_decode(selector):
         for step in steps_of(f"{strategy}(selector={selector!r})", length=24, sampling=sampling)[
             :-1
         ]:
-            scope, commit = step.decision.scope, step.decision.commit
+            scope, commit = step.decision.candidates, step.decision.commit
             ends = scope & step.view.score.isneginf()
             if bool((scope & ~ends).any()):
                 assert not bool((commit & ends).any())

@@ -22,7 +22,7 @@ from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.strategies.standard import Standard
 from wavefront.testing import laws
-from wavefront.testing.simulation import MASK, PAD, each_run, simulate
+from wavefront.testing.simulation import MASK, PAD, runs, simulate
 
 TAU = 0.72  # between the levels of the scores, so that no rounding decides
 
@@ -180,11 +180,11 @@ def test_a_quota_above_the_window_takes_the_next_places():
 
 @pytest.mark.parametrize("strategy", [Dsb(3, 4, Quota()), Dcd(3, 5, Quota())], ids=repr)
 def test_laws_where_the_window_is_short(strategy):
-    laws.reads_only_its_reach(strategy)
-    laws.looks_where_it_says(strategy)
+    laws.reads_only_candidates(strategy)
+    laws.commits_candidates_first(strategy)
     laws.padding_changes_nothing(strategy)
     config = Config(strategy=strategy, fixed_budget=True)
-    for canvas, scores, steps in each_run(strategy):
+    for canvas, scores, steps in runs(strategy):
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
             # The spare places go whatever their scores, but what is written there must be read.
             assert not bool((decision.commit & ~candidates(config, before)).any())

@@ -198,7 +198,7 @@ def play(
         assert front is not None
         shown = canvas.real if shown is None else shown
         yield Record(
-            *map(places, (shown, decision.scope, decision.commit, remask, rows.final, front))
+            *map(places, (shown, decision.candidates, decision.commit, remask, rows.final, front))
         )
 
 
@@ -478,7 +478,7 @@ def test_nothing_is_taken_back_where_it_would_undo_all_progress():
 
 
 def test_what_lies_further_than_the_band_from_every_mask_is_final():
-    """revisable_band=2; slots 0 to 3 are written one after another, then the model doubts all it wrote.
+    """revisable_band=2; slots 0 to 3 are written in order, then all become improbable.
 
     0 . . . . .    0 1 . . . .    0 1 2 . . .    0 1 2 3 . .    0 1 2 3 4 5 -2 -3
                                   f              f f
@@ -676,7 +676,7 @@ SHORT_SIGHTED = (
     "tide(size=3, horizon=1)",
     "tide(horizon=2, cascade_rounds=2, selector=threshold(0.4))",
     "tide(size=3, horizon=2, revisable_band=4, patience=2, selector=threshold(0.3))",
-    "tbd(size=5, drop=2, min_commits=1)",
+    "tbd(size=5, drop=2, min_kept=1)",
 )
 
 
@@ -769,8 +769,8 @@ def test_the_quota_is_shared_over_what_is_left():
 # --- options and the command line ---------------------------------------------------------------
 
 FULL = (
-    "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, revisable_band=3, "
-    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.6))"
+    "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, "
+    "revisable_band=3, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.6))"
 )
 
 
@@ -779,32 +779,38 @@ FULL = (
     [
         (
             "tide(cascade_rounds=4)",
-            r"tide: rounds asks its take again .* selector=threshold\(tau=0.9\)\)\.",
+            r"tide: cascade_rounds needs an adaptive selector, .*=threshold\(tau=0.9\)\)\.",
         ),
-        ("tide(cascade_rounds=1, selector=dream())", "give an adaptive one"),
+        ("tide(cascade_rounds=1, selector=dream())", "needs an adaptive selector"),
         ("tide(size=0)", "size must be at least 1, not 0"),
         ("tide(radius=0)", "radius must be at least 1, not 0"),
-        ("tide(cascade_rounds=-1, selector=threshold())", "rounds must be at least 0, not -1"),
-        ("tide(cascade_rounds=1.5, selector=threshold())", "rounds must be a whole number"),
+        (
+            "tide(cascade_rounds=-1, selector=threshold())",
+            "cascade_rounds must be at least 0, not -1",
+        ),
+        ("tide(cascade_rounds=1.5, selector=threshold())", "cascade_rounds must be a whole number"),
         ("tide(horizon=-1)", "horizon must be at least 0"),
         ("tide(patience=-2)", "patience must be at least 0"),
         ("tide(patience=True)", "patience must be a whole number"),
-        ("tide(revisable_band=-1)", "band must be at least 0"),
-        ("tide(max_remasks=-1)", "flips must be at least 0"),
+        ("tide(revisable_band=-1)", "revisable_band must be at least 0"),
+        ("tide(max_remasks=-1)", "max_remasks must be at least 0"),
         ("tide(risk=-0.1)", "risk must be at least 0"),
-        ("tide(density_sigma=-1.0)", "soft must be between 0 and 100"),
-        ("tide(density_sigma=1e9)", "soft must be between 0 and 100"),
-        ("tide(remask_below=1.1)", "doubt must be between 0 and 1"),
+        ("tide(density_sigma=-1.0)", "density_sigma must be between 0 and 100"),
+        ("tide(density_sigma=1e9)", "density_sigma must be between 0 and 100"),
+        ("tide(remask_below=1.1)", "remask_below must be between 0 and 1"),
         (
             "tide(distance_temperatures=1.2)",
-            r"distance_temperatures lists temperatures, as \(1.0, 1.2\), not 1.2",
+            r"distance_temperatures must be a tuple of temperatures, such as \(1.0, 1.2\), not 1.2",
         ),
-        ("tide(distance_temperatures=[1.0, 1.2])", "distance_temperatures lists temperatures"),
+        (
+            "tide(distance_temperatures=[1.0, 1.2])",
+            "distance_temperatures must be a tuple of temperatures",
+        ),
         (
             "tide(distance_temperatures=(1.0, 0.0))",
-            "a temperature of temper must be at least 0.001, not 0.0",
+            "distance_temperatures must be at least 0.001, not 0.0",
         ),
-        ("tide(distance_temperatures=('warm',))", "a temperature of temper must be a number"),
+        ("tide(distance_temperatures=('warm',))", "distance_temperatures must be a number"),
         ("tide(tides=2)", "tide has no option 'tides'"),
     ],
 )
@@ -836,7 +842,7 @@ def test_a_spec_and_its_repr_are_the_same_tide(text, shown):
 
 
 def test_a_quota_above_the_size_warns_as_wavefront_does():
-    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+    with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Tide(size=4).validate(64, 8)
 
 
@@ -850,7 +856,7 @@ def test_only_a_band_takes_back_and_asks_for_more():
 
 def test_the_command_line():
     told = run("strategies", "tide").stdout
-    assert told.startswith("tide: our own wave.")
+    assert told.startswith("tide: our own strategy.")
     for name in (*EACH, "risk", "remask_below", "max_remasks"):
         assert f"`{name}`" in told
     assert "tide" in run("strategies").stdout
@@ -860,4 +866,4 @@ def test_the_command_line():
         assert spec.resolve(record["settings"]["strategy"], "strategies") == spec.resolve(
             text, "strategies"
         )
-    assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")
+    assert "needs an adaptive selector" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")

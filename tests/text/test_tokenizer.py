@@ -231,8 +231,8 @@ def test_begin_of_sequence_is_asked_for(llada: Tokenizer) -> None:
     assert llada.encode("a", bos=True) == [llada.bos_id, *llada.encode("a")]
 
 
-def test_half_a_character_is_refused(llada: Tokenizer) -> None:
-    with pytest.raises(PromptError, match="at place 2"):
+def test_lone_surrogate_is_refused(llada: Tokenizer) -> None:
+    with pytest.raises(PromptError, match="at character 2"):
         llada.encode("ab\ud83d")
 
 
@@ -354,13 +354,13 @@ def test_a_message_cannot_leave_its_turn(llada: Tokenizer, dream: Tokenizer) -> 
             assert shown.count(content.strip()) == 4
 
 
-def test_a_rewriting_template_is_safe_too(tmp_path: Path) -> None:
+def test_control_token_is_refused_when_the_template_rewrites_contents(tmp_path: Path) -> None:
     write_dream(tmp_path / "dream")
     template = "<|im_start|>{{ messages[0].content | replace('_', '') }}<|im_end|>"
     tokenizer = edited(tmp_path / "dream", chat_template=template)
     ids = prompt_ids(tokenizer, "h_i")
     assert tokenizer.decode(ids, skip_special=False) == "<|im_start|>hi<|im_end|>"
-    with pytest.raises(PromptError, match="spells a control token"):
+    with pytest.raises(PromptError, match="contains a control token"):
         prompt_ids(tokenizer, "_ <|mask|>")
 
 
