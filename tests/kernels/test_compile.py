@@ -47,7 +47,7 @@ def board():
     return scores, among, then
 
 
-def test_counting_orders_as_sorting_does():
+def test_compiled_ordering_equals_sorting():
     scores, among, then = board()
     keys = torch.randint(0, 9, (200, 20), generator=torch.Generator().manual_seed(2))
 
@@ -103,7 +103,7 @@ def traced(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SPECS)
-def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, strategy):
+def test_compiled_strategy_decodes_like_eager_without_graph_breaks(traced, strategy):
     compared(toy(dtype="float64"), strategy)
     compared(toy(dtype="float64"), strategy, temperature=0.9, eos="stop", steps=12)
 
@@ -111,13 +111,13 @@ def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_every_cache_too(traced, family, cache):
+def test_compiled_cache_decodes_like_eager(traced, family, cache):
     compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads inductor
-def test_compiled_it_is_few_kernels():
+def test_compiled_step_launches_few_kernels():
     from torch._inductor import metrics
 
     torch._dynamo.reset()
@@ -134,7 +134,7 @@ def test_compiled_it_is_few_kernels():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", [None, CACHES[0]])
-def test_nothing_in_a_step_is_sorted_or_scattered(monkeypatch, cache):
+def test_compiled_step_does_not_sort_or_scatter(monkeypatch, cache):
     """Neither fuses; and what the host is told is one tensor made in the compiled step."""
     seen: list[str] = []
 
@@ -152,7 +152,7 @@ def test_nothing_in_a_step_is_sorted_or_scattered(monkeypatch, cache):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_block_adds_where_it_norms():
+def test_compiled_layer_fuses_its_additions_with_its_norms():
     """Between its products: two norms, what turns and splits the heads, and the gate."""
     from torch._inductor.utils import run_and_get_code
 
@@ -174,7 +174,7 @@ def test_a_block_adds_where_it_norms():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_statistics_hold_nothing_as_large_as_the_logits():
+def test_compiled_statistics_need_no_copy_of_the_logits():
     from torch._inductor.utils import run_and_get_code
 
     size, own = WIDE + 100, torch.zeros(1, 6, dtype=torch.long)

@@ -108,7 +108,7 @@ def test_wavefront_equals_the_oracle(kind, grow):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_others_equal_the_oracle(kind):
+def test_other_strategies_equal_the_oracle(kind):
     rng = random.Random(kind)
     for _ in range(150):
         canvas, case = random_case(rng, kind)
@@ -124,7 +124,7 @@ def test_the_others_equal_the_oracle(kind):
 
 
 @pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
-def test_a_wrong_rule_is_noticed(mutate):
+def test_comparison_notices_a_wrong_rule(mutate):
     """The comparison has teeth: each deliberately wrong oracle disagrees with the tensors."""
     rng = random.Random(mutate)
     disagreements = 0
@@ -137,7 +137,7 @@ def test_a_wrong_rule_is_noticed(mutate):
     assert disagreements > 20
 
 
-def test_wide_wave_is_standard_and_wide_block_is_standard():
+def test_wide_front_and_wide_block_equal_standard():
     rng = random.Random(5)
     for _ in range(100):
         canvas, case = random_case(rng, rng.choice(KINDS))
@@ -161,7 +161,7 @@ def differs_from_standard(strategy, canvas, case, scores) -> str | None:
     return None
 
 
-def test_a_quota_above_the_size_warns_once_and_is_legal():
+def test_quota_above_the_size_warns_once_and_decodes():
     with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Wavefront(size=4).validate(64, 8)
     with warnings.catch_warnings():

@@ -51,7 +51,7 @@ def test_ranked():
     ]  # fmt: skip
 
 
-def test_first_front_is_the_first_size_masked_places():
+def test_first_front_is_the_first_size_masked_positions():
     # Prompt 0-2, places 3-9. dist <= 1 would offer only 3; W_0 is the first four all the same.
     row = case({0, 1, 2}, range(3, 10), 7)
     first = next(wavefront(row, fixed(dict.fromkeys(range(10), 0.5)), size=4, radius=1))
@@ -66,7 +66,7 @@ def test_first_front_is_the_first_size_masked_places():
     }  # fmt: skip
 
 
-def test_expand_counts_from_the_last_place_of_the_prompt():
+def test_expand_counts_from_the_last_position_of_the_prompt():
     # K K . . . . . . . .   prompt 0, 1; W_0 = 2-6; 5 is best: commit 5.
     # Within 2 of 5: 3, 4, 6, 7. Within 2 of 1: 2, 3. Together five = F, so nothing is pruned;
     # 2 is there thanks to the prompt alone.
@@ -104,7 +104,7 @@ def test_prune_reads_the_scores_from_before_the_commit():
     assert wrong.front_after == {2, 3, 5}
 
 
-def test_reserve_serves_after_the_front():
+def test_fallback_is_used_after_the_front():
     # K . . . . . .   N = 6, T = 2: three a step, F = 2, R = 1.
     # t = 1: W_0 = 1, 2 gives 2, 1 in this order, one short; outside 4 is best. Known 0, 1, 2, 4.
     #        Within 1: 3, 5.
@@ -120,7 +120,7 @@ def test_reserve_serves_after_the_front():
     assert wrong.commit == (4, 5, 6)
 
 
-def test_an_empty_front_lives_on_the_reserve():
+def test_empty_front_uses_the_fallback():
     # R = 0: nothing but a known place is within 0 of a known place, so W_1 is empty.
     row = case({0}, range(1, 4), 3)
     records = list(wavefront(row, fixed({1: 0.1, 2: 0.2, 3: 0.3}), size=1, radius=0))
@@ -128,7 +128,7 @@ def test_an_empty_front_lives_on_the_reserve():
     assert [record.commit for record in records] == [(1,), (3,), (2,)]
 
 
-def test_accumulate_keeps_what_rebuild_forgets():
+def test_accumulate_keeps_positions_that_rebuild_drops():
     # K K . . . . . . . .   F = 4, R = 1, W_0 = 2-5, commit 5.
     # rebuild: within 1 of 0, 1, 5: 2, 4, 6.   accumulate: left 2, 3, 4 and beside 5: 4, 6.
     # t = 2: 3 (.8) is open to accumulate only; rebuild takes 6 (.3).
@@ -143,7 +143,7 @@ def test_accumulate_keeps_what_rebuild_forgets():
     assert accumulate[1].commit == (3,)
 
 
-def test_rebuild_takes_back_what_accumulate_pruned():
+def test_rebuild_regains_positions_that_accumulate_pruned():
     # K . . . . . . .   F = 2, R = 2.
     # t = 1: W_0 = 1, 2; commit 2; both readings grow 1, 3, 4 and prune 1 (.1).
     # t = 2: commit 4 from 3, 4; 1 now scores .8.
@@ -161,7 +161,7 @@ def test_rebuild_takes_back_what_accumulate_pruned():
     assert accumulate[1].front_after == {3, 5}
 
 
-def test_more_steps_than_places_ends_in_zero_quotas():
+def test_more_steps_than_positions_ends_in_zero_quotas():
     # N = 2, T = 4: 1, 1, 0, 0. Nothing is scored at a zero quota.
     def scores(step: int, masked: frozenset[int]) -> dict[int, float]:
         assert step < 2
@@ -228,7 +228,7 @@ def test_block_quotas(length: int, size: int, steps: int, quotas: list[int]):
     assert block_quotas(length, steps, size) == quotas
 
 
-def test_block_takes_the_leftmost_unfinished():
+def test_block_uses_the_leftmost_unfinished_block():
     # N = 5, B = 2 by slot: (1, 2), (5, 6), (7); holes 1-2 and 5-7, so block 2 starts a hole.
     # T = 7 = 3 + 2 + 2: quotas 1, 1, 0 | 1, 1 | 1, 0. At the zero the first block is finished.
     table = {1: 0.1, 2: 0.2, 5: 0.5, 6: 0.5, 7: 0.9}
@@ -282,7 +282,7 @@ def test_laws(grow):
 
 @pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
 @pytest.mark.parametrize("grow", ["rebuild", "accumulate"])
-def test_a_wrong_rule_is_noticed(grow, mutate: Mutation):
+def test_comparison_notices_a_wrong_rule(grow, mutate: Mutation):
     # A front narrower than the radius: with F > R a prune rarely has anything to cut, under
     # `accumulate` above all (F = 3, R = 2: 39 of 1417 steps), and its rule would go untested.
     seen = 0

@@ -103,7 +103,7 @@ def test_factor_by_hand():
     assert taken(Factor(), row(confident, among=[2])) == [[2]]
 
 
-def test_factor_is_strict_and_does_not_take_the_last_that_fails():
+def test_factor_is_strict_and_refuses_the_last_failing_candidate():
     assert taken(Factor(1.5), row([0.5, 0.5])) == [[0]]  # 3 * .5 is not below 1.5
     assert taken(Factor(1.51), row([0.5, 0.5])) == [[0, 1]]
     # The published loop would take all four: only the last one fails.
@@ -112,7 +112,7 @@ def test_factor_is_strict_and_does_not_take_the_last_that_fails():
     assert taken(Factor(), row([0.99, 0.99, 0.99, 0.99])) == [[0, 1, 2, 3]]
 
 
-def test_factor_counts_doubts_that_a_probability_rounds_away():
+def test_factor_counts_uncertainty_below_float_rounding():
     """1 - c = 1e-9 at each of 200 places; in float32 every c is 1, and 1 - c would be 0."""
     many = [-1e-9] * 200
     places = list(range(200))
@@ -137,13 +137,13 @@ def test_entropy_bound_by_hand():
     assert taken(EntropyBound(0.4), row(sure, entropy=entropy, among=[0, 4])) == [[0]]
 
 
-def test_entropy_bound_takes_all_that_is_certain_and_one_more():
+def test_entropy_bound_commits_all_certain_candidates_and_one_more():
     """A certain place costs nothing, and neither does the last one taken."""
     row_ = row([0.5] * 4, entropy=[0.7, 0.0, 0.6, 0.0])
     assert taken(EntropyBound(0), row_) == [[1, 2, 3]]
 
 
-def test_the_entropy_budget_is_each_row_s_own():
+def test_each_row_has_its_own_entropy_budget():
     frugal = row([0.5] * 3, entropy=[0.01, 0.01, 0.01])
     dear = row([0.5] * 3, entropy=[3.0, 2.0, 1.0])
     assert taken(EntropyBound(0.02), frugal, dear) == [[0, 1, 2], [2]]
@@ -169,7 +169,7 @@ inf = float("inf")
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(selector):
+def test_fallback_is_used_only_without_candidates(selector):
     sure = [0.99, 0.999, 0.99]
     low = [0.0, 0.0, 0.0]
     assert taken(selector, row(sure, entropy=low, among=[])) == [[1]]
@@ -179,7 +179,7 @@ def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(selector):
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_a_place_put_off_waits_for_all_others_of_the_scope(selector):
+def test_candidate_with_score_minus_infinity_comes_last(selector):
     """Score -inf, as an end token gets it: neither taken, nor an anchor, nor counted by a rule."""
     sure, low = [0.999, 0.2, 0.999, 0.999], [0.0, 3.0, 0.0, 0.0]
     put_off = [-inf, -1.0, float("nan"), -inf]
@@ -189,7 +189,7 @@ def test_a_place_put_off_waits_for_all_others_of_the_scope(selector):
     assert taken(selector, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
 
 
-def test_the_best_one_follows_the_score_when_nothing_is_sure():
+def test_best_score_is_committed_when_nothing_is_confident():
     unsure, score = [0.3, 0.5, 0.4, 0.4], [1.0, 2.0, 3.0, 3.0]
     for selector in (Threshold(), Factor(), LocalLeap()):
         assert taken(selector, row(unsure, score=score)) == [[2]]
@@ -197,7 +197,7 @@ def test_the_best_one_follows_the_score_when_nothing_is_sure():
         assert taken(selector, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
 
 
-def test_equals_go_by_score_and_then_by_position():
+def test_ties_are_broken_by_score_then_position():
     assert taken(Factor(1.4), row([0.6] * 4, score=[1.0, 2.0, 3.0, 3.0])) == [[2, 3]]
     assert taken(Factor(1.4), row([0.6] * 4)) == [[0, 1]]
     halves = {"entropy": [0.5] * 4}
@@ -206,7 +206,7 @@ def test_equals_go_by_score_and_then_by_position():
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_one_is_the_least_while_anything_is_left(selector):
+def test_min_commits_is_one_while_positions_are_masked(selector):
     left = torch.tensor([0, 1, 7])
     assert selector.min_commits(RowProgress(left, left, left, left, left)).tolist() == [0, 1, 1]
     assert not selector.planned
@@ -320,7 +320,7 @@ def random_case(name: str, rng: random.Random) -> tuple[Selector, Callable[..., 
 
 
 @pytest.mark.parametrize("name", ["threshold", "factor", "entropy_bound", "local_leap"])
-def test_a_take_equals_its_plain_loop(name):
+def test_selector_equals_its_plain_loop(name):
     rng = random.Random(name)
     several = 0
     for _ in range(400):
@@ -352,7 +352,7 @@ def commits(strategy: str, **options) -> list[list[int]]:
     ]
 
 
-def test_tau_0_takes_the_whole_scope_at_every_step():
+def test_tau_0_commits_all_candidates_at_every_step():
     everything = list(range(16))
     assert commits("standard(selector=threshold(tau=0))") == [everything]
     assert commits("block(size=6, selector=threshold(tau=0))") == [
@@ -369,20 +369,20 @@ def test_tau_0_takes_the_whole_scope_at_every_step():
 
 @pytest.mark.parametrize("strategy", ["standard", "block(size=4)", "wavefront", "left_to_right"])
 @pytest.mark.parametrize("selector", ["factor(factor=0)", "threshold(tau=1)"])
-def test_a_take_that_nothing_satisfies_is_one_a_step(strategy, selector):
+def test_unsatisfied_rule_commits_one_token_per_step(strategy, selector):
     """The toy is never certain: what is left of the take is the one best place."""
     name, _, options = strategy.rstrip(")").partition("(")
     adaptive = f"{name}({options}{', ' * bool(options)}selector={selector})"
     assert commits(adaptive) == commits(strategy)
 
 
-def test_the_last_step_takes_what_is_left():
+def test_last_step_commits_everything_left():
     for strategy in ("standard", "block", "wavefront", "left_to_right"):
         found = commits(f"{strategy}(selector=threshold(tau=1))", steps=4)
         assert [len(one) for one in found] == [1, 1, 1, 13]
 
 
-def test_fewer_steps_than_blocks_is_legal():
+def test_adaptive_selector_allows_fewer_steps_than_blocks():
     found = commits("block(size=4, selector=threshold(tau=0))", steps=2)
     assert found == [[0, 1, 2, 3], list(range(4, 16))]
     found = commits("block(size=2, selector=threshold(tau=1))", steps=5)
@@ -394,14 +394,14 @@ def test_fewer_steps_than_blocks_is_legal():
     "selector", ["threshold(tau=0.3)", "factor(factor=1.5)", "local_leap(0.4, 0.2)"]
 )
 @pytest.mark.parametrize("strategy", ["standard", "block", "wavefront"])
-def test_an_adaptive_take_needs_fewer_steps_than_places(strategy, selector):
+def test_adaptive_selector_needs_fewer_steps_than_positions(strategy, selector):
     found = commits(f"{strategy}(selector={selector})", length=32)
     assert len(found) < 32
     assert sorted(itertools.chain(*found)) == list(range(32))
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_an_end_token_waits_in_a_real_decode(selector):
+def test_end_token_is_committed_last_in_a_real_decode(selector):
     """eos='suppress-confidence': none goes while its scope holds a place that proposes text."""
     model = toy(seed=1)
     plain = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24).tokens[0]

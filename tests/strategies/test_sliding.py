@@ -101,7 +101,7 @@ def test_dcd_equals_the_oracle():
         )
 
 
-def test_the_comparison_has_teeth():
+def test_comparison_notices_every_wrong_rule():
     """An edge that is one slot off is noticed."""
     rng = random.Random("teeth")
     noticed = {"size": 0, "limit": 0, "masks": 0, "span": 0}
@@ -119,7 +119,7 @@ def commits(strategy, canvas, case, scores) -> list[frozenset[int]]:
     return [commit for commit, _, _ in decode(strategy, canvas, case, scores)]
 
 
-def test_what_they_can_turn_into():
+def test_special_settings_equal_other_strategies():
     rng = random.Random("turn")
     for _ in range(20):
         canvas, case, scores, selector, _ = draw_case(rng)
@@ -169,7 +169,7 @@ def test_by_hand(text, slots):
     assert [tuple(sorted(place - 2 for place in commit)) for commit in found] == slots
 
 
-def test_a_quota_above_the_window_takes_the_next_places():
+def test_quota_above_the_window_uses_the_next_positions():
     """Three a step from a window of two: the window, then what follows it, whatever the scores."""
     case = CASE._replace(steps=2)
     for text in ("dsb(size=2, selector=quota())", "dcd(masks=2, selector=quota())"):
@@ -190,7 +190,7 @@ def test_laws_where_the_window_is_short(strategy):
             assert not bool((decision.commit & ~candidates(config, before)).any())
 
 
-def test_reach_is_the_window_and_not_the_answer():
+def test_candidates_are_the_window_and_not_the_answer():
     canvas = blank([[5]], 400, mask_id=MASK, pad_id=PAD)
     n = torch.tensor([400])
     progress = RowProgress(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
@@ -199,7 +199,7 @@ def test_reach_is_the_window_and_not_the_answer():
         assert places <= strategy.width(400, 400) <= 32
 
 
-def test_the_published_defaults_and_refusals():
+def test_published_defaults_and_refused_options():
     assert Dsb() == Dsb(32, None, Threshold(0.9))
     assert Dcd() == Dcd(16, 128, Threshold(0.9))
     assert repr(Dsb()) == "dsb(size=32, limit=None)"

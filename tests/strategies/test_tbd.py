@@ -93,7 +93,7 @@ def fits(rule: Tbd, length: int, steps: int) -> bool:
     return True
 
 
-def test_a_decode_by_hand():
+def test_decode_by_hand():
     """N = 10, T = 10, blocks of 4 of which 3 are kept at most."""
     first = {0: 0.9, 1: 0.4, 2: 0.8, 3: 0.7}
     scores = table([first] * 4 + [{**first, 1: 0.6, 4: 0.55}] * 2 + [{}] * 4)
@@ -118,7 +118,7 @@ def test_a_decode_by_hand():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_lists(kind):
+def test_decode_equals_the_list_oracle(kind):
     rng = random.Random(f"tbd {kind}")
     compared = taken = 0
     while compared < 60:
@@ -136,7 +136,7 @@ def test_equals_the_lists(kind):
     assert taken > 15
 
 
-def test_equals_the_lists_with_a_threshold():
+def test_decode_with_a_threshold_equals_the_list_oracle():
     rng = random.Random("tbd threshold")
     for _ in range(60):
         canvas, case = random_case(rng, rng.choice(KINDS))
@@ -151,7 +151,7 @@ def test_equals_the_lists_with_a_threshold():
         assert found == reference, f"{rule} {case}"
 
 
-def test_quotas_end_in_time_and_no_block_is_hurried():
+def test_quotas_end_in_time_and_every_block_gets_its_share():
     """The strategy itself fills the last place by step T, at no more than size / fewest a step."""
     rng = random.Random("budget")
     last_steps = 0
@@ -178,7 +178,7 @@ def test_quotas_end_in_time_and_no_block_is_hurried():
     assert last_steps > 10
 
 
-def test_a_row_that_is_over_harms_no_other():
+def test_finished_row_does_not_change_others():
     """Fewer steps for the first row: it ends, and its clock stands beyond its budget."""
     rule = Tbd(size=5, drop=2, min_kept=1)
     pair = blank([[5], [5]], 12, mask_id=MASK, pad_id=PAD)
@@ -202,7 +202,7 @@ def last_canvas(rule, canvas, steps):
     return rows.state.kept, rows.committed_at
 
 
-def test_dropping_nothing_by_length_is_block():
+def test_length_mode_without_dropping_equals_block():
     rng = random.Random("block")
     for _ in range(40):
         canvas, case = random_case(rng, rng.choice(("one a step", "four a step")))
@@ -215,7 +215,7 @@ def test_dropping_nothing_by_length_is_block():
         assert ours == [set(record.commit) for record in list(blocks)[: len(ours)]]
 
 
-def test_no_demand_on_confidence_is_length():
+def test_gamma_0_equals_length_mode():
     rng = random.Random("gamma")
     for _ in range(30):
         canvas, case = random_case(rng, "one a step")
@@ -230,7 +230,7 @@ def test_no_demand_on_confidence_is_length():
         assert one == two
 
 
-def test_gamma_is_reached_by_equality():
+def test_confidence_equal_to_gamma_counts():
     for score, kept in ((1.0, 3), (0.999, 1)):
         scores = lambda step, masked, s=score: dict.fromkeys(masked, s)  # noqa: E731
         found = list(decode(Tbd(size=4, drop=1, gamma=1.0, min_kept=1), line(20), 20, scores))
@@ -259,7 +259,7 @@ def test_stop_ends_the_row_with_the_block_that_keeps_an_end_token():
     assert len(found) < 12 == len(list(decode(rule, line(12), 12, scores)))
 
 
-def test_the_model_sees_what_is_known_the_block_and_the_spare():
+def test_model_attends_to_known_tokens_the_block_and_spare_masks():
     text = [5] * 10
     holes = [c == "_" for c in "..__.____."]
     canvas = infill([text, text[:8]], [holes, holes[2:]], mask_id=MASK, pad_id=PAD)
@@ -299,7 +299,7 @@ def test_options_are_checked(wrong):
         Tbd(**wrong)
 
 
-def test_fewer_steps_than_blocks_is_refused_unless_the_take_has_no_plan():
+def test_fewer_steps_than_blocks_is_refused_for_fixed_budgets():
     with pytest.raises(OptionError, match="fewer than the 4 blocks"):
         Tbd(size=5, drop=2, min_kept=1).validate(12, 3)
     Tbd(size=5, drop=2, min_kept=1).validate(12, 4)

@@ -268,7 +268,7 @@ def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple
     return ours == theirs, beyond, sum(len(one.remask) for one in ours)
 
 
-def test_without_options_it_is_wavefront():
+def test_tide_without_options_equals_wavefront():
     rng = random.Random("tide")
     for number in range(24):
         canvas, case = random_case(rng, KINDS[number % 4])
@@ -331,7 +331,7 @@ def test_compositions_equal_the_loop(count):
         ("horizon=3", "horizon=4"),
     ],
 )
-def test_the_comparison_has_teeth(right, wrong):
+def test_comparison_notices_every_wrong_rule(right, wrong):
     """A number that is a little off is noticed."""
     rng = random.Random(right)
     one, two = (spec.resolve(f"tide(size=4, {text})", "strategies") for text in (right, wrong))
@@ -363,7 +363,7 @@ def slots(found: Places) -> set[int]:
     return {place - 2 for place in found}
 
 
-def test_a_cascade_commits_a_run_of_sure_places_at_once():
+def test_cascade_commits_a_run_of_confident_positions_at_once():
     """Slot 0 comes first, alone. Then everything is 0.97 sure, but for slot 9.
 
     known       P P 0 . . . . . . . . . . .
@@ -387,7 +387,7 @@ def test_a_cascade_commits_a_run_of_sure_places_at_once():
         assert [commit for commit, _ in found[:2]] == [{0}, second], text
 
 
-def test_the_risk_stops_the_cascade():
+def test_risk_stops_the_cascade():
     """0.9 sure each: 1 and 2 cost 0.2, slot 3 makes it 0.3, and slot 4 would make it 0.4."""
     rows = [{0: 0.95}, dict.fromkeys(range(12), 0.9)]
     for risk, second in ((0.15, {1, 2}), (0.35, {1, 2, 3}), (0.45, {1, 2, 3, 4})):
@@ -401,7 +401,7 @@ def test_the_risk_stops_the_cascade():
     assert found[1][0] == {1, 2, 4}
 
 
-def test_a_starved_leftmost_place_goes_next():
+def test_waiting_leftmost_position_is_committed_next():
     """Slot 0 is never sure. With patience 3 it goes after being passed over three times.
 
     fronts      0 1 2 3   0 . 2 3   0 . . 3 4   0 . . . 4 5
@@ -419,7 +419,7 @@ def test_a_starved_leftmost_place_goes_next():
     assert [commit for commit, _ in sure] == [{1}, {0}, {2, 3}, {4, 5}, {6, 7}]
 
 
-def test_with_several_a_step_a_starved_place_is_one_of_them():
+def test_waiting_position_is_one_of_several_commits():
     """Four a step: the starved place and the three best of the front, not of the whole canvas."""
     canvas = blank([[5, 5]], 16, mask_id=MASK, pad_id=PAD)
     sure = {place: 0.1 + place / 100 for place in range(18)}
@@ -431,7 +431,7 @@ def test_with_several_a_step_a_starved_place_is_one_of_them():
     assert slots(second.commit) == {0, 3, 8, 9}
 
 
-def test_a_place_taken_back_has_waited_for_nothing():
+def test_remasked_position_starts_waiting_again():
     """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
     rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
     own = [{}, {0: 0.01}, {}]
@@ -441,7 +441,7 @@ def test_a_place_taken_back_has_waited_for_nothing():
     assert found[4][0] == {0}
 
 
-def test_a_doubted_token_is_taken_back_so_often_and_no_more():
+def test_token_is_remasked_at_most_max_remasks_times():
     """Two a step. Slot 0 is written, and the model never believes it.
 
     max_remasks=1     0 1   2 3 -0   0 4   5 6   7
@@ -460,7 +460,7 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
     assert twice == [({0, 1}, none), ({2, 3}, {0}), ({0, 4}, none), ({5, 6}, {0}), ({0, 7}, none)]
 
 
-def test_nothing_is_taken_back_where_it_would_undo_all_progress():
+def test_step_remasks_fewer_tokens_than_it_commits():
     rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
     # One a step, by a threshold or by a quota of as many steps as places: none.
     for text in (
@@ -477,7 +477,7 @@ def test_nothing_is_taken_back_where_it_would_undo_all_progress():
     assert found[:2] == [({0, 1, 2}, set()), ({3, 4, 5}, {1, 2})]
 
 
-def test_what_lies_further_than_the_band_from_every_mask_is_final():
+def test_token_beyond_the_band_is_final():
     """revisable_band=2; slots 0 to 3 are written in order, then all become improbable.
 
     0 . . . . .    0 1 . . . .    0 1 2 . . .    0 1 2 3 . .    0 1 2 3 4 5 -2 -3
@@ -499,7 +499,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     assert not any(gone for _, gone in found)
 
 
-def test_confidences_cool_with_distance():
+def test_distance_temperatures_lower_distant_confidences():
     """0.8 has odds of 4; at temperature 2 of 2, which is 2/3; at 1 it stays 0.8."""
     rows = [{0: 0.7, 1: 0.8, 2: 0.8}]
     found, _ = by_hand("tide(size=3, distance_temperatures=(1.0, 2.0))", 6, rows)
@@ -511,7 +511,7 @@ def test_confidences_cool_with_distance():
     assert certain[0][0] == {2}  # what is certain stays so
 
 
-def test_the_density_pulls_to_the_known():
+def test_density_prefers_positions_near_known_tokens():
     """Slot 5 is surer than slot 0; within one place of it nothing is known, within four something.
 
     density_sigma=1: 0.5 · 0.30 against 0.8 · 0      density_sigma=4: 0.05 · 0.45 against 0.8 · 0.08
@@ -547,7 +547,7 @@ def test_density_by_hand():
     assert torch.equal(density(wide, 1.0)[:, 4:9], density(row, 1.0))
 
 
-def test_density_against_a_plain_sum():
+def test_density_equals_a_plain_sum():
     rng = random.Random("density")
     for _ in range(30):
         row = [rng.random() < 0.5 for _ in range(rng.randint(1, 30))]
@@ -578,7 +578,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(("family", "cfg_scale"), [("llada", 1.0), ("dream", 0.0)])
-def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
+def test_hidden_masks_equal_removed_masks(family, cfg_scale):
     """Rows of unequal prompts: what is read at places in sight is read off a shorter canvas."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
     config = Config(strategy=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
@@ -597,7 +597,7 @@ def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_what_stands_at_a_hidden_place_changes_nothing(family):
+def test_token_at_a_hidden_position_changes_nothing(family):
     """Holes anywhere, so that something known lies beyond what is hidden."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
     config = Config(strategy=Tide(size=1, radius=1, horizon=1))
@@ -615,7 +615,7 @@ def test_what_stands_at_a_hidden_place_changes_nothing(family):
     assert hid > 20
 
 
-def test_the_horizon_by_hand():
+def test_horizon_by_hand():
     """Two rows of one batch, the shorter padded; size 2, so the front is the first two masks.
 
     P P . . . . . .      front at 2, 3: with 2 more, places up to 5 are shown
@@ -642,7 +642,7 @@ def answers(rule: Strategy, canvas: Canvas, model: Any, **options: Any):
     return list(decode(model, canvas, config, steps=[12] * rows, seeds=range(rows)))[-1].canvas
 
 
-def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
+def test_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
     model = toy(seed=3, family="dream", dtype="float64")
     canvas = ragged(model)
     changed = 0
@@ -681,7 +681,7 @@ SHORT_SIGHTED = (
 
 
 @pytest.mark.parametrize("text", SHORT_SIGHTED)
-def test_drafts_are_lossless_when_something_is_hidden(text):
+def test_speculation_is_lossless_with_a_horizon(text):
     strategy = spec.resolve(text, "strategies")
     model = toy(seed=0, dtype="float64")
     assert same(*both(model, ragged(model), Config(strategy=strategy), draft=4))
@@ -691,7 +691,7 @@ def test_drafts_are_lossless_when_something_is_hidden(text):
     assert same(*both(model, holes(model), guided, steps=[10, 9], draft=3))
 
 
-def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
+def test_draft_with_another_horizon_is_rejected(monkeypatch):
     """Equal tokens are not enough: the front that was drafted may end elsewhere."""
     config = Config(strategy=Tide(size=3, horizon=1))
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
@@ -702,7 +702,7 @@ def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
     assert not all(same(*both(model, ragged(model), config)) for model in models)
 
 
-def test_a_step_with_everything_runs_on_the_meta_device():
+def test_step_with_all_options_runs_on_the_meta_device():
     """No host sync and no shape that depends on data, model included."""
     model = toy(seed=3)
     rule = spec.resolve(FULL, "strategies")
@@ -714,7 +714,7 @@ def test_a_step_with_everything_runs_on_the_meta_device():
 # --- the clock ----------------------------------------------------------------------------------
 
 
-def test_steps_that_are_passed_over_would_have_changed_nothing():
+def test_skipped_tide_steps_would_change_nothing():
     """Dream's counts begin with zeros; a leftmost place is not passed over while nothing goes."""
     rng = random.Random("idle")
     saved = 0
@@ -731,7 +731,7 @@ def test_steps_that_are_passed_over_would_have_changed_nothing():
     assert saved > 10
 
 
-def test_chance_is_drawn_anew_every_step_with_a_band():
+def test_noise_differs_at_every_step_with_a_band():
     """A front over everything and no doubts: what chance settles is what it settles anywhere."""
     canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
     sure = dict.fromkeys(range(42), 0.9)
@@ -747,7 +747,7 @@ def test_chance_is_drawn_anew_every_step_with_a_band():
     assert ours == expected
 
 
-def test_the_quota_is_shared_over_what_is_left():
+def test_quota_is_divided_over_the_remaining_positions():
     """12 places in 4 steps, and two of the first three are taken back at the second.
 
     0 1 2 . . . . . . . . .      then the front holds 3 and 4, and slot 11 is the best elsewhere
@@ -814,7 +814,7 @@ FULL = (
         ("tide(tides=2)", "tide has no option 'tides'"),
     ],
 )
-def test_bad_options_get_one_sentence(text, sentence):
+def test_invalid_options_are_refused(text, sentence):
     with pytest.raises(OptionError, match=sentence):
         spec.resolve(text, "strategies")
 
@@ -834,19 +834,19 @@ def test_bad_options_get_one_sentence(text, sentence):
         (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
     ],
 )
-def test_a_spec_and_its_repr_are_the_same_tide(text, shown):
+def test_spec_and_repr_resolve_to_the_same_tide(text, shown):
     made = spec.resolve(text, "strategies")
     assert repr(made) == shown
     assert spec.resolve(shown, "strategies") == made
     assert hash(spec.resolve(shown, "strategies")) == hash(made)
 
 
-def test_a_quota_above_the_size_warns_as_wavefront_does():
+def test_quota_above_the_size_warns_like_wavefront():
     with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Tide(size=4).validate(64, 8)
 
 
-def test_only_a_band_takes_back_and_asks_for_more():
+def test_only_a_band_revises_and_needs_current_logp():
     assert (Tide().revises, Tide().needs) == (False, ())
     assert (Tide(revisable_band=1).revises, Tide(revisable_band=1).needs) == (
         True,
@@ -854,7 +854,7 @@ def test_only_a_band_takes_back_and_asks_for_more():
     )
 
 
-def test_the_command_line():
+def test_command_line_describes_and_runs_tide():
     told = run("strategies", "tide").stdout
     assert told.startswith("tide: our own strategy.")
     for name in (*EACH, "risk", "remask_below", "max_remasks"):
