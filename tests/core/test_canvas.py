@@ -44,7 +44,7 @@ def test_commit_writes_tokens_and_take_back_masks_them_again():
 
 
 def ended(tokens, masked, holes=None) -> bool:
-    """Is the row finished, with 2 as the stop token? A masked place holds anything."""
+    """Return whether the row is complete, with 2 and 3 as stop tokens."""
     holes = holes or [True] * len(tokens)
     board = infill([tokens], [holes], mask_id=MASK, pad_id=PAD)
     masked = torch.tensor([masked])
@@ -59,7 +59,7 @@ def test_row_is_complete_when_all_before_the_first_stop_is_decided():
     assert ended([7, 3, 9, 9], [no, no, yes, yes])
     assert not ended([7, 8, 9, 9], [no, no, yes, yes])
     assert ended([7, 8, 6, 5], [no] * 4)
-    # the token of a masked place does not count, whatever stands there
+    # the token of a masked position does not count, whatever stands there
     assert not ended([7, 2, 9, 9], [no, yes, yes, yes])
 
 

@@ -1,4 +1,4 @@
-"""What is compiled around a forward: the same results as it stands, in one piece, few kernels."""
+"""Compiled steps: the same results as eager, no graph breaks, few kernels."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_compiled_step_launches_few_kernels():
     metrics.reset()
     model = toy(dtype="float64")
     compared(model, "wavefront")
-    # Of one step: what opens and closes the forward, the choice of places, all that follows.
+    # Of one step: what opens and closes the forward, the choice of positions, all that follows.
     assert metrics.generated_kernel_count <= 47
     before = metrics.generated_kernel_count
     compared(model, "wavefront", cache="wave(refresh=64, size=20, near=2)")

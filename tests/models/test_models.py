@@ -1,4 +1,4 @@
-"""Models: published numbers, the contract of `hidden`, the laws of padding, rows and windows."""
+"""Models: published numbers, and what `hidden` guarantees for padding, rows and windows."""
 
 from __future__ import annotations
 

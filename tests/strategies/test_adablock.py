@@ -26,14 +26,14 @@ from wavefront.testing import laws, model_laws
 from wavefront.testing.simulation import MASK, PAD, fill
 
 TAU, TAU_D = 0.72, 0.45  # between the levels of the scores, so that no rounding decides
-WORD, LINE, STOP = 7, 8, 9  # what a place may propose
+WORD, LINE, STOP = 7, 8, 9  # what a position may propose
 Tokens = dict[int, int]
 
 
 def adablock(case, scores, tokens, choose: Choose, *, size, ends, share, tau_d=TAU_D):
-    """(scope, commit) a step of one row, from the published description, in slots.
+    """(candidates, commit) a step of one row, from the published description, in slots.
 
-    `tokens(step)` gives the proposal at every place; `ends` are the delimiters.
+    `tokens(step)` gives the proposal at every position; `ends` are the delimiters.
     """
     n = len(case.masked)
     open_ = [True] * n
@@ -67,7 +67,7 @@ def adablock(case, scores, tokens, choose: Choose, *, size, ends, share, tau_d=T
 
 
 def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
-    """(scope, commit) a step of the tensor strategy; only what is in its reach is true."""
+    """Yield (candidates, commit) per step of the tensor strategy; other positions hold noise."""
     config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
@@ -144,7 +144,7 @@ def test_comparison_notices_every_wrong_rule():
 
 
 def test_without_delimiters_it_is_block():
-    """Nothing to end at: fixed blocks, when the take has no plan to share out over them."""
+    """Nothing to end at: fixed blocks, when the selector has no plan to share out over them."""
     rng = random.Random("block")
     for _ in range(25):
         at, _, _ = draw_case(rng)
@@ -155,7 +155,7 @@ def test_without_delimiters_it_is_block():
 
 
 def test_fixed_budget_is_kept():
-    """Blocks of any length, and still k_t places a step."""
+    """Blocks of any length, and still k_t positions a step."""
     rng = random.Random("plan")
     for _ in range(40):
         at, _, _ = draw_case(rng)
@@ -165,14 +165,14 @@ def test_fixed_budget_is_kept():
         assert counts == [oracle.even(len(case.masked), case.steps, t) for t in range(case.steps)]
 
 
-# By hand. Eight slots after a prompt of one, so places are slots plus one; a word a step.
+# By hand. Eight slots after a prompt of one, so positions are slots plus one; a word a step.
 BOARD = blank([[5]], 8, mask_id=MASK, pad_id=PAD)
 
 
 def by_hand(strategy, rows, board=BOARD):
     """The scopes, in slots; a row of `rows` per step: "w5" is a word with p = 0.5, "n" a newline.
 
-    What is said of a place that is decided does not matter.
+    What is said of a position that is decided does not matter.
     """
     slots = board.masked[0].nonzero()[:, 0].tolist()
     case = oracle.Case(frozenset(), tuple(slots), len(rows))

@@ -64,7 +64,7 @@ def random_scores(rng: random.Random, length: int) -> oracle.Scores:
 
 
 def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle.Scores):
-    """(commit, scope, front) of every step of the tensor strategy, as sets of positions."""
+    """(commit, candidates, front) of every step of the tensor strategy, as sets of positions."""
     config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)

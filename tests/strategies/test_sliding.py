@@ -28,7 +28,7 @@ TAU = 0.72  # between the levels of the scores, so that no rounding decides
 
 
 def dsb(case: oracle.Case, scores: oracle.Scores, choose: Choose, size: int, limit: int | None):
-    """(scope, commit) a step: the right edge is `size`, and one more for every commit so far."""
+    """Yield (candidates, commit) per step; the right edge is `size` plus the number of commits."""
     open_ = [True] * len(case.masked)
     for step in range(case.steps):
         start = open_.index(True) if any(open_) else len(open_)
@@ -39,7 +39,7 @@ def dsb(case: oracle.Case, scores: oracle.Scores, choose: Choose, size: int, lim
 
 
 def dcd(case: oracle.Case, scores: oracle.Scores, choose: Choose, masks: int, span: int):
-    """(scope, commit) a step: a window with two edges that move, as its authors run it."""
+    """(candidates, commit) a step: a window with two edges that move, as its authors run it."""
     open_ = [True] * len(case.masked)
     left, right = 0, min(masks, span)
     for step in range(case.steps):
@@ -62,7 +62,7 @@ def _one_step(case, scores, choose, step, open_, slots):
 
 
 def draw_case(rng: random.Random):
-    """A board, its scores, and a take in both forms."""
+    """A board, its scores, and a selector in both forms."""
     canvas, case = random_case(rng, rng.choice(KINDS))
     scores = random_scores(rng, canvas.tokens.shape[1])
     if rng.random() < 0.5:
@@ -186,7 +186,7 @@ def test_laws_where_the_window_is_short(strategy):
     config = Config(strategy=strategy, fixed_budget=True)
     for canvas, scores, steps in runs(strategy):
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
-            # The spare places go whatever their scores, but what is written there must be read.
+            # The spare positions go whatever their scores, but what is written there must be read.
             assert not bool((decision.commit & ~candidates(config, before)).any())
 
 

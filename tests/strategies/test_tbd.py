@@ -106,7 +106,7 @@ def test_decode_by_hand():
         ({2}, set()),
         ({3}, set()),
         (set(), {2, 3}),
-        # 6 steps; 5 places lie beyond this block, (1 + 3) / 2 of each later one would stay: 3 more.
+        # 6 steps; 5 positions lie beyond this block, (1 + 3) / 2 of each later one stay: 3 more.
         ({2, 3}, set()),
         ({1}, set()),  # all sure: three stay, and slot 4 is dropped as soon as it is chosen
         ({4, 5}, set()),
@@ -152,7 +152,7 @@ def test_decode_with_a_threshold_equals_the_list_oracle():
 
 
 def test_quotas_end_in_time_and_every_block_gets_its_share():
-    """The strategy itself fills the last place by step T, at no more than size / fewest a step."""
+    """The strategy fills the last position by step T, with at most size / fewest per step."""
     rng = random.Random("budget")
     last_steps = 0
     no = torch.zeros(1, dtype=torch.bool)
@@ -190,7 +190,7 @@ def test_finished_row_does_not_change_others():
 
 
 def last_canvas(rule, canvas, steps):
-    """How the state and the age of every place stand at the end, with scores that vary by step."""
+    """Return the final state and committed_at, with scores that vary by step."""
     config = Config(strategy=rule)
     rows = start(canvas, config, steps, [0] * len(steps))
     no = torch.zeros(len(steps), dtype=torch.bool)
@@ -268,7 +268,7 @@ def test_model_attends_to_known_tokens_the_block_and_spare_masks():
     assert drawn(rule.attended(canvas, state)) == [
         "xxxxxx...x",
         "..xxxx...x",
-    ]  # two places, one to spare; padding never
+    ]  # two positions, one to spare; padding never
     later = state._replace(kept=torch.tensor([0, 2]))
     done = canvas.commit(canvas.masked & (canvas.slot < later.kept[:, None]), canvas.tokens)
     assert drawn(rule.attended(done, later)) == ["xxxxxx...x", "..xxxxxx.x"]

@@ -40,10 +40,10 @@ Places = frozenset[int]
 
 
 class Reading(NamedTuple):
-    """What a forward says of every place."""
+    """What a forward says of every position."""
 
     sure: dict[int, float]  # the probability of the proposal
-    score: dict[int, float]  # its logarithm, or NaN or -inf where the place is put off
+    score: dict[int, float]  # its logarithm, or NaN or -inf where the position is put off
     own: dict[int, float]  # the probability of the token that stands there
 
 
@@ -68,7 +68,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
     """One row, from the description of the class alone."""
     known, masked, final = set(case.known), set(case.masked), set(case.known)
     front = set(case.masked[: rule.size])
-    waiting, times = min(masked), 0  # the leftmost place, and how often it was passed over
+    waiting, times = min(masked), 0  # the leftmost position, and how often it was passed over
     taken = dict.fromkeys(case.masked, 0)
     for step in range(case.steps):
         if not masked:
@@ -76,7 +76,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
         shown = known | {p for p in masked if not rule.horizon or p <= max(front) + rule.horizon}
         sure, score, own = judged(readings(step), case, known, masked, rule)
         quota = oracle.even(len(case.masked), case.steps, step)
-        if rule.revisable_band:  # what was taken back is filled again
+        if rule.revisable_band:  # what was remasked is filled again
             quota = ceil(len(masked) / (case.steps - step))
 
         due = {waiting} if rule.patience and times >= rule.patience else set()
@@ -141,7 +141,7 @@ def judged(reading: Reading, case: oracle.Case, known: set, masked: set, rule: T
 
 
 def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
-    """How much of what stands around a place is known; all that lies before the text is."""
+    """How much of what stands around a position is known; all that lies before the text is."""
     begin = min(case.known | set(case.masked))
     ends = max(1, int(3 * sigma))
     weight = {o: exp(-o * o / (2 * sigma * sigma)) for o in range(-ends, ends + 1)}
@@ -150,7 +150,7 @@ def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
 
 
 def at_once(selector, scope: set, sure: dict, score: dict) -> set:
-    """What an adaptive take commits of a scope that is not empty."""
+    """What an adaptive selector commits of candidates that is not empty."""
     willing = {p for p in scope if score[p] > -inf}
     return accepted(selector, willing or scope, sure, score) or {oracle.ranked(scope, score)[0]}
 
@@ -207,7 +207,7 @@ def places(board) -> Places:
 
 
 def random_readings(rng: random.Random, length: int, *, fine: bool) -> Readings:
-    """Fresh every step. Coarse: ties dominate; certainty and places put off are among them."""
+    """Fresh every step. Coarse: ties dominate; certainty and positions put off are among them."""
     seed, odd = rng.randrange(1 << 30), rng.choice((0.0, 0.2))
 
     def at(step: int) -> Reading:
@@ -339,11 +339,11 @@ def test_comparison_notices_every_wrong_rule(right, wrong):
 
 
 # --- by hand ------------------------------------------------------------------------------------
-# A prompt of two, then the answer: slot 0 stands at place 2.
+# A prompt of two, then the answer: slot 0 stands at position 2.
 
 
 def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict[int, float]] = ()):
-    """(committed, taken back) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
+    """(committed, remasked) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
 
     def readings(step: int) -> Reading:
         row, stands = (part[min(step, len(part) - 1)] if part else {} for part in (rows, own))
@@ -367,7 +367,7 @@ def test_cascade_commits_a_run_of_confident_positions_at_once():
     """Slot 0 comes first, alone. Then everything is 0.97 sure, but for slot 9.
 
     known       P P 0 . . . . . . . . . . .
-    wavefront         1 2                       two places lie within 2 of what is known
+    wavefront         1 2                       two positions lie within 2 of what is known
     one round         1 2|3 4
     four rounds       1 2|3 4|5 6|7 8|          slot 10 is sure, and within 2 of slot 8
                                      |  a       so it goes with the fifth round, and 9 waits
@@ -379,7 +379,7 @@ def test_cascade_commits_a_run_of_confident_positions_at_once():
         "tide(cascade_rounds=1, ": {1, 2, 3, 4},
         "tide(cascade_rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
         "tide(cascade_rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
-        # The model was shown no more than two places after the front, which was slots 1 and 2.
+        # The model was shown no more than two positions after the front, which was slots 1 and 2.
         "tide(cascade_rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
     }
     for text, second in expected.items():
@@ -420,7 +420,7 @@ def test_waiting_leftmost_position_is_committed_next():
 
 
 def test_waiting_position_is_one_of_several_commits():
-    """Four a step: the starved place and the three best of the front, not of the whole canvas."""
+    """Four commits per step: the waiting position and the three best of the front."""
     canvas = blank([[5, 5]], 16, mask_id=MASK, pad_id=PAD)
     sure = {place: 0.1 + place / 100 for place in range(18)}
     sure[17] = 0.99  # far from everything known
@@ -432,7 +432,7 @@ def test_waiting_position_is_one_of_several_commits():
 
 
 def test_remasked_position_starts_waiting_again():
-    """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
+    """Slot 1 has been passed over once when slot 0 is remasked, which starts afresh."""
     rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
     own = [{}, {0: 0.01}, {}]
     text = "tide(radius=9, revisable_band=9, patience=2, selector=threshold(0.8))"
@@ -462,7 +462,7 @@ def test_token_is_remasked_at_most_max_remasks_times():
 
 def test_step_remasks_fewer_tokens_than_it_commits():
     rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
-    # One a step, by a threshold or by a quota of as many steps as places: none.
+    # One a step, by a threshold or by a quota of as many steps as positions: none.
     for text in (
         "tide(size=1, revisable_band=9, selector=threshold(0.8))",
         "tide(revisable_band=9)",
@@ -489,7 +489,7 @@ def test_token_beyond_the_band_is_final():
     found, finals = by_hand(text, 8, rows, own)
     assert found[:4] == [({slot}, set()) for slot in range(4)]
     assert finals[:4] == [set(), set(), {0}, {0, 1}]
-    assert found[4] == ({4, 5}, {2})  # the front holds two places, so one may go
+    assert found[4] == ({4, 5}, {2})  # the front holds two positions, so one may go
     assert all(not gone & {0, 1} for _, gone in found)
     # remask_below=0: nothing is less probable than that.
     own[-1] = dict.fromkeys(range(8), 0.0)
@@ -526,7 +526,7 @@ def test_density_prefers_positions_near_known_tokens():
 
 
 def test_density_by_hand():
-    """Weights 1, 0.6065, 0.1353 and 0.0111 at 0 to 3 places: 2.5059 together, one side 0.7530."""
+    """Weights 1, 0.6065, 0.1353 and 0.0111 at distance 0 to 3: 2.5059 together, one side 0.7530."""
     row = torch.tensor([[True, False, False, True, False]])
     expected = [
         (0.7530 + 1 + 0.0111) / 2.5059,  # the left is full; itself; the one 3 on
@@ -537,11 +537,11 @@ def test_density_by_hand():
     ]
     assert torch.allclose(density(row, 1.0), torch.tensor([expected]), atol=1e-4)
     assert density(torch.ones(1, 50, dtype=torch.bool), 2.0)[0, :44].allclose(torch.ones(44))
-    # A narrow one still looks one place around, and is never zero.
+    # A narrow one still looks one position around, and is never zero.
     tiny = density(torch.tensor([[False, True, False, False]]), 0.1)
     assert tiny[0].tolist() == pytest.approx([1e-22, 1, 1e-22, 1e-30], rel=2)
     assert (tiny > 0).all()
-    # A place has the same number on every board, to the bit.
+    # A position has the same number on every board, to the bit.
     wide = torch.nn.functional.pad(row, (4, 9), value=False)
     wide[:, :4] = True
     assert torch.equal(density(wide, 1.0)[:, 4:9], density(row, 1.0))
@@ -579,7 +579,7 @@ class Watched:
 
 @pytest.mark.parametrize(("family", "cfg_scale"), [("llada", 1.0), ("dream", 0.0)])
 def test_hidden_masks_equal_removed_masks(family, cfg_scale):
-    """Rows of unequal prompts: what is read at places in sight is read off a shorter canvas."""
+    """Rows of unequal prompts: what is read at positions in sight is read off a shorter canvas."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
     config = Config(strategy=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
     list(decode(model, ragged(model), config, steps=[12] * 4, seeds=range(4)))
@@ -607,7 +607,7 @@ def test_token_at_a_hidden_position_changes_nothing(family):
         hidden = ~attend & (tokens == model.mask_id)
         hid += int(hidden.sum())
         seen = attend.gather(-1, at) & ~hidden.gather(-1, at)
-        # Of Dream a place is read off the one before it, which may be hidden at a later front.
+        # Of Dream a position is read off the one before it, which may be hidden at a later front.
         seen &= ~hidden.gather(-1, (at - 1).clamp(min=0))
         again = model.model.hidden(torch.where(hidden, 11, tokens), attend, at)
         assert torch.allclose(again[seen], found[seen], atol=1e-10)
@@ -618,7 +618,7 @@ def test_token_at_a_hidden_position_changes_nothing(family):
 def test_horizon_by_hand():
     """Two rows of one batch, the shorter padded; size 2, so the front is the first two masks.
 
-    P P . . . . . .      front at 2, 3: with 2 more, places up to 5 are shown
+    P P . . . . . .      front at 2, 3: with 2 more, positions up to 5 are shown
       P . . . . . .
     """
     canvas = blank([[5, 5], [5]], 6, mask_id=MASK, pad_id=PAD)
@@ -715,7 +715,7 @@ def test_step_with_all_options_runs_on_the_meta_device():
 
 
 def test_skipped_tide_steps_would_change_nothing():
-    """Dream's counts begin with zeros; a leftmost place is not passed over while nothing goes."""
+    """Dream's counts begin with zeros; a step without commits does not count as waiting."""
     rng = random.Random("idle")
     saved = 0
     for number in range(6):
@@ -748,7 +748,7 @@ def test_noise_differs_at_every_step_with_a_band():
 
 
 def test_quota_is_divided_over_the_remaining_positions():
-    """12 places in 4 steps, and two of the first three are taken back at the second.
+    """12 positions in 4 steps, and two of the first three are remasked at the second.
 
     0 1 2 . . . . . . . . .      then the front holds 3 and 4, and slot 11 is the best elsewhere
     . . 2 3 4 . . . . . . b      so 4 at the third: a front of 3 is too short, and 8 serves

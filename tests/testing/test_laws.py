@@ -42,7 +42,7 @@ MORE = (
 
 
 def pair(strategy: str, selector: str):
-    """A strategy with a take. Quick: each take on the front, each strategy with one that adapts."""
+    """Pair each selector with wavefront, and each strategy with an adaptive selector."""
     text = f"{strategy}(selector={selector}())"
     quick = strategy == "wavefront" or selector == "threshold"
     return text if quick else pytest.param(text, marks=pytest.mark.slow)
