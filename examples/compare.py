@@ -1,4 +1,4 @@
-"""Ask held-out problems under three strategies: what is right, and what it costs."""
+"""Answer held-out problems with three strategies, and print accuracy and cost."""
 
 from random import Random
 

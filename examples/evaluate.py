@@ -1,6 +1,6 @@
-"""Evaluate two strategies on the same items, and compare them in pairs.
+"""Evaluate two strategies on the same items, and compare them item by item.
 
-A run is a directory: stopped at any moment, it goes on when it is asked for again.
+A run is a directory. You can stop it at any time and resume it by running the same code again.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from wavefront.evaluation import Loader, Local, Setup, Worker, difference, grade
 from wavefront.tasks.base import Ask
 
 loader = Loader(path="ripple")
-engine = Local(Worker(loader))  # `wavefront.evaluation.ray_cluster` has one for Ray
+engine = Local(Worker(loader))  # for Ray, see `wavefront.evaluation.ray_cluster`
 with TemporaryDirectory() as folder:
     runs = []
     for strategy in ("block(size=8)", "dsb(size=16)"):

@@ -1,10 +1,10 @@
-"""A strategy of your own, outside the package: decode from both ends towards the middle.
+"""Write your own strategy outside the package: decode from both ends towards the middle.
 
     wavefront generate "Hello" --watch --strategy "examples.new_strategy.OutsideIn(size=2)"
 
-A strategy is a frozen dataclass. Its fields are the options of its spec string, `step` decides,
-and `reach` says beforehand which places `step` will read, so that only those are scored. Rows of a
-batch go through together, as tensors of shape (batch, places).
+A strategy is a frozen dataclass. Its fields are the options of its spec string. `step` decides
+which positions to commit. `candidates` says which positions `step` reads, so that only those are
+scored. All rows of a batch are decided together, as tensors of shape (batch, positions).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wavefront.strategies.selectors.quota import Quota
 
 @dataclass(frozen=True)
 class OutsideIn(wavefront.Strategy):
-    """Look at the `size` masked places next to either end of the answer."""
+    """Choose from the `size` masked positions next to either end of the answer."""
 
     size: int = 4
     selector: wavefront.Selector = field(default=Quota(), repr=False)
@@ -34,13 +34,13 @@ class OutsideIn(wavefront.Strategy):
         self, canvas: wavefront.Canvas, state: object, progress: wavefront.RowProgress
     ) -> Tensor:
         ends = self._ends(canvas.masked)
-        # With too few places at the ends for this step's share, the take may turn to any other.
+        # If the ends have too few positions for this step, any masked position may be committed.
         short = ends.sum(-1) < self.selector.min_commits(progress)
         return torch.where(short[:, None], canvas.masked, ends)
 
     def step(self, view: wavefront.View, state: object) -> wavefront.Decision:
         ends = self._ends(view.masked)
-        return wavefront.Decision(self.selector.select(view, ends, view.masked), scope=ends)
+        return wavefront.Decision(self.selector.select(view, ends, view.masked), candidates=ends)
 
     def _ends(self, masked: Tensor) -> Tensor:
         return first(masked, self.size) | first(masked.flip(-1), self.size).flip(-1)
@@ -49,6 +49,6 @@ class OutsideIn(wavefront.Strategy):
 if __name__ == "__main__":
     from wavefront.testing import check
 
-    print("keeps the laws:", ", ".join(check(OutsideIn())))
+    print("obeys the laws:", ", ".join(check(OutsideIn())))
     answer = wavefront.load().generate("Hello", strategy=OutsideIn(size=2), max_new_tokens=16)
-    print("an answer:", repr(answer.text))
+    print("answer:", repr(answer.text))

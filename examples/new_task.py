@@ -1,6 +1,7 @@
-"""A task of your own, outside the package: how many fruits are that?
+"""Write your own task outside the package: how many fruits are there?
 
-Items are drawn, so that there are always new ones; an item belongs to one split, by its skeleton.
+Items are generated at random, so there are always new ones. The skeleton of an item decides to
+which split it belongs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class Fruits(Procedural):
 
     most: int = 9
 
-    kind = "number"  # how a final answer is read: number, choice, yes_no, true_false, words, …
-    version = "1"  # part of every result; raise it when items or grades change
+    kind = "number"  # how a final answer is parsed: number, choice, yes_no, true_false, words, …
+    version = "1"  # part of every result; increase it when items or grades change
 
     @property
     def name(self) -> str:
@@ -32,7 +33,7 @@ class Fruits(Procedural):
         said = "I have {} figs, {} pears, and {} plums.".format(
             *(NUMBERS[count - 2] for count in (figs, pears, plums))
         )
-        # A wording that is kept for testing alone: the split "held-out-template".
+        # A wording that is used for testing only: the split "held-out-template".
         asked = "How many fruits are that?" if reserved else "How many fruits do I have?"
         both, total = figs + pears, figs + pears + plums
         steps = f"fig + {figs} = {figs}, pear + {pears} = {both}, plum + {plums} = {total}"

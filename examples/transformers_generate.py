@@ -1,4 +1,4 @@
-"""Decode inside transformers: a LLaDA checkpoint, and a masked LM that was never made for it."""
+"""Decode inside transformers: with a LLaDA checkpoint, and with an ordinary masked LM."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import wavefront.integrations.hf  # registers LLaDA and Dream with the Auto classes
-from wavefront.storage.hub import shipped
+from wavefront.storage.hub import builtin_checkpoints
 
-# The embedded model stands here for "GSAI-ML/LLaDA-8B-Instruct": the layout is the same.
-path = shipped()["ripple"]
+# The built-in model has the same layout as "GSAI-ML/LLaDA-8B-Instruct".
+path = builtin_checkpoints()["ripple"]
 model = AutoModel.from_pretrained(path)
 tokenizer = AutoTokenizer.from_pretrained(path)
 prompt = tokenizer.apply_chat_template(
@@ -28,11 +28,11 @@ answer = found.sequences[0, prompt["input_ids"].shape[1] :]
 print(tokenizer.decode(answer, skip_special_tokens=True))
 print(f"{found.forwards} forwards, {found.tokens_per_forward.item():.1f} tokens in each")
 
-# The wave, drawn by a streamer: settled text stays, the draft behind it is replaced at every step.
+# A streamer draws the decode: final text stays, and every step replaces the draft after it.
 streamer = wavefront.integrations.hf.WaveStreamer(tokenizer, skip_prompt=True)
 model.generate(**prompt, max_new_tokens=32, steps=8, streamer=streamer)
 
-# A masked LM has no `generate`; `enable` gives it one. Random weights, so that nothing is fetched.
+# A masked LM has no `generate`; `enable` adds it. Random weights need no download.
 torch.manual_seed(0)
 sizes: Any = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 config = BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes)

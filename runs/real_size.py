@@ -36,7 +36,7 @@ def write_checkpoint(family: str, directory: Path, shards: int) -> int:
     config = CONFIGS[family]
     (directory / "config.json").write_text(json.dumps(config))
     module = family_module(config["model_type"])
-    shapes = module.Net(module.Config.from_json(config)).published()
+    shapes = module.Net(module.Config.from_json(config)).published_weights()
     names = list(shapes)
     generator = torch.Generator(device="cuda").manual_seed(0)
     weight_map, total = {}, 0

@@ -28,7 +28,7 @@ def load_lm(asked: argparse.Namespace) -> wavefront.LM:
     lm = wavefront.load(asked.model, device=asked.device, dtype=asked.dtype)
     if asked.compile and isinstance(lm.model, Transformer):
         torch._dynamo.config.recompile_limit = 64
-        for block in lm.model.blocks:  # one block's code serves all, at any shape
+        for block in lm.model.layers:  # one block's code serves all, at any shape
             block.compile(dynamic=True)
     return lm
 

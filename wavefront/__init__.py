@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from wavefront.lm import Completion as Completion
     from wavefront.lm import Stream as Stream
     from wavefront.lm import load as load
-    from wavefront.models.loader import Model as Model
     from wavefront.models.loader import load_model as load_model
     from wavefront.models.loader import save_checkpoint as save_checkpoint
+    from wavefront.models.protocol import Model as Model
     from wavefront.traces.trace import Trace as Trace
 
 _HOME = {
@@ -67,7 +67,7 @@ _HOME = {
     "GeneratedIds": "engine.session",
     "LM": "lm",
     "MissingExtraError": "core.errors",
-    "Model": "models.loader",
+    "Model": "models.protocol",
     "NumericalError": "core.errors",
     "OptionError": "core.errors",
     "Options": "engine.options",

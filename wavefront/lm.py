@@ -21,7 +21,8 @@ from wavefront.engine.replay import Difference, again, difference
 from wavefront.engine.session import DecodeSession, begin, check_ids, check_length, source
 from wavefront.kernels.compile import compile_model
 from wavefront.models import builtin
-from wavefront.models.loader import Model, load_model
+from wavefront.models.loader import load_model
+from wavefront.models.protocol import Model
 from wavefront.storage.hub import locate
 from wavefront.text.tokenizer import Tokenizer, infill_ids, prompt_ids
 from wavefront.traces.trace import Trace

@@ -13,7 +13,7 @@ from wavefront.analysis.measures._shared import rank_correlation
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, TraceError
 from wavefront.strategies.block import Block
-from wavefront.testing.simulation import board
+from wavefront.testing.simulation import random_canvas
 
 RADII = (1, 3)
 
@@ -177,7 +177,7 @@ def test_visible_steps_are_those_that_commit_what_is_read():
 
 def test_standard_is_zero_by_construction():
     for seed in range(5):
-        trace = random_trace("standard()", board(seed), steps=7, seed=seed)
+        trace = random_trace("standard()", random_canvas(seed), steps=7, seed=seed)
         found = mhco.measure(trace, 3)
         assert found.candidates.mean() == found.extent.mean() == 0.0
 

@@ -90,7 +90,7 @@ def test_what_is_suggested_is_what_there_is(line: str, known: Any) -> None:
 
 def test_models_are_the_built_in_ones_and_published_ids() -> None:
     found = suggested("wavefront generate -m ")
-    assert {*hub.shipped(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
+    assert {*hub.builtin_checkpoints(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
     assert {*model_shapes.SHAPES} <= {*suggested("wavefront bench -m ")}
 
 

@@ -14,7 +14,7 @@ def keys(seed, step, slots, stream=noise.TOKEN):
     return noise.key(one([seed]), one([step]), torch.as_tensor(slots)[None], stream)
 
 
-def test_a_draw_depends_on_seed_step_slot_token_and_on_nothing_else():
+def test_draw_depends_only_on_seed_step_slot_and_token():
     alone = noise.over_tokens(keys(3, 5, [7]), 50)
     among = noise.over_tokens(keys(3, 5, [1, 7, 2]), 50)
     assert torch.equal(alone[:, 0], among[:, 1])
@@ -60,7 +60,7 @@ def test_runs_on_meta():
     assert noise.gumbel(noise.over_tokens(noise.key(one, one, slots, 1), 7)).shape == (2, 3, 7)
 
 
-def test_the_extreme_hashes_stay_inside():
+def test_extreme_hashes_stay_strictly_inside_the_unit_interval():
     bits = torch.tensor([0, -1, 1 << 30, -(1 << 31), (1 << 31) - 1], dtype=torch.int32)
     assert ((noise.uniform(bits) > 0) & (noise.uniform(bits) < 1)).all()
     assert noise.gumbel(bits).isfinite().all()

@@ -56,14 +56,14 @@ def test_statistics_equal_brute_force():
     assert not found.bad.any()
 
 
-def test_only_what_is_needed_is_computed():
+def test_only_needed_statistics_are_computed():
     found = reading(logits_of(1), needs=())
     assert found.margin is None
     assert found.entropy is None
     assert found.current_logp is None
 
 
-def test_saturated_places_keep_their_true_order():
+def test_saturated_positions_keep_their_true_order():
     """Softmax in float32 calls all of these 1; log p without cancellation tells them apart."""
     gaps = torch.tensor([20.0, 30.0, 25.0, 40.0])
     logits = torch.zeros(4, V)
@@ -82,7 +82,7 @@ def test_equal_logits_give_the_smallest_id():
     assert reading(logits).proposal.item() == 5
 
 
-def test_chunks_change_nothing(monkeypatch):
+def test_chunking_does_not_change_the_results(monkeypatch):
     logits = logits_of(2)
     whole = reading(logits, temperature=0.7)
     monkeypatch.setattr("wavefront.core.reading._CHUNK", 4 * V)
@@ -104,7 +104,7 @@ RULES = (
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("part", [1, 8, 16])  # 40 tokens: parts of one, whole parts, and a rest
-def test_compiled_a_wide_vocabulary_is_read_by_parts_to_the_same_end(monkeypatch, rule, part):
+def test_compiled_reading_in_parts_equals_plain_reading(monkeypatch, rule, part):
     logits = logits_of(9, rows=4)
     logits[0] = logits[0].round()  # equal ones, in one part and in several
     logits[1, :, MASK], logits[1, 0] = 30, float("-inf")
@@ -132,7 +132,7 @@ def test_compiled_a_wide_vocabulary_is_read_by_parts_to_the_same_end(monkeypatch
     torch._dynamo.reset()
 
 
-def test_the_mask_token_is_never_proposed_and_keeps_its_probability():
+def test_mask_token_is_never_proposed_and_keeps_its_probability():
     logits = logits_of(3)
     logits[..., MASK] = 30
     for temperature in (0.0, 1.0):
@@ -172,14 +172,14 @@ def test_llada_confidence_removes_both_after_the_proposal():
     torch.testing.assert_close(found.logp[1:][keeps], expected[keeps], rtol=1e-4, atol=1e-5)
 
 
-def test_llada_rule_judges_by_the_logits_as_they_are():
+def test_llada_confidence_comes_from_the_unchanged_logits():
     logits = logits_of(7)
     found = reading(logits, temperature=0.5, rule="llada", top_k=3)
     expected = logits.log_softmax(-1).gather(-1, found.proposal[..., None])[..., 0]
     torch.testing.assert_close(found.logp, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dream_rule_judges_by_the_tempered_filtered_distribution():
+def test_dream_confidence_comes_from_the_tempered_filtered_distribution():
     logits = logits_of(8)
     logits[..., MASK] = -30
     found = reading(logits, temperature=0.5, rule="dream", top_k=3)
@@ -209,7 +209,7 @@ def test_temperature_samples_the_tempered_softmax():
     assert abs(share - expected) < 0.012
 
 
-def test_impossible_options_are_refused_in_a_sentence():
+def test_invalid_sampling_options_are_refused():
     for options, word in (
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -224,7 +224,7 @@ def test_impossible_options_are_refused_in_a_sentence():
             Sampling(**options)
 
 
-def test_nothing_left_is_probability_zero_and_not_nan():
+def test_removed_tokens_have_probability_zero_and_not_nan():
     logits = torch.zeros(1, 1, V)
     logits[..., 11] = 9
     found = reading(logits, rule="dream", top_k=1, eos="llada-confidence", stop_ids=(11,), needs=())

@@ -17,7 +17,7 @@ from wavefront.strategies.wavefront import Wavefront
 
 @dataclass(frozen=True)
 class Outsider(Strategy):
-    """A strategy that stands in no folder of ours."""
+    """A strategy outside the registry."""
 
     pace: float = 0.5
     selector: Quota = field(default=Quota())
@@ -36,13 +36,13 @@ class Outsider(Strategy):
         (f"{__name__}.Outsider(pace=2)", Outsider(2)),
     ],
 )
-def test_a_spec_makes_the_object_and_its_repr_makes_it_again(text, expected):
+def test_spec_resolves_to_the_object_and_its_repr_resolves_to_it_again(text, expected):
     made = spec.resolve(text, "strategies")
     assert made == expected
     assert spec.resolve(repr(made), "strategies") == made
 
 
-def test_reprs_read_as_specs():
+def test_repr_is_a_spec():
     assert repr(Wavefront()) == "wavefront(size=8, radius=2, grow='rebuild')"
     assert repr(Standard()) == "standard()"
     assert repr(Standard(selector=Dream())) == "standard(selector=dream(eps=0.001))"
@@ -64,7 +64,7 @@ def test_reprs_read_as_specs():
         ("wavefront(8, size=2)", "twice"),
         ("wavefront(1, 2, 'rebuild', quota(), 5)", "at most 4"),
         ("wavefront(**{'size': 3})", "no option ''"),
-        ("wavefront(selector=3)", "take must be"),
+        ("wavefront(selector=3)", "selector must be"),
         ("wavefront(", "Cannot read"),
         ("", "Cannot read"),
         ("3", "names no strategy"),
@@ -73,10 +73,13 @@ def test_reprs_read_as_specs():
         ("wavefront(size=[x for x in ()])", "plain value"),
         ("wavefront(size=2**40)", "plain value"),
         ("__import__('os').getcwd()", "a name was expected"),
-        ("standard(selector=open('x'))", "no take 'open'"),
-        ("standard(selector=wavefront.strategies.standard.Standard())", "take must be a take"),
+        ("standard(selector=open('x'))", "no selector 'open'"),
+        (
+            "standard(selector=wavefront.strategies.standard.Standard())",
+            "selector must be a selector",
+        ),
         ("wavefront(radius=x)", "radius must be a plain value"),
-        ("wavefront(grow=rebuild)", "goes in quotes"),
+        ("wavefront(grow=rebuild)", "put a word in quotes"),
         ("no.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("wavefront.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("json.Thing()", "Cannot import 'json.Thing': module 'json' has no attribute 'Thing'.$"),
@@ -87,13 +90,13 @@ def test_reprs_read_as_specs():
         ("(" * 500, "Cannot read"),
     ],
 )
-def test_a_bad_spec_gets_one_sentence(text, sentence):
+def test_bad_spec_raises_a_short_spec_error(text, sentence):
     with pytest.raises(SpecError, match=sentence.replace("(", r"\(")) as caught:
         spec.resolve(text, "strategies")
     assert len(str(caught.value)) < 400
 
 
-def test_a_spec_is_parsed_and_never_evaluated(tmp_path):
+def test_spec_is_parsed_and_never_evaluated(tmp_path):
     target = tmp_path / "written"
     for text in (
         f"wavefront(size=open({str(target)!r}, 'w'))",
@@ -105,14 +108,14 @@ def test_a_spec_is_parsed_and_never_evaluated(tmp_path):
     assert not target.exists()
 
 
-def test_names_from_outside_can_be_closed_off():
-    with pytest.raises(SpecError, match="outside names are not taken"):
+def test_dotted_names_can_be_refused():
+    with pytest.raises(SpecError, match="dotted names are not accepted"):
         spec.resolve(f"{__name__}.Outsider()", "strategies", outside=False)
     assert spec.resolve("block", "strategies", outside=False) == Block()
 
 
-def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
-    import wavefront.strategies as shelf
+def test_file_added_to_the_registry_is_found(tmp_path, monkeypatch):
+    import wavefront.strategies as registry
 
     (tmp_path / "every_other.py").write_text(
         "from dataclasses import dataclass\n"
@@ -121,7 +124,7 @@ def test_a_file_dropped_on_the_shelf_is_found(tmp_path, monkeypatch):
         "class EveryOther(Standard):\n"
         "    gap: int = 2\n"
     )
-    monkeypatch.setattr(shelf, "__path__", [*shelf.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "__path__", [*registry.__path__, str(tmp_path)])
     spec.names.cache_clear()
     try:
         made = spec.resolve("every_other(gap=3)", "strategies")

@@ -33,11 +33,11 @@ EVERY = [
     *(f"wavefront(selector={selector}())" for selector in spec.names("selectors")),
     "wavefront(grow='accumulate')",
     "rcr(size=4)",
-    "tbd(size=5, drop=2, min_commits=1, gamma=0.5)",
+    "tbd(size=5, drop=2, min_kept=1, gamma=0.5)",
     "tide(size=4, revisable_band=3, remask_below=0.9)",
 ]
 # All that is remembered: a front, a record of scores, counts and a board, a block's end.
-FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, min_commits=1, gamma=0.5)"]
+FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, min_kept=1, gamma=0.5)"]
 FEW += ["tide(size=4, revisable_band=3, remask_below=0.9)", "adablock(delimiters=(7, 30))"]
 
 
@@ -297,7 +297,7 @@ def test_a_place_that_was_filled_leaves_the_front(model, text):
     for place in trace.front[at - 1, 0].nonzero()[:, 0].tolist():
         slot = int(trace.first.slot[0, place])
         steps = list(forked := fork(model, trace, at, overrides={slot: 41}))
-        assert not any(bool(step.decision.scope[0, place]) for step in steps)
+        assert not any(bool(step.decision.candidates[0, place]) for step in steps)
         assert [int(step.decision.commit.sum()) for step in steps] == [1] * (PLACES - at - 1)
         assert last(forked.trace()).tokens[0, place] == 41
 

@@ -14,7 +14,7 @@ import wavefront
 from wavefront.core import noise, spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import NumericalError
-from wavefront.core.masks import distance, first, near, ordered, rank
+from wavefront.core.masks import distance, first, near, rank, smallest
 from wavefront.core.state import start
 from wavefront.engine.batcher import Batcher, CapturedBatchers, Kind, Request
 from wavefront.engine.cuda_graphs import Graphs, eagerly
@@ -38,7 +38,7 @@ SPECS = (
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
-    "tbd(size=8, drop=2, min_commits=2)",
+    "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
     "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
@@ -188,7 +188,7 @@ def test_kernels_for_few_rows_compute_what_torch_computes():
         )
         torch._dynamo.reset()
         compile_model(lean, dynamic=dynamic)
-        assert all(block.lean for block in lean.blocks)
+        assert all(block.use_small_batch_ops for block in lean.layers)
         places = torch.arange(300, device="cuda")[None]
         tokens, window = places % 60, places[:, 100 : 100 + size]
         attend = places >= 9 if padded else None
@@ -216,7 +216,7 @@ def test_counting_orders_as_sorting_does_on_the_device():
 
     def every(scores, among, then):
         keys = distance(among).clamp(max=1152)
-        return rank(scores, among, then), ordered(keys, 64), near(among, 16), first(then, 9)
+        return rank(scores, among, then), smallest(keys, 64), near(among, 16), first(then, 9)
 
     base = every(scores, among, then)
     made = torch.compile(every, dynamic=False, fullgraph=True)(scores, among, then)

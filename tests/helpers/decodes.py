@@ -13,7 +13,7 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, Step, decide_and_write, start
 from wavefront.core.strategy import Stats
-from wavefront.testing.simulation import MASK, PAD, board
+from wavefront.testing.simulation import MASK, PAD, random_canvas
 from wavefront.traces.trace import Recorder, Trace
 
 STOP = 9
@@ -29,7 +29,7 @@ STRATEGIES = (
     "dcd(masks=4, span=6)",
     "adablock(size=4, delimiters=(3,))",
     "rcr(size=4)",
-    "tbd(size=5, drop=2, min_commits=1)",
+    "tbd(size=5, drop=2, min_kept=1)",
     "tide(size=4, revisable_band=3, remask_below=0.6)",
     "tide(size=3, cascade_rounds=2, selector=threshold(0.6))",
 )
@@ -99,11 +99,11 @@ def sample() -> tuple[Trace, ...]:
     found = []
     for number, strategy in enumerate(STRATEGIES):
         settings = [
-            (board(number, rows=3), 12, {}),
-            (board(number + 50, rows=3), 5, {"eos": "stop"}),
-            (board(number, rows=3, holes=True), 9, {"eos": "stop"}),
-            (board(number, rows=2, holes=True), 17, {"fixed": True}),
-            (board(number, rows=2, places=2), 2, {}),
+            (random_canvas(number, rows=3), 12, {}),
+            (random_canvas(number + 50, rows=3), 5, {"eos": "stop"}),
+            (random_canvas(number, rows=3, holes=True), 9, {"eos": "stop"}),
+            (random_canvas(number, rows=2, holes=True), 17, {"fixed": True}),
+            (random_canvas(number, rows=2, length=2), 2, {}),
             (infill([[2] * 7], [[True] * 7], mask_id=MASK, pad_id=PAD), 4, {}),
         ]
         for index, (canvas, steps, more) in enumerate(settings):

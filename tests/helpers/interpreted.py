@@ -24,7 +24,7 @@ def products() -> None:
         assert (len(made), made.dtype) == (2, torch.float32)
         close(made.sum(0), x @ weight.T)
         gate, up = (x @ weight.T).chunk(2, dim=-1)
-        close(small_batch_ops.gated(x, weight), F.silu(gate) * up, 1e-4)
+        close(small_batch_ops.gated_product(x, weight), F.silu(gate) * up, 1e-4)
     wide = (
         torch.randn(small_batch_ops.PROGRAMS * small_batch_ops.TILE, 128) * 0.1
     )  # enough programs: not cut
@@ -42,7 +42,7 @@ def attention() -> None:
         visible = torch.rand(rows, 1, 1, keys) < 0.3
         visible[..., 0], visible[..., 64:] = True, False
         tally = torch.zeros(rows * heads, dtype=torch.int32)
-        assert small_batch_ops.attends(query)
+        assert small_batch_ops.attention_fits(query)
         for mask in (None, visible):
             made = small_batch_ops.attend(query, key, value, mask, tally)
             close(made, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
@@ -56,8 +56,8 @@ def models() -> None:
         tokens, window = torch.randint(0, 60, (1, 100)), torch.arange(60, 92)[None]
         found: list[list[torch.Tensor]] = []
         for lean in (False, True):
-            for block in model.blocks:
-                block.lean = lean
+            for block in model.layers:
+                block.use_small_batch_ops = lean
             kv = model.new_kv(1, 100)
             model.encode(tokens, kv=kv)
             made = model.encode(tokens.flip(1), None, window[:, :9], window=window, kv=kv)
@@ -74,7 +74,7 @@ if __name__ == "__main__":
         (torch.float32,),
         "cpu",
     )  # the interpreter has no bfloat16 of its own
-    small_batch_ops._reads = lambda x, count: 4  # and there is no GPU to ask
+    small_batch_ops._stages = lambda x, count: 4  # and there is no GPU to ask
     with torch.no_grad():
         products()
         attention()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wavefront.core.state import Config, DecodeState, Step
 from wavefront.engine.step import BatchState, StepShape, take_step
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 
 
 def advance(

@@ -30,7 +30,7 @@ from transformers import (
 import wavefront
 from wavefront.core.errors import OptionError, PromptError, WavefrontError
 from wavefront.integrations import hf
-from wavefront.storage.hub import shipped
+from wavefront.storage.hub import builtin_checkpoints
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -50,7 +50,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def ripple() -> Any:
-    return AutoModel.from_pretrained(shipped()["ripple"])
+    return AutoModel.from_pretrained(builtin_checkpoints()["ripple"])
 
 
 # The models
@@ -84,7 +84,7 @@ def test_forward_can_be_trained(model: Any) -> None:
 
 
 def test_the_dtype_is_ours_the_stored_one_or_the_one_asked_for() -> None:
-    stored = shipped()["ripple"]
+    stored = builtin_checkpoints()["ripple"]
     assert AutoModel.from_pretrained(stored).dtype is torch.float32
     assert AutoModel.from_pretrained(stored, dtype="auto").dtype is torch.float16
     assert AutoModel.from_pretrained(stored, dtype=torch.bfloat16).dtype is torch.bfloat16
@@ -167,7 +167,7 @@ def test_a_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
 
 
 def test_our_tokenizer_of_ripple_is_theirs() -> None:
-    path = shipped()["ripple"]
+    path = builtin_checkpoints()["ripple"]
     ours, theirs = hf.load_tokenizer(path), AutoTokenizer.from_pretrained(path)
     text = "Sam has 3 bags.<|eot_id|>\n\nfin"
     assert ours(text).input_ids == theirs(text).input_ids
@@ -202,7 +202,10 @@ def test_generate_decodes_as_we_do(path: Path, strategy: str) -> None:
 
 
 def test_the_embedded_model_answers_through_transformers(ripple: Any) -> None:
-    lm, words = wavefront.load("ripple"), AutoTokenizer.from_pretrained(shipped()["ripple"])
+    lm, words = (
+        wavefront.load("ripple"),
+        AutoTokenizer.from_pretrained(builtin_checkpoints()["ripple"]),
+    )
     question = "Sam has 3 bags of 4 figs and eats 2. How many are left?"
     prompt = words.apply_chat_template(
         [{"role": "user", "content": question}], return_tensors="pt", return_dict=True

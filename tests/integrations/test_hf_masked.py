@@ -142,7 +142,7 @@ def test_a_model_that_breaks_a_law_is_caught(bert: hf.Masked) -> None:
             return bert.head(hidden).roll(self.calls, -1)
 
     with pytest.raises(wavefront.testing.LawBroken):
-        model_laws.scoring_reach_is_enough(Wavefront(size=4), Fickle())  # pyright: ignore[reportArgumentType]
+        model_laws.scoring_candidates_is_enough(Wavefront(size=4), Fickle())  # pyright: ignore[reportArgumentType]
 
 
 def test_slots_share_forwards_over_it(words: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is compiled around a forward: the same results as it stands, in one piece, few kernels."""
+"""Compiled steps: the same results as eager, no graph breaks, few kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from helpers.captured import Static
 from torch._dynamo.utils import counters
 
-from wavefront.core.masks import distance, marked, near, ordered, placed, rank
+from wavefront.core.masks import distance, near, rank, smallest, to_mask, write_at
 from wavefront.core.reading import WIDE, Sampling, read
 from wavefront.engine.batcher import CapturedBatchers
 from wavefront.engine.session import begin
@@ -29,9 +29,10 @@ SPECS = (
     "dsb(size=6)",
     "dcd(masks=4)",
     "rcr(size=8)",
-    "tbd(size=8, drop=2, min_commits=2)",
+    "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, "
+    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 
@@ -46,7 +47,7 @@ def board():
     return scores, among, then
 
 
-def test_counting_orders_as_sorting_does():
+def test_compiled_ordering_equals_sorting():
     scores, among, then = board()
     keys = torch.randint(0, 9, (200, 20), generator=torch.Generator().manual_seed(2))
 
@@ -54,11 +55,11 @@ def test_counting_orders_as_sorting_does():
         return (
             rank(scores, among),
             rank(scores, among, then),
-            ordered(keys, 7),
-            ordered(keys, 20),
-            marked(keys[:, :5], 12),
-            placed(scores, keys.argsort()[:, :6], scores[:, 3:9]),
-            placed(keys, keys.argsort(), keys.flip(-1)),
+            smallest(keys, 7),
+            smallest(keys, 20),
+            to_mask(keys[:, :5], 12),
+            write_at(scores, keys.argsort()[:, :6], scores[:, 3:9]),
+            write_at(keys, keys.argsort(), keys.flip(-1)),
             near(among, 3),
             near(among[:, :2], 7),
             near(among, 99),
@@ -102,7 +103,7 @@ def traced(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SPECS)
-def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, strategy):
+def test_compiled_strategy_decodes_like_eager_without_graph_breaks(traced, strategy):
     compared(toy(dtype="float64"), strategy)
     compared(toy(dtype="float64"), strategy, temperature=0.9, eos="stop", steps=12)
 
@@ -110,20 +111,20 @@ def test_every_strategy_is_traced_in_one_piece_and_decodes_as_it_stands(traced, 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_every_cache_too(traced, family, cache):
+def test_compiled_cache_decodes_like_eager(traced, family, cache):
     compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads inductor
-def test_compiled_it_is_few_kernels():
+def test_compiled_step_launches_few_kernels():
     from torch._inductor import metrics
 
     torch._dynamo.reset()
     metrics.reset()
     model = toy(dtype="float64")
     compared(model, "wavefront")
-    # Of one step: what opens and closes the forward, the choice of places, all that follows.
+    # Of one step: what opens and closes the forward, the choice of positions, all that follows.
     assert metrics.generated_kernel_count <= 47
     before = metrics.generated_kernel_count
     compared(model, "wavefront", cache="wave(refresh=64, size=20, near=2)")
@@ -133,7 +134,7 @@ def test_compiled_it_is_few_kernels():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", [None, CACHES[0]])
-def test_nothing_in_a_step_is_sorted_or_scattered(monkeypatch, cache):
+def test_compiled_step_does_not_sort_or_scatter(monkeypatch, cache):
     """Neither fuses; and what the host is told is one tensor made in the compiled step."""
     seen: list[str] = []
 
@@ -151,7 +152,7 @@ def test_nothing_in_a_step_is_sorted_or_scattered(monkeypatch, cache):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_block_adds_where_it_norms():
+def test_compiled_layer_fuses_its_additions_with_its_norms():
     """Between its products: two norms, what turns and splits the heads, and the gate."""
     from torch._inductor.utils import run_and_get_code
 
@@ -159,7 +160,7 @@ def test_a_block_adds_where_it_norms():
     tokens = torch.arange(10)[None]
     base = model.raw_logits(tokens)
     torch._dynamo.reset()
-    for block in model.blocks:
+    for block in model.layers:
         block.compile(dynamic=False)
     made, codes = run_and_get_code(model.raw_logits, tokens)
     torch.testing.assert_close(made, base)
@@ -173,7 +174,7 @@ def test_a_block_adds_where_it_norms():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_statistics_hold_nothing_as_large_as_the_logits():
+def test_compiled_statistics_need_no_copy_of_the_logits():
     from torch._inductor.utils import run_and_get_code
 
     size, own = WIDE + 100, torch.zeros(1, 6, dtype=torch.long)

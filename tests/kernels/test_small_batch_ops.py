@@ -45,7 +45,7 @@ def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
         (meta(1, 32, 384), meta(1536, 384), False),  # nor two parts of whole tiles
     ],
 )
-def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
+def test_product_fits_few_half_precision_rows_and_whole_tiles(x, weight, fits):
     assert small_batch_ops.fits(x, weight) is fits
 
 
@@ -61,39 +61,39 @@ def test_few_rows_of_half_precision_and_whole_tiles_fit(x, weight, fits):
         (meta(1, 32, 32, 128, dtype=torch.float32), False),
     ],
 )
-def test_few_queries_on_few_heads_attend(query, fits):
-    assert small_batch_ops.attends(query) is fits
+def test_attention_fits_few_queries_on_few_heads(query, fits):
+    assert small_batch_ops.attention_fits(query) is fits
 
 
-def test_nothing_fits_where_there_is_no_gpu():
+def test_nothing_fits_without_a_gpu():
     assert not small_batch_ops.fits(
         torch.zeros(1, 2, 256, dtype=HALF), torch.zeros(256, 256, dtype=HALF)
     )
-    assert not small_batch_ops.attends(torch.zeros(1, 4, 2, 64, dtype=HALF))
+    assert not small_batch_ops.attention_fits(torch.zeros(1, 4, 2, 64, dtype=HALF))
 
 
-def test_what_the_compiler_is_told_is_the_shape_of_what_is_made():
+def test_registered_shapes_equal_the_real_shapes():
     x, weight = meta(1, 30, 4096), meta(4096, 4096)
     assert small_batch_ops.product(x, weight).shape == (2, 1, 30, 4096)
     assert small_batch_ops.product(x, weight).dtype == torch.float32
     wide = small_batch_ops.product(x, meta(12288, 4096))
     assert (wide.shape, wide.dtype) == ((1, 1, 30, 12288), HALF)
-    assert small_batch_ops.gated(x, meta(24576, 4096)).shape == (1, 30, 12288)
+    assert small_batch_ops.gated_product(x, meta(24576, 4096)).shape == (1, 30, 12288)
     query, store = meta(1, 30, 32, 128).transpose(1, 2), meta(1, 32, 100, 128)
     made = small_batch_ops.attend(query, store, store, None, meta(32, dtype=torch.int32))
     assert (made.shape, made.stride()) == (query.shape, query.stride())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it compiles
-def test_a_model_on_a_cpu_does_without():
+def test_model_on_a_cpu_does_not_use_the_kernels():
     model = toy(dtype="bfloat16", width=256)
     compile_model(model)
     assert not small_batch_ops.available(model.device)
-    assert not any(block.lean for block in model.blocks)
+    assert not any(block.use_small_batch_ops for block in model.layers)
 
 
 @pytest.mark.skipif(not INTERPRETS, reason="Triton does not interpret here")
-def test_the_kernels_compute_what_torch_computes():
+def test_kernels_compute_the_same_as_torch():
     script = Path(__file__).parents[1] / "helpers" / "interpreted.py"
     done = subprocess.run(
         [sys.executable, str(script)],

@@ -1,4 +1,4 @@
-"""Models: published numbers, the contract of `hidden`, the laws of padding, rows and windows."""
+"""Models: published numbers, and what `hidden` guarantees for padding, rows and windows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from wavefront.core.errors import OptionError, PromptError
-from wavefront.models import families
-from wavefront.models.layer import Sight
-from wavefront.models.loader import Model, families, load_model
+from wavefront.models import families as family_files
+from wavefront.models.layer import PassInputs
+from wavefront.models.loader import families, load_model
+from wavefront.models.protocol import Model
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())["forward"]
 LOGITS = np.load(GOLDEN / "forward_logits.npz")
-# Walked, so that a new file on the shelf is held to the laws below without being named here.
-SHELF = [
+# Read from the folder, so that the tests below cover a new family file without naming it.
+FAMILY_MODULES = [
     importlib.import_module(f"{family_files.__name__}.{entry.name}")
     for entry in pkgutil.iter_modules(family_files.__path__)
 ]
-FAMILIES = [file.Net.family for file in SHELF if hasattr(file, "Net")]
+FAMILIES = [file.Net.family for file in FAMILY_MODULES if hasattr(file, "Net")]
 
 
 @pytest.fixture(params=FAMILIES)
@@ -62,7 +63,7 @@ def left_padding(lengths: tuple[int, ...], width: int) -> Tensor:
     return torch.arange(width)[None, :] >= width - torch.tensor(lengths)[:, None]
 
 
-def test_the_families_are_the_files_that_have_a_net() -> None:
+def test_every_family_file_has_a_net() -> None:
     assert sorted(FAMILIES) == families()
 
 
@@ -70,7 +71,7 @@ def test_the_families_are_the_files_that_have_a_net() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_raw_logits_are_the_published_ones(case: dict) -> None:
+def test_raw_logits_equal_the_published_models(case: dict) -> None:
     model = load_model(GOLDEN / case["model"], device="cpu")
     logits = model.raw_logits(case["input_ids"], case["attention_mask"])
     difference = (logits - torch.from_numpy(LOGITS[case["logits_key"]])).abs()
@@ -79,7 +80,7 @@ def test_raw_logits_are_the_published_ones(case: dict) -> None:
     assert difference.max() < 1e-3
 
 
-def test_shards_hold_the_same_model() -> None:
+def test_sharded_checkpoint_loads_the_same_model() -> None:
     whole = load_model(GOLDEN / "dream-tiny", device="cpu")
     shards = load_model(GOLDEN / "dream-tiny-sharded", device="cpu")
     ids = [[1, 2, 3, 266, 266]]
@@ -88,7 +89,7 @@ def test_shards_hold_the_same_model() -> None:
 
 @pytest.mark.parametrize("name", ["llada-tiny", "dream-tiny"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_as_near_as_its_rounding(name: str, dtype: torch.dtype) -> None:
+def test_half_precision_differs_only_by_rounding(name: str, dtype: torch.dtype) -> None:
     ids = CASES[1]["input_ids"]
     exact = load_model(GOLDEN / name, device="cpu").raw_logits(ids)
     half = load_model(GOLDEN / name, device="cpu", dtype=dtype)
@@ -97,13 +98,13 @@ def test_half_precision_is_as_near_as_its_rounding(name: str, dtype: torch.dtype
     assert error < 10 * torch.finfo(dtype).eps
 
 
-def test_rotary_precision_is_each_family_s_own(family: str) -> None:
+def test_each_family_uses_its_own_rotary_precision(family: str) -> None:
     """LLaDA turns in float32 and rounds once; Dream rounds cosine and sine, and every product."""
     model = toy(family=family, dtype="bf16")
-    block, positions = model.blocks[0], torch.arange(100, 116)
-    cosine, sine = model.turns(positions)
+    block, positions = model.layers[0], torch.arange(100, 116)
+    cosine, sine = model.rotary_angles(positions)
     x = torch.randn((1, 16, 64), generator=torch.Generator().manual_seed(0)).bfloat16()
-    query, _, _ = block.project(x, Sight(cosine, sine, None, None))
+    query, _, _ = block.project(x, PassInputs(cosine, sine, None, None))
     plain = block.qkv(x).unflatten(-1, (-1, 16))[:, :, : block.heads]
     turn = torch.complex(cosine, sine)
     exact = torch.complex(plain[..., :8].float(), plain[..., 8:].float()) * turn
@@ -115,14 +116,14 @@ def test_rotary_precision_is_each_family_s_own(family: str) -> None:
 # What `hidden` and `head` promise
 
 
-def test_llada_s_hidden_describes_its_own_place() -> None:
+def test_llada_hidden_predicts_its_own_position() -> None:
     model = toy()
     tokens = canvas(model, 2, 12)
     expected = model.raw_logits(tokens)
     torch.testing.assert_close(logits_at(model, tokens, None, everywhere(tokens)), expected)
 
 
-def test_dream_s_hidden_undoes_the_shift() -> None:
+def test_dream_hidden_undoes_the_shift() -> None:
     model = toy(family="dream")
     tokens = canvas(model, 2, 12)
     raw = model.raw_logits(tokens)
@@ -130,7 +131,7 @@ def test_dream_s_hidden_undoes_the_shift() -> None:
     torch.testing.assert_close(logits_at(model, tokens, None, everywhere(tokens)), expected)
 
 
-def test_dream_s_first_real_place_keeps_its_own_output() -> None:
+def test_dream_first_real_position_uses_its_own_output() -> None:
     model = toy(family="dream")
     tokens, attend = canvas(model, 2, 12), left_padding((12, 7), 12)
     raw = model.raw_logits(tokens, attend)
@@ -140,7 +141,7 @@ def test_dream_s_first_real_place_keeps_its_own_output() -> None:
     torch.testing.assert_close(logits[0, 5], raw[0, 4])
 
 
-def test_only_the_places_asked_for_come_back_in_order(family: str) -> None:
+def test_hidden_returns_the_requested_positions_in_order(family: str) -> None:
     model = toy(family=family, dtype="float64")
     tokens = canvas(model, 2, 12)
     at = torch.tensor([[7, 0, 11], [3, 3, 1]])
@@ -152,7 +153,7 @@ def test_only_the_places_asked_for_come_back_in_order(family: str) -> None:
 # Padding and rows
 
 
-def test_left_padding_equals_alone(family: str) -> None:
+def test_left_padded_row_equals_the_row_alone(family: str) -> None:
     model = toy(family=family, dtype="float64")
     alone = canvas(model, 1, 9)
     padded = torch.cat((torch.full((1, 6), model.pad_id), alone), dim=1)
@@ -162,7 +163,7 @@ def test_left_padding_equals_alone(family: str) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_what_stands_in_the_padding_changes_nothing(family: str) -> None:
+def test_padding_tokens_do_not_change_the_output(family: str) -> None:
     model = toy(family=family)
     tokens, attend = canvas(model, 1, 12), left_padding((8,), 12)
     changed = torch.where(attend, tokens, 5)
@@ -171,7 +172,7 @@ def test_what_stands_in_the_padding_changes_nothing(family: str) -> None:
     assert torch.equal(logits_at(model, changed, attend, at), expected)
 
 
-def test_other_rows_change_nothing(family: str) -> None:
+def test_other_rows_do_not_change_the_output(family: str) -> None:
     model = toy(family=family)
     one, other = canvas(model, 3, 12, seed=1), canvas(model, 3, 12, seed=2)
     other[1] = one[1]
@@ -184,7 +185,7 @@ def test_other_rows_change_nothing(family: str) -> None:
     assert not emptied.isnan().any()
 
 
-def test_an_all_real_mask_is_no_mask(family: str) -> None:
+def test_mask_of_all_positions_equals_no_mask(family: str) -> None:
     model = toy(family=family, dtype="float64")
     tokens = canvas(model, 2, 10)
     real = torch.ones_like(tokens, dtype=torch.bool)
@@ -196,7 +197,7 @@ def test_an_all_real_mask_is_no_mask(family: str) -> None:
 # Windows and stored keys and values
 
 
-def test_filling_the_store_changes_nothing(family: str) -> None:
+def test_filling_the_kv_store_does_not_change_the_output(family: str) -> None:
     model = toy(family=family)
     tokens = canvas(model, 2, 12)
     at = everywhere(tokens)
@@ -204,7 +205,7 @@ def test_filling_the_store_changes_nothing(family: str) -> None:
     assert torch.equal(filled, model.hidden(tokens, None, at))
 
 
-def test_a_window_over_all_places_is_the_full_pass(family: str) -> None:
+def test_window_over_all_positions_equals_the_full_pass(family: str) -> None:
     model = toy(family=family, dtype="float64")
     tokens, attend = canvas(model, 2, 12), left_padding((12, 8), 12)
     at, kv, filled = everywhere(tokens), model.new_kv(2, 12), model.new_kv(2, 12)
@@ -215,7 +216,7 @@ def test_a_window_over_all_places_is_the_full_pass(family: str) -> None:
         torch.testing.assert_close(fresh, expected)
 
 
-def test_a_window_on_an_unchanged_canvas_is_the_full_pass(family: str) -> None:
+def test_window_on_an_unchanged_canvas_equals_the_full_pass(family: str) -> None:
     """Keys and values read from the store are those of the full pass, so nothing may move."""
     model = toy(family=family, dtype="float64")
     tokens, attend = canvas(model, 2, 12), left_padding((12, 8), 12)
@@ -227,7 +228,7 @@ def test_a_window_on_an_unchanged_canvas_is_the_full_pass(family: str) -> None:
     torch.testing.assert_close(got, expected)
 
 
-def test_a_window_reads_stale_places_and_writes_its_own(family: str) -> None:
+def test_window_reads_stored_keys_and_updates_its_own(family: str) -> None:
     model = toy(family=family, layers=1, dtype="float64")
     before, at = canvas(model, 1, 12), torch.tensor([[6]])
     after = before.clone()
@@ -240,7 +241,7 @@ def test_a_window_reads_stale_places_and_writes_its_own(family: str) -> None:
     assert changed.nonzero().flatten().tolist() == [6]
 
 
-def test_dream_computes_the_place_before_the_window() -> None:
+def test_dream_also_computes_the_position_before_the_window() -> None:
     model = toy(family="dream", dtype="float64")
     before = canvas(model, 1, 12)
     after = before.clone()
@@ -255,7 +256,7 @@ def test_dream_computes_the_place_before_the_window() -> None:
     torch.testing.assert_close(got, wide)
 
 
-def test_duplicates_in_a_window_are_harmless(family: str) -> None:
+def test_duplicate_positions_in_a_window_do_not_change_the_output(family: str) -> None:
     model = toy(family=family, dtype="float64")
     tokens = canvas(model, 1, 12)
     moved = tokens.clone()
@@ -272,14 +273,14 @@ def test_duplicates_in_a_window_are_harmless(family: str) -> None:
 # Shapes of models
 
 
-def test_grouped_heads_share_consecutively() -> None:
+def test_consecutive_query_heads_share_a_key_head() -> None:
     """A grouped model equals the plain one whose key heads are repeated next to each other."""
     grouped = toy(family="dream", dtype="float64")
     config = grouped.config
     plain = type(grouped)(replace(config, kv_heads=config.heads))
     plain = plain.to(torch.float64).to_empty(device="cpu")
-    for name, part in plain.published().items():
-        source = grouped.published()[name]
+    for name, part in plain.published_weights().items():
+        source = grouped.published_weights()[name]
         if source.shape != part.shape:
             source = (
                 source.unflatten(0, (config.kv_heads, -1)).repeat_interleave(2, 0).flatten(0, 1)
@@ -301,7 +302,7 @@ def test_biases_reach_the_logits() -> None:
     model = toy(family="dream")
     tokens = canvas(model, 1, 6)
     before = model.raw_logits(tokens)
-    for name, part in model.published().items():
+    for name, part in model.published_weights().items():
         if name.endswith("v_proj.bias"):
             part.add_(1.0)
     assert not torch.allclose(model.raw_logits(tokens), before)
@@ -313,22 +314,22 @@ REAL = {
 }
 
 
-def test_the_published_models_have_their_published_size(family: str) -> None:
+def test_published_models_have_their_published_size(family: str) -> None:
     """Nothing is allocated: a model is built without memory."""
     sizes, tensors, parameters = REAL[family]
     names = ("vocab_size", "width", "layers", "heads", "kv_heads", "mlp_width")
     small = toy(family=family)
     model = type(small)(replace(small.config, **dict(zip(names, sizes, strict=True))))
     assert model.device.type == "meta"
-    assert len(model.published()) == tensors
-    assert sum(part.numel() for part in model.published().values()) == parameters
+    assert len(model.published_weights()) == tensors
+    assert sum(part.numel() for part in model.published_weights().values()) == parameters
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 # How it can be run
 
 
-def test_no_step_needs_the_host(family: str) -> None:
+def test_forward_pass_runs_on_the_meta_device(family: str) -> None:
     """On the meta device a host read or a data-dependent shape raises."""
     model = toy(family=family).to("meta")
     tokens = torch.zeros((2, 12), dtype=torch.long, device="meta")
@@ -342,7 +343,7 @@ def test_no_step_needs_the_host(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_compiles_in_one_graph(family: str) -> None:
+def test_forward_pass_compiles_in_one_graph(family: str) -> None:
     model = toy(family=family)
     tokens, attend = canvas(model, 2, 12), left_padding((12, 8), 12)
     at = window = torch.tensor([[5, 6], [7, 8]])
@@ -360,7 +361,7 @@ def test_it_compiles_in_one_graph(family: str) -> None:
         torch.testing.assert_close(got, expected)
 
 
-def test_it_trains(family: str) -> None:
+def test_toy_trains(family: str) -> None:
     model = toy(family=family, tied=True).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     tokens = canvas(model, 4, 8)
@@ -376,14 +377,14 @@ def test_it_trains(family: str) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_seed_names_a_model(family: str) -> None:
+def test_equal_seeds_give_equal_models(family: str) -> None:
     tokens = canvas(toy(), 1, 6)
     first, again, other = (toy(seed, family=family).raw_logits(tokens) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_a_model_states_its_ids(family: str) -> None:
+def test_model_has_its_special_ids(family: str) -> None:
     model = toy(family=family, vocab_size=50, max_length=77)
     assert (model.family, model.vocab_size, model.max_length) == (family, 50, 77)
     assert (model.mask_id, model.pad_id, model.stop_ids) == (49, 48, (48,))
@@ -395,11 +396,11 @@ def test_a_model_states_its_ids(family: str) -> None:
     ("options", "sentence"),
     [
         ({"family": "drem"}, "no toy of family 'drem'.*did you mean 'dream'"),
-        ({"width": 20}, "width that is a multiple of 8; given 64, 2 and 20"),
+        ({"width": 20}, "width that is a multiple of 8; got 64, 2 and 20"),
         ({"vocab_size": 2}, "vocab_size >= 3"),
     ],
 )
-def test_impossible_toys_are_refused(options: dict, sentence: str) -> None:
+def test_invalid_toy_options_are_refused(options: dict, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         toy(**options)
 
@@ -412,13 +413,13 @@ def test_impossible_toys_are_refused(options: dict, sentence: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_rows_of_ids_is_refused(ids: object) -> None:
+def test_input_that_is_not_rows_of_ids_is_refused(ids: object) -> None:
     with pytest.raises(PromptError, match=r"rows of one length.*\.$"):
         toy().raw_logits(ids)
 
 
 @pytest.mark.parametrize("token", [-1, 64, 2**40])
-def test_an_id_outside_the_vocabulary_is_refused(token: int) -> None:
+def test_id_outside_the_vocabulary_is_refused(token: int) -> None:
     with pytest.raises(PromptError, match=rf"token id {token} is outside .* 0 to 63\.$"):
         toy().raw_logits([[1, token]])
 
@@ -426,18 +427,18 @@ def test_an_id_outside_the_vocabulary_is_refused(token: int) -> None:
 @pytest.mark.parametrize(
     "attend", [[1, 1], [[1]], [[1, 1], [1, 1]], [[1, 2]], [[0.0, float("-inf")]], "yes", [[[1, 1]]]]
 )
-def test_an_attend_that_does_not_fit_is_refused(attend: object) -> None:
-    with pytest.raises(OptionError, match=r"attend .* shape \[1, 2\], as the tokens have\.$"):
+def test_attend_of_another_shape_is_refused(attend: object) -> None:
+    with pytest.raises(OptionError, match=r"attend .* shape \[1, 2\]\.$"):
         toy().raw_logits([[1, 2]], attend)
 
 
-def test_rows_may_be_tensors_of_any_whole_type() -> None:
+def test_rows_may_be_tensors_of_any_integer_dtype() -> None:
     model, ids = toy(), [[1, 2, 3]]
     expected = model.raw_logits(ids, [[0, 1, 1]])
     tokens, attend = torch.tensor(ids, dtype=torch.int32), torch.tensor([[False, True, True]])
     assert torch.equal(model.raw_logits(tokens, attend), expected)
 
 
-def test_a_toy_is_a_model() -> None:
+def test_toy_implements_the_model_protocol() -> None:
     model: Model = toy()
     assert isinstance(model, Transformer)

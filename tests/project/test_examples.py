@@ -66,7 +66,7 @@ def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(ROOT)
     made = spec.resolve("examples.new_strategy.OutsideIn(size=3)", "strategies")
     assert repr(made) == "examples.new_strategy.OutsideIn(size=3)"
-    assert "reads_only_its_reach" in check(made)
+    assert "reads_only_candidates" in check(made)
 
 
 def test_there_is_an_example_of_everything() -> None:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
 from wavefront.models.loader import (
-    Model,
     families,
     load_model,
     published_state_dict,
@@ -24,9 +23,10 @@ from wavefront.models.loader import (
     resolve_dtype,
     save_checkpoint,
 )
+from wavefront.models.protocol import Model
 from wavefront.models.toy import toy
 from wavefront.storage.checkpoint import open_checkpoint
-from wavefront.storage.hub import INDEX, WEIGHTS, locate, shipped
+from wavefront.storage.hub import INDEX, WEIGHTS, builtin_checkpoints, locate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHARD = "model-00001-of-00002.safetensors"
@@ -80,17 +80,17 @@ def refuses(path: str | Path, sentence: str) -> None:
 # Files
 
 
-def test_a_path_that_is_nothing(tmp_path: Path) -> None:
+def test_missing_path_is_refused(tmp_path: Path) -> None:
     refuses(
         tmp_path / "nothing" / "here", "is not a directory; give a folder that holds config.json"
     )
 
 
-def test_a_file_instead_of_a_directory(llada: Path) -> None:
+def test_file_instead_of_a_directory_is_refused(llada: Path) -> None:
     refuses(llada / WEIGHTS, "is not a directory")
 
 
-def test_no_config(llada: Path) -> None:
+def test_directory_without_config_is_refused(llada: Path) -> None:
     (llada / "config.json").unlink()
     refuses(llada, "config.json is missing")
 
@@ -98,59 +98,59 @@ def test_no_config(llada: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"), [("{oops", "is not valid JSON"), ("[]", "must hold a JSON object")]
 )
-def test_a_config_that_is_none(llada: Path, text: str, sentence: str) -> None:
+def test_config_that_is_not_a_json_object_is_refused(llada: Path, text: str, sentence: str) -> None:
     (llada / "config.json").write_text(text)
     refuses(llada, f"config.json.*{sentence}")
 
 
 @pytest.mark.parametrize("path", [5, None, 1.5, ["ripple"], b"ripple"])
-def test_what_is_not_a_path(path: object) -> None:
-    with pytest.raises(OptionError, match=r"named by a string or a path; .* is neither\.$"):
+def test_value_that_is_not_a_path_is_refused(path: object) -> None:
+    with pytest.raises(OptionError, match=r"must be a name or a path, not .*\.$"):
         load_model(path)
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-that-name/x", "a\0b", "ripples"])
-def test_a_name_that_no_file_can_have(name: str) -> None:
+def test_name_that_cannot_be_a_path_is_refused(name: str) -> None:
     refuses(name, "is not a directory.*built-in name .*ripple")
 
 
-def test_built_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_names_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("ripple")
-    assert model.vocab_size == open_checkpoint(shipped()["ripple"]).config["vocab_size"]
+    assert model.vocab_size == open_checkpoint(builtin_checkpoints()["ripple"]).config["vocab_size"]
     refuses("toy", r"'toy' has no files; use wavefront\.load\('toy'\)")
     copied("llada-tiny", tmp_path).rename(tmp_path / "toy")
     monkeypatch.chdir(tmp_path)
     assert load("toy").family == "llada"
 
 
-def test_no_weights(llada: Path) -> None:
+def test_directory_without_weights_is_refused(llada: Path) -> None:
     (llada / WEIGHTS).unlink()
-    refuses(llada, "neither model.safetensors nor model.safetensors.index.json")
+    refuses(llada, "it needs model.safetensors or model.safetensors.index.json")
 
 
 def test_pickled_weights_are_never_opened(llada: Path) -> None:
     (llada / WEIGHTS).unlink()
     (llada / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    refuses(llada, r"pytorch_model\.bin.*safetensors only")
+    refuses(llada, r"pytorch_model\.bin.*convert them to safetensors")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 4000])
-def test_weights_cut_short(llada: Path, keep: int) -> None:
+def test_truncated_weights_are_refused(llada: Path, keep: int) -> None:
     (llada / WEIGHTS).write_bytes((llada / WEIGHTS).read_bytes()[:keep])
     refuses(llada, r"model\.safetensors is cut short or is not a safetensors file")
 
 
-def test_weights_that_are_something_else(llada: Path) -> None:
+def test_weights_of_another_format_are_refused(llada: Path) -> None:
     (llada / WEIGHTS).write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 3)
     refuses(llada, "is not a safetensors file")
 
 
-def test_a_shard_that_is_missing(sharded: Path) -> None:
+def test_missing_shard_is_refused(sharded: Path) -> None:
     (sharded / SHARD).unlink()
     refuses(sharded, f"names {SHARD}, which is missing")
 
 
-def test_a_tensor_that_is_not_in_its_shard(sharded: Path) -> None:
+def test_tensor_missing_from_its_shard_is_refused(sharded: Path) -> None:
     tensors = load_file(sharded / SHARD)
     del tensors["lm_head.weight"]
     save_file(tensors, sharded / SHARD)
@@ -158,7 +158,7 @@ def test_a_tensor_that_is_not_in_its_shard(sharded: Path) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["model.layers.0.extra.weight", "lm_head.weight"])
-def test_a_tensor_that_the_index_does_not_send_to_its_shard(sharded: Path, tensor: str) -> None:
+def test_tensor_missing_from_the_index_is_refused(sharded: Path, tensor: str) -> None:
     """Be it unknown to the index, or a second one beside that of another shard."""
     weights = json.loads((sharded / INDEX).read_text())["weight_map"]
     shard = next(file for file in weights.values() if file != weights.get(tensor))
@@ -175,13 +175,13 @@ def test_known_extras_need_not_be_in_the_index(sharded: Path) -> None:
 @pytest.mark.parametrize(
     "shard", ["../other.safetensors", "/etc/x.safetensors", "a\\b.safetensors", "x.bin", "..", 3]
 )
-def test_an_index_that_leads_elsewhere(sharded: Path, shard: object) -> None:
+def test_index_with_a_path_outside_the_directory_is_refused(sharded: Path, shard: object) -> None:
     weights = json.loads((sharded / INDEX).read_text())["weight_map"]
     edit(sharded / INDEX, {"weight_map": weights | {"lm_head.weight": shard}})
-    refuses(sharded, "sends tensor 'lm_head.weight' to .* do not trust")
+    refuses(sharded, "maps tensor 'lm_head.weight' to .* do not trust")
 
 
-def test_an_index_without_a_map(sharded: Path) -> None:
+def test_index_without_a_weight_map_is_refused(sharded: Path) -> None:
     edit(sharded / INDEX, {"weight_map": {}})
     refuses(sharded, "has no 'weight_map'")
 
@@ -189,29 +189,29 @@ def test_an_index_without_a_map(sharded: Path) -> None:
 # Tensors
 
 
-def test_a_missing_tensor(llada: Path) -> None:
+def test_missing_tensor_is_refused(llada: Path) -> None:
     edit_weights(llada, {}, remove=QUERY["llada"])
     refuses(llada, r"'model\.transformer\.blocks\.0\.q_proj\.weight' is missing.*1 missing in all")
 
 
-def test_an_extra_tensor(llada: Path) -> None:
+def test_extra_tensor_is_refused(llada: Path) -> None:
     edit_weights(llada, {"model.transformer.blocks.0.q_norm.weight": torch.ones(16)})
     refuses(llada, r"holds tensor 'model\.transformer\.blocks\.0\.q_norm\.weight', which")
 
 
-def test_a_tensor_of_another_shape(llada: Path) -> None:
+def test_tensor_of_another_shape_is_refused(llada: Path) -> None:
     edit_weights(llada, {QUERY["llada"]: torch.ones(64, 32)})
     refuses(
         llada, r"q_proj\.weight' in .* has shape \[64, 32\], but config.json asks for \[64, 64\]"
     )
 
 
-def test_a_quantised_tensor(llada: Path) -> None:
+def test_quantised_tensor_is_refused(llada: Path) -> None:
     edit_weights(llada, {QUERY["llada"]: torch.ones(64, 64, dtype=torch.int8)})
     refuses(llada, r"q_proj\.weight' in .* is stored as I8; only BF16, F16, F32, F64")
 
 
-def test_known_extras_are_left_unread(dream: Path) -> None:
+def test_known_extras_are_ignored(dream: Path) -> None:
     expected = load(dream).raw_logits([[1, 2, 3]])
     edit_weights(dream, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
     assert torch.equal(load(dream).raw_logits([[1, 2, 3]]), expected)
@@ -219,7 +219,7 @@ def test_known_extras_are_left_unread(dream: Path) -> None:
 
 @pytest.mark.parametrize("family", families())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_tied_model_takes_only_a_head_that_repeats_its_embedding(
+def test_tied_model_accepts_only_a_head_equal_to_its_embedding(
     tmp_path: Path, family: str, dtype: torch.dtype
 ) -> None:
     model = toy(family=family, tied=True)
@@ -236,11 +236,11 @@ def test_a_tied_model_takes_only_a_head_that_repeats_its_embedding(
     refuses(tmp_path, r"has shape \[3\]")
 
 
-NAMES = [(family, name) for family in families() for name in toy(family=family).published()]
+NAMES = [(family, name) for family in families() for name in toy(family=family).published_weights()]
 
 
 @pytest.mark.parametrize(("family", "name"), NAMES)
-def test_a_tensor_that_is_not_finite(tmp_path: Path, family: str, name: str) -> None:
+def test_tensor_that_is_not_finite_is_refused(tmp_path: Path, family: str, name: str) -> None:
     """In every tensor, because not every NaN reaches the logits."""
     model = toy(family=family)
     for number in (float("nan"), float("inf"), float("-inf")):
@@ -249,7 +249,7 @@ def test_a_tensor_that_is_not_finite(tmp_path: Path, family: str, name: str) -> 
         refuses(tmp_path, f"Tensor '{re.escape(name)}' in .* holds NaN, infinity")
 
 
-def test_a_number_too_large_for_the_dtype(llada: Path) -> None:
+def test_number_too_large_for_the_dtype_is_refused(llada: Path) -> None:
     edit_weights(llada, {QUERY["llada"]: torch.full((64, 64), 1e5)})
     load(llada)
     with pytest.raises(CheckpointError, match=r"q_proj.*too large for torch\.float16.*wider dtype"):
@@ -288,7 +288,7 @@ def test_a_number_too_large_for_the_dtype(llada: Path) -> None:
         ("eos_token_id", -1),
     ],
 )
-def test_llada_values_that_are_not_supported(llada: Path, key: str, value: object) -> None:
+def test_unsupported_llada_values_are_refused(llada: Path, key: str, value: object) -> None:
     edit(llada / "config.json", {key: value})
     refuses(llada, f"config.json: {key} .*{re.escape(repr(value))}")
 
@@ -307,7 +307,7 @@ def test_llada_values_that_are_not_supported(llada: Path, key: str, value: objec
         ("layer_types", ["sliding_attention", "full_attention"]),
     ],
 )
-def test_dream_values_that_are_not_supported(dream: Path, key: str, value: object) -> None:
+def test_unsupported_dream_values_are_refused(dream: Path, key: str, value: object) -> None:
     edit(dream / "config.json", {key: value})
     refuses(dream, f"config.json: {key} = .* is not supported")
 
@@ -323,12 +323,14 @@ def test_dream_values_that_are_not_supported(dream: Path, key: str, value: objec
         ({"rope_theta": float("inf")}, "rope_theta must be a finite number above 0, not inf"),
     ],
 )
-def test_rotary_parameters_beside_the_base(dream: Path, parameters: dict, sentence: str) -> None:
+def test_unsupported_rotary_parameters_are_refused(
+    dream: Path, parameters: dict, sentence: str
+) -> None:
     edit(dream / "config.json", {"rope_parameters": parameters})
     refuses(dream, f"config.json: {sentence}")
 
 
-def test_rotary_parameters_that_say_the_same(dream: Path) -> None:
+def test_consistent_rotary_parameters_are_accepted(dream: Path) -> None:
     plain = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 1.0}
     edit(dream / "config.json", {"rope_parameters": plain, "attention_bias": True})
     assert load(dream).family == "dream"
@@ -341,7 +343,7 @@ def test_rotary_parameters_that_say_the_same(dream: Path) -> None:
         *("weight_tying", "mask_token_id", "max_sequence_length", "block_type", "include_bias"),
     ],
 )
-def test_llada_keys_without_which_nothing_is_known(llada: Path, key: str) -> None:
+def test_missing_llada_key_is_refused(llada: Path, key: str) -> None:
     edit(llada / "config.json", {}, remove=(key,))
     refuses(llada, f"config.json has no '{key}'")
 
@@ -354,28 +356,28 @@ def test_llada_keys_without_which_nothing_is_known(llada: Path, key: str) -> Non
         *("tie_word_embeddings", "mask_token_id", "max_position_embeddings"),
     ],
 )
-def test_dream_keys_without_which_nothing_is_known(dream: Path, key: str) -> None:
+def test_missing_dream_key_is_refused(dream: Path, key: str) -> None:
     edit(dream / "config.json", {}, remove=(key,))
     refuses(dream, f"config.json has no '{key}'")
 
 
-def test_heads_that_do_not_divide(llada: Path) -> None:
+def test_heads_that_do_not_divide_are_refused(llada: Path) -> None:
     edit(llada / "config.json", {"n_heads": 5})
     refuses(llada, "twice n_heads = 10 does not divide d_model = 64")
     edit(llada / "config.json", {"n_heads": 4, "n_kv_heads": 3})
     refuses(llada, "n_kv_heads = 3 does not divide n_heads = 4")
 
 
-def test_an_unknown_family(llada: Path) -> None:
+def test_unknown_family_is_refused(llada: Path) -> None:
     edit(llada / "config.json", {"model_type": "lada"})
     refuses(llada, "model_type 'lada'.*known: dream, llada, qwen2.*did you mean 'llada'")
     edit(llada / "config.json", {"model_type": "transformer"})
-    refuses(llada, "model_type 'transformer', which no family takes")
+    refuses(llada, "model_type 'transformer', which no family supports")
     edit(llada / "config.json", {}, remove=("model_type",))
     refuses(llada, "config.json has no 'model_type'.*add the key")
 
 
-def test_one_key_head_by_its_older_name(llada: Path) -> None:
+def test_multi_query_attention_means_one_key_head(llada: Path) -> None:
     edit(llada / "config.json", {"multi_query_attention": True, "n_kv_heads": None})
     refuses(llada, r"k_proj\.weight' in .* asks for \[16, 64\]")
     edit(llada / "config.json", {"n_kv_heads": 2})
@@ -394,12 +396,12 @@ def test_stop_ids_come_from_both_files(dream: Path) -> None:
     assert load(dream).stop_ids == (243, 7, 9)
 
 
-def test_without_a_pad_id_the_first_stop_id_serves(dream: Path) -> None:
+def test_first_stop_id_is_the_default_pad_id(dream: Path) -> None:
     edit(dream / "config.json", {"eos_token_id": [5, 7], "pad_token_id": None})
     assert load(dream).pad_id == 5
 
 
-def test_a_qwen2_shaped_checkpoint_needs_a_mask_token(dream: Path) -> None:
+def test_qwen2_checkpoint_needs_a_mask_token(dream: Path) -> None:
     expected = load(dream).raw_logits([[1, 2, 3]])
     edit(dream / "config.json", {"model_type": "qwen2"}, remove=("mask_token_id", "rope_theta"))
     edit(dream / "config.json", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})
@@ -428,16 +430,16 @@ def test_a_qwen2_shaped_checkpoint_needs_a_mask_token(dream: Path) -> None:
         ("added_tokens.json", {"<|mask|>": "265"}),
     ],
 )
-def test_added_tokens_of_the_wrong_type(dream: Path, file: str, content: dict) -> None:
+def test_added_tokens_of_the_wrong_type_are_refused(dream: Path, file: str, content: dict) -> None:
     edit(dream / "config.json", {}, remove=("mask_token_id",))
     (dream / file).write_text(json.dumps(content))
-    refuses(dream, "added tokens of .* are not as we know them; fetch")
+    refuses(dream, "added tokens of .* have an unknown format; fetch")
 
 
 # Device and dtype
 
 
-def test_dtypes_by_name() -> None:
+def test_dtypes_are_accepted_by_name() -> None:
     names = {"bf16": torch.bfloat16, "fp16": torch.float16, "float64": torch.float64}
     for name, dtype in names.items():
         assert resolve_dtype(name) is resolve_dtype(dtype) is dtype
@@ -448,7 +450,7 @@ def test_dtypes_by_name() -> None:
         resolve_dtype(torch.int8)
 
 
-def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_accepted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("cpu").type == resolve_device(torch.device("cpu")).type == "cpu"
     with pytest.raises(OptionError, match=r"Device 'cudda' is unknown.*did you mean 'cuda'"):
         resolve_device("cudda")
@@ -457,11 +459,11 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve_device(None).type == resolve_device("auto").type == "cpu"
     for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(OptionError, match=f"'{device}' was asked for.*use device='cpu'"):
+        with pytest.raises(OptionError, match=f"'{device}' was requested.*use device='cpu'"):
             resolve_device(device)
 
 
-def test_on_cpu_float32_is_the_default_whatever_is_stored(dream: Path) -> None:
+def test_default_dtype_on_cpu_is_float32(dream: Path) -> None:
     assert open_checkpoint(dream).dtype is torch.bfloat16
     assert load(dream).dtype is torch.float32
     assert load(dream, dtype="fp16").dtype is torch.float16
@@ -472,7 +474,7 @@ def test_on_cpu_float32_is_the_default_whatever_is_stored(dream: Path) -> None:
 
 @pytest.mark.parametrize("family", families())
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_is_saved_loads_again(tmp_path: Path, family: str, tied: bool) -> None:
+def test_saved_model_loads_again(tmp_path: Path, family: str, tied: bool) -> None:
     model = toy(seed=5, family=family, tied=tied)
     save_checkpoint(model, tmp_path / "new" / "folder")
     again = load(tmp_path / "new" / "folder")
@@ -486,7 +488,7 @@ def test_what_is_saved_loads_again(tmp_path: Path, family: str, tied: bool) -> N
 
 
 @pytest.mark.parametrize("name", ["llada-tiny", "dream-tiny"])
-def test_a_published_checkpoint_is_written_as_it_was(tmp_path: Path, name: str) -> None:
+def test_saved_checkpoint_equals_the_published_one(tmp_path: Path, name: str) -> None:
     stored = load_file(GOLDEN / name / WEIGHTS)
     dtype = next(iter(stored.values())).dtype
     save_checkpoint(load(GOLDEN / name), tmp_path, dtype=dtype)
@@ -500,19 +502,19 @@ def test_a_published_checkpoint_is_written_as_it_was(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_saved_in_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
+def test_checkpoint_is_saved_in_the_requested_dtype(tmp_path: Path, dtype: str) -> None:
     save_checkpoint(toy(), tmp_path, dtype=dtype)
     assert open_checkpoint(tmp_path).dtype is resolve_dtype(dtype)
 
 
-def test_published_names_share_the_model_s_memory() -> None:
+def test_published_weights_share_the_models_memory() -> None:
     model = toy()
     published_state_dict(model)[QUERY["llada"]].zero_()
-    assert model.blocks[0].qkv.weight[:64].abs().sum() == 0
-    assert model.blocks[0].qkv.weight[64:].abs().sum() > 0
+    assert model.layers[0].qkv.weight[:64].abs().sum() == 0
+    assert model.layers[0].qkv.weight[64:].abs().sum() > 0
 
 
-def test_what_has_no_published_names_cannot_be_saved(tmp_path: Path) -> None:
+def test_model_without_published_names_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="SimpleNamespace has no published weight names"):
         save_checkpoint(types.SimpleNamespace(dtype=torch.float32), tmp_path)  # pyright: ignore
 
@@ -543,7 +545,7 @@ class Hub(types.ModuleType):
         return str(self.cache)
 
 
-def test_a_hub_id_fetches_only_what_is_needed(
+def test_hub_id_fetches_only_needed_files(
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sharded / "pytorch_model.bin").write_bytes(b"")
@@ -558,7 +560,7 @@ def test_a_hub_id_fetches_only_what_is_needed(
     assert fetched == {file.name for file in (GOLDEN / "dream-tiny-sharded").iterdir()}
 
 
-def test_text_needs_no_weights(
+def test_tokenizer_is_fetched_without_weights(
     llada: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(llada, tmp_path / "cache"))
@@ -566,7 +568,9 @@ def test_text_needs_no_weights(
     assert [file.name for file in found.iterdir()] == ["config.json"]
 
 
-def test_a_hub_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_failure_raises_checkpoint_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = Hub(tmp_path, tmp_path, failure=ConnectionError("401 Client Error.\n\nNot found\n"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     refuses(
@@ -574,15 +578,17 @@ def test_a_hub_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_the_hub_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_id_without_huggingface_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[hub\]'"):
         load("org/name")
 
 
-def test_offline_is_the_hub_s_own_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_is_passed_to_the_hub_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real client, told to stay offline, with an empty cache."""
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    refuses("org/name", "'org/name' is not a directory here and could not be fetched from the hub")
+    refuses("org/name", "'org/name' is not a local directory and could not be fetched from the Hub")

@@ -1,4 +1,4 @@
-"""Files that survive a crash: torn lines, damage, locks, and writing in one piece."""
+"""Files that survive a crash: incomplete lines, damage, locks, and atomic writes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ RECORDS = [{"key": "a", "text": "one\ntwo"}, {"key": "b", "text": "ü \u2028 □
 
 
 def write(file: Path) -> bytes:
-    with jsonl.Lines(file) as out:
+    with jsonl.JsonLines(file) as out:
         out.append(*RECORDS)
     return file.read_bytes()
 
 
-def test_lines_come_back_in_order_and_each_takes_one_line(tmp_path: Path) -> None:
+def test_records_are_read_in_order_and_each_takes_one_line(tmp_path: Path) -> None:
     data = write(tmp_path / "a.jsonl")
     assert data.count(b"\n") == 2
     assert data.isascii()
     assert jsonl.read(tmp_path / "a.jsonl") == RECORDS
 
 
-def test_a_file_torn_at_any_byte_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_file_cut_at_any_byte_continues_after_its_last_complete_line(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     whole = write(file)
     first = whole.index(b"\n") + 1
@@ -36,19 +36,19 @@ def test_a_file_torn_at_any_byte_goes_on_as_if_it_had_not_been(tmp_path: Path) -
         file.write_bytes(whole[:end])
         kept = 1 if end >= first else 0
         assert jsonl.read(file) == RECORDS[:kept]
-        with jsonl.Lines(file) as out:
+        with jsonl.JsonLines(file) as out:
             assert out.found == RECORDS[:kept]
             out.append(*RECORDS[kept:])
         assert file.read_bytes() == whole
 
 
 @pytest.mark.parametrize("damage", [b"{", b"\x00\x00", b"[1]", b"", b'{"key": '])
-def test_damage_before_the_end_is_named_by_its_line(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_line_is_named_by_its_number(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "a.jsonl"
     whole = write(file)
     file.write_bytes(damage + b"\n" + whole)
     with pytest.raises(RunError, match=r"Line 1 of .*a\.jsonl is damaged"):
-        jsonl.Lines(file)
+        jsonl.JsonLines(file)
     assert file.read_bytes() == damage + b"\n" + whole
 
 
@@ -56,16 +56,18 @@ def test_damage_before_the_end_is_named_by_its_line(tmp_path: Path, damage: byte
     ("records", "words"),
     [([{"key": "a"}, {"key": "a"}], "Line 2 .* repeats"), ([{"id": 1}], "Line 1 .* has no key")],
 )
-def test_every_key_is_there_once(tmp_path: Path, records: list[dict], words: str) -> None:
+def test_missing_or_repeated_key_is_refused(
+    tmp_path: Path, records: list[dict], words: str
+) -> None:
     with pytest.raises(RunError, match=words):
         jsonl.by_key(records, tmp_path / "a.jsonl")
 
 
-def test_a_folder_is_held_by_one_process_and_let_go_when_it_dies(tmp_path: Path) -> None:
+def test_directory_lock_excludes_other_processes_until_its_owner_dies(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from wavefront.evaluation import lines\n"
-        "with jsonl.held(pathlib.Path(sys.argv[1])):\n"
+        "from wavefront.storage import jsonl\n"
+        "with jsonl.lock_directory(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
@@ -81,15 +83,15 @@ def test_a_folder_is_held_by_one_process_and_let_go_when_it_dies(tmp_path: Path)
         assert other.stdout.readline() == "held\n"
         with (
             pytest.raises(RunError, match="Another process is writing"),
-            jsonl.held(tmp_path / "run"),
+            jsonl.lock_directory(tmp_path / "run"),
         ):
             pass
         other.kill()
-    with jsonl.held(tmp_path / "run"):
+    with jsonl.lock_directory(tmp_path / "run"):
         pass
 
 
-def test_a_json_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_failed_json_write_keeps_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     jsonl.write_json(file, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
@@ -98,9 +100,12 @@ def test_a_json_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_unwritable_path_raises_run_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"), jsonl.held(tmp_path / "file" / "run"):
+    with (
+        pytest.raises(RunError, match="cannot be written"),
+        jsonl.lock_directory(tmp_path / "file" / "run"),
+    ):
         pass
     with pytest.raises(RunError, match="cannot be written"):
         jsonl.write_json(tmp_path / "none" / "a.json", {})

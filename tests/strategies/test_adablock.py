@@ -26,14 +26,14 @@ from wavefront.testing import laws, model_laws
 from wavefront.testing.simulation import MASK, PAD, fill
 
 TAU, TAU_D = 0.72, 0.45  # between the levels of the scores, so that no rounding decides
-WORD, LINE, STOP = 7, 8, 9  # what a place may propose
+WORD, LINE, STOP = 7, 8, 9  # what a position may propose
 Tokens = dict[int, int]
 
 
 def adablock(case, scores, tokens, choose: Choose, *, size, ends, share, tau_d=TAU_D):
-    """(scope, commit) a step of one row, from the published description, in slots.
+    """(candidates, commit) a step of one row, from the published description, in slots.
 
-    `tokens(step)` gives the proposal at every place; `ends` are the delimiters.
+    `tokens(step)` gives the proposal at every position; `ends` are the delimiters.
     """
     n = len(case.masked)
     open_ = [True] * n
@@ -67,7 +67,7 @@ def adablock(case, scores, tokens, choose: Choose, *, size, ends, share, tau_d=T
 
 
 def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
-    """(scope, commit) a step of the tensor strategy; only what is in its reach is true."""
+    """Yield (candidates, commit) per step of the tensor strategy; other positions hold noise."""
     config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
@@ -86,7 +86,7 @@ def run(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores, tokens):
         assert not bool((decision.commit & ~wanted).any())  # what is written was read
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())
-            for part in (decision.scope, decision.commit)
+            for part in (decision.candidates, decision.commit)
         )
 
 
@@ -128,7 +128,7 @@ def test_adablock_equals_the_oracle():
     assert ended > 25  # delimiters did end blocks
 
 
-def test_the_comparison_has_teeth():
+def test_comparison_notices_every_wrong_rule():
     """A window, a size or a bound that is a little off is noticed."""
     rng = random.Random("teeth")
     noticed = {"share": 0, "size": 0, "tau_d": 0, "ends": 0}
@@ -144,7 +144,7 @@ def test_the_comparison_has_teeth():
 
 
 def test_without_delimiters_it_is_block():
-    """Nothing to end at: fixed blocks, when the take has no plan to share out over them."""
+    """Nothing to end at: fixed blocks, when the selector has no plan to share out over them."""
     rng = random.Random("block")
     for _ in range(25):
         at, _, _ = draw_case(rng)
@@ -154,8 +154,8 @@ def test_without_delimiters_it_is_block():
             assert list(run(Adablock(size, ends, tau_d, share, Threshold(TAU)), *at)) == blocks
 
 
-def test_a_plan_is_kept():
-    """Blocks of any length, and still k_t places a step."""
+def test_fixed_budget_is_kept():
+    """Blocks of any length, and still k_t positions a step."""
     rng = random.Random("plan")
     for _ in range(40):
         at, _, _ = draw_case(rng)
@@ -165,14 +165,14 @@ def test_a_plan_is_kept():
         assert counts == [oracle.even(len(case.masked), case.steps, t) for t in range(case.steps)]
 
 
-# By hand. Eight slots after a prompt of one, so places are slots plus one; a word a step.
+# By hand. Eight slots after a prompt of one, so positions are slots plus one; a word a step.
 BOARD = blank([[5]], 8, mask_id=MASK, pad_id=PAD)
 
 
 def by_hand(strategy, rows, board=BOARD):
     """The scopes, in slots; a row of `rows` per step: "w5" is a word with p = 0.5, "n" a newline.
 
-    What is said of a place that is decided does not matter.
+    What is said of a position that is decided does not matter.
     """
     slots = board.masked[0].nonzero()[:, 0].tolist()
     case = oracle.Case(frozenset(), tuple(slots), len(rows))
@@ -193,7 +193,7 @@ def by_hand(strategy, rows, board=BOARD):
     return [tuple(sorted(slots.index(place) for place in scope)) for scope, _ in found]
 
 
-def test_a_block_ends_at_the_surest_newline():
+def test_block_ends_at_the_most_probable_newline():
     rows = [
         # Window 0-3; of two newlines the one at 2 is surer: the block is 0-2. Slot 0 goes.
         "w9 n4 n6 w1 n9 w1 w1 w1",
@@ -216,7 +216,7 @@ def test_a_block_ends_at_the_surest_newline():
     ]
 
 
-def test_a_newline_that_is_unsure_or_far_ends_nothing():
+def test_improbable_or_distant_newline_does_not_end_the_block():
     rows = [
         "w9 n2 w1 w1 n9 w9 w9 w9",  # 0.25 at slot 1 is below tau_d; slot 4 is outside the window
         "w0 w9 w9 w1 n9 w9 w9 w9",  # so the block has three slots
@@ -227,7 +227,7 @@ def test_a_newline_that_is_unsure_or_far_ends_nothing():
     assert found == [(0, 1, 2), (1, 2), (3, 4), (5, 6, 7)]
 
 
-def test_equal_newlines_the_first_ends_it():
+def test_first_of_equal_newlines_ends_the_block():
     assert by_hand(Adablock(4, (LINE,), 0.3, 0.5), ["w1 n5 n5 n4 w1 w1 w1 w1"])[0] == (0, 1)
 
 
@@ -240,7 +240,7 @@ def test_holes_count_by_slot():
     assert by_hand(Adablock(2, (LINE,), 0.3, 0.5), rows, board) == [(0, 1, 2), (3,), (4, 5)]
 
 
-def test_a_step_that_commits_nothing_begins_no_block():
+def test_step_without_commits_does_not_begin_a_block():
     """Dream's first counts can be zero; such a step is passed over, so it must leave no mark."""
     case = oracle.Case(frozenset((0,)), tuple(range(1, 9)), 20)
     words, lines = dict.fromkeys(range(1, 9), WORD), dict.fromkeys(range(1, 9), LINE)
@@ -264,17 +264,17 @@ def test_a_step_that_commits_nothing_begins_no_block():
 )
 def test_laws_where_delimiters_end_blocks(strategy):
     """The simulator proposes token 7 everywhere."""
-    laws.reads_only_its_reach(strategy)
-    laws.looks_where_it_says(strategy)
+    laws.reads_only_candidates(strategy)
+    laws.commits_candidates_first(strategy)
     laws.rows_are_independent(strategy)
     laws.padding_changes_nothing(strategy)
     laws.keeps_the_state_shape(strategy)
     laws.runs_on_meta(strategy)
 
 
-def test_scoring_only_the_reach_is_enough_with_real_delimiters():
+def test_scoring_only_candidates_is_enough_with_real_delimiters():
     every = tuple(range(0, 64, 2))  # half of the toy's tokens
-    model_laws.scoring_reach_is_enough(Adablock(3, every, 0.0, 0.5))
+    model_laws.scoring_candidates_is_enough(Adablock(3, every, 0.0, 0.5))
 
 
 # How a delimiter is named.
@@ -285,7 +285,7 @@ def lm() -> wavefront.LM:
     return wavefront.load("toy")
 
 
-def test_texts_become_the_model_s_token_ids(lm):
+def test_delimiter_texts_become_token_ids(lm):
     def used(text):
         stream = lm.stream("Hi", strategy=text, max_new_tokens=8)
         return stream.decoding.plan.config.strategy
@@ -299,13 +299,13 @@ def test_texts_become_the_model_s_token_ids(lm):
     assert hole.decoding.plan.config.strategy.delimiters == (newline[0],)
 
 
-def test_a_text_has_to_be_one_token(lm):
+def test_delimiter_text_must_be_one_token(lm):
     with pytest.raises(OptionError, match="'ab' is 2 tokens of this model"):
         lm.generate("Hi", strategy="adablock(delimiters=('ab',))", max_new_tokens=4)
 
 
-def test_without_a_tokenizer_ids_are_asked_for(lm):
-    with pytest.raises(OptionError, match="no tokenizer here: give token ids"):
+def test_delimiter_text_without_tokenizer_is_refused(lm):
+    with pytest.raises(OptionError, match="no tokenizer; give token ids"):
         wavefront.generate_ids(lm.model, [[5, 6]], strategy="adablock", max_new_tokens=4)
     made = wavefront.generate_ids(
         lm.model, [[5, 6]], strategy="adablock(delimiters=(198,))", max_new_tokens=4
@@ -313,7 +313,7 @@ def test_without_a_tokenizer_ids_are_asked_for(lm):
     assert len(made.tokens[0]) == 4
 
 
-def test_what_was_planned_can_be_planned_again():
+def test_resolved_options_can_be_resolved_again():
     """A result file names ids, which need no tokenizer."""
     here = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10, id_of=lambda text: 4)
     made = plan({"strategy": "adablock"}, here)
@@ -321,16 +321,16 @@ def test_what_was_planned_can_be_planned_again():
     assert plan(made.options(), here._replace(id_of=None)) == made
 
 
-def test_the_published_defaults_and_refusals():
+def test_published_defaults_and_refused_options():
     assert Adablock() == Adablock(16, ("\n",), 0.3, 0.25, Threshold(0.9))
     assert spec.resolve(repr(Adablock()), "strategies") == Adablock()
     for text, sentence in (
         ("adablock(size=0)", "size must be at least 1"),
         ("adablock(tau_d=1.5)", "tau_d must be between 0 and 1"),
         ("adablock(share=-1)", "share must be between 0 and 1"),
-        ("adablock(delimiters=198)", "several in brackets"),
-        ("adablock(delimiters='.')", "several in brackets"),
-        ("adablock(delimiters=(1.5,))", "a delimiter must be a whole number"),
+        ("adablock(delimiters=198)", "must be a tuple of token ids or texts"),
+        ("adablock(delimiters='.')", "must be a tuple of token ids or texts"),
+        ("adablock(delimiters=(1.5,))", "delimiters must be a whole number"),
     ):
         with pytest.raises(OptionError, match=sentence):
             spec.resolve(text, "strategies")

@@ -64,7 +64,7 @@ def random_scores(rng: random.Random, length: int) -> oracle.Scores:
 
 
 def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle.Scores):
-    """(commit, scope, front) of every step of the tensor strategy, as sets of positions."""
+    """(commit, candidates, front) of every step of the tensor strategy, as sets of positions."""
     config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [case.steps], [0])
     no = torch.zeros(1, dtype=torch.bool)
@@ -77,7 +77,7 @@ def decode(strategy: Strategy, canvas: Canvas, case: oracle.Case, scores: oracle
         state = decision.state if isinstance(decision.state, torch.Tensor) else no[None]
         yield tuple(
             frozenset(part[0].nonzero()[:, 0].tolist())
-            for part in (decision.commit, decision.scope, state)
+            for part in (decision.commit, decision.candidates, state)
         )
 
 
@@ -108,7 +108,7 @@ def test_wavefront_equals_the_oracle(kind, grow):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_others_equal_the_oracle(kind):
+def test_other_strategies_equal_the_oracle(kind):
     rng = random.Random(kind)
     for _ in range(150):
         canvas, case = random_case(rng, kind)
@@ -124,7 +124,7 @@ def test_the_others_equal_the_oracle(kind):
 
 
 @pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
-def test_a_wrong_rule_is_noticed(mutate):
+def test_comparison_notices_a_wrong_rule(mutate):
     """The comparison has teeth: each deliberately wrong oracle disagrees with the tensors."""
     rng = random.Random(mutate)
     disagreements = 0
@@ -137,7 +137,7 @@ def test_a_wrong_rule_is_noticed(mutate):
     assert disagreements > 20
 
 
-def test_wide_wave_is_standard_and_wide_block_is_standard():
+def test_wide_front_and_wide_block_equal_standard():
     rng = random.Random(5)
     for _ in range(100):
         canvas, case = random_case(rng, rng.choice(KINDS))
@@ -161,8 +161,8 @@ def differs_from_standard(strategy, canvas, case, scores) -> str | None:
     return None
 
 
-def test_a_quota_above_the_size_warns_once_and_is_legal():
-    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+def test_quota_above_the_size_warns_once_and_decodes():
+    with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Wavefront(size=4).validate(64, 8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

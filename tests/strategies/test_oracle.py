@@ -20,7 +20,7 @@ from helpers.oracle import (
 
 
 def fixed(*tables: dict[int, float]) -> Scores:
-    """Step s reads table s, later steps the last; asking for a place not in it is a KeyError."""
+    """Step s reads table s, later steps the last; asking for a position not in it is a KeyError."""
 
     def scores(step: int, masked: frozenset[int]) -> dict[int, float]:
         table = tables[min(step, len(tables) - 1)]
@@ -51,12 +51,12 @@ def test_ranked():
     ]  # fmt: skip
 
 
-def test_first_front_is_the_first_size_masked_places():
-    # Prompt 0-2, places 3-9. dist <= 1 would offer only 3; W_0 is the first four all the same.
+def test_first_front_is_the_first_size_masked_positions():
+    # Prompt 0-2, positions 3-9. dist <= 1 would offer only 3; W_0 is the first four all the same.
     row = case({0, 1, 2}, range(3, 10), 7)
     first = next(wavefront(row, fixed(dict.fromkeys(range(10), 0.5)), size=4, radius=1))
     assert first.scope == {3, 4, 5, 6}
-    # Padding at 0 and 1 is not masked; with fewer places than F, W_0 is all of them.
+    # Padding at 0 and 1 is not masked; with fewer positions than F, W_0 is all of them.
     row = case({2, 3}, [4, 5], 2)
     assert next(wavefront(row, fixed({4: 0.1, 5: 0.2}), size=4)).scope == {4, 5}
     # F = 5 over three holes: 1, 2 | 4, 5 | 8 (slots 0-4), and 9 is left out.
@@ -66,7 +66,7 @@ def test_first_front_is_the_first_size_masked_places():
     }  # fmt: skip
 
 
-def test_expand_counts_from_the_last_place_of_the_prompt():
+def test_expand_counts_from_the_last_position_of_the_prompt():
     # K K . . . . . . . .   prompt 0, 1; W_0 = 2-6; 5 is best: commit 5.
     # Within 2 of 5: 3, 4, 6, 7. Within 2 of 1: 2, 3. Together five = F, so nothing is pruned;
     # 2 is there thanks to the prompt alone.
@@ -104,11 +104,11 @@ def test_prune_reads_the_scores_from_before_the_commit():
     assert wrong.front_after == {2, 3, 5}
 
 
-def test_reserve_serves_after_the_front():
+def test_fallback_is_used_after_the_front():
     # K . . . . . .   N = 6, T = 2: three a step, F = 2, R = 1.
     # t = 1: W_0 = 1, 2 gives 2, 1 in this order, one short; outside 4 is best. Known 0, 1, 2, 4.
     #        Within 1: 3, 5.
-    # t = 2: front gives 5, 3; reserve is 6.
+    # t = 2: front gives 5, 3; fallback is 6.
     table = {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9, 5: 0.8, 6: 0.7}
     row = case({0}, range(1, 7), 2)
     assert list(wavefront(row, fixed(table), size=2, radius=1)) == [
@@ -120,15 +120,15 @@ def test_reserve_serves_after_the_front():
     assert wrong.commit == (4, 5, 6)
 
 
-def test_an_empty_front_lives_on_the_reserve():
-    # R = 0: nothing but a known place is within 0 of a known place, so W_1 is empty.
+def test_empty_front_uses_the_fallback():
+    # R = 0: nothing but a known position is within 0 of a known position, so W_1 is empty.
     row = case({0}, range(1, 4), 3)
     records = list(wavefront(row, fixed({1: 0.1, 2: 0.2, 3: 0.3}), size=1, radius=0))
     assert [record.scope for record in records] == [{1}, set(), set()]
     assert [record.commit for record in records] == [(1,), (3,), (2,)]
 
 
-def test_accumulate_keeps_what_rebuild_forgets():
+def test_accumulate_keeps_positions_that_rebuild_drops():
     # K K . . . . . . . .   F = 4, R = 1, W_0 = 2-5, commit 5.
     # rebuild: within 1 of 0, 1, 5: 2, 4, 6.   accumulate: left 2, 3, 4 and beside 5: 4, 6.
     # t = 2: 3 (.8) is open to accumulate only; rebuild takes 6 (.3).
@@ -143,7 +143,7 @@ def test_accumulate_keeps_what_rebuild_forgets():
     assert accumulate[1].commit == (3,)
 
 
-def test_rebuild_takes_back_what_accumulate_pruned():
+def test_rebuild_regains_positions_that_accumulate_pruned():
     # K . . . . . . .   F = 2, R = 2.
     # t = 1: W_0 = 1, 2; commit 2; both readings grow 1, 3, 4 and prune 1 (.1).
     # t = 2: commit 4 from 3, 4; 1 now scores .8.
@@ -161,7 +161,7 @@ def test_rebuild_takes_back_what_accumulate_pruned():
     assert accumulate[1].front_after == {3, 5}
 
 
-def test_more_steps_than_places_ends_in_zero_quotas():
+def test_more_steps_than_positions_ends_in_zero_quotas():
     # N = 2, T = 4: 1, 1, 0, 0. Nothing is scored at a zero quota.
     def scores(step: int, masked: frozenset[int]) -> dict[int, float]:
         assert step < 2
@@ -184,7 +184,7 @@ def test_more_steps_than_places_ends_in_zero_quotas():
 def test_infilling_measures_by_position_across_holes():
     # K . . K . . . K   holes 1, 2 (slots 0, 1) and 4, 5, 6 (slots 2, 3, 4). F = 3, R = 2.
     # W_0 = 1, 2, 4 (three slots, two holes); commit 2.
-    # accumulate: left 1, 4; within 2 of position 2: 1, 4, over the known place 3. By slot it would
+    # accumulate: left 1, 4; within 2 of position 2: 1, 4, over the known token 3. By slot it would
     # have been slots 0, 2, 3 = 1, 4, 5.
     # rebuild: 1 (of 0), 4, 5 (of 3), 5, 6 (of 7): four; the best three are 6, 5, 4.
     table = {1: 0.1, 2: 0.9, 4: 0.2, 5: 0.3, 6: 0.4}
@@ -216,7 +216,7 @@ def test_standard_and_left_to_right():
         (16, 8, 6, [3, 3, 2, 3, 3, 2]),
         # Blocks 4, 4, 2; 7 steps = 3 + 2 + 2; 4 over 3, 4 over 2, 2 over 2.
         (10, 4, 7, [2, 1, 1, 2, 2, 1, 1]),
-        # 10 steps = 4 + 3 + 3; the last block has 2 places for 3 steps.
+        # 10 steps = 4 + 3 + 3; the last block has 2 positions for 3 steps.
         (10, 4, 10, [1, 1, 1, 1, 2, 1, 1, 1, 1, 0]),
         # T > N: blocks 2, 2, 1, three steps each; zeros end every block, not only the run.
         (5, 2, 9, [1, 1, 0, 1, 1, 0, 1, 0, 0]),
@@ -228,7 +228,7 @@ def test_block_quotas(length: int, size: int, steps: int, quotas: list[int]):
     assert block_quotas(length, steps, size) == quotas
 
 
-def test_block_takes_the_leftmost_unfinished():
+def test_block_uses_the_leftmost_unfinished_block():
     # N = 5, B = 2 by slot: (1, 2), (5, 6), (7); holes 1-2 and 5-7, so block 2 starts a hole.
     # T = 7 = 3 + 2 + 2: quotas 1, 1, 0 | 1, 1 | 1, 0. At the zero the first block is finished.
     table = {1: 0.1, 2: 0.2, 5: 0.5, 6: 0.5, 7: 0.9}
@@ -282,7 +282,7 @@ def test_laws(grow):
 
 @pytest.mark.parametrize("mutate", ["fresh-prune", "ties-right", "reserve-first"])
 @pytest.mark.parametrize("grow", ["rebuild", "accumulate"])
-def test_a_wrong_rule_is_noticed(grow, mutate: Mutation):
+def test_comparison_notices_a_wrong_rule(grow, mutate: Mutation):
     # A front narrower than the radius: with F > R a prune rarely has anything to cut, under
     # `accumulate` above all (F = 3, R = 2: 39 of 1417 steps), and its rule would go untested.
     seen = 0

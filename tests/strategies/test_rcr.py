@@ -115,7 +115,7 @@ def slots(found) -> list[tuple[set[int], set[int]]]:
     return [({p - 1 for p in new}, {p - 1 for p in gone}) for _, new, gone, _ in found]
 
 
-def test_a_token_of_an_earlier_block_is_pulled_back_and_filled_again():
+def test_token_of_an_earlier_block_is_remasked_and_filled_again():
     scores = table([{0: 0.5, 1: 0.8}, {0: 0.4}, {2: 0.9, 3: 0.7}, {0: 0.6}])
     found = list(decode(Rcr(size=2), line(4), 4, scores))
     # Block 0, both filled: slot 1 is surer. Then slot 0, which is now 0.4 and the block's rest.
@@ -142,7 +142,7 @@ def test_which_score_counts(stat, second, expected):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stat", STATS)
-def test_equals_the_lists(kind, stat):
+def test_decode_equals_the_list_oracle(kind, stat):
     rng = random.Random(f"rcr {kind} {stat}")
     pulled = 0
     for _ in range(25):
@@ -163,7 +163,7 @@ def test_equals_the_lists(kind, stat):
     assert pulled > 5
 
 
-def test_equals_the_lists_with_a_threshold():
+def test_decode_with_a_threshold_equals_the_list_oracle():
     rng = random.Random("rcr threshold")
     pulled = 0
     for _ in range(40):
@@ -182,7 +182,7 @@ def test_equals_the_lists_with_a_threshold():
     assert pulled > 20
 
 
-def test_a_minimum_never_recovers_so_one_block_takes_nothing_back():
+def test_one_block_with_stat_min_remasks_nothing():
     rng = random.Random("min")
     taken = dict.fromkeys(STATS, 0)
     for _ in range(25):
@@ -195,7 +195,7 @@ def test_a_minimum_never_recovers_so_one_block_takes_nothing_back():
     assert min(taken["last"], taken["max"]) > 20
 
 
-def test_without_change_of_mind_one_block_is_standard():
+def test_one_block_with_fixed_scores_equals_standard():
     rng = random.Random("steady")
     for _ in range(25):
         canvas, case = random_case(rng, rng.choice(KINDS))
@@ -210,7 +210,7 @@ def test_without_change_of_mind_one_block_is_standard():
             assert not any(gone for _, _, gone, _ in ours)
 
 
-def test_steps_passed_over_would_have_changed_nothing():
+def test_skipped_steps_would_change_nothing():
     rng = random.Random("idle")
     saved = 0
     for _ in range(25):
@@ -226,7 +226,7 @@ def test_steps_passed_over_would_have_changed_nothing():
     assert saved > 20
 
 
-def test_stop_waits_for_what_may_still_change():
+def test_stop_waits_until_tokens_are_final():
     scores = table([{0: 0.5, 1: 0.8}, {0: 0.4}, {2: 0.9, 3: 0.7}, {0: 0.6}])
     stop = Sampling(eos="stop", stop_ids=(7,))  # every proposal of `fill` is a 7
     assert len(list(decode(Rcr(size=2), line(4), 4, scores, sampling=stop))) == 4
@@ -240,7 +240,7 @@ def test_options_are_checked():
         Rcr(size=3).validate(12, 3)
 
 
-def test_the_embedded_model_pulls_back_from_an_earlier_block():
+def test_built_in_model_remasks_in_an_earlier_block():
     """A quarter of the steps: the second block's tokens push two of the first block's out."""
     lm = wavefront.load("ripple")
     sample = tasks.load("gsm").sample(Random(0), split="held-out")

@@ -1,4 +1,4 @@
-"""The adaptive takes: by hand from their sources, against plain loops, and in real decodes."""
+"""The adaptive selectors: by hand from their sources, against plain loops, and in real decodes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LAST = (float("-inf"), float("nan"))
 
 
 class Row(NamedTuple):
-    """One row as lists; `among` and `reserve` are places."""
+    """One row as lists; `candidates` and `fallback` are positions."""
 
     logp: list[float]
     score: list[float]
     entropy: list[float]
-    among: list[int]
+    candidates: list[int]
     fallback: list[int]
 
 
@@ -41,17 +41,20 @@ def marks(rows: list[Row], part: str, width: int) -> torch.Tensor:
     return torch.tensor([[at in getattr(row, part) for at in range(width)] for row in rows])
 
 
-def taken(selector: Selector, *rows: Row) -> list[list[int]]:
-    """The places that a take commits, per row of the batch."""
+def committed(selector: Selector, *rows: Row) -> list[list[int]]:
+    """Return the positions that a selector commits, per row of the batch."""
     width = max(len(row.logp) for row in rows)
 
     def board(part: str) -> torch.Tensor:
-        # Beyond a row there is nothing to read, and whatever stands there must not matter.
+        # Values beyond the end of a row must not matter.
         values = [getattr(row, part) + [float("nan")] * (width - len(row.logp)) for row in rows]
         return torch.tensor(values, dtype=torch.float32)
 
-    among, fallback = marks(list(rows), "among", width), marks(list(rows), "reserve", width)
-    masked = among | fallback
+    candidates, fallback = (
+        marks(list(rows), "candidates", width),
+        marks(list(rows), "fallback", width),
+    )
+    masked = candidates | fallback
     column = torch.zeros(len(rows), dtype=torch.long)
     view = View(
         score=board("score"),
@@ -62,7 +65,7 @@ def taken(selector: Selector, *rows: Row) -> list[list[int]]:
         slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
         progress=RowProgress(masked.sum(-1), column + 9, column, masked.sum(-1), column),
     )
-    return [row.nonzero()[:, 0].tolist() for row in selector(view, among, fallback)]
+    return [row.nonzero()[:, 0].tolist() for row in selector.select(view, candidates, fallback)]
 
 
 def row(
@@ -70,13 +73,13 @@ def row(
     *,
     score: list[float] | None = None,
     entropy: list[float] | None = None,
-    among: list[int] | None = None,
+    candidates: list[int] | None = None,
 ) -> Row:
-    """A row given by probabilities: all of it masked, all of it the scope unless told."""
+    """Return a row from probabilities; all positions are masked, and candidates by default."""
     places = list(range(len(confidence)))
     logp = [math.log(c) if c else float("-inf") for c in confidence]
-    scope = places if among is None else among
-    return Row(logp, score or logp, entropy or [1.0] * len(places), scope, places)
+    chosen = places if candidates is None else candidates
+    return Row(logp, score or logp, entropy or [1.0] * len(places), chosen, places)
 
 
 # --- by hand ------------------------------------------------------------------------------------
@@ -84,39 +87,39 @@ def row(
 
 def test_threshold_by_hand():
     confident = [0.2, 0.95, 0.5, 0.91, 0.89]
-    assert taken(Threshold(), row(confident)) == [[1, 3]]
-    assert taken(Threshold(0.5), row(confident)) == [[1, 2, 3, 4]]  # "at least"
-    assert taken(Threshold(0.99), row(confident)) == [[1]]
-    assert taken(Threshold(0), row(confident)) == [[0, 1, 2, 3, 4]]
-    assert taken(Threshold(1), row([0.5, 1.0, 1.0])) == [[1, 2]]
-    assert taken(Threshold(), row(confident, among=[0, 2, 4])) == [[4]]
+    assert committed(Threshold(), row(confident)) == [[1, 3]]
+    assert committed(Threshold(0.5), row(confident)) == [[1, 2, 3, 4]]  # "at least"
+    assert committed(Threshold(0.99), row(confident)) == [[1]]
+    assert committed(Threshold(0), row(confident)) == [[0, 1, 2, 3, 4]]
+    assert committed(Threshold(1), row([0.5, 1.0, 1.0])) == [[1, 2]]
+    assert committed(Threshold(), row(confident, candidates=[0, 2, 4])) == [[4]]
 
 
 def test_factor_by_hand():
     # (n + 1)(1 - c_n): .04, .15, .4, 1.0 (nearly, above), so three at 1, two at .4, one at .1.
     confident = [0.9, 0.98, 0.799, 0.95]
-    assert taken(Factor(), row(confident)) == [[0, 1, 3]]
-    assert taken(Factor(0.39), row(confident)) == [[1, 3]]
-    assert taken(Factor(0.1), row(confident)) == [[1]]
-    assert taken(Factor(0), row(confident)) == [[1]]
-    assert taken(Factor(1.01), row(confident)) == [[0, 1, 2, 3]]
-    assert taken(Factor(), row(confident, among=[2])) == [[2]]
+    assert committed(Factor(), row(confident)) == [[0, 1, 3]]
+    assert committed(Factor(0.39), row(confident)) == [[1, 3]]
+    assert committed(Factor(0.1), row(confident)) == [[1]]
+    assert committed(Factor(0), row(confident)) == [[1]]
+    assert committed(Factor(1.01), row(confident)) == [[0, 1, 2, 3]]
+    assert committed(Factor(), row(confident, candidates=[2])) == [[2]]
 
 
-def test_factor_is_strict_and_does_not_take_the_last_that_fails():
-    assert taken(Factor(1.5), row([0.5, 0.5])) == [[0]]  # 3 * .5 is not below 1.5
-    assert taken(Factor(1.51), row([0.5, 0.5])) == [[0, 1]]
-    # The published loop would take all four: only the last one fails.
-    assert taken(Factor(), row([0.99, 0.99, 0.99, 0.3])) == [[0, 1, 2]]
-    # The other known slip would leave out the last one although all pass.
-    assert taken(Factor(), row([0.99, 0.99, 0.99, 0.99])) == [[0, 1, 2, 3]]
+def test_factor_is_strict_and_refuses_the_last_failing_candidate():
+    assert committed(Factor(1.5), row([0.5, 0.5])) == [[0]]  # 3 * .5 is not below 1.5
+    assert committed(Factor(1.51), row([0.5, 0.5])) == [[0, 1]]
+    # The published loop would commit all four, because only the last one fails.
+    assert committed(Factor(), row([0.99, 0.99, 0.99, 0.3])) == [[0, 1, 2]]
+    # Another known bug would leave out the last one although all pass.
+    assert committed(Factor(), row([0.99, 0.99, 0.99, 0.99])) == [[0, 1, 2, 3]]
 
 
-def test_factor_counts_doubts_that_a_probability_rounds_away():
-    """1 - c = 1e-9 at each of 200 places; in float32 every c is 1, and 1 - c would be 0."""
+def test_factor_counts_uncertainty_below_float_rounding():
+    """1 - c = 1e-9 at each of 200 positions; in float32 every c is 1, and 1 - c would be 0."""
     many = [-1e-9] * 200
     places = list(range(200))
-    found = taken(Factor(1.005e-7), Row(many, many, many, places, places))
+    found = committed(Factor(1.005e-7), Row(many, many, many, places, places))
     assert found == [places[:99]]  # (99 + 1) * 1e-9 < 1.005e-7
 
 
@@ -132,34 +135,34 @@ def test_entropy_bound_by_hand():
         (0.5, [0, 1, 2, 3]),
         (1, [0, 1, 2, 3, 4]),
     ):
-        assert taken(EntropyBound(gamma), row(sure, entropy=entropy)) == [expected]
-    assert taken(EntropyBound(0.5), row(sure, entropy=entropy, among=[0, 4])) == [[0, 4]]
-    assert taken(EntropyBound(0.4), row(sure, entropy=entropy, among=[0, 4])) == [[0]]
+        assert committed(EntropyBound(gamma), row(sure, entropy=entropy)) == [expected]
+    assert committed(EntropyBound(0.5), row(sure, entropy=entropy, candidates=[0, 4])) == [[0, 4]]
+    assert committed(EntropyBound(0.4), row(sure, entropy=entropy, candidates=[0, 4])) == [[0]]
 
 
-def test_entropy_bound_takes_all_that_is_certain_and_one_more():
+def test_entropy_bound_commits_all_certain_candidates_and_one_more():
     """A certain place costs nothing, and neither does the last one taken."""
     row_ = row([0.5] * 4, entropy=[0.7, 0.0, 0.6, 0.0])
-    assert taken(EntropyBound(0), row_) == [[1, 2, 3]]
+    assert committed(EntropyBound(0), row_) == [[1, 2, 3]]
 
 
-def test_the_entropy_budget_is_each_row_s_own():
+def test_each_row_has_its_own_entropy_budget():
     frugal = row([0.5] * 3, entropy=[0.01, 0.01, 0.01])
     dear = row([0.5] * 3, entropy=[3.0, 2.0, 1.0])
-    assert taken(EntropyBound(0.02), frugal, dear) == [[0, 1, 2], [2]]
-    assert taken(EntropyBound(0.02), dear, frugal) == [[2], [0, 1, 2]]
+    assert committed(EntropyBound(0.02), frugal, dear) == [[0, 1, 2], [2]]
+    assert committed(EntropyBound(0.02), dear, frugal) == [[2], [0, 1, 2]]
 
 
 def test_local_leap_by_hand():
     #            0     1    2     3    4     5    6    7    8     9
     confident = [0.8, 0.8, 0.95, 0.7, 0.76, 0.1, 0.8, 0.8, 0.75, 0.8]
-    assert taken(LocalLeap(), row(confident)) == [[0, 1, 2, 4, 6]]
-    assert taken(LocalLeap(radius=1), row(confident)) == [[1, 2]]
-    assert taken(LocalLeap(radius=0), row(confident)) == [[2]]
-    assert taken(LocalLeap(relaxed=0.7, radius=2), row(confident)) == [[0, 1, 2, 3, 4]]
-    # An anchor outside the scope opens nothing, and without one only the best goes.
-    assert taken(LocalLeap(), row(confident, among=[0, 1, 3, 4])) == [[0]]
-    assert taken(LocalLeap(), row([0.8, 0.89, 0.85])) == [[1]]
+    assert committed(LocalLeap(), row(confident)) == [[0, 1, 2, 4, 6]]
+    assert committed(LocalLeap(radius=1), row(confident)) == [[1, 2]]
+    assert committed(LocalLeap(radius=0), row(confident)) == [[2]]
+    assert committed(LocalLeap(relaxed=0.7, radius=2), row(confident)) == [[0, 1, 2, 3, 4]]
+    # An anchor outside the candidates does not count; without any, only the best is committed.
+    assert committed(LocalLeap(), row(confident, candidates=[0, 1, 3, 4])) == [[0]]
+    assert committed(LocalLeap(), row([0.8, 0.89, 0.85])) == [[1]]
 
 
 # --- what they have in common -------------------------------------------------------------------
@@ -169,44 +172,48 @@ inf = float("inf")
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_the_reserve_gives_its_best_place_to_an_empty_scope_only(selector):
+def test_fallback_is_used_only_without_candidates(selector):
     sure = [0.99, 0.999, 0.99]
     low = [0.0, 0.0, 0.0]
-    assert taken(selector, row(sure, entropy=low, among=[])) == [[1]]
-    assert taken(selector, row(sure, entropy=low, among=[2])) == [[2]]
-    assert taken(selector, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], among=[0, 2])) == [[0]]
-    assert taken(selector, row(sure, among=[])._replace(fallback=[])) == [[]]
+    assert committed(selector, row(sure, entropy=low, candidates=[])) == [[1]]
+    assert committed(selector, row(sure, entropy=low, candidates=[2])) == [[2]]
+    assert committed(selector, row([0.1, 0.999, 0.1], entropy=[3, 0, 3], candidates=[0, 2])) == [
+        [0]
+    ]
+    assert committed(selector, row(sure, candidates=[])._replace(fallback=[])) == [[]]
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_a_place_put_off_waits_for_all_others_of_the_scope(selector):
-    """Score -inf, as an end token gets it: neither taken, nor an anchor, nor counted by a rule."""
+def test_candidate_with_score_minus_infinity_comes_last(selector):
+    """A candidate with score -inf, such as an end token, is ignored by the rule."""
     sure, low = [0.999, 0.2, 0.999, 0.999], [0.0, 3.0, 0.0, 0.0]
     put_off = [-inf, -1.0, float("nan"), -inf]
-    assert taken(selector, row(sure, score=put_off, entropy=low)) == [[1]]
-    assert taken(selector, row(sure, score=put_off, entropy=low, among=[0, 2, 3])) == [[0, 2, 3]]
-    # Nothing else left, and none sure: the leftmost.
-    assert taken(selector, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
+    assert committed(selector, row(sure, score=put_off, entropy=low)) == [[1]]
+    assert committed(selector, row(sure, score=put_off, entropy=low, candidates=[0, 2, 3])) == [
+        [0, 2, 3]
+    ]
+    # If nothing else is left and none is confident, the leftmost is committed.
+    assert committed(selector, row([0.2] * 4, score=[-inf] * 4, entropy=[3.0] * 4)) == [[0]]
 
 
-def test_the_best_one_follows_the_score_when_nothing_is_sure():
+def test_best_score_is_committed_when_nothing_is_confident():
     unsure, score = [0.3, 0.5, 0.4, 0.4], [1.0, 2.0, 3.0, 3.0]
     for selector in (Threshold(), Factor(), LocalLeap()):
-        assert taken(selector, row(unsure, score=score)) == [[2]]
-        # What is sure needs no score.
-        assert taken(selector, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
+        assert committed(selector, row(unsure, score=score)) == [[2]]
+        # A confident candidate needs no score.
+        assert committed(selector, row([*unsure[:3], 0.99], score=[1.0, 2.0, 4.0, 3.0])) == [[3]]
 
 
-def test_equals_go_by_score_and_then_by_position():
-    assert taken(Factor(1.4), row([0.6] * 4, score=[1.0, 2.0, 3.0, 3.0])) == [[2, 3]]
-    assert taken(Factor(1.4), row([0.6] * 4)) == [[0, 1]]
+def test_ties_are_broken_by_score_then_position():
+    assert committed(Factor(1.4), row([0.6] * 4, score=[1.0, 2.0, 3.0, 3.0])) == [[2, 3]]
+    assert committed(Factor(1.4), row([0.6] * 4)) == [[0, 1]]
     halves = {"entropy": [0.5] * 4}
-    assert taken(EntropyBound(0.5), row([0.6] * 4, score=[1, 2, 3, 3], **halves)) == [[2, 3]]
-    assert taken(EntropyBound(0.5), row([0.6] * 4, **halves)) == [[0, 1]]
+    assert committed(EntropyBound(0.5), row([0.6] * 4, score=[1, 2, 3, 3], **halves)) == [[2, 3]]
+    assert committed(EntropyBound(0.5), row([0.6] * 4, **halves)) == [[0, 1]]
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_one_is_the_least_while_anything_is_left(selector):
+def test_min_commits_is_one_while_positions_are_masked(selector):
     left = torch.tensor([0, 1, 7])
     assert selector.min_commits(RowProgress(left, left, left, left, left)).tolist() == [0, 1, 1]
     assert not selector.planned
@@ -271,12 +278,12 @@ def leaping(row: Row, asked: list[int], options: dict[str, Any]) -> list[int]:
 
 
 def expected(rule: Callable[[Row, list[int]], list[int]], row: Row) -> list[int]:
-    """The description that all four share, with the rule of one of them."""
-    if not row.among:
+    """Return what the description says that all four share, with the rule of one of them."""
+    if not row.candidates:
         return in_order(row.fallback, row.score)[:1]
-    willing = [at for at in row.among if row.score[at] > -inf]
-    accepted = rule(row, willing or row.among)
-    return sorted(set(accepted) or in_order(row.among, row.score)[:1])
+    willing = [at for at in row.candidates if row.score[at] > -inf]
+    accepted = rule(row, willing or row.candidates)
+    return sorted(set(accepted) or in_order(row.candidates, row.score)[:1])
 
 
 # No level meets a bound used below exactly: there float32 and Python may differ by rounding.
@@ -297,8 +304,8 @@ def random_row(rng: random.Random) -> Row:
     entropy = [rng.choice((0, 1, 1, 2, 3, 40, 64)) / 64 for _ in range(width)]  # sums are exact
     fallback = [at for at in range(width) if rng.random() < 0.8]
     share = rng.choice((0.0, 0.3, 0.7, 1.0))
-    among = [at for at in fallback if rng.random() < share]
-    return Row(logp, score, entropy, among, fallback)
+    candidates = [at for at in fallback if rng.random() < share]
+    return Row(logp, score, entropy, candidates, fallback)
 
 
 def random_case(name: str, rng: random.Random) -> tuple[Selector, Callable[..., list[int]]]:
@@ -320,16 +327,16 @@ def random_case(name: str, rng: random.Random) -> tuple[Selector, Callable[..., 
 
 
 @pytest.mark.parametrize("name", ["threshold", "factor", "entropy_bound", "local_leap"])
-def test_a_take_equals_its_plain_loop(name):
+def test_selector_equals_its_plain_loop(name):
     rng = random.Random(name)
     several = 0
     for _ in range(400):
         selector, rule = random_case(name, rng)
         rows = [random_row(rng) for _ in range(rng.randint(1, 4))]
-        found = taken(selector, *rows)
+        found = committed(selector, *rows)
         assert found == [expected(rule, one) for one in rows], f"{selector} {rows}"
         pairs = zip(found, rows, strict=True)
-        several += sum(1 < len(places) < len(one.among) for places, one in pairs)
+        several += sum(1 < len(places) < len(one.candidates) for places, one in pairs)
     assert several > 100  # neither one nor all: the rule decided
 
 
@@ -352,7 +359,7 @@ def commits(strategy: str, **options) -> list[list[int]]:
     ]
 
 
-def test_tau_0_takes_the_whole_scope_at_every_step():
+def test_tau_0_commits_all_candidates_at_every_step():
     everything = list(range(16))
     assert commits("standard(selector=threshold(tau=0))") == [everything]
     assert commits("block(size=6, selector=threshold(tau=0))") == [
@@ -362,26 +369,27 @@ def test_tau_0_takes_the_whole_scope_at_every_step():
     ]
     for step in steps_of("wavefront(size=5, radius=3, selector=threshold(tau=0))"):
         assert (
-            torch.equal(step.decision.commit, step.decision.scope) or not step.decision.commit.any()
+            torch.equal(step.decision.commit, step.decision.candidates)
+            or not step.decision.commit.any()
         )
 
 
 @pytest.mark.parametrize("strategy", ["standard", "block(size=4)", "wavefront", "left_to_right"])
 @pytest.mark.parametrize("selector", ["factor(factor=0)", "threshold(tau=1)"])
-def test_a_take_that_nothing_satisfies_is_one_a_step(strategy, selector):
-    """The toy is never certain: what is left of the take is the one best place."""
+def test_unsatisfied_rule_commits_one_token_per_step(strategy, selector):
+    """The toy is never certain, so the selector commits the one best position."""
     name, _, options = strategy.rstrip(")").partition("(")
     adaptive = f"{name}({options}{', ' * bool(options)}selector={selector})"
     assert commits(adaptive) == commits(strategy)
 
 
-def test_the_last_step_takes_what_is_left():
+def test_last_step_commits_everything_left():
     for strategy in ("standard", "block", "wavefront", "left_to_right"):
         found = commits(f"{strategy}(selector=threshold(tau=1))", steps=4)
         assert [len(one) for one in found] == [1, 1, 1, 13]
 
 
-def test_fewer_steps_than_blocks_is_legal():
+def test_adaptive_selector_allows_fewer_steps_than_blocks():
     found = commits("block(size=4, selector=threshold(tau=0))", steps=2)
     assert found == [[0, 1, 2, 3], list(range(4, 16))]
     found = commits("block(size=2, selector=threshold(tau=1))", steps=5)
@@ -393,15 +401,15 @@ def test_fewer_steps_than_blocks_is_legal():
     "selector", ["threshold(tau=0.3)", "factor(factor=1.5)", "local_leap(0.4, 0.2)"]
 )
 @pytest.mark.parametrize("strategy", ["standard", "block", "wavefront"])
-def test_an_adaptive_take_needs_fewer_steps_than_places(strategy, selector):
+def test_adaptive_selector_needs_fewer_steps_than_positions(strategy, selector):
     found = commits(f"{strategy}(selector={selector})", length=32)
     assert len(found) < 32
     assert sorted(itertools.chain(*found)) == list(range(32))
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=repr)
-def test_an_end_token_waits_in_a_real_decode(selector):
-    """eos='suppress-confidence': none goes while its scope holds a place that proposes text."""
+def test_end_token_is_committed_last_in_a_real_decode(selector):
+    """With eos='suppress-confidence', no end token is committed while a candidate is text."""
     model = toy(seed=1)
     plain = wavefront.generate_ids(model, [[5, 6, 7]], max_new_tokens=24).tokens[0]
     often = max(set(plain), key=plain.count)
@@ -411,9 +419,9 @@ def test_an_end_token_waits_in_a_real_decode(selector):
         for step in steps_of(f"{strategy}(selector={selector!r})", length=24, sampling=sampling)[
             :-1
         ]:
-            scope, commit = step.decision.scope, step.decision.commit
-            ends = scope & step.view.score.isneginf()
-            if bool((scope & ~ends).any()):
+            offered, commit = step.decision.candidates, step.decision.commit
+            ends = offered & step.view.score.isneginf()
+            if bool((offered & ~ends).any()):
                 assert not bool((commit & ends).any())
                 waited += int(ends.any())
     assert waited > 5

@@ -22,13 +22,13 @@ from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.strategies.standard import Standard
 from wavefront.testing import laws
-from wavefront.testing.simulation import MASK, PAD, each_run, simulate
+from wavefront.testing.simulation import MASK, PAD, runs, simulate
 
 TAU = 0.72  # between the levels of the scores, so that no rounding decides
 
 
 def dsb(case: oracle.Case, scores: oracle.Scores, choose: Choose, size: int, limit: int | None):
-    """(scope, commit) a step: the right edge is `size`, and one more for every commit so far."""
+    """Yield (candidates, commit) per step; the right edge is `size` plus the number of commits."""
     open_ = [True] * len(case.masked)
     for step in range(case.steps):
         start = open_.index(True) if any(open_) else len(open_)
@@ -39,7 +39,7 @@ def dsb(case: oracle.Case, scores: oracle.Scores, choose: Choose, size: int, lim
 
 
 def dcd(case: oracle.Case, scores: oracle.Scores, choose: Choose, masks: int, span: int):
-    """(scope, commit) a step: a window with two edges that move, as its authors run it."""
+    """(candidates, commit) a step: a window with two edges that move, as its authors run it."""
     open_ = [True] * len(case.masked)
     left, right = 0, min(masks, span)
     for step in range(case.steps):
@@ -62,7 +62,7 @@ def _one_step(case, scores, choose, step, open_, slots):
 
 
 def draw_case(rng: random.Random):
-    """A board, its scores, and a take in both forms."""
+    """A board, its scores, and a selector in both forms."""
     canvas, case = random_case(rng, rng.choice(KINDS))
     scores = random_scores(rng, canvas.tokens.shape[1])
     if rng.random() < 0.5:
@@ -101,7 +101,7 @@ def test_dcd_equals_the_oracle():
         )
 
 
-def test_the_comparison_has_teeth():
+def test_comparison_notices_every_wrong_rule():
     """An edge that is one slot off is noticed."""
     rng = random.Random("teeth")
     noticed = {"size": 0, "limit": 0, "masks": 0, "span": 0}
@@ -119,7 +119,7 @@ def commits(strategy, canvas, case, scores) -> list[frozenset[int]]:
     return [commit for commit, _, _ in decode(strategy, canvas, case, scores)]
 
 
-def test_what_they_can_turn_into():
+def test_special_settings_equal_other_strategies():
     rng = random.Random("turn")
     for _ in range(20):
         canvas, case, scores, selector, _ = draw_case(rng)
@@ -169,7 +169,7 @@ def test_by_hand(text, slots):
     assert [tuple(sorted(place - 2 for place in commit)) for commit in found] == slots
 
 
-def test_a_quota_above_the_window_takes_the_next_places():
+def test_quota_above_the_window_uses_the_next_positions():
     """Three a step from a window of two: the window, then what follows it, whatever the scores."""
     case = CASE._replace(steps=2)
     for text in ("dsb(size=2, selector=quota())", "dcd(masks=2, selector=quota())"):
@@ -180,17 +180,17 @@ def test_a_quota_above_the_window_takes_the_next_places():
 
 @pytest.mark.parametrize("strategy", [Dsb(3, 4, Quota()), Dcd(3, 5, Quota())], ids=repr)
 def test_laws_where_the_window_is_short(strategy):
-    laws.reads_only_its_reach(strategy)
-    laws.looks_where_it_says(strategy)
+    laws.reads_only_candidates(strategy)
+    laws.commits_candidates_first(strategy)
     laws.padding_changes_nothing(strategy)
     config = Config(strategy=strategy, fixed_budget=True)
-    for canvas, scores, steps in each_run(strategy):
+    for canvas, scores, steps in runs(strategy):
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
-            # The spare places go whatever their scores, but what is written there must be read.
+            # The spare positions go whatever their scores, but what is written there must be read.
             assert not bool((decision.commit & ~candidates(config, before)).any())
 
 
-def test_reach_is_the_window_and_not_the_answer():
+def test_candidates_are_the_window_and_not_the_answer():
     canvas = blank([[5]], 400, mask_id=MASK, pad_id=PAD)
     n = torch.tensor([400])
     progress = RowProgress(length=n, steps=n, step=n * 0, left=n, seed=n * 0)
@@ -199,7 +199,7 @@ def test_reach_is_the_window_and_not_the_answer():
         assert places <= strategy.width(400, 400) <= 32
 
 
-def test_the_published_defaults_and_refusals():
+def test_published_defaults_and_refused_options():
     assert Dsb() == Dsb(32, None, Threshold(0.9))
     assert Dcd() == Dcd(16, 128, Threshold(0.9))
     assert repr(Dsb()) == "dsb(size=32, limit=None)"

@@ -60,7 +60,7 @@ def tbd(
             sure = [not isnan(found[p]) and found[p] >= rule.gamma for p in block]
             stay = most
             if rule.mode == "confidence":
-                stay = min(most, max(rule.min_commits, [*sure, False].index(False)))
+                stay = min(most, max(rule.min_kept, [*sure, False].index(False)))
             # As much as the later blocks could not fetch at that pace, each keeping the most.
             while stay < rule.size:
                 later = (steps - step) // fewest
@@ -79,7 +79,7 @@ def random_rule(rng: random.Random, selector=None) -> Tbd:
         size=size,
         drop=drop,
         gamma=rng.choice((0.01, 0.31, 0.6180339, 0.91)),
-        min_commits=rng.randint(1, size - drop),
+        min_kept=rng.randint(1, size - drop),
         mode=rng.choice(("confidence", "confidence", "length")),
         **({} if selector is None else {"selector": selector}),
     )
@@ -93,11 +93,11 @@ def fits(rule: Tbd, length: int, steps: int) -> bool:
     return True
 
 
-def test_a_decode_by_hand():
+def test_decode_by_hand():
     """N = 10, T = 10, blocks of 4 of which 3 are kept at most."""
     first = {0: 0.9, 1: 0.4, 2: 0.8, 3: 0.7}
     scores = table([first] * 4 + [{**first, 1: 0.6, 4: 0.55}] * 2 + [{}] * 4)
-    rule = Tbd(size=4, drop=1, gamma=0.5, min_commits=1)
+    rule = Tbd(size=4, drop=1, gamma=0.5, min_kept=1)
     found = list(decode(rule, line(10), 10, scores))
     assert slots(found) == [
         # Three blocks are expected: four steps for this one, the best first. Slot 1 comes last, is
@@ -106,7 +106,7 @@ def test_a_decode_by_hand():
         ({2}, set()),
         ({3}, set()),
         (set(), {2, 3}),
-        # 6 steps; 5 places lie beyond this block, (1 + 3) / 2 of each later one would stay: 3 more.
+        # 6 steps; 5 positions lie beyond this block, (1 + 3) / 2 of each later one stay: 3 more.
         ({2, 3}, set()),
         ({1}, set()),  # all sure: three stay, and slot 4 is dropped as soon as it is chosen
         ({4, 5}, set()),
@@ -118,7 +118,7 @@ def test_a_decode_by_hand():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_lists(kind):
+def test_decode_equals_the_list_oracle(kind):
     rng = random.Random(f"tbd {kind}")
     compared = taken = 0
     while compared < 60:
@@ -136,7 +136,7 @@ def test_equals_the_lists(kind):
     assert taken > 15
 
 
-def test_equals_the_lists_with_a_threshold():
+def test_decode_with_a_threshold_equals_the_list_oracle():
     rng = random.Random("tbd threshold")
     for _ in range(60):
         canvas, case = random_case(rng, rng.choice(KINDS))
@@ -151,15 +151,15 @@ def test_equals_the_lists_with_a_threshold():
         assert found == reference, f"{rule} {case}"
 
 
-def test_quotas_end_in_time_and_no_block_is_hurried():
-    """The strategy itself fills the last place by step T, at no more than size / fewest a step."""
+def test_quotas_end_in_time_and_every_block_gets_its_share():
+    """The strategy fills the last position by step T, with at most size / fewest per step."""
     rng = random.Random("budget")
     last_steps = 0
     no = torch.zeros(1, dtype=torch.bool)
     for _ in range(30):
         n, size = rng.randint(20, 120), rng.randint(4, 32)
         drop = rng.randrange(size // 2)
-        rule = Tbd(size=size, drop=drop, gamma=0.9, min_commits=rng.randint(1, size - drop))
+        rule = Tbd(size=size, drop=drop, gamma=0.9, min_kept=rng.randint(1, size - drop))
         blocks = 1 + ceil(max(0, n - size) / (size - drop))
         steps = max(blocks, rng.choice((blocks, n // 4, n // 2, n)))
         most = ceil(size / max(1, ceil((steps // blocks) / 2)))
@@ -178,9 +178,9 @@ def test_quotas_end_in_time_and_no_block_is_hurried():
     assert last_steps > 10
 
 
-def test_a_row_that_is_over_harms_no_other():
+def test_finished_row_does_not_change_others():
     """Fewer steps for the first row: it ends, and its clock stands beyond its budget."""
-    rule = Tbd(size=5, drop=2, min_commits=1)
+    rule = Tbd(size=5, drop=2, min_kept=1)
     pair = blank([[5], [5]], 12, mask_id=MASK, pad_id=PAD)
     both, alone = (
         last_canvas(rule, canvas, steps) for canvas, steps in ((pair, [4, 12]), (line(12), [12]))
@@ -190,7 +190,7 @@ def test_a_row_that_is_over_harms_no_other():
 
 
 def last_canvas(rule, canvas, steps):
-    """How the state and the age of every place stand at the end, with scores that vary by step."""
+    """Return the final state and committed_at, with scores that vary by step."""
     config = Config(strategy=rule)
     rows = start(canvas, config, steps, [0] * len(steps))
     no = torch.zeros(len(steps), dtype=torch.bool)
@@ -202,20 +202,20 @@ def last_canvas(rule, canvas, steps):
     return rows.state.kept, rows.committed_at
 
 
-def test_dropping_nothing_by_length_is_block():
+def test_length_mode_without_dropping_equals_block():
     rng = random.Random("block")
     for _ in range(40):
         canvas, case = random_case(rng, rng.choice(("one a step", "four a step")))
         n = len(case.masked)
         size = rng.randint(-(-n // case.steps), n + 2)
         scores = random_scores(rng, canvas.tokens.shape[1])
-        rule = Tbd(size=size, drop=0, min_commits=1, mode="length")
+        rule = Tbd(size=size, drop=0, min_kept=1, mode="length")
         ours = [new for _, new, _, _ in decode(rule, canvas, case.steps, scores)]
         blocks = oracle.block(case, scores, size=size)
         assert ours == [set(record.commit) for record in list(blocks)[: len(ours)]]
 
 
-def test_no_demand_on_confidence_is_length():
+def test_gamma_0_equals_length_mode():
     rng = random.Random("gamma")
     for _ in range(30):
         canvas, case = random_case(rng, "one a step")
@@ -230,28 +230,28 @@ def test_no_demand_on_confidence_is_length():
         assert one == two
 
 
-def test_gamma_is_reached_by_equality():
+def test_confidence_equal_to_gamma_counts():
     for score, kept in ((1.0, 3), (0.999, 1)):
         scores = lambda step, masked, s=score: dict.fromkeys(masked, s)  # noqa: E731
-        found = list(decode(Tbd(size=4, drop=1, gamma=1.0, min_commits=1), line(20), 20, scores))
+        found = list(decode(Tbd(size=4, drop=1, gamma=1.0, min_kept=1), line(20), 20, scores))
         finals = [len(final) - 1 for *_, final in found]
         assert next(size for size in finals if size) == kept
 
 
 def test_confidence_is_the_probability_whatever_the_priority():
-    rule = Tbd(size=4, drop=1, gamma=0.9, min_commits=1)
+    rule = Tbd(size=4, drop=1, gamma=0.9, min_kept=1)
     config = Config(strategy=rule)
     rows = start(line(10), config, [3], [0])  # one step a block
     rows = fill(rows, torch.full(rows.score.shape, 0.95))._replace(score=rows.score - 2)
     no = torch.zeros(1, dtype=torch.bool)
     rows, _, decision = decide_and_write(config, rows, MASK, bad=no, void=no)
-    assert decision.state.sure[0].tolist() == [False] + [True] * 4 + [False] * 6
+    assert decision.state.confident[0].tolist() == [False] + [True] * 4 + [False] * 6
 
 
 def test_stop_ends_the_row_with_the_block_that_keeps_an_end_token():
     scores = lambda step, masked: dict.fromkeys(masked, 0.95)  # noqa: E731
     stop = Sampling(eos="stop", stop_ids=(7,))  # every proposal of `fill` is a 7
-    rule = Tbd(size=4, drop=1, min_commits=1)
+    rule = Tbd(size=4, drop=1, min_kept=1)
     found = list(decode(rule, line(12), 12, scores, sampling=stop))
     finals = [len(final) - 1 for *_, final in found]
     # Committed at the first step, but only the truncation makes it final; then nothing more runs.
@@ -259,21 +259,21 @@ def test_stop_ends_the_row_with_the_block_that_keeps_an_end_token():
     assert len(found) < 12 == len(list(decode(rule, line(12), 12, scores)))
 
 
-def test_the_model_sees_what_is_known_the_block_and_the_spare():
+def test_model_attends_to_known_tokens_the_block_and_spare_masks():
     text = [5] * 10
     holes = [c == "_" for c in "..__.____."]
     canvas = infill([text, text[:8]], [holes, holes[2:]], mask_id=MASK, pad_id=PAD)
-    rule = Tbd(size=2, drop=0, min_commits=1, spare=1)
+    rule = Tbd(size=2, drop=0, min_kept=1, spare=1)
     state = rule.init(canvas)
     assert drawn(rule.attended(canvas, state)) == [
         "xxxxxx...x",
         "..xxxx...x",
-    ]  # two places, one to spare; padding never
+    ]  # two positions, one to spare; padding never
     later = state._replace(kept=torch.tensor([0, 2]))
     done = canvas.commit(canvas.masked & (canvas.slot < later.kept[:, None]), canvas.tokens)
     assert drawn(rule.attended(done, later)) == ["xxxxxx...x", "..xxxxxx.x"]
     assert Tbd(spare=None).attended(canvas, state) is None
-    alone = Tbd(size=2, drop=0, min_commits=1).attended(canvas, state)
+    alone = Tbd(size=2, drop=0, min_kept=1).attended(canvas, state)
     assert drawn(alone) == ["xxxxx....x", "..xxx....x"]
 
 
@@ -288,8 +288,8 @@ def drawn(board) -> list[str]:
         {"drop": 32},
         {"drop": -1},
         {"gamma": 1.5},
-        {"least": 0},
-        {"least": 25},
+        {"min_kept": 0},
+        {"min_kept": 25},
         {"mode": "both"},
         {"spare": -1},
     ],
@@ -299,8 +299,8 @@ def test_options_are_checked(wrong):
         Tbd(**wrong)
 
 
-def test_fewer_steps_than_blocks_is_refused_unless_the_take_has_no_plan():
+def test_fewer_steps_than_blocks_is_refused_for_fixed_budgets():
     with pytest.raises(OptionError, match="fewer than the 4 blocks"):
-        Tbd(size=5, drop=2, min_commits=1).validate(12, 3)
-    Tbd(size=5, drop=2, min_commits=1).validate(12, 4)
-    Tbd(size=5, drop=2, min_commits=1, selector=Threshold()).validate(12, 3)
+        Tbd(size=5, drop=2, min_kept=1).validate(12, 3)
+    Tbd(size=5, drop=2, min_kept=1).validate(12, 4)
+    Tbd(size=5, drop=2, min_kept=1, selector=Threshold()).validate(12, 3)

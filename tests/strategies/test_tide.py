@@ -40,10 +40,10 @@ Places = frozenset[int]
 
 
 class Reading(NamedTuple):
-    """What a forward says of every place."""
+    """What a forward says of every position."""
 
     sure: dict[int, float]  # the probability of the proposal
-    score: dict[int, float]  # its logarithm, or NaN or -inf where the place is put off
+    score: dict[int, float]  # its logarithm, or NaN or -inf where the position is put off
     own: dict[int, float]  # the probability of the token that stands there
 
 
@@ -68,7 +68,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
     """One row, from the description of the class alone."""
     known, masked, final = set(case.known), set(case.masked), set(case.known)
     front = set(case.masked[: rule.size])
-    waiting, times = min(masked), 0  # the leftmost place, and how often it was passed over
+    waiting, times = min(masked), 0  # the leftmost position, and how often it was passed over
     taken = dict.fromkeys(case.masked, 0)
     for step in range(case.steps):
         if not masked:
@@ -76,7 +76,7 @@ def tide(case: oracle.Case, readings: Readings, rule: Tide) -> Iterator[Record]:
         shown = known | {p for p in masked if not rule.horizon or p <= max(front) + rule.horizon}
         sure, score, own = judged(readings(step), case, known, masked, rule)
         quota = oracle.even(len(case.masked), case.steps, step)
-        if rule.revisable_band:  # what was taken back is filled again
+        if rule.revisable_band:  # what was remasked is filled again
             quota = ceil(len(masked) / (case.steps - step))
 
         due = {waiting} if rule.patience and times >= rule.patience else set()
@@ -141,7 +141,7 @@ def judged(reading: Reading, case: oracle.Case, known: set, masked: set, rule: T
 
 
 def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
-    """How much of what stands around a place is known; all that lies before the text is."""
+    """How much of what stands around a position is known; all that lies before the text is."""
     begin = min(case.known | set(case.masked))
     ends = max(1, int(3 * sigma))
     weight = {o: exp(-o * o / (2 * sigma * sigma)) for o in range(-ends, ends + 1)}
@@ -150,7 +150,7 @@ def share(place: int, case: oracle.Case, known: set, sigma: float) -> float:
 
 
 def at_once(selector, scope: set, sure: dict, score: dict) -> set:
-    """What an adaptive take commits of a scope that is not empty."""
+    """What an adaptive selector commits of candidates that is not empty."""
     willing = {p for p in scope if score[p] > -inf}
     return accepted(selector, willing or scope, sure, score) or {oracle.ranked(scope, score)[0]}
 
@@ -198,7 +198,7 @@ def play(
         assert front is not None
         shown = canvas.real if shown is None else shown
         yield Record(
-            *map(places, (shown, decision.scope, decision.commit, remask, rows.final, front))
+            *map(places, (shown, decision.candidates, decision.commit, remask, rows.final, front))
         )
 
 
@@ -207,7 +207,7 @@ def places(board) -> Places:
 
 
 def random_readings(rng: random.Random, length: int, *, fine: bool) -> Readings:
-    """Fresh every step. Coarse: ties dominate; certainty and places put off are among them."""
+    """Fresh every step. Coarse: ties dominate; certainty and positions put off are among them."""
     seed, odd = rng.randrange(1 << 30), rng.choice((0.0, 0.2))
 
     def at(step: int) -> Reading:
@@ -268,7 +268,7 @@ def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple
     return ours == theirs, beyond, sum(len(one.remask) for one in ours)
 
 
-def test_without_options_it_is_wavefront():
+def test_tide_without_options_equals_wavefront():
     rng = random.Random("tide")
     for number in range(24):
         canvas, case = random_case(rng, KINDS[number % 4])
@@ -331,7 +331,7 @@ def test_compositions_equal_the_loop(count):
         ("horizon=3", "horizon=4"),
     ],
 )
-def test_the_comparison_has_teeth(right, wrong):
+def test_comparison_notices_every_wrong_rule(right, wrong):
     """A number that is a little off is noticed."""
     rng = random.Random(right)
     one, two = (spec.resolve(f"tide(size=4, {text})", "strategies") for text in (right, wrong))
@@ -339,11 +339,11 @@ def test_the_comparison_has_teeth(right, wrong):
 
 
 # --- by hand ------------------------------------------------------------------------------------
-# A prompt of two, then the answer: slot 0 stands at place 2.
+# A prompt of two, then the answer: slot 0 stands at position 2.
 
 
 def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict[int, float]] = ()):
-    """(committed, taken back) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
+    """(committed, remasked) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
 
     def readings(step: int) -> Reading:
         row, stands = (part[min(step, len(part) - 1)] if part else {} for part in (rows, own))
@@ -363,11 +363,11 @@ def slots(found: Places) -> set[int]:
     return {place - 2 for place in found}
 
 
-def test_a_cascade_commits_a_run_of_sure_places_at_once():
+def test_cascade_commits_a_run_of_confident_positions_at_once():
     """Slot 0 comes first, alone. Then everything is 0.97 sure, but for slot 9.
 
     known       P P 0 . . . . . . . . . . .
-    wavefront         1 2                       two places lie within 2 of what is known
+    wavefront         1 2                       two positions lie within 2 of what is known
     one round         1 2|3 4
     four rounds       1 2|3 4|5 6|7 8|          slot 10 is sure, and within 2 of slot 8
                                      |  a       so it goes with the fifth round, and 9 waits
@@ -379,7 +379,7 @@ def test_a_cascade_commits_a_run_of_sure_places_at_once():
         "tide(cascade_rounds=1, ": {1, 2, 3, 4},
         "tide(cascade_rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
         "tide(cascade_rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
-        # The model was shown no more than two places after the front, which was slots 1 and 2.
+        # The model was shown no more than two positions after the front, which was slots 1 and 2.
         "tide(cascade_rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
     }
     for text, second in expected.items():
@@ -387,7 +387,7 @@ def test_a_cascade_commits_a_run_of_sure_places_at_once():
         assert [commit for commit, _ in found[:2]] == [{0}, second], text
 
 
-def test_the_risk_stops_the_cascade():
+def test_risk_stops_the_cascade():
     """0.9 sure each: 1 and 2 cost 0.2, slot 3 makes it 0.3, and slot 4 would make it 0.4."""
     rows = [{0: 0.95}, dict.fromkeys(range(12), 0.9)]
     for risk, second in ((0.15, {1, 2}), (0.35, {1, 2, 3}), (0.45, {1, 2, 3, 4})):
@@ -401,7 +401,7 @@ def test_the_risk_stops_the_cascade():
     assert found[1][0] == {1, 2, 4}
 
 
-def test_a_starved_leftmost_place_goes_next():
+def test_waiting_leftmost_position_is_committed_next():
     """Slot 0 is never sure. With patience 3 it goes after being passed over three times.
 
     fronts      0 1 2 3   0 . 2 3   0 . . 3 4   0 . . . 4 5
@@ -419,8 +419,8 @@ def test_a_starved_leftmost_place_goes_next():
     assert [commit for commit, _ in sure] == [{1}, {0}, {2, 3}, {4, 5}, {6, 7}]
 
 
-def test_with_several_a_step_a_starved_place_is_one_of_them():
-    """Four a step: the starved place and the three best of the front, not of the whole canvas."""
+def test_waiting_position_is_one_of_several_commits():
+    """Four commits per step: the waiting position and the three best of the front."""
     canvas = blank([[5, 5]], 16, mask_id=MASK, pad_id=PAD)
     sure = {place: 0.1 + place / 100 for place in range(18)}
     sure[17] = 0.99  # far from everything known
@@ -431,8 +431,8 @@ def test_with_several_a_step_a_starved_place_is_one_of_them():
     assert slots(second.commit) == {0, 3, 8, 9}
 
 
-def test_a_place_taken_back_has_waited_for_nothing():
-    """Slot 1 has been passed over once when slot 0 is taken back, which starts afresh."""
+def test_remasked_position_starts_waiting_again():
+    """Slot 1 has been passed over once when slot 0 is remasked, which starts afresh."""
     rows = [{0: 0.9}, {2: 0.9, 3: 0.9}, {4: 0.9}, {4: 0.9, 5: 0.9}]
     own = [{}, {0: 0.01}, {}]
     text = "tide(radius=9, revisable_band=9, patience=2, selector=threshold(0.8))"
@@ -441,7 +441,7 @@ def test_a_place_taken_back_has_waited_for_nothing():
     assert found[4][0] == {0}
 
 
-def test_a_doubted_token_is_taken_back_so_often_and_no_more():
+def test_token_is_remasked_at_most_max_remasks_times():
     """Two a step. Slot 0 is written, and the model never believes it.
 
     max_remasks=1     0 1   2 3 -0   0 4   5 6   7
@@ -460,9 +460,9 @@ def test_a_doubted_token_is_taken_back_so_often_and_no_more():
     assert twice == [({0, 1}, none), ({2, 3}, {0}), ({0, 4}, none), ({5, 6}, {0}), ({0, 7}, none)]
 
 
-def test_nothing_is_taken_back_where_it_would_undo_all_progress():
+def test_step_remasks_fewer_tokens_than_it_commits():
     rows, own = [dict.fromkeys(range(8), 0.9)], [dict.fromkeys(range(8), 0.01)]
-    # One a step, by a threshold or by a quota of as many steps as places: none.
+    # One a step, by a threshold or by a quota of as many steps as positions: none.
     for text in (
         "tide(size=1, revisable_band=9, selector=threshold(0.8))",
         "tide(revisable_band=9)",
@@ -477,8 +477,8 @@ def test_nothing_is_taken_back_where_it_would_undo_all_progress():
     assert found[:2] == [({0, 1, 2}, set()), ({3, 4, 5}, {1, 2})]
 
 
-def test_what_lies_further_than_the_band_from_every_mask_is_final():
-    """revisable_band=2; slots 0 to 3 are written one after another, then the model doubts all it wrote.
+def test_token_beyond_the_band_is_final():
+    """revisable_band=2; slots 0 to 3 are written in order, then all become improbable.
 
     0 . . . . .    0 1 . . . .    0 1 2 . . .    0 1 2 3 . .    0 1 2 3 4 5 -2 -3
                                   f              f f
@@ -489,7 +489,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     found, finals = by_hand(text, 8, rows, own)
     assert found[:4] == [({slot}, set()) for slot in range(4)]
     assert finals[:4] == [set(), set(), {0}, {0, 1}]
-    assert found[4] == ({4, 5}, {2})  # the front holds two places, so one may go
+    assert found[4] == ({4, 5}, {2})  # the front holds two positions, so one may go
     assert all(not gone & {0, 1} for _, gone in found)
     # remask_below=0: nothing is less probable than that.
     own[-1] = dict.fromkeys(range(8), 0.0)
@@ -499,7 +499,7 @@ def test_what_lies_further_than_the_band_from_every_mask_is_final():
     assert not any(gone for _, gone in found)
 
 
-def test_confidences_cool_with_distance():
+def test_distance_temperatures_lower_distant_confidences():
     """0.8 has odds of 4; at temperature 2 of 2, which is 2/3; at 1 it stays 0.8."""
     rows = [{0: 0.7, 1: 0.8, 2: 0.8}]
     found, _ = by_hand("tide(size=3, distance_temperatures=(1.0, 2.0))", 6, rows)
@@ -511,7 +511,7 @@ def test_confidences_cool_with_distance():
     assert certain[0][0] == {2}  # what is certain stays so
 
 
-def test_the_density_pulls_to_the_known():
+def test_density_prefers_positions_near_known_tokens():
     """Slot 5 is surer than slot 0; within one place of it nothing is known, within four something.
 
     density_sigma=1: 0.5 · 0.30 against 0.8 · 0      density_sigma=4: 0.05 · 0.45 against 0.8 · 0.08
@@ -526,7 +526,7 @@ def test_the_density_pulls_to_the_known():
 
 
 def test_density_by_hand():
-    """Weights 1, 0.6065, 0.1353 and 0.0111 at 0 to 3 places: 2.5059 together, one side 0.7530."""
+    """Weights 1, 0.6065, 0.1353 and 0.0111 at distance 0 to 3: 2.5059 together, one side 0.7530."""
     row = torch.tensor([[True, False, False, True, False]])
     expected = [
         (0.7530 + 1 + 0.0111) / 2.5059,  # the left is full; itself; the one 3 on
@@ -537,17 +537,17 @@ def test_density_by_hand():
     ]
     assert torch.allclose(density(row, 1.0), torch.tensor([expected]), atol=1e-4)
     assert density(torch.ones(1, 50, dtype=torch.bool), 2.0)[0, :44].allclose(torch.ones(44))
-    # A narrow one still looks one place around, and is never zero.
+    # A narrow one still looks one position around, and is never zero.
     tiny = density(torch.tensor([[False, True, False, False]]), 0.1)
     assert tiny[0].tolist() == pytest.approx([1e-22, 1, 1e-22, 1e-30], rel=2)
     assert (tiny > 0).all()
-    # A place has the same number on every board, to the bit.
+    # A position has the same number on every board, to the bit.
     wide = torch.nn.functional.pad(row, (4, 9), value=False)
     wide[:, :4] = True
     assert torch.equal(density(wide, 1.0)[:, 4:9], density(row, 1.0))
 
 
-def test_density_against_a_plain_sum():
+def test_density_equals_a_plain_sum():
     rng = random.Random("density")
     for _ in range(30):
         row = [rng.random() < 0.5 for _ in range(rng.randint(1, 30))]
@@ -578,8 +578,8 @@ class Watched:
 
 
 @pytest.mark.parametrize(("family", "cfg_scale"), [("llada", 1.0), ("dream", 0.0)])
-def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
-    """Rows of unequal prompts: what is read at places in sight is read off a shorter canvas."""
+def test_hidden_masks_equal_removed_masks(family, cfg_scale):
+    """Rows of unequal prompts: what is read at positions in sight is read off a shorter canvas."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
     config = Config(strategy=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
     list(decode(model, ragged(model), config, steps=[12] * 4, seeds=range(4)))
@@ -597,7 +597,7 @@ def test_hidden_masks_are_as_good_as_removed(family, cfg_scale):
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_what_stands_at_a_hidden_place_changes_nothing(family):
+def test_token_at_a_hidden_position_changes_nothing(family):
     """Holes anywhere, so that something known lies beyond what is hidden."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
     config = Config(strategy=Tide(size=1, radius=1, horizon=1))
@@ -607,7 +607,7 @@ def test_what_stands_at_a_hidden_place_changes_nothing(family):
         hidden = ~attend & (tokens == model.mask_id)
         hid += int(hidden.sum())
         seen = attend.gather(-1, at) & ~hidden.gather(-1, at)
-        # Of Dream a place is read off the one before it, which may be hidden at a later front.
+        # Of Dream a position is read off the one before it, which may be hidden at a later front.
         seen &= ~hidden.gather(-1, (at - 1).clamp(min=0))
         again = model.model.hidden(torch.where(hidden, 11, tokens), attend, at)
         assert torch.allclose(again[seen], found[seen], atol=1e-10)
@@ -615,10 +615,10 @@ def test_what_stands_at_a_hidden_place_changes_nothing(family):
     assert hid > 20
 
 
-def test_the_horizon_by_hand():
+def test_horizon_by_hand():
     """Two rows of one batch, the shorter padded; size 2, so the front is the first two masks.
 
-    P P . . . . . .      front at 2, 3: with 2 more, places up to 5 are shown
+    P P . . . . . .      front at 2, 3: with 2 more, positions up to 5 are shown
       P . . . . . .
     """
     canvas = blank([[5, 5], [5]], 6, mask_id=MASK, pad_id=PAD)
@@ -642,7 +642,7 @@ def answers(rule: Strategy, canvas: Canvas, model: Any, **options: Any):
     return list(decode(model, canvas, config, steps=[12] * rows, seeds=range(rows)))[-1].canvas
 
 
-def test_a_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
+def test_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
     model = toy(seed=3, family="dream", dtype="float64")
     canvas = ragged(model)
     changed = 0
@@ -676,12 +676,12 @@ SHORT_SIGHTED = (
     "tide(size=3, horizon=1)",
     "tide(horizon=2, cascade_rounds=2, selector=threshold(0.4))",
     "tide(size=3, horizon=2, revisable_band=4, patience=2, selector=threshold(0.3))",
-    "tbd(size=5, drop=2, min_commits=1)",
+    "tbd(size=5, drop=2, min_kept=1)",
 )
 
 
 @pytest.mark.parametrize("text", SHORT_SIGHTED)
-def test_drafts_are_lossless_when_something_is_hidden(text):
+def test_speculation_is_lossless_with_a_horizon(text):
     strategy = spec.resolve(text, "strategies")
     model = toy(seed=0, dtype="float64")
     assert same(*both(model, ragged(model), Config(strategy=strategy), draft=4))
@@ -691,7 +691,7 @@ def test_drafts_are_lossless_when_something_is_hidden(text):
     assert same(*both(model, holes(model), guided, steps=[10, 9], draft=3))
 
 
-def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
+def test_draft_with_another_horizon_is_rejected(monkeypatch):
     """Equal tokens are not enough: the front that was drafted may end elsewhere."""
     config = Config(strategy=Tide(size=3, horizon=1))
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
@@ -702,7 +702,7 @@ def test_a_draft_that_hid_other_places_is_not_taken(monkeypatch):
     assert not all(same(*both(model, ragged(model), config)) for model in models)
 
 
-def test_a_step_with_everything_runs_on_the_meta_device():
+def test_step_with_all_options_runs_on_the_meta_device():
     """No host sync and no shape that depends on data, model included."""
     model = toy(seed=3)
     rule = spec.resolve(FULL, "strategies")
@@ -714,8 +714,8 @@ def test_a_step_with_everything_runs_on_the_meta_device():
 # --- the clock ----------------------------------------------------------------------------------
 
 
-def test_steps_that_are_passed_over_would_have_changed_nothing():
-    """Dream's counts begin with zeros; a leftmost place is not passed over while nothing goes."""
+def test_skipped_tide_steps_would_change_nothing():
+    """Dream's counts begin with zeros; a step without commits does not count as waiting."""
     rng = random.Random("idle")
     saved = 0
     for number in range(6):
@@ -731,7 +731,7 @@ def test_steps_that_are_passed_over_would_have_changed_nothing():
     assert saved > 10
 
 
-def test_chance_is_drawn_anew_every_step_with_a_band():
+def test_noise_differs_at_every_step_with_a_band():
     """A front over everything and no doubts: what chance settles is what it settles anywhere."""
     canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
     sure = dict.fromkeys(range(42), 0.9)
@@ -747,8 +747,8 @@ def test_chance_is_drawn_anew_every_step_with_a_band():
     assert ours == expected
 
 
-def test_the_quota_is_shared_over_what_is_left():
-    """12 places in 4 steps, and two of the first three are taken back at the second.
+def test_quota_is_divided_over_the_remaining_positions():
+    """12 positions in 4 steps, and two of the first three are remasked at the second.
 
     0 1 2 . . . . . . . . .      then the front holds 3 and 4, and slot 11 is the best elsewhere
     . . 2 3 4 . . . . . . b      so 4 at the third: a front of 3 is too short, and 8 serves
@@ -769,8 +769,8 @@ def test_the_quota_is_shared_over_what_is_left():
 # --- options and the command line ---------------------------------------------------------------
 
 FULL = (
-    "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, revisable_band=3, "
-    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.6))"
+    "tide(size=6, cascade_rounds=2, risk=0.8, horizon=6, density_sigma=2.0, patience=2, "
+    "revisable_band=3, distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.6))"
 )
 
 
@@ -779,36 +779,42 @@ FULL = (
     [
         (
             "tide(cascade_rounds=4)",
-            r"tide: rounds asks its take again .* selector=threshold\(tau=0.9\)\)\.",
+            r"tide: cascade_rounds needs an adaptive selector, .*=threshold\(tau=0.9\)\)\.",
         ),
-        ("tide(cascade_rounds=1, selector=dream())", "give an adaptive one"),
+        ("tide(cascade_rounds=1, selector=dream())", "needs an adaptive selector"),
         ("tide(size=0)", "size must be at least 1, not 0"),
         ("tide(radius=0)", "radius must be at least 1, not 0"),
-        ("tide(cascade_rounds=-1, selector=threshold())", "rounds must be at least 0, not -1"),
-        ("tide(cascade_rounds=1.5, selector=threshold())", "rounds must be a whole number"),
+        (
+            "tide(cascade_rounds=-1, selector=threshold())",
+            "cascade_rounds must be at least 0, not -1",
+        ),
+        ("tide(cascade_rounds=1.5, selector=threshold())", "cascade_rounds must be a whole number"),
         ("tide(horizon=-1)", "horizon must be at least 0"),
         ("tide(patience=-2)", "patience must be at least 0"),
         ("tide(patience=True)", "patience must be a whole number"),
-        ("tide(revisable_band=-1)", "band must be at least 0"),
-        ("tide(max_remasks=-1)", "flips must be at least 0"),
+        ("tide(revisable_band=-1)", "revisable_band must be at least 0"),
+        ("tide(max_remasks=-1)", "max_remasks must be at least 0"),
         ("tide(risk=-0.1)", "risk must be at least 0"),
-        ("tide(density_sigma=-1.0)", "soft must be between 0 and 100"),
-        ("tide(density_sigma=1e9)", "soft must be between 0 and 100"),
-        ("tide(remask_below=1.1)", "doubt must be between 0 and 1"),
+        ("tide(density_sigma=-1.0)", "density_sigma must be between 0 and 100"),
+        ("tide(density_sigma=1e9)", "density_sigma must be between 0 and 100"),
+        ("tide(remask_below=1.1)", "remask_below must be between 0 and 1"),
         (
             "tide(distance_temperatures=1.2)",
-            r"distance_temperatures lists temperatures, as \(1.0, 1.2\), not 1.2",
+            r"distance_temperatures must be a tuple of temperatures, such as \(1.0, 1.2\), not 1.2",
         ),
-        ("tide(distance_temperatures=[1.0, 1.2])", "distance_temperatures lists temperatures"),
+        (
+            "tide(distance_temperatures=[1.0, 1.2])",
+            "distance_temperatures must be a tuple of temperatures",
+        ),
         (
             "tide(distance_temperatures=(1.0, 0.0))",
-            "a temperature of temper must be at least 0.001, not 0.0",
+            "distance_temperatures must be at least 0.001, not 0.0",
         ),
-        ("tide(distance_temperatures=('warm',))", "a temperature of temper must be a number"),
+        ("tide(distance_temperatures=('warm',))", "distance_temperatures must be a number"),
         ("tide(tides=2)", "tide has no option 'tides'"),
     ],
 )
-def test_bad_options_get_one_sentence(text, sentence):
+def test_invalid_options_are_refused(text, sentence):
     with pytest.raises(OptionError, match=sentence):
         spec.resolve(text, "strategies")
 
@@ -828,19 +834,19 @@ def test_bad_options_get_one_sentence(text, sentence):
         (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
     ],
 )
-def test_a_spec_and_its_repr_are_the_same_tide(text, shown):
+def test_spec_and_repr_resolve_to_the_same_tide(text, shown):
     made = spec.resolve(text, "strategies")
     assert repr(made) == shown
     assert spec.resolve(shown, "strategies") == made
     assert hash(spec.resolve(shown, "strategies")) == hash(made)
 
 
-def test_a_quota_above_the_size_warns_as_wavefront_does():
-    with pytest.warns(WavefrontWarning, match="more than the wave's size"):
+def test_quota_above_the_size_warns_like_wavefront():
+    with pytest.warns(WavefrontWarning, match="more than the front's size"):
         Tide(size=4).validate(64, 8)
 
 
-def test_only_a_band_takes_back_and_asks_for_more():
+def test_only_a_band_revises_and_needs_current_logp():
     assert (Tide().revises, Tide().needs) == (False, ())
     assert (Tide(revisable_band=1).revises, Tide(revisable_band=1).needs) == (
         True,
@@ -848,9 +854,9 @@ def test_only_a_band_takes_back_and_asks_for_more():
     )
 
 
-def test_the_command_line():
+def test_command_line_describes_and_runs_tide():
     told = run("strategies", "tide").stdout
-    assert told.startswith("tide: our own wave.")
+    assert told.startswith("tide: our own strategy.")
     for name in (*EACH, "risk", "remask_below", "max_remasks"):
         assert f"`{name}`" in told
     assert "tide" in run("strategies").stdout
@@ -860,4 +866,4 @@ def test_the_command_line():
         assert spec.resolve(record["settings"]["strategy"], "strategies") == spec.resolve(
             text, "strategies"
         )
-    assert "give an adaptive one" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")
+    assert "needs an adaptive selector" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")

@@ -31,17 +31,18 @@ MORE = (
     "wavefront(size=2, radius=6, grow='accumulate')",
     "rcr(size=5)",
     "rcr(size=5, stat='max', selector=threshold(0.6))",
-    "tbd(size=5, drop=2, min_commits=1)",
-    "tbd(size=5, drop=2, min_commits=1, selector=threshold(0.6))",
+    "tbd(size=5, drop=2, min_kept=1)",
+    "tbd(size=5, drop=2, min_kept=1, selector=threshold(0.6))",
     "tide(cascade_rounds=2, selector=threshold(0.6))",
     "tide(density_sigma=1.5)",
     "tide(revisable_band=3, selector=threshold(0.6))",
-    "tide(cascade_rounds=2, horizon=3, density_sigma=2.0, patience=1, revisable_band=3, distance_temperatures=(1.1, 1.4), selector=factor(2.0))",
+    "tide(cascade_rounds=2, horizon=3, density_sigma=2.0, patience=1, revisable_band=3, "
+    "distance_temperatures=(1.1, 1.4), selector=factor(2.0))",
 )
 
 
 def pair(strategy: str, selector: str):
-    """A strategy with a take. Quick: each take on the front, each strategy with one that adapts."""
+    """Pair each selector with wavefront, and each strategy with an adaptive selector."""
     text = f"{strategy}(selector={selector}())"
     quick = strategy == "wavefront" or selector == "threshold"
     return text if quick else pytest.param(text, marks=pytest.mark.slow)
@@ -66,11 +67,11 @@ def named(law) -> str:
 
 @pytest.mark.parametrize("law", LAWS, ids=named)
 @pytest.mark.parametrize("text", EVERY)
-def test_law(text, law):
+def test_strategy_obeys_law(text, law):
     law(spec.resolve(text, "strategies"))
 
 
-def test_the_kit_runs_every_law_it_defines():
+def test_check_runs_every_law():
     defined = {
         name
         for module in (laws, model_laws)
@@ -86,17 +87,17 @@ def test_the_kit_runs_every_law_it_defines():
     assert found == heard == [law.__name__ for law in LAWS]
 
 
-def test_every_shelf_file_holds_the_class_it_is_named_after():
-    for shelf, kind in (("strategies", Strategy), ("selectors", Selector)):
-        for name in spec.names(shelf):
-            found = spec.find(name, shelf)
+def test_every_registry_module_holds_the_class_it_is_named_after():
+    for registry, kind in (("strategies", Strategy), ("selectors", Selector)):
+        for name in spec.names(registry):
+            found = spec.find(name, registry)
             assert issubclass(found, kind)
-            assert found.__module__ == f"wavefront.{shelf}.{name}"
+            assert found.__module__ == f"{spec.REGISTRIES[registry][0]}.{name}"
             assert inspect.getdoc(found)
             assert importlib.import_module(found.__module__).__doc__
 
 
-# --- strategies that are wrong, each in one way ------------------------------------------------
+# --- strategies that break one law each ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,50 +231,50 @@ class Forgets(Base):
     ("wrong", "law"),
     [
         (CommitsKnown(), laws.commits_only_masked),
-        (LooksElsewhere(), laws.looks_where_it_says),
-        (LooksAtTheKnown(), laws.looks_where_it_says),
+        (LooksElsewhere(), laws.commits_candidates_first),
+        (LooksAtTheKnown(), laws.commits_candidates_first),
         (Crowds(), laws.keeps_its_front_small),
         (RevisesInSecret(), laws.declares_that_it_revises),
         (StandsStill(), laws.makes_progress),
         (GoesRound(), laws.makes_progress),
-        (TakesBackFinal(), laws.keeps_its_word),
+        (TakesBackFinal(), laws.never_remasks_final_tokens),
         (Grows(), laws.keeps_the_state_shape),
         (MixesRows(), laws.rows_are_independent),
         (Throws(), laws.is_deterministic),
         (SeesPadding(), laws.padding_changes_nothing),
-        (Overreaches(), laws.reads_only_its_reach),
+        (Overreaches(), laws.reads_only_candidates),
         (AsksTheHost(), laws.runs_on_meta),
         (HasDataShapes(), laws.runs_on_meta),
         (Forgets(2), laws.repr_is_a_spec),
-        (Overreaches(), model_laws.scoring_reach_is_enough),
+        (Overreaches(), model_laws.scoring_candidates_is_enough),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else named(value),
 )
-def test_a_wrong_strategy_is_caught(wrong, law):
+def test_law_catches_a_wrong_strategy(wrong, law):
     with pytest.raises(LawBroken):
         law(wrong)
 
 
 @dataclass(frozen=True)
-class SaysABoard(Base):
+class ReturnsATensor(Base):
     def step(self, view: View, state: Any) -> Any:
         return view.masked
 
 
 @dataclass(frozen=True)
-class SaysOneRow(Base):
+class ReturnsOneRow(Base):
     def step(self, view: View, state: Any) -> Decision:
-        return Decision(view.masked[:1], scope=view.masked)
+        return Decision(view.masked[:1], candidates=view.masked)
 
 
 @dataclass(frozen=True)
-class SaysCounts(Base):
+class ReturnsCounts(Base):
     def step(self, view: View, state: Any) -> Decision:
-        return Decision(view.masked.long(), scope=view.masked)
+        return Decision(view.masked.long(), candidates=view.masked)
 
 
 @dataclass(frozen=True)
-class HasNoTake(Strategy):
+class HasNoSelector(Strategy):
     pass
 
 
@@ -283,41 +284,40 @@ class HasNoStep(Strategy):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
-        (SaysABoard(), "step returns a Tensor, not a wavefront.Decision"),
-        (SaysOneRow(), r"the commit of a decision .* not bool of shape \(1, "),
-        (SaysCounts(), "the commit of a decision .* not int64 of shape"),
-        (HasNoTake(), "HasNoTake has no take"),
+        (ReturnsATensor(), "step returns a Tensor, not a wavefront.Decision"),
+        (ReturnsOneRow(), r"the commit of a decision .* not bool of shape \(1, "),
+        (ReturnsCounts(), "the commit of a decision .* not int64 of shape"),
+        (HasNoSelector(), "HasNoSelector has no selector"),
         (HasNoStep(), "HasNoStep has no method step"),
         (Quota(), "Quota is not a wavefront.Strategy"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_not_the_form_of_a_strategy_is_told_first(wrong, sentence):
-    with pytest.raises(LawBroken, match=sentence):
+def test_interface_mistake_is_reported_before_any_law(wrong, message):
+    with pytest.raises(LawBroken, match=message):
         testing.check(wrong)
 
 
-def test_a_class_is_no_strategy():
-    with pytest.raises(TypeError, match=r"check\(SaysABoard\(\)\)"):
-        testing.check(SaysABoard)  # pyright: ignore[reportArgumentType]
+def test_class_instead_of_strategy_raises_type_error():
+    with pytest.raises(TypeError, match=r"check\(ReturnsATensor\(\)\)"):
+        testing.check(ReturnsATensor)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_strategy_may_take_back():
-    """The contract carries revision: a place is taken back, refilled, and everything ends final."""
+def test_strategy_that_remasks_obeys_every_law():
     assert testing.check(Reviser()) == [law.__name__ for law in LAWS]
 
 
 @dataclass(frozen=True)
 class Reviser(Base):
-    """Takes back the leftmost place that is not final, once per place, every third step."""
+    """Remask the leftmost position that is not final, once per position, every third step."""
 
     revises = True
-    cap: int = 1
+    max_remasks: int = 1
 
     def init(self, canvas: Canvas) -> Tensor:
-        return torch.zeros_like(canvas.masked)  # what was taken back before
+        return torch.zeros_like(canvas.masked)  # what was remasked before
 
     def step(self, view: View, state: Tensor) -> Decision:
         k = self.selector.min_commits(view.progress)

@@ -52,12 +52,12 @@ DREAM_TOKENS = ("<|im_start|>", "<|im_end|>")
 # The two built-in templates, against the published formats.
 
 
-def test_llada_strips_text_and_begins_once() -> None:
+def test_llada_template_strips_text_and_begins_once() -> None:
     text = render([turn("user", "  Hi there\n")], template=LLADA_TEMPLATE, special_tokens=BOS).text
     assert text == f"<|startoftext|>{header('user')}Hi there<|eot_id|>{header('assistant')}"
 
 
-def test_llada_has_no_system_turn_of_its_own_and_takes_one() -> None:
+def test_llada_template_accepts_a_system_turn() -> None:
     messages = [
         turn("system", "Be brief."),
         turn("user", "a"),
@@ -71,16 +71,16 @@ def test_llada_has_no_system_turn_of_its_own_and_takes_one() -> None:
     )
 
 
-def test_llada_knows_its_own_begin_token() -> None:
+def test_llada_template_has_a_default_begin_token() -> None:
     assert render([turn("user", "a")], template=LLADA_TEMPLATE).text.startswith("<|startoftext|>")
 
 
-def test_dream_keeps_text_and_adds_a_system_turn() -> None:
+def test_dream_template_keeps_text_and_adds_a_system_turn() -> None:
     text = render([turn("user", "  Hi there\n")], template=DREAM_TEMPLATE).text
     assert text == f"{SYSTEM}<|im_start|>user\n  Hi there\n<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_dream_takes_the_system_turn_it_is_given() -> None:
+def test_dream_template_uses_the_given_system_turn() -> None:
     messages = [
         turn("system", "Be brief."),
         turn("user", "a"),
@@ -119,14 +119,14 @@ def test_contents_are_found_in_another_order_and_more_than_once() -> None:
         "{% if 'a' in messages[0].content %}?{% endif %}{{ messages[0].content }}",
     ],
 )
-def test_a_rewriting_template_is_reported(template: str) -> None:
+def test_template_that_rewrites_contents_is_reported(template: str) -> None:
     rendered = render([turn("user", "cat")], template=template)
     assert rendered.contents is None
     assert "cat" not in rendered.outline
 
 
 @given(st.lists(st.text(alphabet=" \nab<|eot_id|>x0", min_size=1), min_size=1, max_size=4))
-def test_what_is_outside_the_spans_does_not_depend_on_contents(contents: list[str]) -> None:
+def test_text_outside_the_spans_does_not_depend_on_contents(contents: list[str]) -> None:
     for template in (LLADA_TEMPLATE, DREAM_TEMPLATE):
         outside = []
         for words in (contents, ["x" * bool(content.strip()) for content in contents]):
@@ -166,7 +166,7 @@ def test_template_names_and_block_rules() -> None:
         ("{{ nobody.nothing }}", "template failed"),
     ],
 )
-def test_template_errors_are_one_sentence(template: str, reason: str) -> None:
+def test_template_errors_become_prompt_errors(template: str, reason: str) -> None:
     with pytest.raises(PromptError, match=reason) as caught:
         render([turn("user", "a")], template=template)
     assert "\n" not in str(caught.value)
@@ -196,7 +196,7 @@ def test_template_errors_are_one_sentence(template: str, reason: str) -> None:
         ([turn("system", "")], "last system message is empty"),
     ],
 )
-def test_refused_conversations(messages: object, reason: str) -> None:
+def test_invalid_conversations_are_refused(messages: object, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
         render(messages, template=LLADA_TEMPLATE)
 
@@ -204,20 +204,20 @@ def test_refused_conversations(messages: object, reason: str) -> None:
 # Where a template comes from.
 
 
-def test_the_file_comes_before_the_settings(tmp_path: Path) -> None:
+def test_template_file_precedes_the_settings(tmp_path: Path) -> None:
     settings = {"chat_template": "in settings"}
     assert find_template(tmp_path, settings, **known()) == "in settings"
     (tmp_path / "chat_template.jinja").write_text("in a file")
     assert find_template(tmp_path, settings, **known()) == "in a file"
 
 
-def test_a_list_of_templates_has_a_default(tmp_path: Path) -> None:
+def test_default_of_a_template_list_is_used(tmp_path: Path) -> None:
     entries = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
     assert find_template(tmp_path, {"chat_template": entries}, **known()) == "plain"
     assert find_template(tmp_path, {"chat_template": entries[:1]}, **known()) is None
 
 
-def test_built_in_templates_go_by_vocabulary_and_name(tmp_path: Path) -> None:
+def test_built_in_template_depends_on_vocabulary_and_name(tmp_path: Path) -> None:
     assert (
         find_template(tmp_path / "LLaDA-8B-Instruct", {}, **known(*LLADA_TOKENS)) == LLADA_TEMPLATE
     )
@@ -238,11 +238,11 @@ def test_built_in_templates_go_by_vocabulary_and_name(tmp_path: Path) -> None:
         ("database-tuned", False),
     ],
 )
-def test_base_checkpoints_are_told_by_name(tmp_path: Path, path: str, base: bool) -> None:
+def test_base_checkpoints_are_recognized_by_name(tmp_path: Path, path: str, base: bool) -> None:
     assert is_base(tmp_path / path) is base
 
 
-def test_unfit_templates_are_refused(tmp_path: Path) -> None:
+def test_invalid_templates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="larger than 256 KiB"):
         find_template(tmp_path, {"chat_template": "x" * (TEMPLATE_LIMIT + 1)}, **known())
     with pytest.raises(CheckpointError, match="must be text"):
@@ -252,7 +252,7 @@ def test_unfit_templates_are_refused(tmp_path: Path) -> None:
         find_template(tmp_path, {}, **known())
 
 
-def test_named_tokens_take_both_spellings() -> None:
+def test_named_tokens_accept_both_spellings() -> None:
     settings = {
         "bos_token": {"content": "<s>", "lstrip": False},
         "eos_token": "</s>",
@@ -277,33 +277,33 @@ def test_named_tokens_take_both_spellings() -> None:
         (r"\n \\ <mask> <MASK:3> <mask:1>", [r"\n \\ <mask> <MASK:3> ", 1]),
     ],
 )
-def test_holes(text: str, segments: list[str | int]) -> None:
+def test_holes_are_parsed(text: str, segments: list[str | int]) -> None:
     assert parse_holes(text) == segments
 
 
 @pytest.mark.parametrize("size", ["", "x", "0", "-1", "1.5", " 8", "٣", "4097", "9" * 10, "1" * 99])
-def test_unfit_hole_sizes_are_refused(size: str) -> None:
+def test_invalid_hole_sizes_are_refused(size: str) -> None:
     with pytest.raises(
         PromptError, match=r"The hole at character 2 has the size .* from 1 to 4096"
     ):
         parse_holes(f"a <mask:{size}> b")
 
 
-def test_an_open_marker_and_a_text_without_holes_are_refused() -> None:
+def test_open_marker_and_text_without_holes_are_refused() -> None:
     with pytest.raises(PromptError, match="at character 0"):
         parse_holes("<mask:8")
     with pytest.raises(PromptError, match="has no hole"):
         parse_holes(r"just \<mask:8> text")
 
 
-def test_all_holes_together_are_bounded() -> None:
+def test_total_hole_size_is_limited() -> None:
     assert parse_holes(f"<mask:{HOLE_LIMIT - 1}>a<mask:1>") == [HOLE_LIMIT - 1, "a", 1]
     with pytest.raises(PromptError, match="from 1 to 1 "):
         parse_holes(f"<mask:{HOLE_LIMIT - 1}>a<mask:2>")
 
 
 @given(st.lists(st.text(alphabet="a\\<mask:8> ", min_size=1), min_size=2, max_size=4))
-def test_any_text_can_be_written_around_holes(texts: list[str]) -> None:
+def test_any_text_may_surround_holes(texts: list[str]) -> None:
     # Doubling the backslashes that stand before a marker, and adding one, is the whole escape.
     def escape(text: str) -> str:
         pieces = text.split("<mask:")

@@ -38,7 +38,7 @@ EVERY = [
     "adablock(delimiters=(7, 30))",
     "wavefront(grow='accumulate')",
     "rcr(size=4, stat='max')",
-    "tbd(size=5, drop=2, min_commits=1, gamma=0.5)",
+    "tbd(size=5, drop=2, min_kept=1, gamma=0.5)",
     "tide(size=4, revisable_band=3, remask_below=0.9)",
     "tide(cascade_rounds=2, selector=threshold(tau=0.3))",
 ]

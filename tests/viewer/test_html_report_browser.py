@@ -43,7 +43,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     # As a decode would be that needs half the forwards.
     quick = replace(block, launched=(block.launched + 1) // 2)
-    back = record("tbd(size=6, drop=2, gamma=0.9, min_commits=2)")
+    back = record("tbd(size=6, drop=2, gamma=0.9, min_kept=2)")
     start = int((wave.first.slot[0] >= 0).nonzero()[0])
     by_hand = replace(wave, by_hand=torch.tensor([[2, 0, start + 11, 65]]))
     *_, last = wave.replay()
@@ -242,7 +242,7 @@ def test_light_and_dark(show: Any) -> None:
 
 def test_what_was_taken_back_is_marked(show: Any) -> None:
     page = show("back")
-    trace = record("tbd(size=6, drop=2, gamma=0.9, min_commits=2)")
+    trace = record("tbd(size=6, drop=2, gamma=0.9, min_kept=2)")
     taken = trace.remask[:, 0].sum(-1).tolist()
     step = next(number for number, count in enumerate(taken) if count)
     scrub(page, step + 1)

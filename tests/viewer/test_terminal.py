@@ -180,7 +180,7 @@ def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
         assert now[2:7] == (number, 8, number, number, 8)
         states = [cell.state for cell in now.cells]
         masked = step.canvas.masked[0].tolist()
-        scope = step.decision.scope[0].tolist()
+        scope = step.decision.candidates[0].tolist()
         assert [state == "front" for state in states] == [
             m and s for m, s in zip(masked, scope, strict=True)
         ]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from wavefront.core.errors import OptionError
 from wavefront.models.architecture import Architecture
-from wavefront.models.layer import Block
+from wavefront.models.layer import Layer as ModelLayer
 from wavefront.models.transformer import Transformer
 
 # Keys and values of a layer, (B, Hkv, L, d) each, the keys not yet rotated.
@@ -82,7 +82,7 @@ def turned(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
 class Layer(nn.Module):
     """A block of separate matrices."""
 
-    def __init__(self, arch: Architecture, block: Block) -> None:
+    def __init__(self, arch: Architecture, block: ModelLayer) -> None:
         super().__init__()
         self.arch = arch
         self.rotary = Rotary(arch)
@@ -161,7 +161,7 @@ class Reference(nn.Module):
         arch = model.config
         self.mask_id = model.mask_id
         self.embedding = model.embedding
-        self.layers = nn.ModuleList(Layer(arch, block) for block in model.blocks)
+        self.layers = nn.ModuleList(Layer(arch, block) for block in model.layers)
         self.final_norm = Norm(model.final_norm.weight.detach(), arch.eps)
         output = model.embedding if model.output is None else model.output
         self.output = _linear(output.weight.detach())

@@ -18,7 +18,7 @@ from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import source
 from wavefront.engine.step import StepFn, advance, forward
-from wavefront.models.loader import KV
+from wavefront.models.protocol import KV
 from wavefront.models.transformer import Transformer
 
 NEVER = 1 << 30  # steps between full forwards, where only the window is to be timed

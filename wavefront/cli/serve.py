@@ -133,7 +133,7 @@ def serve(
     /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
     """
     from wavefront import server
-    from wavefront.storage.hub import shipped
+    from wavefront.storage.hub import builtin_checkpoints
 
     check_choice("engine", engine, ENGINES)
     asked = {
@@ -162,7 +162,7 @@ def serve(
     )
     source = server.Source(
         # What `builtin.DEFAULT` says, without loading torch.
-        model=next(iter(shipped()), "toy") if model.model is None else model.model,
+        model=next(iter(builtin_checkpoints()), "toy") if model.model is None else model.model,
         device=model.device,
         dtype=model.dtype,
         revision=model.revision,

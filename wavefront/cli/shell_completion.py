@@ -59,9 +59,9 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 def models(incomplete: str) -> Suggestions:
     """What is built in, and published checkpoints; a directory is completed by the shell."""
     from wavefront.cli.list_models import PUBLISHED
-    from wavefront.storage.hub import shipped
+    from wavefront.storage.hub import builtin_checkpoints
 
-    known = [(name, "built in") for name in (*shipped(), "toy")]
+    known = [(name, "built in") for name in (*builtin_checkpoints(), "toy")]
     known += [
         (hub_id, f"{family}, on the hub") for family in PUBLISHED for hub_id in PUBLISHED[family]
     ]

@@ -1,7 +1,7 @@
-"""How many places a step may commit, as pure arithmetic per row.
+"""How many positions a step commits, as pure arithmetic per row.
 
-The same expressions take Python ints (the loop plans with them) and (B,) tensors (a step computes
-with them), so the plan and the step cannot disagree.
+The same expressions take Python ints, with which the loop plans, and (B,) tensors, with which a
+step computes. So the plan and the step cannot disagree.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ Count = TypeVar("Count", int, Tensor)
 
 
 def even(length: Count, steps: Count, step: Count) -> Count:
-    """k_t = floor(N / T) + [t <= N mod T], with step = t - 1. Zero once T exceeds N and t > N."""
+    """Return k_t = floor(N / T) + [t <= N mod T], with step = t - 1. It is 0 if T > N and t > N."""
     return length // steps + (step < length % steps) * 1
 
 
 def dream_fraction(steps: Tensor, step: Tensor, eps: float) -> Tensor:
-    """(B,) float32: 1 - t_{i+1} / t_i, the share of what is left that Dream settles; 1 at last."""
+    """Return (B,) float32: 1 - t_{i+1} / t_i, Dream's share of masked positions; 1 at the end."""
     return torch.where(
         step >= steps - 1, 1.0, 1 - _time(steps, step + 1, eps) / _time(steps, step, eps)
     )
 
 
 def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
-    """The published grid from 1 down to eps, to the bit: torch's float32 linspace.
+    """Return the published grid from 1 down to eps, bit for bit: torch's float32 linspace.
 
-    It steps by a float32 gap from both ends and rounds once, which float64 reproduces.
+    linspace steps by a float32 gap from both ends and rounds once; float64 reproduces that.
     """
     exact = torch.float32 if steps.device.type == "mps" else torch.float64  # mps has no float64
-    end = torch.full_like(steps, eps, dtype=torch.float32)  # on the device: a scalar would sync
+    # A tensor on the device: a scalar would synchronize.
+    end = torch.full_like(steps, eps, dtype=torch.float32)
     gap = ((end - 1) / steps.float()).to(exact)
     rising = (1 + gap * index).float()
     falling = (end.to(exact) - gap * (steps - index)).float()
@@ -41,18 +42,18 @@ def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
 
 
 def dream(left: Tensor, steps: Tensor, step: Tensor, eps: float) -> Tensor:
-    """(B,) long: Dream's count, truncated, of the `left` places of each row (not of the batch)."""
+    """Return (B,) long: Dream's truncated count, from each row's own `left` masked positions."""
     return (left.float() * dream_fraction(steps, step, eps)).long()
 
 
 @lru_cache(maxsize=256)
 def dream_plan(length: int, steps: int, eps: float) -> tuple[int, ...]:
-    """Dream's count at every step of a row that starts with `length` masked places."""
+    """Return Dream's count at every step of a row that starts with `length` masked positions."""
     step = torch.arange(steps)
     shares = dream_fraction(torch.full_like(step, steps), step, eps).tolist()
     left, counts = length, []
     for share in shares:
-        # The product of two float32 is exact in a double, so this rounds once, as `dream` does.
+        # The product of two float32 is exact in a double, so this rounds once, like `dream`.
         counts.append(int(torch.tensor(left * share, dtype=torch.float32)))
         left -= counts[-1]
     return tuple(counts)

@@ -1,9 +1,9 @@
-"""Cache: which places a step recomputes, the others being read from stored keys and values.
+"""The cache policy interface: which positions a step recomputes.
 
-Every published approximation (prefix, dual, delayed, interval) is an answer to that question, so
-that is the whole interface: a policy that asks for places, one file on the shelf `caches/`. Two
-things are asked for whatever the policy: the places the strategy reads, and those whose token
-changed since their keys and values were computed, so no key ever stands for a token that is gone.
+All other positions are read from stored keys and values. Every published approximation (prefix,
+dual, delayed, interval) differs only in this choice. A policy is one file in `strategies/caches/`.
+Whatever the policy, a step also recomputes the candidates and every position whose token changed
+since its keys and values were computed. So no stored key belongs to a token that is gone.
 """
 
 from __future__ import annotations
@@ -20,39 +20,44 @@ from wavefront.core.state import DecodeState
 class Stored(NamedTuple):
     """What the stored keys and values were computed from."""
 
-    tokens: Tensor  # (B, L) long: the token of each place when it was last computed
-    since: Tensor  # (B,) long: the row's step at its last full forward
-    sure: Tensor  # (B,) float32: the mean probability of what was read then
+    tokens: Tensor  # (B, L) long: the token at each position when it was last computed
+    refreshed_at: Tensor  # (B,) long: the row's step at its last full forward pass
+    mean_probability: Tensor  # (B,) float32: of the proposals at the candidates at that step
 
 
 class Cache(Spec):
-    """A policy. `refresh` counts on the host, so that it never waits for the device."""
+    """A cache policy. `refresh` counts steps on the host, so it never waits for the device."""
 
     registry: ClassVar[str] = "caches"
-    refresh: int  # a full forward every so many steps; 1 is no cache at all
+    refresh: int  # full forward pass every `refresh` steps; with 1 nothing is reused
 
-    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
-        """(B, L) bool: places to recompute besides those wanted and those changed."""
+    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+        """Return (B, L) bool: positions to recompute besides candidates and changed tokens."""
         raise NotImplementedError
 
-    def needs_refresh(self, sure: Tensor, stored: Stored) -> Tensor:
-        """(B,) bool: rows that want a full forward before its time; `sure` as in `stored`, now.
+    def needs_refresh(self, mean_probability: Tensor, stored: Stored) -> Tensor:
+        """Return (B,) bool: rows that need a full forward pass before `refresh` steps are over.
 
-        It is read a step late, so that nobody waits for it.
+        `mean_probability` (B,) is the current value of the field in `stored`. The engine reads the
+        result one step late, without waiting for the device.
         """
-        return torch.zeros_like(sure, dtype=torch.bool)
+        return torch.zeros_like(mean_probability, dtype=torch.bool)
 
     def window(self, width: int, length: int) -> int:
-        """How many places a step recomputes: `width` of them are read, `length` are to be filled.
+        """Return how many positions a step recomputes.
 
-        The number is fixed; what is asked for and does not fit waits, and what is left of it goes
-        to the places nearest to those read.
+        The number is fixed. Positions that do not fit wait for a later step; a window that is not
+        full takes the positions nearest to the candidates.
+
+        Args:
+            width: How many positions a step usually reads.
+            length: How many positions there are to fill.
         """
         raise NotImplementedError
 
 
-def sureness(logp: Tensor, wanted: Tensor) -> Tensor:
-    """(B,) float32: the mean probability of the proposals at the places `wanted`; 1 of none."""
-    count = wanted.sum(-1)
-    total = torch.where(wanted, logp.exp(), 0).sum(-1)
+def mean_probability(logp: Tensor, candidates: Tensor) -> Tensor:
+    """Return (B,) float32: the mean probability of the candidates' proposals; 1 without any."""
+    count = candidates.sum(-1)
+    total = torch.where(candidates, logp.exp(), 0).sum(-1)
     return torch.where(count > 0, total / count.clamp(min=1), 1.0)

@@ -1,7 +1,7 @@
-"""Canvas: the board that a decode fills, a prompt followed by (or mixed with) places to decide.
+"""The canvas that a decode fills: a prompt, followed by or mixed with masked positions.
 
-Masked is state. Nothing here or elsewhere asks whether `token == mask_id`: a mask id typed into a
-prompt is a token like any other, and a place that was decided stays decided whatever stands there.
+Whether a position is masked is state. Nothing in the project tests `token == mask_id`: a mask id
+in a prompt is a token like any other, and a committed position stays committed whatever its token.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from wavefront.core.masks import positions
 
 
 class Canvas(NamedTuple):
-    """A batch of boards. Padding is neither masked nor known."""
+    """A batch of B canvases of length L. Padding is neither masked nor known."""
 
     tokens: Tensor  # (B, L) long; the mask id where masked
-    masked: Tensor  # (B, L) bool: still to be decided
-    known: Tensor  # (B, L) bool: real and decided, prompt or answer
-    slot: Tensor  # (B, L) long: 0 … N-1 over the places to fill, left to right; -1 elsewhere
+    masked: Tensor  # (B, L) bool: not decided yet
+    known: Tensor  # (B, L) bool: decided, in the prompt or in the answer
+    slot: Tensor  # (B, L) long: 0 … N-1 over the positions to fill, left to right; -1 elsewhere
 
     @property
     def real(self) -> Tensor:
-        """(B, L) bool: everything but padding; what attention may look at."""
+        """(B, L) bool: every position except padding."""
         return self.masked | self.known
 
-    def commit(self, where: Tensor, what: Tensor) -> Canvas:
-        """The canvas with `what` written at `where`."""
-        tokens = torch.where(where, what, self.tokens)
+    def commit(self, where: Tensor, tokens: Tensor) -> Canvas:
+        """Return the canvas with `tokens` (B, L) written at `where` (B, L) bool."""
+        tokens = torch.where(where, tokens, self.tokens)
         return Canvas(tokens, self.masked & ~where, self.known | where, self.slot)
 
     def take_back(self, where: Tensor, mask_id: int) -> Canvas:
-        """The canvas with the places `where` undecided again."""
+        """Return the canvas with the positions `where` (B, L) bool masked again."""
         tokens = self.tokens.masked_fill(where, mask_id)
         return Canvas(tokens, self.masked | where, self.known & ~where, self.slot)
 
@@ -47,13 +47,13 @@ def blank(
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> Canvas:
-    """Prompts followed by `length` masked places, left-padded so that the answers line up."""
+    """Return prompts followed by `length` masked positions, left-padded to align the answers."""
     lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
     rows = [[*prompt, *[mask_id] * n] for prompt, n in zip(prompts, lengths, strict=True)]
     holes = [[False] * len(p) + [True] * n for p, n in zip(prompts, lengths, strict=True)]
     before = max(len(prompt) for prompt in prompts)
     left = [before - len(prompt) for prompt in prompts]
-    return _board(rows, holes, left, pad_id, device)
+    return _build(rows, holes, left, pad_id, device)
 
 
 def infill(
@@ -64,22 +64,23 @@ def infill(
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> Canvas:
-    """Given texts with holes anywhere; what stands in `rows` at a hole does not matter."""
+    """Return texts with holes at any position; the token at a hole in `rows` is ignored."""
     filled = [
         [mask_id if hole else token for token, hole in zip(row, marks, strict=True)]
         for row, marks in zip(rows, holes, strict=True)
     ]
     width = max(len(row) for row in rows)
-    return _board(filled, holes, [width - len(row) for row in rows], pad_id, device)
+    return _build(filled, holes, [width - len(row) for row in rows], pad_id, device)
 
 
-def _board(
+def _build(
     rows: Sequence[Sequence[int]],
     holes: Sequence[Sequence[bool]],
     left: Sequence[int],
     pad_id: int,
     device: torch.device | str,
 ) -> Canvas:
+    """Return the canvas of rows with holes, each row after `left` positions of padding."""
     width = max(pad + len(row) for pad, row in zip(left, rows, strict=True))
     tokens = torch.full((len(rows), width), pad_id)
     masked = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -94,24 +95,24 @@ def _board(
 
 
 def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
-    """bool, shaped like tokens: the token is one of `ids`, a handful known on the host."""
+    """Return bool, shaped like `tokens`: the token is one of a few `ids`."""
     found = torch.zeros_like(tokens, dtype=torch.bool)
-    for one in ids:
-        found = found | (tokens == one)
+    for id in ids:
+        found = found | (tokens == id)
     return found
 
 
-def finished(canvas: Canvas, final: Tensor, stop_ids: Sequence[int]) -> Tensor:
-    """(B,) bool: every hole is decided up to its first stop token, or to its end.
+def is_complete(canvas: Canvas, final: Tensor, stop_ids: Sequence[int]) -> Tensor:
+    """Return (B,) bool: every hole is decided up to its first stop token, or to its end.
 
-    Only `final` places count, so that a token which may still be taken back ends nothing.
+    Only `final` positions count, because a token that may still be remasked must not end a row.
     """
     here = positions(canvas.masked)
-    inside = canvas.slot >= 0
-    before = torch.nn.functional.pad(inside[:, :-1], (1, 0), value=False)
-    start = torch.where(inside & ~before, here, -1).cummax(-1).values
-    stop = inside & final & is_any(canvas.tokens, stop_ids)
+    answer = canvas.slot >= 0
+    before = torch.nn.functional.pad(answer[:, :-1], (1, 0), value=False)
+    start = torch.where(answer & ~before, here, -1).cummax(-1).values
+    stop = answer & final & is_any(canvas.tokens, stop_ids)
     last_stop = torch.where(stop, here, -1).cummax(-1).values
-    # A place after a stop token of its own hole is padding of the answer: nobody will read it.
-    undecided = inside & ~final & (last_stop < start)
+    # A position after a stop token of its own hole is not part of the visible text.
+    undecided = answer & ~final & (last_stop < start)
     return ~undecided.any(-1)

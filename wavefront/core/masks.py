@@ -1,10 +1,10 @@
-"""Mask algebra on (B, L) boards: distance, near, density, ordered, marked, put, rank, top, first.
+"""Mask algebra on (B, L) tensors: distance, near, density, smallest, to_mask, rank, top, first.
 
-Every choice of places in the project goes through `top`, because its order is exact: higher score
-first, equal scores to the smaller position, NaN and -inf last among the eligible. `topk` and
-`argmax` promise no order among ties, and confidences do saturate. Compiled, places are ordered by
-counting in place of sorting, and found by comparing in place of scattering: the same results in
-code that fuses, where a sort or a scatter is several kernels that wait for each other.
+Every choice of positions in the project goes through `top`, because its order is exact: higher
+score first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and
+`argmax` promise no order among ties, and confidences do saturate. Compiled code orders positions
+by counting instead of sorting, and finds them by comparing instead of scattering. The results are
+the same, but the code fuses, while a sort or a scatter takes several dependent kernels.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FAR = 1 << 30  # further than any place on any board
-SHIFTS = 8  # a radius up to which compiled code looks at every place around, and not at all places
+FAR = 1 << 30  # further than any distance between positions
+SHIFTS = 8  # up to this radius, compiled code compares shifted masks instead of all pairs
 
 
 def positions(board: Tensor) -> Tensor:
-    """(1, L) long: 0 … L-1, to broadcast against the board."""
+    """Return (1, L) long: 0 … L-1, to broadcast against a (B, L) tensor."""
     return torch.arange(board.shape[-1], device=board.device)[None, :]
 
 
 def distance(mask: Tensor) -> Tensor:
-    """(B, L) long: steps to the nearest True of the row; at least FAR where there is none."""
+    """Return (B, L) long: distance to the nearest True in the row; at least FAR without any."""
     here = positions(mask)
-    if torch.compiler.is_compiling():  # one kernel, where two scans wait for each other
-        here = here.int()  # half the work of long, all pairs of places being looked at
+    if torch.compiler.is_compiling():  # one kernel instead of two dependent scans
+        here = here.int()  # half the work of long, over all pairs of positions
         away = (here[:, None, :] - here[:, :, None]).abs()
         return torch.where(mask[:, None, :], away, FAR).amin(-1).long()
     left = torch.where(mask, here, -FAR).cummax(-1).values
@@ -38,118 +38,119 @@ def distance(mask: Tensor) -> Tensor:
 
 
 def density(mask: Tensor, sigma: float) -> Tensor:
-    """(B, L) float32 in (0, 1]: the share of True around each place, weighted by a Gaussian.
+    """Return (B, L) float32 in (0, 1]: the share of True near each position, Gaussian-weighted.
 
-    `sigma` is its width in places; it ends at three times that, and not before the next place.
-    What lies left of the board counts as True, and what lies right of it as False.
+    `sigma` is the width in positions. The weights end at three sigma, and reach at least the next
+    position. Positions left of the canvas count as True, positions right of it as False.
     """
-    candidates = max(1, int(3 * sigma))
-    offsets = torch.arange(-candidates, candidates + 1, device=mask.device, dtype=torch.float32)
+    reach = max(1, int(3 * sigma))
+    offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=torch.float32)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    around = F.pad(F.pad(mask.float(), (candidates, 0), value=1.0), (0, candidates))
-    # A product and a sum in place order: the same number at a place whatever the board's length.
-    share = (around.unfold(-1, 2 * candidates + 1, 1) * (weights / weights.sum())).sum(-1)
+    around = F.pad(F.pad(mask.float(), (reach, 0), value=1.0), (0, reach))
+    # A product and a sum in position order: the result does not depend on the length L.
+    share = (around.unfold(-1, 2 * reach + 1, 1) * (weights / weights.sum())).sum(-1)
     return share.clamp(1e-30, 1.0)
 
 
 def near(mask: Tensor, radius: int) -> Tensor:
-    """(B, L) bool: the places within `radius` of a True of the row."""
+    """Return (B, L) bool: the positions within `radius` of a True in the row."""
     if torch.compiler.is_compiling():
         if radius > SHIFTS:
             return distance(mask) <= radius
-        # Shifted boards fuse with all around them, a sum does not.
-        length, board = mask.shape[-1], F.pad(mask, (radius, radius))
-        return reduce(or_, (board[:, at : at + length] for at in range(2 * radius + 1)))
+        # Shifted masks fuse with the surrounding code; a cumulative sum does not.
+        length, padded = mask.shape[-1], F.pad(mask, (radius, radius))
+        return reduce(or_, (padded[:, at : at + length] for at in range(2 * radius + 1)))
     radius = min(radius, mask.shape[-1])
-    # A True lies within the radius when it is counted between one end and the other.
+    # A True lies within the radius if the count differs between the two ends of the radius.
     counted = F.pad(mask, (radius + 1, radius)).cumsum(-1)
     return counted[:, 2 * radius + 1 :] > counted[:, : -2 * radius - 1]
 
 
-def ordered(keys: Tensor, count: int) -> Tensor:
-    """(B, count) long: the places with the smallest keys, equal ones from the left."""
+def smallest(keys: Tensor, count: int) -> Tensor:
+    """Return (B, count) long: the positions with the smallest keys, ties from the left."""
     if torch.compiler.is_compiling():
-        places = torch.arange(count, device=keys.device)
-        mine = _counts(_before(keys))[:, None, :] == places[:, None]
-        return torch.where(mine, positions(keys), 0).sum(-1)
+        ranks = torch.arange(count, device=keys.device)
+        has_rank = _counts(_before(keys))[:, None, :] == ranks[:, None]
+        return torch.where(has_rank, positions(keys), 0).sum(-1)
     return keys.argsort(dim=-1, stable=True)[:, :count]
 
 
-def marked(at: Tensor, length: int) -> Tensor:
-    """(B, length) bool: the places `at` (B, Q)."""
+def to_mask(at: Tensor, length: int) -> Tensor:
+    """Return (B, length) bool: True at the positions `at` (B, Q)."""
     if torch.compiler.is_compiling():
         return _which(at, length) >= 0
     return torch.zeros((len(at), length), dtype=torch.bool, device=at.device).scatter(-1, at, True)
 
 
-def placed(board: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """The board (B, L) with `values` (B, Q) at the places `at` (B, Q), each of them once."""
+def write_at(old: Tensor, at: Tensor, values: Tensor) -> Tensor:
+    """Return `old` (B, L) with `values` (B, Q) at the positions `at` (B, Q), each given once."""
     if torch.compiler.is_compiling():
-        which = _which(at, board.shape[-1])
-        return torch.where(which >= 0, values.gather(-1, which.clamp(min=0)), board)
-    return board.scatter(-1, at, values)
+        which = _which(at, old.shape[-1])
+        return torch.where(which >= 0, values.gather(-1, which.clamp(min=0)), old)
+    return old.scatter(-1, at, values)
 
 
 def _which(at: Tensor, length: int) -> Tensor:
-    """(B, length) long: which of `at` each place is; -1 for none."""
+    """Return (B, length) long: the index in `at` of each position; -1 if it is not there."""
     here = torch.arange(length, device=at.device)
     return torch.where(at[:, None, :] == here[:, None], positions(at), -1).amax(-1)
 
 
-def rank(scores: Tensor, among: Tensor, next_active_step: Tensor | None = None) -> Tensor:
-    """(B, L) long: 0 = best of `among`, after its last the best of `then`; FAR outside both."""
-    # NaN would sort first; it and -inf share the last rank of the eligible.
+def rank(scores: Tensor, candidates: Tensor, fallback: Tensor | None = None) -> Tensor:
+    """Return (B, L) long: 0 is the best candidate; FAR is neither a candidate nor a fallback.
+
+    The fallback positions follow the last candidate, best first.
+    """
+    # NaN would sort first. NaN and -inf both come last.
     clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     if torch.compiler.is_compiling():
-        before, all_among = _before(-clean), among[:, None, :]
-        ranks = _counts(before & all_among).long()
-        late = (
-            None
-            if next_active_step is None
-            else _counts(before & next_active_step[:, None, :] | all_among).long()
-        )
+        before, chosen = _before(-clean), candidates[:, None, :]
+        ranks = _counts(before & chosen).long()
+        late = None
+        if fallback is not None:
+            late = _counts(before & fallback[:, None, :] | chosen).long()
     else:
         order = clean.argsort(dim=-1, descending=True, stable=True)
-        ranks = _counted(among, order)
-        late = None if next_active_step is None else _counted(next_active_step & ~among, order)
-        late = None if late is None else late + among.sum(-1, keepdim=True)
-    if next_active_step is None or late is None:
-        return torch.where(among, ranks, FAR)
-    return torch.where(among, ranks, torch.where(next_active_step, late, FAR))
+        ranks = _rank_in_order(candidates, order)
+        late = None if fallback is None else _rank_in_order(fallback & ~candidates, order)
+        late = None if late is None else late + candidates.sum(-1, keepdim=True)
+    if fallback is None or late is None:
+        return torch.where(candidates, ranks, FAR)
+    return torch.where(candidates, ranks, torch.where(fallback, late, FAR))
 
 
-def _counted(mask: Tensor, order: Tensor) -> Tensor:
-    """(B, L) long: how many True of `mask` come before each place, and are not it, in `order`."""
-    place = mask.gather(-1, order).cumsum(-1) - 1
-    return torch.empty_like(place).scatter_(-1, order, place)
+def _rank_in_order(mask: Tensor, order: Tensor) -> Tensor:
+    """Return (B, L) long: for each True of `mask`, how many True come before it in `order`."""
+    ranks = mask.gather(-1, order).cumsum(-1) - 1
+    return torch.empty_like(ranks).scatter_(-1, order, ranks)
 
 
 def _counts(pairs: Tensor) -> Tensor:
-    """(B, L) int32: the sum over the last dimension, at half the work of long."""
+    """Return (B, L) int32: the sum over the last dimension, at half the work of long."""
     return pairs.sum(-1, dtype=torch.int32)
 
 
 def _before(keys: Tensor) -> Tensor:
-    """(B, L, L) bool: [i, j] where j comes before i, by its key or, of equal ones, from the left.
+    """Return (B, L, L) bool: [i, j] is True if j comes before i, by key, then from the left.
 
-    Compiled, a sum over it is one kernel and it is never in memory; a sort would be several that
-    wait for each other. As it stands it would be memory, so only compiled code asks for it.
+    Only compiled code calls this: there a sum over it is one kernel and never needs the memory,
+    while a sort takes several dependent kernels.
     """
     one, other = keys[:, :, None], keys[:, None, :]
     here = positions(keys).int()
     return (other < one) | ((other == one) & (here[:, None, :] < here[:, :, None]))
 
 
-def top(scores: Tensor, among: Tensor, k: int | Tensor) -> Tensor:
-    """(B, L) bool: the k best of `among` per row; k is an int or (B,) long."""
-    return rank(scores, among) < per_row(k)
+def top(scores: Tensor, candidates: Tensor, k: int | Tensor) -> Tensor:
+    """Return (B, L) bool: the k best candidates per row; k is an int or (B,) long."""
+    return rank(scores, candidates) < per_row(k)
 
 
 def first(mask: Tensor, n: int | Tensor) -> Tensor:
-    """(B, L) bool: the n leftmost True per row."""
+    """Return (B, L) bool: the n leftmost True per row."""
     return mask & (mask.cumsum(-1) <= per_row(n))
 
 
 def per_row(k: int | Tensor) -> int | Tensor:
-    """A count per row as a column, ready to compare with a board; an int stays one."""
+    """Return a (B,) count as a (B, 1) column, to compare with (B, L); an int stays an int."""
     return k[:, None] if isinstance(k, Tensor) else k

@@ -1,8 +1,8 @@
-"""Stateless noise: a hash of (seed, step, slot, token), computed where the tensors live.
+"""Stateless noise: a hash of (seed, step, slot, token), computed on the tensors' device.
 
-A generator would tie a request's draws to its neighbours in the batch and to the order of calls.
-A hash does not: the same request draws the same numbers alone, in any batch or slot, in a captured
-graph, and when only some places are scored.
+A generator would make a request's draws depend on its batch and on the order of calls. A hash does
+not: a request draws the same numbers alone, in any batch or batch slot, in a CUDA graph, and when
+only some positions are scored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _GOLDEN = _signed(0x9E3779B9)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """int32 -> int32, a bijection that scatters every bit (xorshift-multiply rounds)."""
-    x = x ^ ((x >> 16) & 0xFFFF)  # `>>` keeps the sign, the mask makes it a logical shift
+    """Map int32 to int32, a bijection that mixes every bit (xorshift-multiply rounds)."""
+    x = x ^ ((x >> 16) & 0xFFFF)  # `>>` keeps the sign; the mask makes it a logical shift
     x = x * _MULTIPLY_1
     x = x ^ ((x >> 15) & 0x1FFFF)
     x = x * _MULTIPLY_2
@@ -33,7 +33,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def key(seed: Tensor, step: Tensor, slot: Tensor, stream: int) -> Tensor:
-    """(B, Q) int32 from seed (B,), step (B,) and slot (B, Q), all long."""
+    """Return (B, Q) int32 from seed (B,), step (B,) and slot (B, Q), all long."""
     low = (seed & 0xFFFFFFFF).to(torch.int32)
     high = (seed >> 32).to(torch.int32)
     row = _mix(_mix(_mix(low + stream * _GOLDEN) ^ high) + step.to(torch.int32))
@@ -41,19 +41,19 @@ def key(seed: Tensor, step: Tensor, slot: Tensor, stream: int) -> Tensor:
 
 
 def uniform(bits: Tensor) -> Tensor:
-    """float32 strictly inside (0, 1) from hashed int32, in steps of 2^-23.
+    """Return float32 strictly inside (0, 1) from hashed int32, in steps of 2^-23.
 
-    With one bit more the largest draw would round to 1.
+    With one more bit, the largest draw would round to 1.
     """
     return (((bits >> 9) & 0x7FFFFF).float() + 0.5) * 2.0**-23
 
 
 def gumbel(bits: Tensor) -> Tensor:
-    """Standard Gumbel float32. log1p keeps the precision where a draw is large."""
+    """Return standard Gumbel float32. log1p keeps the precision where a draw is large."""
     return -(-torch.log1p(-uniform(bits))).log()
 
 
 def over_tokens(keys: Tensor, size: int) -> Tensor:
-    """(..., V) int32: one hash per token under each key."""
+    """Return (..., V) int32: one hash per token for each key."""
     tokens = torch.arange(size, device=keys.device, dtype=torch.int32)
     return _mix(keys[..., None] ^ _mix(tokens * _GOLDEN + 1))

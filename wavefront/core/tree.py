@@ -1,7 +1,7 @@
-"""Trees: nests of tuples, lists and tensors, walked by one set of functions.
+"""Functions on trees: nested tuples and lists of tensors.
 
-A step takes a tree of tensors and returns one. These helpers map, join, select and overwrite such
-trees without knowing what they hold.
+A step takes a tree of tensors and returns one. These functions map, join, select and overwrite
+such trees without knowing what they hold.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-Whole = TypeVar("Whole", bound=tuple[Any, ...])
+Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
 
 
-def replace_fields(whole: Whole, **changes: Any) -> Whole:
-    """A named tuple with some fields changed: `_replace`, which torch 2.11 compiles into an empty
-    tuple wherever the result is handed out.
+def replace_fields(value: Tuple, **changes: Any) -> Tuple:
+    """Return a named tuple with some fields changed.
+
+    Use this instead of `_replace`: where compiled code returns its result, torch 2.11 compiles
+    `_replace` into an empty tuple.
     """
-    fields: Any = whole
-    return type(whole)(*[changes.get(name, getattr(whole, name)) for name in fields._fields])
+    names: Any = value
+    return type(value)(*[changes.get(name, getattr(value, name)) for name in names._fields])
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """The tensors of a nest of tuples and lists, in order."""
+    """Return the tensors of a tree, in order."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, tuple | list):
@@ -33,7 +35,7 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def map_tree(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest with every tensor changed; whatever is no tensor stays."""
+    """Return the tree with `change` applied to every tensor; other leaves stay the same."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, list):
@@ -45,7 +47,7 @@ def map_tree(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def choose(active: Tensor, new: Any, old: Any) -> Any:
-    """The new state for active rows, the old one for the others, whatever its structure."""
+    """Return a tree that takes active rows, (B,) bool, from `new` and the others from `old`."""
     if new is old:
         return old
     if isinstance(new, Tensor):
@@ -57,17 +59,17 @@ def choose(active: Tensor, new: Any, old: Any) -> Any:
 
 
 def join(parts: Any) -> Any:
-    """Nests of tensors of equal form, rows under rows."""
-    one = parts[0]
-    if isinstance(one, Tensor):
+    """Concatenate trees of the same structure along the rows of their tensors."""
+    first = parts[0]
+    if isinstance(first, Tensor):
         return torch.cat(tuple(parts))
-    if not isinstance(one, tuple):
-        return one
-    joined = [join(column) for column in zip(*parts, strict=True)]
-    return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
+    if not isinstance(first, tuple):
+        return first
+    columns = [join(column) for column in zip(*parts, strict=True)]
+    return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
 
 
 def scatter_rows(tree: Any, index: Tensor, part: Any) -> Any:
-    """The tree with the rows `index` of every tensor replaced by those of `part`."""
+    """Return the tree with the rows `index` of every tensor replaced by the rows of `part`."""
     fresh = iter(leaves(part))
     return map_tree(tree, lambda old: old.index_copy(0, index, next(fresh).to(old.dtype)))

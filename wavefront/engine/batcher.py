@@ -37,7 +37,7 @@ from wavefront.engine.step import (
     take_step,
 )
 from wavefront.engine.window import bucket_size, must_compute
-from wavefront.models.loader import KV, Model
+from wavefront.models.protocol import KV, Model
 
 MIN_CAPTURED_STEPS = 16  # a shorter decode ends before a capture has paid off
 KEPT_BATCHERS = 4  # shapes whose captured steps are kept; each holds its own keys and values
@@ -554,7 +554,7 @@ def _boards_of(configs: Sequence[Config], made: StepResult) -> tuple[_Boards, ..
                 step.decision.commit,
                 nothing if remask is None else remask,
                 nothing if front is None else front & step.canvas.masked & ~step.done[:, None],
-                step.decision.scope,
+                step.decision.candidates,
                 step.view.stats.logp,
             )
             boards.append([torch.where(mine, one, torch.zeros_like(one)) for one in each])

@@ -45,7 +45,7 @@ from wavefront.engine.replay import (
 )
 from wavefront.engine.session import DecodeSession, describe, source
 from wavefront.engine.step import count_computed
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 from wavefront.traces.trace import Trace, write
 
 

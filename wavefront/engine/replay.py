@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core import spec
-from wavefront.core.canvas import Canvas, finished
+from wavefront.core.canvas import Canvas, is_complete
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
 from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import State, Strategy
@@ -24,7 +24,7 @@ from wavefront.core.tree import choose
 from wavefront.engine.batcher import Batcher, Kind, run
 from wavefront.engine.options import Plan, Source, plan
 from wavefront.engine.session import recorded, source
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 from wavefront.traces.trace import Recorder, Trace, write
 
 DEEPEST = 64  # forks of forks
@@ -237,7 +237,7 @@ class ReplayHook:
             if sampling.eos == "stop":
                 # The prompt of the new strategy may hold the end of the answer.
                 canvas = state.canvas._replace(slot=slot)
-                ended = finished(canvas, state.final, sampling.stop_ids)
+                ended = is_complete(canvas, state.final, sampling.stop_ids)
                 state = state._replace(done=state.done | ended)
             steps = [self._translate(step) for step in steps]
         if self.until is not None:
@@ -260,7 +260,7 @@ def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) 
     sampling, config = made.config.sampling, recorded(made.config, kind)
     open_ = canvas.masked
     if sampling.eos == "stop":
-        ended = finished(canvas._replace(slot=slot), canvas.known, sampling.stop_ids)
+        ended = is_complete(canvas._replace(slot=slot), canvas.known, sampling.stop_ids)
         open_ = open_ & ~ended[:, None]
     counted = torch.where(open_, open_.long().cumsum(-1) - 1, -1)
     left = [max(1, made.steps - step) for step in own.tolist()]

@@ -19,7 +19,7 @@ from wavefront.core.errors import PromptError
 from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.engine.batcher import Batcher, CapturedBatchers, Kind, StepHook, run
 from wavefront.engine.options import Options, Plan, Source, plan, wants_trace
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 from wavefront.traces.trace import Recorder, Trace
 
 ALTERNATIVES = 5  # tokens of a place that a full trace keeps

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wavefront.core.masks import marked
+from wavefront.core.masks import to_mask
 from wavefront.core.reading import Reading
 from wavefront.core.state import Config, DecodeState, Step, candidates, decide_and_write
 from wavefront.core.tree import choose, join
@@ -35,7 +35,7 @@ from wavefront.engine.step import (
     top_alternatives,
 )
 from wavefront.engine.window import attended_positions
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 
 
 def speculative_step(
@@ -93,7 +93,7 @@ def _true_steps(
     cost: int,
 ) -> tuple[DecodeState, list[Step], Tensor]:
     """Take the true steps of a group for as long as its draft matches, each row by itself."""
-    was_read = marked(index, state.canvas.tokens.shape[1])
+    was_read = to_mask(index, state.canvas.tokens.shape[1])
     right = torch.ones_like(state.done)  # rows whose draft matches so far
     overflow, made = ~right, torch.zeros_like(state.step)
     steps = []

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core import noise
-from wavefront.core.cache_policy import Cache, Stored, sureness
+from wavefront.core.cache_policy import Cache, Stored, mean_probability
 from wavefront.core.canvas import Canvas, is_any
-from wavefront.core.masks import marked, ordered, placed
+from wavefront.core.masks import smallest, to_mask, write_at
 from wavefront.core.reading import LAST, Reading, priority_score, read
 from wavefront.core.state import (
     Config,
@@ -32,7 +32,7 @@ from wavefront.core.strategy import Stats
 from wavefront.core.tree import map_tree, replace_fields, scatter_rows
 from wavefront.engine.window import attended_positions, choose_window, limit_columns, must_compute
 from wavefront.kernels.compile import compiled_with_model
-from wavefront.models.loader import KV, Model
+from wavefront.models.protocol import KV, Model
 
 
 class StepShape(NamedTuple):
@@ -154,7 +154,7 @@ def plan_step(
 
 def read_first(mask: Tensor, width: int) -> Tensor:
     """(R, width) long: the positions of the mask from the left; what follows only fills up."""
-    return ordered((~mask).to(torch.uint8), width)
+    return smallest((~mask).to(torch.uint8), width)
 
 
 def _own_columns(limits: RowLimits | None, index: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def _update_stored(
     tokens = plan.canvas.tokens
     sure, began, done = None, None, None
     for before, after, mask in zip(batch.groups, states, plan.read_masks, strict=True):
-        row_sure, row_began = sureness(after.stats.logp, mask), before.step
+        row_sure, row_began = mean_probability(after.stats.logp, mask), before.step
         if len(states) > 1:
             row_sure = torch.where(after.occupied, row_sure, 0)
             row_began = torch.where(after.occupied, row_began, 0)
@@ -272,7 +272,7 @@ def _update_stored(
     if plan.window is not None:
         # A position that was never computed has no token, so it counts as changed when needed.
         reused = batch.stored.tokens if reuse and batch.stored is not None else -1
-        tokens = torch.where(marked(plan.window, tokens.shape[1]), tokens, reused)
+        tokens = torch.where(to_mask(plan.window, tokens.shape[1]), tokens, reused)
     if reuse and batch.stored is not None:
         stored = replace_fields(batch.stored, tokens=tokens)
     else:
@@ -353,21 +353,21 @@ def store_readings(
         score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
     stats = Stats(
         *(
-            None if new is None or old is None else placed(old, index, new)
+            None if new is None or old is None else write_at(old, index, new)
             for old, new in zip(state.stats, fresh, strict=True)
         )  # pyright: ignore[reportArgumentType]
     )
     return replace_fields(
         state,
-        proposal=placed(state.proposal, index, reading.proposal),
+        proposal=write_at(state.proposal, index, reading.proposal),
         stats=stats,
-        score=placed(state.score, index, score),
+        score=write_at(state.score, index, score),
     )
 
 
 def top_alternatives(index: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
     """Return the likeliest tokens of the positions `index`, spread over the canvas; else zeros."""
-    tokens, logp = reading.others, reading.others_logp
+    tokens, logp = reading.alternatives, reading.alternatives_logp
     if tokens is None or logp is None:
         return None
     where = index[..., None].expand_as(tokens)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
-from wavefront.core.masks import distance, ordered
+from wavefront.core.masks import distance, smallest
 from wavefront.core.state import Config, DecodeState
 
 BUCKET = 64
@@ -65,7 +65,7 @@ def choose_window(
     order = torch.where(asked, order - length, order)
     order = torch.where(needed, order * 0 + length, order)
     order = torch.where(read_mask, 0, order)
-    return ordered(order, size)
+    return smallest(order, size)
 
 
 def limit_columns(index: Tensor, count: Tensor) -> Tensor:

@@ -91,11 +91,14 @@ def produce(
     about = engine.about(setup.options)
     decides = decides_of(setup, about, task, samples)
     division = division_of(setup, engine, about, samples)
-    with jsonl.held(home):
+    with jsonl.lock_directory(home):
         mine = _mine(division, setup.shard)
         _open(home, setup, decides, len(mine), about.environment)
         keys = {item: run.key_of(decides, samples[item]) for item in mine}
-        with jsonl.Lines(home / run.ANSWERS) as out, jsonl.Lines(home / run.TIMINGS) as timings:
+        with (
+            jsonl.JsonLines(home / run.ANSWERS) as out,
+            jsonl.JsonLines(home / run.TIMINGS) as timings,
+        ):
             known = {*jsonl.by_key(out.found, out.file)}
             if strange := known - {*keys.values()}:
                 raise RunError(
@@ -171,8 +174,8 @@ class _Work:
     samples: Sequence[Sample]
     keys: Mapping[int, str]
     known: set[str]
-    out: jsonl.Lines
-    timings: jsonl.Lines
+    out: jsonl.JsonLines
+    timings: jsonl.JsonLines
     progress: Progress
     made: int = 0
 

@@ -31,13 +31,13 @@ def grade(
     """
     task = open_task(there.task_spec, allow_unsandboxed=allow_unsandboxed)
     samples = _samples(there, task, data)
-    with jsonl.held(there.folder):
+    with jsonl.lock_directory(there.folder):
         if not there.answers:
             raise RunError(f"{there.folder} has no answers to grade yet: run `wavefront answers`.")
         file = there.folder / run.GRADES
         if again:
             file.unlink(missing_ok=True)
-        with jsonl.Lines(file) as out:
+        with jsonl.JsonLines(file) as out:
             known = _current(jsonl.by_key(out.found, file), there, str(task.version), file)
             for number, (key, answer) in enumerate(sorted(there.answers.items()), 1):
                 if key not in known:

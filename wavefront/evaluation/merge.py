@@ -19,7 +19,7 @@ def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
     runs = sorted((run.open_run(part) for part in parts), key=lambda one: one.shard)
     _check(runs)
     home = Path(out)
-    with jsonl.held(home):
+    with jsonl.lock_directory(home):
         if not run.is_fresh(home):
             raise RunError(f"{home} is a run already: choose another --out.")
         answers = [answer for one in runs for answer in one.answers.values()]

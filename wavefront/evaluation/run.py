@@ -218,7 +218,7 @@ def same_or_warned(run: Run, environment: Mapping[str, Any]) -> str:
 
 def write_environment(folder: Path, environment: Mapping[str, Any]) -> None:
     """Note a machine that works on the run, once."""
-    with jsonl.Lines(folder / ENVIRONMENT) as told:
+    with jsonl.JsonLines(folder / ENVIRONMENT) as told:
         if environment not in told.found:
             told.append(environment)
 

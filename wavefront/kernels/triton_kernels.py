@@ -1,12 +1,12 @@
-"""Kernels for a handful of rows, in Triton; `wavefront.kernels.small_batch_ops` says when and why.
+"""Triton kernels for a few rows; `wavefront.kernels.small_batch_ops` says when they are used.
 
-Every weight is read once, so time is what memory takes. A weight's rows are the tall side of a
-product here (the tensor cores want 64), and what has too few rows to keep every processor reading
-is cut along its depth into parts. With CHAIN a kernel is launched while the one before still runs,
-and its first line waits for that one's results.
+Every weight is read once, so memory bandwidth sets the time. A weight's rows are the tall side of
+a product (tensor cores need 64). A weight with too few rows to keep every processor busy is split
+along its depth into parts. With CHAIN, a kernel starts while the previous one still runs, and its
+first line waits for the previous results.
 """
 
-# Triton is there only beside a GPU, and its language is not Python's.
+# Triton is installed only beside a GPU, and its language is not Python.
 # pyright: basic, reportMissingImports=false, reportInvalidTypeForm=false
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def begin(CHAIN: tl.constexpr):
-    """Let the next kernel come, and wait for what the one before makes."""
+    """Allow the next kernel to start, and wait for the results of the previous one."""
     if CHAIN:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -28,8 +28,9 @@ def product(
     x, weight, out, rows, width, depth, share,
     ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (parts, rows, width) = x (rows, depth) · weight (width, depth)ᵀ, a `share` of the depth
-    each.
+    """out (parts, rows, width) = x (rows, depth) · weight (width, depth)ᵀ.
+
+    Each part sums over `share` columns of the depth.
     """
     begin(CHAIN)
     part = tl.program_id(1)
@@ -46,7 +47,7 @@ def product(
 
 
 @triton.jit
-def gated(
+def gated_product(
     x, weight, out, rows, width, depth,
     ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -63,7 +64,10 @@ def gated(
         gate = tl.dot(tl.load(of_gate), read, gate)
         up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
     kind = out.dtype.element_ty
-    gate, up = gate.to(kind).to(tl.float32), up.to(kind).to(tl.float32)  # as two products would be
+    gate, up = (
+        gate.to(kind).to(tl.float32),
+        up.to(kind).to(tl.float32),
+    )  # round as two products would
     both = gate / (1 + tl.exp(-gate)) * up
     here = out + row[:, None].to(tl.int64) * width + at[None, :]
     tl.store(here, tl.trans(both).to(kind), mask=row[:, None] < rows)
@@ -71,24 +75,24 @@ def gated(
 
 @triton.jit
 def attend(
-    query, key, value, visible, out, mixed, sums, tally,
-    q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, see,
+    query, key, value, attended, out, mixed, sums, counters,
+    q_row, q_head, q_position, k_row, k_head, k_position, v_row, v_head, v_position, mask_row,
     queries, keys, share, scale,
     HEADS: tl.constexpr, PARTS: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr,
-    SIZE: tl.constexpr, HIDDEN: tl.constexpr, CHAIN: tl.constexpr,
+    SIZE: tl.constexpr, MASKED: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (B, Q, H, d): every query over the visible keys, a `share` of them a program.
+    """out (B, Q, H, d): every query over the attended keys; each program reads `share` keys.
 
-    The last program of a head to be done puts its parts together; `tally` counts them, and is left
-    as it was found, at zero.
+    The last program of a head to finish combines the head's parts. `counters` counts the finished
+    programs and is reset to zero.
     """
     begin(CHAIN)
     head, part = tl.program_id(0), tl.program_id(1)
     b, h = (head // HEADS).to(tl.int64), (head % HEADS).to(tl.int64)
     q, d, n = tl.arange(0, QUERIES), tl.arange(0, SIZE), tl.arange(0, TILE)
-    asked = q[:, None] < queries
-    of_query = query + b * q_row + h * q_head + q[:, None] * q_place + d[None, :]
-    asks = tl.load(of_query, mask=asked, other=0.0)
+    valid = q[:, None] < queries
+    of_query = query + b * q_row + h * q_head + q[:, None] * q_position + d[None, :]
+    loaded = tl.load(of_query, mask=valid, other=0.0)
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     weight = tl.zeros((QUERIES,), tl.float32)
     total = tl.zeros((QUERIES, SIZE), tl.float32)
@@ -96,25 +100,25 @@ def attend(
     for start in range(part * share, end, TILE):
         at = start + n
         there = at < end
-        of_key = key + b * k_row + h * k_head + at[:, None] * k_place + d[None, :]
-        of_value = value + b * v_row + h * v_head + at[:, None] * v_place + d[None, :]
-        score = tl.dot(asks, tl.trans(tl.load(of_key, mask=there[:, None], other=0.0))) * scale
-        if HIDDEN:
-            there = there & (tl.load(visible + b * see + at, mask=there, other=0) != 0)
+        of_key = key + b * k_row + h * k_head + at[:, None] * k_position + d[None, :]
+        of_value = value + b * v_row + h * v_head + at[:, None] * v_position + d[None, :]
+        score = tl.dot(loaded, tl.trans(tl.load(of_key, mask=there[:, None], other=0.0))) * scale
+        if MASKED:
+            there = there & (tl.load(attended + b * mask_row + at, mask=there, other=0) != 0)
         score = tl.where(there[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: no NaN
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # no attended key yet: avoid NaN
         chance, fade = tl.exp2(score - base[:, None]), tl.exp2(top - base)
         read = tl.load(of_value, mask=(at < end)[:, None], other=0.0)
         weight = weight * fade + tl.sum(chance, 1)
         total = total * fade[:, None] + tl.dot(chance.to(read.dtype), read)
         top = higher
     mine = (head * PARTS + part) * queries + q
-    tl.store(mixed + mine[:, None] * SIZE + d[None, :], total, mask=asked)
+    tl.store(mixed + mine[:, None] * SIZE + d[None, :], total, mask=valid)
     tl.store(sums + 2 * mine, top, mask=q < queries)
     tl.store(sums + 2 * mine + 1, weight, mask=q < queries)
-    tl.debug_barrier()  # all of this program is written before it is counted
-    if tl.atomic_add(tally + head, 1, sem="acq_rel") == PARTS - 1:
+    tl.debug_barrier()  # everything is written before this program is counted
+    if tl.atomic_add(counters + head, 1, sem="acq_rel") == PARTS - 1:
         best = tl.full((QUERIES,), float("-inf"), tl.float32)
         for other in tl.static_range(PARTS):
             at = (head * PARTS + other) * queries + q
@@ -126,7 +130,7 @@ def attend(
             fade = tl.exp2(tl.load(sums + 2 * at, mask=q < queries, cache_modifier=".cg") - best)
             weight += fade * tl.load(sums + 2 * at + 1, mask=q < queries, cache_modifier=".cg")
             of_part = mixed + at[:, None] * SIZE + d[None, :]
-            total += fade[:, None] * tl.load(of_part, mask=asked, cache_modifier=".cg")
+            total += fade[:, None] * tl.load(of_part, mask=valid, cache_modifier=".cg")
         here = out + ((b * queries + q[:, None]) * HEADS + h) * SIZE + d[None, :]
-        tl.store(here, (total / weight[:, None]).to(out.dtype.element_ty), mask=asked)
-        tl.store(tally + head, 0)
+        tl.store(here, (total / weight[:, None]).to(out.dtype.element_ty), mask=valid)
+        tl.store(counters + head, 0)

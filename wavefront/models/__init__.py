@@ -1,5 +1,6 @@
 """Models: the model protocol, the loader, and the network that all families share.
 
-One family per file in `families/`; built-in checkpoints in `builtin/`. It imports `core`, `storage`,
-`kernels` and `text`. Start reading at `protocol`, then `families/llada`.
+Each file in `families/` is one family; `builtin/` holds the checkpoints that come with the
+package. It imports `core`, `storage`, `kernels` and `text`. Start reading at `protocol`, then
+`families/llada`.
 """

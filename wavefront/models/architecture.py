@@ -1,7 +1,7 @@
-"""What a checkpoint's config.json says, checked key by key and put into one vocabulary.
+"""The architecture that a checkpoint's config.json describes, checked key by key.
 
-Nothing that shapes the numbers has a default: the defaults of the published config classes do not
-describe the published models, so a missing key is refused by name.
+No key that changes the numbers has a default. The defaults of the published config classes do not
+describe the published models, so a missing key is an error that names the key.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from wavefront.core.errors import CheckpointError
 
-# The values of a key that the backbone computes, the usual one first; None: it may be absent.
+# The supported values of a key, the usual one first; None means that it may be absent.
 Supported = Mapping[str, tuple[Any, ...]]
-# What `rope_parameters` may hold beside the base: all else is another rotation than the plain one.
+# The supported values in `rope_parameters`; any other key describes a different rotation.
 PLAIN_ROTARY: Supported = {
     "rope_type": ("default", None),
     "type": ("default", None),
@@ -25,9 +25,9 @@ PLAIN_ROTARY: Supported = {
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The sizes, numbers and ids of one model, whatever its family calls them."""
+    """The sizes, numbers and ids of one model, under one set of names for all families."""
 
-    vocab_size: int  # rows of the embedding and of the head, which may exceed the tokenizer's ids
+    vocab_size: int  # rows of the embedding and the head; may exceed the tokenizer's vocabulary
     width: int
     layers: int
     heads: int
@@ -48,7 +48,7 @@ class Architecture:
         return self.width // self.heads
 
     def shared_json(self, supported: Supported) -> dict[str, Any]:
-        """The keys of `Keys.shared`, and those that have one supported value."""
+        """Return the config keys of `Keys.shared`, and the keys with one supported value."""
         return {key: values[0] for key, values in supported.items()} | {
             "vocab_size": self.vocab_size,
             "rope_theta": self.theta,
@@ -60,7 +60,7 @@ class Architecture:
 
 
 class Keys:
-    """The keys of one config.json; every reading names the key and value it refuses."""
+    """The keys of one config.json. Every error names the key and the value."""
 
     def __init__(self, values: Mapping[str, Any], supported: Supported | None = None) -> None:
         self.values = values
@@ -68,7 +68,7 @@ class Keys:
             self.only(key, *choices)
 
     def shared(self, rows: int) -> dict[str, Any]:
-        """The fields whose keys have one name in all families; `rows` is the vocabulary's size."""
+        """Return the fields whose keys all families share; `rows` is the vocabulary size."""
         stops = self.tokens("eos_token_id", below=rows)
         pad = self.tokens("pad_token_id", below=rows)
         return {
@@ -81,7 +81,7 @@ class Keys:
         }
 
     def rotary_base(self) -> float:
-        """`rope_theta`, which newer files hold inside `rope_parameters`: it may stand in both."""
+        """Return `rope_theta`; newer files hold it inside `rope_parameters`, or in both places."""
         self.only("partial_rotary_factor", *PLAIN_ROTARY["partial_rotary_factor"])
         nested = self.values.get("rope_parameters")
         if nested is None:
@@ -102,7 +102,7 @@ class Keys:
         return bases[0]
 
     def size(self, key: str) -> int:
-        """A required whole number, at least 1."""
+        """Return a required positive integer."""
         value = self._required(key)
         if type(value) is not int or value < 1:
             raise CheckpointError(
@@ -111,10 +111,11 @@ class Keys:
         return value
 
     def optional_size(self, key: str) -> int | None:
+        """Return a positive integer, or None if the key is absent."""
         return None if self.values.get(key) is None else self.size(key)
 
     def number(self, key: str) -> float:
-        """A required number above 0, and finite."""
+        """Return a required number that is positive and finite."""
         value = self._required(key)
         if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise CheckpointError(
@@ -123,14 +124,14 @@ class Keys:
         return float(value)
 
     def flag(self, key: str) -> bool:
-        """A required true or false."""
+        """Return a required boolean."""
         value = self._required(key)
         if type(value) is not bool:
             raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}.")
         return value
 
     def only(self, key: str, *supported: Any) -> None:
-        """Refuse any value but these; None among them means that the key may be absent."""
+        """Raise unless the value is one of `supported`; None means that the key may be absent."""
         value = self.values.get(key)
         if value in supported:
             return
@@ -143,19 +144,20 @@ class Keys:
         )
 
     def token(self, key: str, *, below: int) -> int:
-        """A required token id with a row in the embedding."""
+        """Return a required token id that has a row in the embedding."""
         return self._token(key, self._required(key), below=below)
 
     def tokens(self, key: str, *, below: int) -> tuple[int, ...]:
-        """None, one or several token ids."""
+        """Return zero, one or several token ids."""
         value = self.values.get(key)
         listed = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(self._token(key, number, below=below) for number in listed)
 
-    def divides(self, part: int, whole: int, *, names: tuple[str, str]) -> None:
-        if whole % part:
+    def divides(self, part: int, total: int, *, names: tuple[str, str]) -> None:
+        """Raise unless `part` divides `total`; `names` are their keys."""
+        if total % part:
             raise CheckpointError(
-                f"config.json: {names[0]} = {part} does not divide {names[1]} = {whole}; "
+                f"config.json: {names[0]} = {part} does not divide {names[1]} = {total}; "
                 "correct the config."
             )
 
@@ -169,7 +171,7 @@ class Keys:
     def _required(self, key: str) -> Any:
         if self.values.get(key) is None:
             raise CheckpointError(
-                f"config.json has no {key!r}, without which the model is not defined; "
+                f"config.json has no {key!r}, which the model needs; "
                 "add the key from the published config."
             )
         return self.values[key]

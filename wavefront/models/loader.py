@@ -1,7 +1,7 @@
-"""What a language model is to the rest of the package, and how one is loaded and saved.
+"""Load models from checkpoints and save them.
 
-The families stand on the shelf `models/`, found by the checkpoint's `model_type`: nothing outside
-that folder knows their names or their differences.
+The checkpoint's `model_type` names a module in `families/`. Nothing outside that folder knows the
+families' names or their differences.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wavefront.core.errors import CheckpointError, OptionError, did_you_mean
+from wavefront.models.protocol import Model, Publishable
 from wavefront.storage.checkpoint import (
     check_entries,
     check_repeats,
@@ -25,8 +25,8 @@ from wavefront.storage.checkpoint import (
 )
 
 FAMILIES = "wavefront.models.families"
-# Checkpoints that have a family's shape under another name.
-ALSO = {"qwen2": "dream"}
+# A `model_type` that has the architecture of a family under another name.
+ALIASES = {"qwen2": "dream"}
 DTYPES = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
@@ -39,83 +39,6 @@ DTYPES = {
 }
 
 
-class KV(NamedTuple):
-    """Stored keys and values, one (B, Hkv, L, head_dim) buffer of each per layer.
-
-    Separate tensors rather than one, so that a compiled pass which writes one need not copy all.
-    They are written in place by `hidden`, and by nothing else.
-    """
-
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-
-
-class Model(Protocol):
-    """A bidirectional model over a canvas of places; rows never influence each other.
-
-    One that computes whole canvases only says so by `windows = False`.
-    """
-
-    family: str
-    vocab_size: int
-    mask_id: int
-    pad_id: int
-    stop_ids: tuple[int, ...]  # end of sequence first; a tokenizer may add its end of turn
-    max_length: int
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    def hidden(
-        self,
-        tokens: Tensor,
-        attend: Tensor | None,
-        at: Tensor,
-        *,
-        window: Tensor | None = None,
-        kv: KV | None = None,
-    ) -> Tensor:
-        """(B, Q, D) hidden states such that `head` of [b, q] describes the token AT place at[b, q].
-
-        tokens (B, L) long; attend (B, L) bool, the real places, None when all are; at (B, Q) long.
-        With kv alone the whole canvas is computed and kv filled. With kv and window (B, W) long,
-        only the window's places are computed and written to kv, and all others are read from it;
-        the window must hold every place of `at`, and may hold a place twice. With a window alone
-        its places see one another and nothing else; it holds each once, and all that `at` is read
-        from.
-        """
-        ...
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """(..., V) logits in the model's dtype, as trained: the mask token is not forbidden here.
-
-        Apart from `hidden`, so that logits can be reduced in chunks and never exist all at once.
-        """
-        ...
-
-    def raw_logits(
-        self,
-        ids: Tensor | Sequence[Sequence[int]],
-        attend: Tensor | Sequence[Sequence[int]] | None = None,
-    ) -> Tensor:
-        """(B, L, V): the published model's own output, unshifted, the mask token untouched."""
-        ...
-
-    def new_kv(self, batch: int, length: int) -> KV: ...
-
-
-@runtime_checkable
-class Publishable(Protocol):
-    """A model that can name its weights as its family publishes them."""
-
-    config: Any
-
-    def published(self) -> dict[str, Tensor]: ...
-
-
 def load_model(
     path: str | os.PathLike[str],
     *,
@@ -124,10 +47,19 @@ def load_model(
     revision: str | None = None,
     offline: bool = False,
 ) -> Model:
-    """A checkpoint, ready to run: a built-in name, a local directory, or a hub id like `org/name`.
+    """Load a checkpoint, ready to run.
 
-    On CUDA in the stored half precision, or bfloat16; elsewhere in float32. With `offline`, or
-    HF_HUB_OFFLINE=1, only what the hub's cache already holds is used.
+    Args:
+        path: A built-in name, a local directory, or a Hub id such as `org/name`.
+        device: Where to load it; by default CUDA, then MPS, then the CPU.
+        dtype: The dtype of the weights. By default, CUDA uses the stored half precision or
+            bfloat16, and other devices use float32.
+        revision: The Hub revision; by default `main`.
+        offline: Use only files that are already in the Hub's cache, as HF_HUB_OFFLINE=1 does.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, damaged or of an unsupported architecture.
+        OptionError: The device or dtype is unknown or not available.
     """
     target = resolve_device(device)
     precision = resolve_dtype(dtype)
@@ -137,26 +69,28 @@ def load_model(
             f"{files.directory / 'config.json'} has no 'model_type', which names the family; "
             "add the key from the published config."
         )
-    shelf = family_module(str(files.config["model_type"]))
+    family = family_module(str(files.config["model_type"]))
     settings = dict(files.config)
     if settings.get("mask_token_id") is None:
-        settings["mask_token_id"] = files.added_token(shelf.MASK_TOKEN)
-    settings["eos_token_id"] = _merged(settings, files.generation, key="eos_token_id")
-    model = shelf.Net(shelf.Config.from_json(settings))
-    check_entries(files.entries, model.published(), model.repeats())
+        settings["mask_token_id"] = files.added_token(family.MASK_TOKEN)
+    settings["eos_token_id"] = _merge_ids(settings, files.generation, key="eos_token_id")
+    model = family.Net(family.Config.from_json(settings))
+    check_entries(files.entries, model.published_weights(), model.repeats())
     if precision is None:
         precision = _default_dtype(target, files.dtype)
     model = model.to(precision).to_empty(device=target)
-    read_tensors(files.entries, model.published())
+    read_tensors(files.entries, model.published_weights())
     check_repeats(files.entries, model.repeats())
     return model.eval()
 
 
 def published_state_dict(model: Model) -> dict[str, Tensor]:
-    """Every weight under its published name, as views that share the model's memory."""
+    """Return every weight under its published name, as views that share the model's memory."""
     if not isinstance(model, Publishable):
-        raise OptionError(f"{type(model).__name__} has no published weight names to save under.")
-    return model.published()
+        raise OptionError(
+            f"{type(model).__name__} has no published weight names, so it cannot be saved."
+        )
+    return model.published_weights()
 
 
 def save_checkpoint(
@@ -165,9 +99,9 @@ def save_checkpoint(
     *,
     dtype: str | torch.dtype | None = None,
 ) -> None:
-    """Write a model as its family publishes it; stored in its own dtype unless another is asked."""
+    """Write a model in its family's published layout, in its own dtype unless `dtype` is given."""
     precision = resolve_dtype(dtype) or model.dtype
-    # Copies: the file format refuses views that share memory, which fused matrices are made of.
+    # Copy: the file format refuses views that share memory, and fused matrices give such views.
     tensors = {
         name: part.to("cpu", precision, copy=True).contiguous()
         for name, part in published_state_dict(model).items()
@@ -178,26 +112,26 @@ def save_checkpoint(
 
 
 def families() -> list[str]:
-    """The names of the shelf's families."""
+    """Return the names of all families."""
     found = pkgutil.iter_modules(importlib.import_module(FAMILIES).__path__)
     return sorted(entry.name for entry in found)
 
 
 def family_module(model_type: str) -> Any:
-    """The shelf's file for a `model_type`: its `Config`, `Net`, `MASK_TOKEN` and `TOY`."""
+    """Return the module for a `model_type`: it has `Config`, `Net`, `MASK_TOKEN` and `TOY`."""
     name = model_type.lower()
-    name = ALSO.get(name, name)
+    name = ALIASES.get(name, name)
     if name not in families():
-        taken = sorted([*families(), *ALSO])
+        known = sorted([*families(), *ALIASES])
         raise CheckpointError(
-            f"config.json says model_type {model_type!r}, which no family takes; "
-            f"known: {', '.join(taken)}{did_you_mean(name, taken)}."
+            f"config.json says model_type {model_type!r}, which no family supports; "
+            f"known: {', '.join(known)}{did_you_mean(name, known)}."
         )
     return importlib.import_module(f"{FAMILIES}.{name}")
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, checked to be there; by default the best there is."""
+    """Return the requested device if it is available; by default the best available one."""
     if device is None or device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -208,21 +142,29 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         known = ("cpu", "cuda", "mps")
         raise OptionError(
             f"Device {device!r} is unknown; use cpu, cuda, cuda:N or mps"
-            f"{did_you_mean(str(device), known)}."
+            f"{did_you_mean(str(device), known)}.",
+            option="device",
+            value=device,
         ) from None
     present = torch.cuda.device_count()
     if chosen.type == "cuda" and (chosen.index or 0) >= present:
         raise OptionError(
-            f"Device {str(chosen)!r} was asked for, but torch sees {present} CUDA devices; "
-            "use device='cpu', or install a driver and a CUDA build of torch."
+            f"Device {str(chosen)!r} was requested, but torch sees {present} CUDA devices; "
+            "use device='cpu', or install a driver and a CUDA build of torch.",
+            option="device",
+            value=device,
         )
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise OptionError("Device 'mps' was asked for, but there is none here; use device='cpu'.")
+        raise OptionError(
+            "Device 'mps' was requested, but it is not available; use device='cpu'.",
+            option="device",
+            value=device,
+        )
     return chosen
 
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """The floating dtype asked for; None when the choice is left to us."""
+    """Return the requested floating dtype, or None for "auto"."""
     if dtype is None or dtype == "auto":
         return None
     if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
@@ -231,19 +173,22 @@ def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if name not in DTYPES:
         raise OptionError(
             f"There is no dtype {name!r} for a model; "
-            f"known: auto, {', '.join(DTYPES)}{did_you_mean(name, DTYPES)}."
+            f"known: auto, {', '.join(DTYPES)}{did_you_mean(name, DTYPES)}.",
+            option="dtype",
+            value=dtype,
         )
     return DTYPES[name]
 
 
 def _default_dtype(device: torch.device, stored: torch.dtype) -> torch.dtype:
+    """Return the dtype to load in when none is requested."""
     if device.type != "cuda":
         return torch.float32
     return stored if stored in (torch.bfloat16, torch.float16) else torch.bfloat16
 
 
-def _merged(*settings: dict[str, Any], key: str) -> list[Any]:
-    """The ids under `key` in each file, each once, in the order found; one id or a list of them."""
+def _merge_ids(*settings: dict[str, Any], key: str) -> list[Any]:
+    """Return the ids under `key` in all files, each once, in the order found."""
     found: list[Any] = []
     for values in settings:
         ids = values.get(key)

@@ -1,4 +1,4 @@
-"""A tiny model with seeded random weights: for tests, examples, and trying things without files."""
+"""A tiny model with seeded random weights, for tests, examples and experiments without files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.models.loader import families, family_module, resolve_device, resolve_dtype
 from wavefront.models.transformer import Transformer
 
-# Wide enough that some proposals are near certain and others nearly tied, as in a trained model.
+# Large enough that some proposals are near certain and others nearly tied, as after training.
 SPREAD = 0.3
 
 
@@ -24,20 +24,22 @@ def toy(
     device: str | torch.device | None = "cpu",
     dtype: str | torch.dtype | None = "float32",
 ) -> Transformer:
-    """A random model of a family's shape; the last id is the mask, the one before ends the text."""
+    """Return a random model of a family; the last id is the mask, the one before ends the text."""
     known = families()
     if family not in known:
         raise OptionError(
             f"There is no toy of family {family!r}; known: {', '.join(known)}"
-            f"{did_you_mean(str(family), known)}."
+            f"{did_you_mean(str(family), known)}.",
+            option="family",
+            value=family,
         )
     if vocab_size < 3 or layers < 1 or width < 8 or width % 8:
         raise OptionError(
             f"A toy needs vocab_size >= 3, layers >= 1 and a width that is a multiple of 8; "
-            f"given {vocab_size}, {layers} and {width}."
+            f"got {vocab_size}, {layers} and {width}."
         )
-    shelf = family_module(family)
-    config = shelf.Config(
+    module = family_module(family)
+    config = module.Config(
         vocab_size=vocab_size,
         width=width,
         layers=layers,
@@ -48,9 +50,9 @@ def toy(
         pad_id=vocab_size - 2,
         stop_ids=(vocab_size - 2,),
         max_length=max_length,
-        **shelf.TOY,
+        **module.TOY,
     )
-    model = shelf.Net(config).to(resolve_dtype(dtype) or torch.float32)
+    model = module.Net(config).to(resolve_dtype(dtype) or torch.float32)
     model = model.to_empty(device=resolve_device(device))
     model.init_weights(seed, std=SPREAD)
     return model.eval()

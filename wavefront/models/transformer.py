@@ -1,6 +1,6 @@
-"""The bidirectional transformer both families share, and what `wavefront.models.loader.Model` asks of it.
+"""The bidirectional transformer that all families share; it implements the model protocol.
 
-It computes the whole canvas, or only a window of places against stored keys and values.
+It computes the whole canvas, or only a window of positions against stored keys and values.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from torch import Tensor, nn
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.architecture import Architecture
-from wavefront.models.layer import Block, RMSNorm, Sight, find, spots, visible_keys, whole
-from wavefront.models.loader import KV
+from wavefront.models.layer import (
+    Layer,
+    PassInputs,
+    RMSNorm,
+    add_parts,
+    attention_mask,
+    index_in_window,
+    store_index,
+)
+from wavefront.models.protocol import KV
 
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Names(NamedTuple):
-    """Where each part stands in the published file, less `.weight`; `{}` is the block's number."""
+    """The published names of the weights, without `.weight`; `{}` stands for the layer number."""
 
     embedding: str
     attention_norm: str
@@ -39,23 +47,24 @@ class Names(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """A `Model`. A family adds its names and, where its outputs are displaced, its `sources`."""
+    """A `Model`. A family adds its weight names and, if its outputs are shifted, its `sources`."""
 
     family: str
     names: ClassVar[Names]
-    compiled = False  # the blocks, and what a step does around them; see wavefront.kernels.compile
+    windows = True
+    compiled = False
 
     def __init__(self, config: Architecture) -> None:
-        """Built without memory (meta device); `to_empty` and weights or `init_weights` follow."""
+        """Build on the meta device. Call `to_empty` next, then load weights or `init_weights`."""
         super().__init__()
         self.config = config
         self.vocab_size, self.max_length = config.vocab_size, config.max_length
         self.mask_id, self.pad_id = config.mask_id, config.pad_id
         self.stop_ids = config.stop_ids
         with torch.device("meta"):
-            blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+            layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
             self.embedding = nn.Embedding(config.vocab_size, config.width)
-            self.blocks = cast("Sequence[Block]", blocks)
+            self.layers = cast("Sequence[Layer]", layers)
             self.final_norm = RMSNorm(config.width, config.eps)
             output = nn.Linear(config.width, config.vocab_size, bias=False)
             self.output = None if config.tied else output
@@ -77,16 +86,16 @@ class Transformer(nn.Module):
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D): see `wavefront.models.loader.Model`."""
+        """Return (B, Q, D); see `wavefront.models.protocol.Model`."""
         source = self.sources(at, attend)
-        # A displaced output may lie outside the window, so its place is computed too; where nothing
-        # is stored, a place that stood in the window twice would be looked at twice.
+        # A shifted output may lie outside the window, so its position is computed too. Without
+        # stored keys this is not allowed: a position in the window twice would be attended twice.
         if window is not None and kv is not None and source is not at:
             window = torch.cat((window, source), dim=1)
         return self.encode(tokens, attend, source, window=window, kv=kv)
 
     def sources(self, at: Tensor, attend: Tensor | None) -> Tensor:
-        """(B, Q) long: the places whose outputs describe the places `at`; here, their own."""
+        """Return (B, Q) long: the positions whose outputs predict the tokens at `at`."""
         return at
 
     def encode(
@@ -98,59 +107,62 @@ class Transformer(nn.Module):
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D), final-normed: the stream as trained, at the places `at`.
+        """Return (B, Q, D): the residual stream after the final norm, at the positions `at`.
 
-        Without `at`, at all places computed: those of the window, or the whole canvas.
+        Without `at`, return it at all computed positions: the window, or the whole canvas.
         """
-        x, added, sight, picked = self.opened(tokens, attend, at, window, kv is None)
-        last = len(self.blocks) - 1
-        for number, block in enumerate(self.blocks):
+        x, added, shared, picked = self.embed(tokens, attend, at, window=window, alone=kv is None)
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
             store = None if kv is None else (kv.keys[number], kv.values[number])
-            # After the last block's keys and values nothing but the wanted places is read.
-            asked = picked if number == last else None
-            x, added = block(x, added, sight, store=store, picked=asked)
-        return self.closed(x, added)
+            # After the last layer's keys and values, only the requested positions are read.
+            wanted = picked if number == last else None
+            x, added = layer(x, added, shared, store=store, picked=wanted)
+        return self.normalize(x, added)
 
     @compiled_with_model
-    def opened(
+    def embed(
         self,
         tokens: Tensor,
         attend: Tensor | None,
         at: Tensor | None,
+        *,
         window: Tensor | None,
         alone: bool,
-    ) -> tuple[Tensor, Tensor, Sight, Tensor | None]:
-        """What the blocks are given: the stream, what is still to be added to it, what they share,
-        and where `at` stands in it.
+    ) -> tuple[Tensor, Tensor, PassInputs, Tensor | None]:
+        """Return the layers' inputs: residual stream, pending addition, shared inputs, indices.
 
-        `alone`: nothing is stored, so the window's places see one another only.
+        The indices (B, Q) say where `at` is in the computed positions. With `alone`, nothing is
+        stored, so the window's positions attend to one another only.
         """
         length, picked = tokens.shape[1], at
         if window is None:
             positions = torch.arange(length, device=tokens.device)
         else:
             positions, tokens = window, tokens.gather(1, window)
-            picked = None if at is None else find(at, window, length)
+            picked = None if at is None else index_in_window(at, window, length)
             if alone and attend is not None:
                 attend = attend.gather(1, window)
-        cosine, sine = self.turns(positions)
-        where = None if window is None or alone else spots(window, self.config.kv_heads)
+        cosine, sine = self.rotary_angles(positions)
+        where = None if window is None or alone else store_index(window, self.config.kv_heads)
         x = self.embedding(tokens)
-        heads = len(tokens) * self.config.kv_heads
-        tally = tokens.new_zeros(heads, dtype=torch.int32) if self.blocks[0].lean else None
-        sight = Sight(cosine, sine, visible_keys(attend), where, tally)
-        # Not None, so that the first block is compiled as the others are (but for few rows, where a
-        # block hands on two parts); and of x, so that it is made in one kernel with it. The sum is
-        # x, to the sign of its zeros.
-        return x, (0 * x)[None], sight, picked
+        counters = None
+        if self.layers[0].use_small_batch_ops:
+            heads = len(tokens) * self.config.kv_heads
+            counters = tokens.new_zeros(heads, dtype=torch.int32)
+        shared = PassInputs(cosine, sine, attention_mask(attend), where, counters)
+        # The pending addition is zeros rather than None, so that the first layer shares compiled
+        # code with the others (except for few rows, where a layer passes on two parts). It is made
+        # from x, in one kernel with it. The sum equals x up to the sign of its zeros.
+        return x, (0 * x)[None], shared, picked
 
     @compiled_with_model
-    def closed(self, x: Tensor, added: Tensor) -> Tensor:
-        """The stream after the last block, normed."""
-        return self.final_norm(x + whole(added, x.dtype))
+    def normalize(self, x: Tensor, added: Tensor) -> Tensor:
+        """Return the residual stream after the last layer and the final norm."""
+        return self.final_norm(x + add_parts(added, x.dtype))
 
-    def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each place's rotary angles: (..., 1, head_dim/2), at least float32."""
+    def rotary_angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of the rotary angles: (..., 1, head_dim/2), at least float32."""
         dtype = torch.promote_types(self.dtype, torch.float32)
         size = self.config.head_dim
         pairs = torch.arange(0, size, 2, device=positions.device, dtype=dtype)
@@ -159,21 +171,21 @@ class Transformer(nn.Module):
         return angles.cos(), angles.sin()
 
     def new_kv(self, batch: int, length: int) -> KV:
-        """Zeroed buffers, one pair a block."""
+        """Return zeroed buffers, one pair per layer."""
         shape = (batch, self.config.kv_heads, length, self.config.head_dim)
 
         def buffers() -> tuple[Tensor, ...]:
-            return tuple(self.embedding.weight.new_zeros(shape) for _ in self.blocks)
+            return tuple(self.embedding.weight.new_zeros(shape) for _ in self.layers)
 
         return KV(keys=buffers(), values=buffers())
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(..., V) in the model's dtype, as trained."""
+        """Return logits (..., V) in the model's dtype, as trained."""
         output = self.embedding if self.output is None else self.output
         return F.linear(hidden, output.weight)
 
     def forward(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
-        """(B, L, V): the logits as trained, for training."""
+        """Return logits (B, L, V) as trained; for training."""
         return self.head(self.encode(tokens, attend))
 
     @torch.no_grad()
@@ -182,67 +194,69 @@ class Transformer(nn.Module):
         ids: Tensor | Sequence[Sequence[int]],
         attend: Tensor | Sequence[Sequence[int]] | None = None,
     ) -> Tensor:
-        """(B, L, V): the published model's own output, unshifted, the mask token untouched."""
+        """Return (B, L, V): the published model's own output, unshifted, mask token included."""
         tokens = token_rows(ids, self.vocab_size)
-        visible = None if attend is None else attend_rows(attend, tokens.shape).to(self.device)
-        return self.forward(tokens.to(self.device), visible)
+        real = None if attend is None else attend_rows(attend, tokens.shape).to(self.device)
+        return self.forward(tokens.to(self.device), real)
 
     @torch.no_grad()
     def init_weights(self, seed: int, *, std: float = 0.02) -> None:
-        """Normal matrices, unit norms, zero biases; the same numbers on every device."""
+        """Set normal matrices, unit norms and zero biases; the same numbers on every device."""
         generator = torch.Generator().manual_seed(seed)
-        # Each block adds to the stream twice; this keeps its size independent of the depth.
-        adding = std / (2 * self.config.layers) ** 0.5
+        # Each layer adds to the stream twice; this keeps its size independent of the depth.
+        residual_std = std / (2 * self.config.layers) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
-            spread = adding if name.endswith(("attention_out.weight", "down.weight")) else std
+            spread = residual_std if name.endswith(("attention_out.weight", "down.weight")) else std
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
 
-    def published(self) -> dict[str, Tensor]:
-        """Every weight under its published name, as a view: loading writes here, saving reads."""
+    def published_weights(self) -> dict[str, Tensor]:
+        """Return every weight under its published name, as a view that loading writes to."""
         names = self.names
         parts = {f"{names.embedding}.weight": self.embedding.weight}
-        for number, block in enumerate(self.blocks):
-            parts |= {name.format(number): part for name, part in self._block_parts(block).items()}
+        for number, layer in enumerate(self.layers):
+            weights = self._layer_weights(layer)
+            parts |= {name.format(number): part for name, part in weights.items()}
         parts[f"{names.final_norm}.weight"] = self.final_norm.weight
         if self.output is not None:
             parts[f"{names.head}.weight"] = self.output.weight
         return {name: part.detach() for name, part in parts.items()}
 
-    def _block_parts(self, block: Block) -> dict[str, Tensor]:
+    def _layer_weights(self, layer: Layer) -> dict[str, Tensor]:
+        """Return the weights of one layer; `{}` in a name stands for the layer number."""
         names, config = self.names, self.config
-        gate, up = block.mlp.gate_up.weight.chunk(2)
+        gate, up = layer.mlp.gate_up.weight.chunk(2)
         parts = {
-            f"{names.attention_norm}.weight": block.attention_norm.weight,
-            f"{names.attention_out}.weight": block.attention_out.weight,
-            f"{names.mlp_norm}.weight": block.mlp_norm.weight,
+            f"{names.attention_norm}.weight": layer.attention_norm.weight,
+            f"{names.attention_out}.weight": layer.attention_out.weight,
+            f"{names.mlp_norm}.weight": layer.mlp_norm.weight,
             f"{names.gate}.weight": gate,
             f"{names.up}.weight": up,
-            f"{names.down}.weight": block.mlp.down.weight,
+            f"{names.down}.weight": layer.mlp.down.weight,
         }
         rows = [
             heads * config.head_dim for heads in (config.heads, config.kv_heads, config.kv_heads)
         ]
-        for kind, matrix in block.qkv.named_parameters():
+        for kind, matrix in layer.qkv.named_parameters():
             slices = zip((names.query, names.key, names.value), matrix.split(rows), strict=True)
             parts |= {f"{name}.{kind}": part for name, part in slices}
         return parts
 
     def repeats(self) -> dict[str, str]:
-        """What a file may store besides: with tied weights, a head that repeats the embedding."""
+        """Return names a file may also store: with tied weights, a head equal to the embedding."""
         if self.output is not None:
             return {}
         return {f"{self.names.head}.weight": f"{self.names.embedding}.weight"}
 
 
 def token_rows(ids: Tensor | Sequence[Sequence[int]], vocab_size: int) -> Tensor:
-    """(B, L) long, checked: rows of one length that hold tokens of the vocabulary."""
+    """Return the ids as (B, L) long. Raise `PromptError` unless they are valid token ids."""
     rows = _table(ids)
-    if rows is None or rows.dtype not in WHOLE:
+    if rows is None or rows.dtype not in INTEGERS:
         raise PromptError(
-            "Token ids are rows of one length, such as [[1, 2], [3, 4]]; pad shorter rows and "
+            "Token ids must be rows of one length, such as [[1, 2], [3, 4]]; pad shorter rows and "
             "pass attend=."
         )
     low, high = int(rows.min()), int(rows.max())
@@ -255,18 +269,18 @@ def token_rows(ids: Tensor | Sequence[Sequence[int]], vocab_size: int) -> Tensor
 
 
 def attend_rows(attend: Tensor | Sequence[Sequence[int]], shape: torch.Size) -> Tensor:
-    """(B, L) bool, checked: a 1 for every real place of the tokens, and a 0 for padding."""
+    """Return the mask as (B, L) bool: 1 for every real position, 0 for padding."""
     rows = _table(attend)
     if rows is None or rows.shape != shape or not ((rows == 0) | (rows == 1)).all():
         raise OptionError(
-            f"attend must hold a 0 or a 1 for every token, so rows of shape {list(shape)}, "
-            "as the tokens have."
+            f"attend must hold a 0 or a 1 for every token, in the tokens' shape {list(shape)}.",
+            option="attend",
         )
     return rows.bool()
 
 
 def _table(rows: Any) -> Tensor | None:
-    """Rows as a tensor of two dimensions; None when they are none."""
+    """Return rows as a non-empty tensor of two dimensions, or None if they are not."""
     try:
         table = torch.as_tensor(rows)
     except (TypeError, ValueError, RuntimeError, OverflowError):

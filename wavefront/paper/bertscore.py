@@ -126,7 +126,7 @@ def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
     for sample in samples:
         length = len(lm.tokenizer.encode(sample.answer or sample.target))
         lots.setdefault(-(-max(1, length) // ROOM) * ROOM, []).append(sample)
-    with jsonl.held(folder), jsonl.Lines(folder / "texts.jsonl") as out:
+    with jsonl.lock_directory(folder), jsonl.JsonLines(folder / "texts.jsonl") as out:
         known = jsonl.by_key(out.found, out.file)
         made: dict[str, str] = {}
         for length, lot in sorted(lots.items()):

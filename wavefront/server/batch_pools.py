@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wavefront.core.cache_policy import Cache
-from wavefront.engine.batcher import Batcher, power_of_two
+from wavefront.engine.batcher import ActiveRequest, Batcher, Request, power_of_two
 from wavefront.engine.cuda_graphs import Call, eagerly
-from wavefront.engine.batcher import ActiveRequest, Request
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 
 GRAIN = 32  # places
 

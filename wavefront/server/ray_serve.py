@@ -16,7 +16,7 @@ from typing import Any
 
 from wavefront.core.errors import MissingExtraError, WavefrontWarning
 from wavefront.server.settings import Scale, Settings
-from wavefront.storage.hub import shipped
+from wavefront.storage.hub import builtin_checkpoints
 from wavefront.storage.ray_start import is_own, load_ray, start_ray
 
 ASIDE = "wavefront-aside"  # threads
@@ -105,7 +105,7 @@ def remote(settings: Settings) -> Settings:
     """The same as a replica needs it: paths that hold anywhere, no secrets, nothing kept."""
     assert settings.scale is not None
     source, local = settings.source, Path(settings.source.model).expanduser()
-    if source.model not in (*shipped(), "toy") and local.is_dir():
+    if source.model not in (*builtin_checkpoints(), "toy") and local.is_dir():
         source = replace(source, model=str(local.resolve()))
     threads = settings.threads or max(1, int(settings.scale.cpus))
     limits = replace(settings.limits, keep=0.0)

@@ -1,4 +1,4 @@
-"""Storage: everything that touches disk, the Hub, git or a Ray cluster.
+"""Storage: everything that reads or writes disk, the Hub, git or a Ray cluster.
 
 Here live safetensors checkpoints, Hub access, crash-safe JSON lines and provenance. It imports
 `core` only. Start reading at `checkpoint`.

@@ -1,7 +1,7 @@
-"""Checkpoints as published: safetensors and config.json, read and written.
+"""Read and write checkpoints in the published layout: safetensors and config.json.
 
-Everything that can be wrong with the files is told here, in one sentence that names the file or
-tensor; it is told from the headers, before memory is spent. Pickled weights are never opened.
+Files are checked by their headers, before any weight is loaded; an error names the file or tensor.
+Pickled weights are never opened.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from wavefront.storage.hub import CONFIG, GENERATION, INDEX, WEIGHTS, locate, re
 
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-# Part of the names of rotary tables, which some files store and every model computes.
+# Part of the names of rotary tables; some files store them, but every model computes them.
 COMPUTED = ".rotary_emb."
 
 
 class Entry(NamedTuple):
-    """One stored tensor, as its file's header describes it."""
+    """One stored tensor, as the header of its file describes it."""
 
     file: Path
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory whose files were found and whose headers were read."""
+    """A checkpoint directory and the headers of its weight files."""
 
     directory: Path
     config: dict[str, Any]
@@ -47,12 +47,12 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype most tensors are stored in."""
+        """The dtype of most stored tensors."""
         kinds = [entry.dtype for entry in self.entries.values()]
         return FLOATS.get(max(set(kinds), key=kinds.count), torch.float32)
 
     def added_token(self, content: str) -> int | None:
-        """The id of a token added to the tokenizer, wherever the tokenizer's files record it."""
+        """Return the id of an added token from any of the tokenizer's files, or None."""
         files = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
         plain, settings, tokenizer = (
             read_json(self.directory / file, required=False) for file in files
@@ -67,7 +67,7 @@ class Checkpoint:
             found = [None]
         if any(type(number) is not int for number in found):
             raise CheckpointError(
-                f"The added tokens of {self.directory} are not as we know them; "
+                f"The added tokens of {self.directory} have an unknown format; "
                 "fetch the tokenizer's files again."
             )
         return found[0] if found else None
@@ -76,7 +76,7 @@ class Checkpoint:
 def open_checkpoint(
     path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
 ) -> Checkpoint:
-    """A checkpoint by any name that `locate` takes; no weight is read yet."""
+    """Open a checkpoint by any name that `locate` accepts, without loading weights."""
     directory = locate(path, revision=revision, offline=offline)
     config = read_json(directory / CONFIG)
     generation = read_json(directory / GENERATION, required=False)
@@ -84,6 +84,7 @@ def open_checkpoint(
 
 
 def _entries(directory: Path) -> dict[str, Entry]:
+    """Return the tensors of a checkpoint, in one file or in shards."""
     single = directory / WEIGHTS
     if single.is_file():
         return _header(single)
@@ -91,18 +92,15 @@ def _entries(directory: Path) -> dict[str, Entry]:
         pickled = sorted(file.name for file in directory.iterdir() if file.suffix in PICKLES)
         if pickled:
             raise CheckpointError(
-                f"{directory} has pickled weights only ({pickled[0]}), which can run code when "
-                "opened: safetensors only, so convert them to safetensors first."
+                f"{directory} has only pickled weights ({pickled[0]}), which can run code when "
+                "opened; convert them to safetensors first."
             )
-        raise CheckpointError(
-            f"{directory} has no weights: neither {WEIGHTS} nor {INDEX} is there, and nothing "
-            "else is read."
-        )
+        raise CheckpointError(f"{directory} has no weights; it needs {WEIGHTS} or {INDEX}.")
     return _sharded(directory / INDEX, weight_map(directory))
 
 
 def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
-    """The entries of all shards; each tensor must be where the index says, and nowhere else."""
+    """Return the tensors of all shards. Raise unless the index and the shards agree."""
     headers: dict[str, dict[str, Entry]] = {}
     for shard in sorted(set(shards.values())):
         file = index.parent / shard
@@ -110,11 +108,11 @@ def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
             raise CheckpointError(f"{index} names {shard}, which is missing; fetch it.")
         headers[shard] = _header(file)
     stored = {(tensor, shard) for shard, header in headers.items() for tensor in header}
-    lost = sorted(shards.items() - stored)
-    stray = sorted(place for place in stored - shards.items() if COMPUTED not in place[0])
-    if lost or stray:
-        tensor, shard = (lost or stray)[0]
-        says, does = ("says", "does not") if lost else ("does not say", "does")
+    missing = sorted(shards.items() - stored)
+    extra = sorted(pair for pair in stored - shards.items() if COMPUTED not in pair[0])
+    if missing or extra:
+        tensor, shard = (missing or extra)[0]
+        says, does = ("says", "does not") if missing else ("does not say", "does")
         raise CheckpointError(
             f"{index} {says} that {shard} holds {tensor!r}, which it {does}; "
             "index and shards are of different versions, so fetch all of them again."
@@ -123,7 +121,8 @@ def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _open_tensors(file: Path) -> Iterator[Any]:
+    """Open a safetensors file. Raise `CheckpointError` if it is damaged."""
     try:
         with safe_open(file, framework="pt") as tensors:
             yield tensors
@@ -134,7 +133,8 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _header(file: Path) -> dict[str, Entry]:
-    with _opened(file) as tensors:
+    """Return the tensors that one file stores."""
+    with _open_tensors(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
         return {
             name: Entry(file, tuple(part.get_shape()), part.get_dtype())
@@ -145,9 +145,12 @@ def _header(file: Path) -> dict[str, Entry]:
 def check_entries(
     entries: Mapping[str, Entry], wanted: Mapping[str, Tensor], repeats: Mapping[str, str]
 ) -> None:
-    """Refuse a checkpoint whose tensors are not exactly those the model has room for.
+    """Raise unless the stored tensors are exactly those that the model needs.
 
-    `repeats` maps a name that may be stored besides to the wanted tensor that it then repeats.
+    Args:
+        entries: The stored tensors.
+        wanted: The model's tensors, by published name.
+        repeats: Names that may be stored in addition, with the tensor that each repeats.
     """
     missing = [name for name in wanted if name not in entries]
     if missing:
@@ -158,16 +161,16 @@ def check_entries(
     for name, entry in entries.items():
         if COMPUTED in name:
             continue
-        room = wanted.get(repeats.get(name, name))
-        if room is None:
+        target = wanted.get(repeats.get(name, name))
+        if target is None:
             raise CheckpointError(
                 f"{entry.file} holds tensor {name!r}, which a model of this {CONFIG} does not "
                 "have; the weights belong to another model."
             )
-        if entry.shape != tuple(room.shape):
+        if entry.shape != tuple(target.shape):
             raise CheckpointError(
                 f"Tensor {name!r} in {entry.file} has shape {list(entry.shape)}, but {CONFIG} "
-                f"asks for {list(room.shape)}; they belong to different models."
+                f"asks for {list(target.shape)}; they belong to different models."
             )
         if entry.dtype not in FLOATS:
             raise CheckpointError(
@@ -177,21 +180,21 @@ def check_entries(
 
 
 def read_tensors(entries: Mapping[str, Entry], into: Mapping[str, Tensor]) -> None:
-    """Copy each stored tensor straight into its place; at most one is held besides.
+    """Copy each stored tensor into the model; only one is in memory in addition.
 
-    NaN and infinities are refused here, because they need not reach the logits: the fused attention
-    of a CPU takes a NaN score for zero, and a damaged model would decode as if it were whole.
+    NaN and infinity are refused here, because they need not reach the logits. The fused attention
+    on a CPU treats a NaN score as zero, so a damaged model would decode without any error.
     """
     finite: dict[str, Tensor] = {}
     for file in sorted({entries[name].file for name in into}):
-        with _opened(file) as tensors:
+        with _open_tensors(file) as tensors:
             for name in (name for name in into if entries[name].file == file):
                 into[name].copy_(tensors.get_tensor(name))
-                # The extremes tell in one pass without a temporary; NaN is passed on as either.
+                # Minimum and maximum need one pass and no temporary; both are NaN if a value is.
                 finite[name] = torch.stack(into[name].aminmax()).isfinite().all()
-    # Looked at once, after all copies are under way: on a GPU every look waits for the device.
-    for name, whole in zip(finite, torch.stack(list(finite.values())).tolist(), strict=True):
-        if not whole:
+    # Checked once, after all copies have started: on a GPU every check waits for the device.
+    for name, is_finite in zip(finite, torch.stack(list(finite.values())).tolist(), strict=True):
+        if not is_finite:
             raise CheckpointError(
                 f"Tensor {name!r} in {entries[name].file} holds NaN, infinity or a number too "
                 f"large for {into[name].dtype}; fetch the file again, or load with a wider dtype."
@@ -199,7 +202,7 @@ def read_tensors(entries: Mapping[str, Entry], into: Mapping[str, Tensor]) -> No
 
 
 def check_repeats(entries: Mapping[str, Entry], repeats: Mapping[str, str]) -> None:
-    """Refuse a tensor that should repeat another, as a tied head does, and is different."""
+    """Raise if a tensor that should repeat another, such as a tied head, differs from it."""
     for name, original in repeats.items():
         if name in entries and not (_read(entries, name) == _read(entries, original)).all():
             raise CheckpointError(
@@ -209,14 +212,15 @@ def check_repeats(entries: Mapping[str, Entry], repeats: Mapping[str, str]) -> N
 
 
 def _read(entries: Mapping[str, Entry], name: str) -> Tensor:
-    with _opened(entries[name].file) as tensors:
+    """Return one stored tensor."""
+    with _open_tensors(entries[name].file) as tensors:
         return tensors.get_tensor(name)
 
 
 def write_checkpoint(
     directory: str | os.PathLike[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write config.json and model.safetensors; an interrupted write leaves the old files whole."""
+    """Write config.json and model.safetensors; an interrupted write keeps the old files."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{WEIGHTS}.partial"

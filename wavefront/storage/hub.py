@@ -1,4 +1,4 @@
-"""The files of a checkpoint: found in the package, on disk or on the hub, and their JSON read."""
+"""Find the files of a checkpoint in the package, on disk or on the Hub, and read their JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TEXT_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-SHIPPED = Path(__file__).parents[1] / "models" / "builtin"
+BUILTIN = Path(__file__).parents[1] / "models" / "builtin"
 
 
-def shipped() -> dict[str, Path]:
-    """The checkpoints that come with the package: name -> directory."""
-    return {file.parent.name: file.parent for file in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
+def builtin_checkpoints() -> dict[str, Path]:
+    """Return the directories of the checkpoints that come with the package, by name."""
+    return {file.parent.name: file.parent for file in sorted(BUILTIN.glob(f"*/{CONFIG}"))}
 
 
 def locate(
@@ -39,13 +39,22 @@ def locate(
     offline: bool = False,
     weights: bool = True,
 ) -> Path:
-    """The directory of a shipped or local checkpoint, or of one fetched by its hub id."""
+    """Return the directory of a checkpoint, after fetching it from the Hub if necessary.
+
+    Args:
+        path: A built-in name, a local directory, or a Hub id such as `org/name`.
+        revision: The Hub revision; by default `main`.
+        offline: Use only files that are already in the Hub's cache.
+        weights: Fetch the weights too.
+    """
     if not isinstance(path, str | os.PathLike):
-        raise OptionError(f"A model is named by a string or a path; {path!r} is neither.")
-    name, built_in = os.fsdecode(path), shipped()
+        raise OptionError(
+            f"A model must be a name or a path, not {path!r}.", option="model", value=path
+        )
+    name, built_in = os.fsdecode(path), builtin_checkpoints()
     if name in built_in:
         return built_in[name]
-    directory = _expanded(name)
+    directory = _expand(name)
     if directory and directory.is_dir():
         return directory
     if name == "toy":
@@ -58,7 +67,7 @@ def locate(
         known = (*built_in, "toy")
         raise CheckpointError(
             f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
-            f"{CONFIG}, a built-in name ({', '.join(known)}), or a hub id such as 'org/name'."
+            f"{CONFIG}, a built-in name ({', '.join(known)}), or a Hub id such as 'org/name'."
         )
     found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)
     if not weights:
@@ -67,40 +76,45 @@ def locate(
     return _fetch(name, shards, revision, offline=offline)
 
 
-def _expanded(name: str) -> Path | None:
-    """The path that `name` stands for; None when it can be none on this machine."""
+def _expand(name: str) -> Path | None:
+    """Return the path that `name` stands for, or None if it cannot be a path."""
     try:
         path = Path(name).expanduser()
         path.exists()
-    except (OSError, RuntimeError, ValueError):  # too long a name, or the home of nobody
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # a name that is too long, or the home of an unknown user
         return None
     return path
 
 
 def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bool) -> Path:
+    """Fetch some files of a Hub repository, and return their directory."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtraError(
-            f"{name!r} is not a directory here, and fetching it from the hub needs "
+            f"{name!r} is not a local directory, and fetching it from the Hub needs "
             "huggingface_hub: pip install 'wavefront[hub]'."
         ) from None
     try:
         found = snapshot_download(
             name, revision=revision, allow_patterns=list(files), local_files_only=offline
         )
-    # Whatever the hub's client or its network stack raises, the user needs the one sentence.
+    # The Hub's client and its network stack can raise anything; report all of it the same way.
     except Exception as error:
         reason = shorten(str(error), 200, placeholder=" …").rstrip(".") or type(error).__name__
         raise CheckpointError(
-            f"{name!r} is not a directory here and could not be fetched from the hub "
+            f"{name!r} is not a local directory and could not be fetched from the Hub "
             f"(revision {revision or 'main'}{', offline' if offline else ''}): {reason}."
         ) from error
     return Path(found)
 
 
 def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
-    """A JSON object; a file that is not there is an empty one, unless it is required."""
+    """Read a JSON object; a missing file is an empty object, unless it is required."""
     if not file.is_file():
         if not required:
             return {}
@@ -117,7 +131,7 @@ def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
 
 
 def weight_map(directory: Path) -> dict[str, str]:
-    """Tensor name -> shard file name, from the index; a shard is a plain name in the directory."""
+    """Return the shard file of each tensor, from the index; each must be a plain file name."""
     index = directory / INDEX
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
@@ -126,7 +140,7 @@ def weight_map(directory: Path) -> dict[str, str]:
         plain = isinstance(shard, str) and re.fullmatch(r"\w[^/\\:]*\.safetensors", shard)
         if not plain:
             raise CheckpointError(
-                f"{index} sends tensor {tensor!r} to {shard!r}, which is not the name of a "
+                f"{index} maps tensor {tensor!r} to {shard!r}, which is not the name of a "
                 "safetensors file beside it; do not trust this checkpoint."
             )
     return shards

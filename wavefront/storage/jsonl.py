@@ -1,7 +1,7 @@
-"""Lines: append-only JSONL that survives a crash, and JSON files that are whole or not there.
+"""Append-only JSONL files that survive a crash, and JSON files written atomically.
 
 A line counts once it ends with a line break. Every append is one write and one fsync, so a crash
-can tear only the last line, and whoever opens the file next takes that line off.
+can damage only the last line. The next process that opens the file removes that line.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LOCK = "lock"
 
 
 def dump(value: Any) -> str:
-    """One spelling of a value: ASCII on one line, the names in order."""
+    """Return a value as one line of ASCII JSON with sorted keys."""
     return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
-class Lines:
-    """A file of JSON objects, opened to be continued."""
+class JsonLines:
+    """A file of JSON objects, opened for appending."""
 
     def __init__(self, file: Path) -> None:
-        """Read what is there, and cut off what a crash left of a last line."""
+        """Read the complete lines, and remove an incomplete last line."""
         self.file = file
         self.found, size = _parse(file)
         self._handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -35,17 +35,18 @@ class Lines:
             os.ftruncate(self._handle, size)
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write each as a line that is on the disk when this returns."""
+        """Append each record as a line; it is on disk when this returns."""
         for record in records:
             line = f"{dump(record)}\n".encode()
-            while line:  # a full disk or a signal may take a part only
+            while line:  # a full disk or a signal may cause a partial write
                 line = line[os.write(self._handle, line) :]
             os.fsync(self._handle)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._handle)
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> JsonLines:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,50 +54,50 @@ class Lines:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; of one that is not there, none."""
+    """Return the complete lines of a file; none if it does not exist."""
     return _parse(file)[0]
 
 
 def _parse(file: Path) -> tuple[list[dict[str, Any]], int]:
-    """The objects of all whole lines, and how many bytes these take."""
+    """Return the objects of all complete lines, and how many bytes the lines take."""
     try:
         data = file.read_bytes() if file.exists() else b""
     except OSError as error:
         raise RunError(f"{file} cannot be read: {reason(error)}.") from None
-    whole = data[: data.rfind(b"\n") + 1]
+    complete = data[: data.rfind(b"\n") + 1]
     found = []
-    for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+    for number, line in enumerate(complete.split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
             raise RunError(
-                f"Line {number} of {file} is damaged: take it out, and the run will make it anew."
+                f"Line {number} of {file} is damaged: remove it, and the run will produce it again."
             )
         found.append(record)
-    return found, len(whole)
+    return found, len(complete)
 
 
 def by_key(records: list[dict[str, Any]], file: Path) -> dict[str, dict[str, Any]]:
-    """Records by their `key`; a key that is missing or there twice is refused."""
+    """Return records by their `key`. Raise if a key is missing or occurs twice."""
     keyed: dict[str, dict[str, Any]] = {}
     for number, record in enumerate(records, 1):
         key = record.get("key")
         if not isinstance(key, str) or key in keyed:
             fault = "has no key" if not isinstance(key, str) else "repeats an earlier one"
-            raise RunError(f"Line {number} of {file} {fault}: take it out.")
+            raise RunError(f"Line {number} of {file} {fault}: remove it.")
         keyed[key] = record
     return keyed
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a JSON file in one piece: beside it first, then by renaming."""
+    """Write a JSON file atomically: to a temporary file first, then by renaming."""
     write_text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file in one piece."""
+    """Write a text file atomically."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8") as out:
@@ -104,7 +105,7 @@ def write_text(file: Path, text: str) -> None:
             out.flush()
             os.fsync(out.fileno())
         part.replace(file)
-        _settle(file.parent)
+        _sync_directory(file.parent)
     except OSError as error:
         raise RunError(f"{file} cannot be written: {reason(error)}.") from None
     finally:
@@ -112,8 +113,8 @@ def write_text(file: Path, text: str) -> None:
             part.unlink(missing_ok=True)
 
 
-def _settle(folder: Path) -> None:
-    """Bring the folder's own entries to the disk, where the system lets us."""
+def _sync_directory(folder: Path) -> None:
+    """Flush a folder's directory entries to disk, if the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -123,13 +124,13 @@ def _settle(folder: Path) -> None:
 
 
 def reason(error: OSError) -> str:
-    """What the system said, in the middle of a sentence."""
+    """Return the system's message in lower case, for use inside a sentence."""
     return (error.strerror or str(error)).rstrip(".").lower()
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The folder for ourselves; the system lets go of it however we end."""
+def lock_directory(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process; the system releases the lock when the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -143,9 +144,10 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def _lock(handle: int, folder: Path) -> None:
+    """Take the lock. Raise `RunError` if another process has it."""
     try:
         import fcntl
-    except ImportError:  # only where there is no such lock
+    except ImportError:  # a platform without this lock
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

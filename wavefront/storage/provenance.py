@@ -1,4 +1,4 @@
-"""Source: the commit that this package was taken from, where that can be known."""
+"""Provenance: the git commit of this package, if it is known."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-SHORT = 12  # digits
+SHORT = 12  # digits of a commit id
 
 
 @cache
 def commit() -> str | None:
-    """Of a checkout, marked -dirty when it was changed since, or of an install from git."""
+    """Return the commit of a checkout (with -dirty if it has changes) or of an install from git."""
     return _of_checkout() or _of_install()
 
 
 def _of_checkout() -> str | None:
+    """Return the commit of the git checkout that holds this package."""
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", f"--abbrev={SHORT}"]
     command += ["--exclude=*"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        # An environment may lie inside the repository of somebody else.
-        inside = subprocess.run(
+        described = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        # A virtual environment may lie inside another repository.
+        tracked = subprocess.run(
             ["git", "-C", str(PACKAGE), "ls-files", "--error-unmatch", "__init__.py"],
             capture_output=True,
             timeout=10,
         )
-        return told.stdout.strip() if inside.returncode == 0 else None
+        return described.stdout.strip() if tracked.returncode == 0 else None
     return None
 
 
 def _of_install() -> str | None:
-    """What pip wrote down of `pip install git+https://…`."""
+    """Return the commit that pip recorded for `pip install git+https://…`."""
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError, AttributeError):
-        told = json.loads(metadata.distribution("wavefront").read_text("direct_url.json") or "{}")
-        return told.get("vcs_info", {}).get("commit_id", "")[:SHORT] or None
+        recorded = json.loads(
+            metadata.distribution("wavefront").read_text("direct_url.json") or "{}"
+        )
+        return recorded.get("vcs_info", {}).get("commit_id", "")[:SHORT] or None
     return None

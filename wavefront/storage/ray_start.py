@@ -1,4 +1,4 @@
-"""Ray, found and started: for runs on a cluster and for servers with replicas alike."""
+"""Import and start Ray, for evaluation on a cluster and for servers with replicas."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from wavefront.core.errors import MissingExtraError, RunError
 
 
 def load_ray(address: str | None) -> Any:
-    """The package, which is an extra, for use with this cluster or (None) one of our own.
+    """Import Ray for use with the cluster at `address`, or (None) with a cluster that we start.
 
-    Ray listens on every address of the machine and runs what it is sent, so one of our own asks
-    for a token that is drawn for it. Ray reads such settings when it is imported; versions before
-    2.52 know no tokens.
+    Ray listens on every address of the machine and runs the code it receives. So a cluster that we
+    start requires a random token. Ray reads these settings at import; versions before 2.52 do not
+    support tokens.
     """
     if "ray" not in sys.modules:
-        # A thread of Ray Serve that asks once more after the end must not start Ray anew.
+        # A Ray Serve thread that is still running after shutdown must not start Ray again.
         os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     if "ray" not in sys.modules and is_own(address):
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not send usage statistics
         if "RAY_AUTH_MODE" not in os.environ:
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -33,24 +33,24 @@ def load_ray(address: str | None) -> Any:
 
 
 def is_own(address: str | None) -> bool:
-    """Whether the cluster is one that we start."""
+    """Return whether we start the cluster ourselves."""
     return address is None and "RAY_ADDRESS" not in os.environ
 
 
 def start_ray(address: str | None, *, cores: int) -> bool:
-    """Connect to a cluster, or start one here with so many cores; False if that was done before."""
+    """Connect to a cluster, or start one with so many cores; False if Ray already runs."""
     ray = load_ray(address)
     if ray.is_initialized():
         return False
     given: dict[str, Any] = {"address": address}
     if is_own(address):
-        # Ray counts the cores there are; whoever asks for more than that, means it.
+        # By default Ray uses all cores of the machine; use more only if requested.
         cores = max(cores, os.cpu_count() or 1)
-        # Ray by itself would rather join one that somebody has started on this machine.
+        # By default Ray would join a cluster that is already running on this machine.
         given = {"address": "local", "include_dashboard": False, "num_cpus": cores}
     try:
         ray.init(log_to_driver=False, logging_level="ERROR", **given)
-    # Whatever Ray or its network stack raises, the user needs the one sentence.
+    # Ray and its network stack can raise anything; report all of it the same way.
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         where = address or "this machine"

@@ -1,4 +1,4 @@
-"""DCD: the best of the first few masked places (deferred commitment decoding, 2601.02076)."""
+"""DCD: the best of the first few masked positions (deferred commitment, 2601.02076)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wavefront.strategies.selectors.threshold import Threshold
 
 @dataclass(frozen=True)
 class Dcd(Strategy):
-    """Look at the first `masks` masked places, within `span` slots of the first of them.
+    """Choose from the first `masks` masked positions, within `span` slots of the first one.
 
-    A place is put off until it is sure, while those after it go on, up to `span` slots ahead. When
-    the window holds fewer places than the take insists on, the next masked ones serve. The
-    published code also closes the window at a committed end token; here that is eos='stop', which
-    ends the decode of any strategy once all before the token is decided.
+    An uncertain position waits while later ones are committed, up to `span` slots ahead. If there
+    are fewer candidates than the selector must commit, the next masked positions are used. The
+    published code also closes the window at a committed end token; here eos='stop' ends the decode
+    of any strategy once everything before that token is decided.
     """
 
     masks: int = 16
@@ -33,20 +33,20 @@ class Dcd(Strategy):
         check_int("span", self.span, 1)
 
     def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
-        return self._window(canvas.masked, canvas.slot) | self._spare(canvas.masked, progress)
+        return self._window(canvas.masked, canvas.slot) | self._fallback(canvas.masked, progress)
 
     def step(self, view: View, state: State) -> Decision:
-        scope = self._window(view.masked, view.slot)
-        return Decision(
-            self.selector.select(view, scope, self._spare(view.masked, view.progress)), scope=scope
-        )
+        window = self._window(view.masked, view.slot)
+        fallback = self._fallback(view.masked, view.progress)
+        return Decision(self.selector.select(view, window, fallback), candidates=window)
 
     def _window(self, masked: Tensor, slot: Tensor) -> Tensor:
+        """Return (B, L) bool: the first `masks` masked positions within `span` slots."""
         start = torch.where(masked, slot, FAR).amin(-1, keepdim=True)
         return first(masked, self.masks) & (slot < start + self.span)
 
-    def _spare(self, masked: Tensor, progress: RowProgress) -> Tensor:
-        """(B, L) bool: the leftmost masked places, as many as the take insists on."""
+    def _fallback(self, masked: Tensor, progress: RowProgress) -> Tensor:
+        """Return (B, L) bool: the leftmost masked positions, as many as must be committed."""
         return first(masked, self.selector.min_commits(progress))
 
     def width(self, length: int, steps: int) -> int:

@@ -16,12 +16,12 @@ from wavefront.strategies.selectors.threshold import Threshold
 
 @dataclass(frozen=True)
 class Dsb(Strategy):
-    """Look in a block that begins at the first masked slot and grows by a slot with every commit.
+    """Choose from a block that starts at the first masked slot and grows with every commit.
 
-    So it always offers `size` masked places, while there are as many, and a hard one holds up
-    nothing. `limit` keeps the block from being longer than so many slots: without it the block is
-    the published "greedy", with limit=size it is "const". When the block holds fewer places than
-    the take insists on, the next masked ones serve.
+    The block always has `size` masked positions, as long as there are so many, and a difficult
+    position does not block the others. `limit` is the longest block in slots: without it the block
+    is the published "greedy", and limit=size is "const". If there are fewer candidates than the
+    selector must commit, the next masked positions are used.
     """
 
     size: int = 32  # B
@@ -34,26 +34,24 @@ class Dsb(Strategy):
             check_int("limit", self.limit, 1)
 
     def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
-        return self._scope(canvas.masked, canvas.slot, progress) | self._spare(
-            canvas.masked, progress
-        )
+        block = self._block(canvas.masked, canvas.slot, progress)
+        return block | self._fallback(canvas.masked, progress)
 
     def step(self, view: View, state: State) -> Decision:
-        scope = self._scope(view.masked, view.slot, view.progress)
-        return Decision(
-            self.selector.select(view, scope, self._spare(view.masked, view.progress)), scope=scope
-        )
+        block = self._block(view.masked, view.slot, view.progress)
+        fallback = self._fallback(view.masked, view.progress)
+        return Decision(self.selector.select(view, block, fallback), candidates=block)
 
-    def _scope(self, masked: Tensor, slot: Tensor, progress: RowProgress) -> Tensor:
-        """(B, L) bool: masked places before the block's right edge."""
-        end = self.size + progress.length - progress.left  # as many slots further as are committed
+    def _block(self, masked: Tensor, slot: Tensor, progress: RowProgress) -> Tensor:
+        """Return (B, L) bool: the masked positions before the block's right edge."""
+        end = self.size + progress.length - progress.left  # one slot further per commit
         if self.limit is not None:
             start = torch.where(masked, slot, FAR).amin(-1)
             end = torch.minimum(end, start + self.limit)
         return masked & (slot < end[:, None])
 
-    def _spare(self, masked: Tensor, progress: RowProgress) -> Tensor:
-        """(B, L) bool: the leftmost masked places, as many as the take insists on."""
+    def _fallback(self, masked: Tensor, progress: RowProgress) -> Tensor:
+        """Return (B, L) bool: the leftmost masked positions, as many as must be committed."""
         return first(masked, self.selector.min_commits(progress))
 
     def width(self, length: int, steps: int) -> int:

@@ -1,4 +1,4 @@
-"""Left to right: the leftmost places first (the paper's autoregressive row)."""
+"""Left to right: the leftmost positions first (the paper's autoregressive baseline)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wavefront.strategies.selectors.quota import Quota
 
 @dataclass(frozen=True)
 class LeftToRight(Strategy):
-    """Look at as many of the leftmost masked places as the take insists on."""
+    """Choose from the leftmost masked positions, as many as the selector must commit."""
 
     selector: Selector = field(default=Quota(), repr=False)
 
@@ -22,8 +22,8 @@ class LeftToRight(Strategy):
         return first(canvas.masked, self.selector.min_commits(progress).clamp(min=1))
 
     def step(self, view: View, state: State) -> Decision:
-        scope = first(view.masked, self.selector.min_commits(view.progress).clamp(min=1))
-        return Decision(self.selector.select(view, scope, scope), scope=scope)
+        leftmost = first(view.masked, self.selector.min_commits(view.progress).clamp(min=1))
+        return Decision(self.selector.select(view, leftmost, leftmost), candidates=leftmost)
 
     def width(self, length: int, steps: int) -> int:
         return -(-length // steps)

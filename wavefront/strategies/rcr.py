@@ -1,4 +1,4 @@
-"""RCR: running confidence remasking, from MDPO (2508.13148): fill all, take back the least sure."""
+"""RCR: running confidence remasking, from MDPO (2508.13148): fill all, remask the weakest."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from wavefront.strategies.block import Block
 
 @dataclass(frozen=True)
 class Rcr(Block):
-    """Fill the block at every step and keep the surest of all that was ever filled.
+    """Fill the whole block at every step, keep the tokens with the best scores, remask the others.
 
-    Sureness is the score a place had when it was filled. A step leaves as many more places decided
-    as its take would commit, but they compete with everything decided before, earlier blocks
-    included: what falls out is masked again and filled anew by the next step. `stat` says which
-    score counts: the 'last' one (the published code), or the 'min' or 'max' of all at that place.
-    A minimum never recovers, so with 'min' only a new block can push anything out.
-    Any place may still fall out until the answer is full, so nothing is final before that.
+    A token's score is the one it had when it was filled. Each step adds as many decided positions
+    as its selector would commit. New tokens compete with all earlier ones, also those of earlier
+    blocks; a token that loses is masked again and filled anew by the next step.
+    `stat` says which score counts: the 'last' one (the published code), or the 'min' or 'max' of
+    all scores at that position. A minimum never recovers, so with 'min' only a new block can
+    displace a token. Any token may be remasked until the answer is full, so none is final before.
     """
 
     # The state is the recorded score r, (B, L) float32.
@@ -38,36 +38,37 @@ class Rcr(Block):
         check_choice("stat", self.stat, ("last", "min", "max"))
 
     def init(self, canvas: Canvas) -> Tensor:
-        nothing = float("inf") if self.stat == "min" else float("-inf")
-        return torch.full_like(canvas.tokens, nothing, dtype=torch.float32)
+        initial = float("inf") if self.stat == "min" else float("-inf")
+        return torch.full_like(canvas.tokens, initial, dtype=torch.float32)
 
     def step(self, view: View, state: Tensor) -> Decision:
-        scope = self._scope(view.masked, view.slot)
-        inner = view._replace(progress=self._clock(view.progress, scope))
-        gain = self.selector.select(inner, scope, scope).sum(-1)
-        filled = scope & (gain > 0)[:, None]  # a zero quota leaves everything as it is
-        record = torch.where(filled, self._recorded(view.score, state), state)
+        block = self._block(view.masked, view.slot)
+        inner = view._replace(progress=self._block_progress(view.progress, block))
+        gain = self.selector.select(inner, block, block).sum(-1)
+        filled = block & (gain > 0)[:, None]  # a zero quota changes nothing
+        record = torch.where(filled, self._update_record(view.score, state), state)
         before = view.known & (view.slot >= 0)
         target = before.sum(-1) + gain
         kept = top(record, before | filled, target)
-        # What is filled and falls out at once was never seen by anyone: it is no commit.
+        # A token that is filled and dropped in the same step is not a commit.
         return Decision(
             commit=filled & kept,
-            scope=scope,
+            candidates=block,
             state=record,
             remask=before & ~kept,
             final=(target >= view.progress.length)[:, None] & (view.slot >= 0),
         )
 
-    def _recorded(self, score: Tensor, record: Tensor) -> Tensor:
-        score = torch.where(score.isnan(), float("-inf"), score)  # or it would stay for ever
+    def _update_record(self, score: Tensor, record: Tensor) -> Tensor:
+        """Return the recorded score (B, L) float32 after a new score."""
+        score = torch.where(score.isnan(), float("-inf"), score)  # a NaN would never go away
         if self.stat == "last":
             return score
         return (torch.minimum if self.stat == "min" else torch.maximum)(score, record)
 
-    def _scope(self, masked: Tensor, slot: Tensor) -> Tensor:
-        """(B, L) bool: masked places up to the end of the current block."""
-        # The leftmost mask does not tell which block that is, for it may have been pulled back;
-        # the number of decided places does, because a step only ever adds to it.
+    def _block(self, masked: Tensor, slot: Tensor) -> Tensor:
+        """Return (B, L) bool: the masked positions up to the end of the current block."""
+        # The leftmost mask does not identify the block, because it may have been remasked. The
+        # number of decided positions does, because it never decreases.
         decided = ((slot >= 0) & ~masked).sum(-1, keepdim=True)
         return masked & (slot < (decided // self.size + 1) * self.size)

@@ -1,4 +1,4 @@
-"""Standard: the best of all masked places (the paper, section 2.2; LLaDA with one block)."""
+"""Standard: the best of all masked positions (the paper, section 2.2; LLaDA with one block)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from wavefront.strategies.selectors.quota import Quota
 
 @dataclass(frozen=True)
 class Standard(Strategy):
-    """Look everywhere."""
+    """Choose from all masked positions."""
 
     selector: Selector = field(default=Quota(), repr=False)
 
     def step(self, view: View, state: State) -> Decision:
-        return Decision(self.selector.select(view, view.masked, view.masked), scope=view.masked)
+        return Decision(
+            self.selector.select(view, view.masked, view.masked), candidates=view.masked
+        )

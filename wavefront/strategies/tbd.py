@@ -1,9 +1,9 @@
-"""TBD: decode a short block, keep its sure beginning, drop the rest (a reconstruction).
+"""TBD: decode a short block, keep its confident beginning, drop the rest (a reconstruction).
 
-After "Diffusion with Truncated Blocks" (2026.findings-acl.212), of which only the abstract and the
-reviews could be read: no code, no settings. From them: a short masked block is decoded after the
-text, a part of it is dropped again, by length or by confidence, and masks further on are not shown
-to the model. The defaults, and how the steps are shared out, are ours.
+After "Diffusion with Truncated Blocks" (2026.findings-acl.212). Only the abstract and the reviews
+were available, without code or settings. They say: a short masked block is decoded after the text,
+part of it is dropped again by length or confidence, and the model does not see later masks. The
+defaults, and the division of steps over blocks, are ours.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, V
 from wavefront.strategies.selectors.quota import Quota
 
 
-class Text(NamedTuple):
-    """What is kept for good, and how the block after it came about."""
+class TbdState(NamedTuple):
+    """The text kept so far, and the progress of the block after it."""
 
-    kept: Tensor  # (B,) long: slots kept, all from the left
+    kept: Tensor  # (B,) long: slots kept for good, from the left
     blocks: Tensor  # (B,) long: blocks truncated so far
-    began: Tensor  # (B,) long: the first step of the current block
-    sure: Tensor  # (B, L) bool: the confidence reached gamma when the place was committed
+    first_step: Tensor  # (B,) long: the first step of the current block
+    confident: Tensor  # (B, L) bool: the confidence was at least gamma at the commit
 
 
 @dataclass(frozen=True)
 class Tbd(Strategy):
-    """Reconstruction: fill `size` slots after the kept text, keep their beginning, drop the rest.
+    """Fill `size` slots after the kept text, keep their beginning, and drop the rest.
 
-    mode='confidence' keeps the longest beginning whose confidences at commit are at least `gamma`,
-    of `least` slots or more, and of no more than size - drop; mode='length' keeps size - drop. What
-    is kept is final; the next block begins after it. A block that reaches the end is kept whole.
-    Dropped places are decoded again, so a fixed budget commits more a step: the steps left are
-    shared out evenly over as many blocks as the row's own so far let expect. No block is hurried to
-    less than half its share if all kept the most; more is kept where the steps would not suffice
-    for that. An adaptive take goes at its own pace.
-    The model is to see the block and `spare` masks after it; None shows it all of them.
+    mode='confidence' keeps the longest beginning whose confidences at commit are at least `gamma`:
+    at least `min_kept` slots and at most size - drop. mode='length' keeps size - drop slots. Kept
+    tokens are final, and the next block begins after them. A block that reaches the end is kept
+    completely.
+    Dropped positions are decoded again, so a fixed budget needs more commits per step. The
+    remaining steps are divided evenly over the number of blocks that the row's history predicts.
+    Every block gets at least half of its share if all blocks kept the most; if the steps do not
+    suffice for that, more is kept. An adaptive selector decides its own number of steps.
+    The model attends to the block and to `spare` masks after it; None means all masks.
     """
 
     revises = True
     size: int = 32
     drop: int = 8
     gamma: float = 0.9
-    min_commits: int = 4
+    min_kept: int = 4
     mode: Literal["confidence", "length"] = "confidence"
     spare: int | None = 0
     selector: Selector = field(default=Quota(), repr=False)
@@ -58,90 +59,89 @@ class Tbd(Strategy):
         check_int("size", self.size, 1)
         check_int("drop", self.drop, 0, self.size - 1)
         check_float("gamma", self.gamma, 0, 1)
-        check_int("least", self.min_commits, 1, self.size - self.drop)
+        check_int("min_kept", self.min_kept, 1, self.size - self.drop)
         check_choice("mode", self.mode, ("confidence", "length"))
         if self.spare is not None:
             check_int("spare", self.spare, 0)
 
-    def init(self, canvas: Canvas) -> Text:
+    def init(self, canvas: Canvas) -> TbdState:
         zero = torch.zeros_like(canvas.slot[:, 0])
-        return Text(zero, zero, zero, torch.zeros_like(canvas.masked))
+        return TbdState(zero, zero, zero, torch.zeros_like(canvas.masked))
 
-    def candidates(self, canvas: Canvas, state: Text, progress: RowProgress) -> Tensor:
+    def candidates(self, canvas: Canvas, state: TbdState, progress: RowProgress) -> Tensor:
         return self._within(canvas, state, self.size)
 
-    def attended(self, canvas: Canvas, state: Text) -> Tensor | None:
-        """(B, L) bool: what the model may attend to: what is known, the block, the spare masks."""
+    def attended(self, canvas: Canvas, state: TbdState) -> Tensor | None:
+        """Return (B, L) bool: known tokens, the block, and the spare masks."""
         if self.spare is None:
             return None
         return canvas.known | self._within(canvas, state, self.size + self.spare)
 
-    def step(self, view: View, state: Text) -> Decision:
-        scope = self._within(view, state, self.size)
-        commit = self.selector.select(
-            view._replace(progress=self._clock(view, state, scope)), scope, scope
-        )
-        if self.selector.planned:  # no step is idle here, so a zero count would waste its forward
-            commit = torch.where(commit.any(-1, keepdim=True), commit, top(view.score, scope, 1))
-        sure = torch.where(commit, view.stats.logp.exp() >= self.gamma, state.sure)
-        full = ~(scope & ~commit).any(-1)
-        kept = state.kept + full * self._keep(view, state, sure)
+    def step(self, view: View, state: TbdState) -> Decision:
+        block = self._within(view, state, self.size)
+        inner = view._replace(progress=self._block_progress(view, state, block))
+        commit = self.selector.select(inner, block, block)
+        if self.selector.planned:  # no step is skipped here, so a zero count would waste a pass
+            commit = torch.where(commit.any(-1, keepdim=True), commit, top(view.score, block, 1))
+        confident = torch.where(commit, view.stats.logp.exp() >= self.gamma, state.confident)
+        full = ~(block & ~commit).any(-1)
+        kept = state.kept + full * self._keep(view, state, confident)
         dropped = full[:, None] & (view.slot >= kept[:, None])
-        after = Text(
+        after = TbdState(
             kept,
             state.blocks + full * 1,
-            torch.where(full, view.progress.step + 1, state.began),
-            sure,
+            torch.where(full, view.progress.step + 1, state.first_step),
+            confident,
         )
-        # What is committed and dropped at once was never seen by anyone: it is no commit.
+        # A token that is committed and dropped in the same step is not a commit.
         return Decision(
             commit=commit & ~dropped,
-            scope=scope,
+            candidates=block,
             state=after,
             remask=view.known & dropped,
             final=(view.slot >= 0) & (view.slot < kept[:, None]),
         )
 
-    def _within(self, board: Canvas | View, state: Text, slots: int) -> Tensor:
-        """(B, L) bool: masked places of so many slots after the kept text."""
-        return board.masked & (board.slot < (state.kept + slots)[:, None])
+    def _within(self, canvas: Canvas | View, state: TbdState, slots: int) -> Tensor:
+        """Return (B, L) bool: the masked positions in so many slots after the kept text."""
+        return canvas.masked & (canvas.slot < (state.kept + slots)[:, None])
 
-    def _keep(self, view: View, state: Text, sure: Tensor) -> Tensor:
-        """(B,) long: how many slots of the full block stay."""
+    def _keep(self, view: View, state: TbdState, confident: Tensor) -> Tensor:
+        """Return (B,) long: how many slots of the full block to keep."""
         progress, most = view.progress, self.size - self.drop
         rest = progress.length - state.kept
         keep = torch.full_like(rest, most)
         if self.mode == "confidence":
-            unsure = (view.slot >= state.kept[:, None]) & ~sure
-            end = torch.where(unsure, view.slot, FAR).amin(-1)
-            keep = (end - state.kept).clamp(self.min_commits, most)
-        # What the steps left cannot reach, at the fewest a block and the most kept of each.
+            uncertain = (view.slot >= state.kept[:, None]) & ~confident
+            end = torch.where(uncertain, view.slot, FAR).amin(-1)
+            keep = (end - state.kept).clamp(self.min_kept, most)
+        # Slots beyond what the remaining steps can fill, at the fewest steps per block.
         later = (progress.steps - progress.step - 1) // self._fewest(progress) - 1
         beyond = rest - self.size - later * most
         return torch.where(
             rest <= self.size, rest, torch.maximum(keep, beyond).clamp(max=self.size)
         )
 
-    def _clock(self, view: View, state: Text, scope: Tensor) -> RowProgress:
-        """The block's own clock: its slots, its share of the steps left, the step inside it."""
+    def _block_progress(self, view: View, state: TbdState, block: Tensor) -> RowProgress:
+        """Return the block's own progress: its slots, its share of the steps, its step."""
         rest = view.progress.length - state.kept
-        # A block keeps what those before it kept, on average, and one more that kept the most.
+        # Predict that a block keeps the average of those before it, counting one that kept most.
         kept, blocks = state.kept + self.size - self.drop, state.blocks + 1
         ahead = _ceil((rest - self.size).clamp(min=0) * blocks, kept)
-        share = _ceil(view.progress.steps - state.began, ahead + 1)
+        share = _ceil(view.progress.steps - state.first_step, ahead + 1)
         return view.progress._replace(
             length=rest.clamp(max=self.size),
             steps=torch.maximum(share, self._fewest(view.progress)),
-            step=view.progress.step - state.began,
-            left=scope.sum(-1),
+            step=view.progress.step - state.first_step,
+            left=block.sum(-1),
         )
 
     def _fewest(self, progress: RowProgress) -> Tensor:
-        """(B,) long: the steps that every block gets, half of its share if all kept the most."""
+        """Return (B,) long: the fewest steps per block, half of its share if all kept the most."""
         return _ceil(progress.steps // self._blocks(progress.length), 2).clamp(min=1)
 
     def _blocks(self, length: Count) -> Count:
-        """How many blocks there are if all keep the most."""
+        """Return how many blocks there are if all keep the most."""
         return _ceil((length - self.size) * (length > self.size), self.size - self.drop) + 1
 
     def width(self, length: int, steps: int) -> int:
@@ -152,10 +152,13 @@ class Tbd(Strategy):
         if steps < blocks and self.selector.planned:
             raise OptionError(
                 f"steps={steps} is fewer than the {blocks} blocks of {self.size}, less the "
-                f"{self.drop} dropped of each, in {length} places; give at least one step per "
-                "block, or a larger block size."
+                f"{self.drop} dropped of each, in {length} positions; give at least one step per "
+                "block, or a larger block size.",
+                option="steps",
+                value=steps,
             )
 
 
 def _ceil(count: Count, by: Count | int) -> Count:
+    """Return count / by, rounded up."""
     return (count + by - 1) // by

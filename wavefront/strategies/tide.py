@@ -1,4 +1,4 @@
-"""Tide: our own wave. Wavefront with six options, each off by default, that compose."""
+"""Tide: our own strategy. It is wavefront with six options, each off by default."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, check_float, check_int
 from wavefront.core.masks import FAR, density, distance, first, positions, top
 from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
-from wavefront.strategies.selectors._adaptive import Adaptive, turn
+from wavefront.strategies.selectors._adaptive import Adaptive, ascending_rank
 from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.wavefront import Wavefront
 
 
 class TideState(NamedTuple):
-    """What a tide carries from step to step."""
+    """What tide carries from step to step."""
 
     front: Tensor  # (B, L) bool
-    waited: Tensor  # (B,) long: how often the leftmost masked place was passed over
-    max_remasks: Tensor  # (B, L) long: how often a place was taken back
-    final: Tensor  # (B, L) bool: decided for good
+    waited: Tensor  # (B,) long: steps for which the leftmost masked position was passed over
+    remasks: Tensor  # (B, L) long: how often a position was remasked
+    final: Tensor  # (B, L) bool: never remasked again
 
 
 @dataclass(frozen=True)
 class Tide(Strategy):
-    """The wavefront, with options of our own; without any of them it is wavefront.
+    """Wavefront with options of our own; without any of them it equals wavefront.
 
-    `rounds` (with an adaptive take): what a step commits moves the front on within the step, and
-    its take is asked again on the same forward, while the expected number of wrong tokens of the
-    step stays within `risk`. With a radius of 2 nothing else lets a wave commit many at once.
-    `horizon`: masks further than so many places ahead of the front are hidden from the model, so
-    that a long canvas looks like a short one.
-    `soft`: no radius; confidence times the density of the known, a Gaussian of so many places.
-    `patience`: a leftmost place passed over for so many steps goes next, whatever its score.
-    `band`: tokens within so many places of a mask stay provisional; one whose probability in place
-    falls below `doubt` is taken back, at most `flips` times, fewer in a step than are committed.
-    `temper`: a confidence may mean less far from the known; its logit is divided by a temperature
-    by distance, the first for distance 1, the last for all beyond (see runs/calibrate.py).
+    `cascade_rounds` (with an adaptive selector): after a commit, move the front and select again
+    on the same forward pass, up to this many rounds. The expected number of wrong tokens per step
+    stays within `risk`. With a radius of 2, only this lets a front commit many tokens at once.
+    `horizon`: hide masks more than this many positions ahead of the front from the model, so that
+    a long canvas looks like a short one.
+    `density_sigma`: use no radius; multiply the confidence by the density of known tokens, under a
+    Gaussian of this many positions.
+    `patience`: commit the leftmost masked position after it was passed over for so many steps.
+    `revisable_band`: a token within this many positions of a mask may be remasked. It is remasked
+    when its probability falls below `remask_below`, at most `max_remasks` times; a step remasks
+    fewer tokens than it commits.
+    `distance_temperatures`: divide the logit of a confidence by a temperature that depends on the
+    distance to a known token: the first for distance 1, the last for all larger distances. See
+    runs/calibrate.py.
     """
 
     example: ClassVar[str] = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
@@ -65,21 +68,26 @@ class Tide(Strategy):
         for name in ("cascade_rounds", "horizon", "patience", "revisable_band", "max_remasks"):
             check_int(name, getattr(self, name), 0)
         check_float("risk", self.risk, 0)
-        check_float("density_sigma", self.density_sigma, 0, 100)  # more would only fill memory
+        check_float("density_sigma", self.density_sigma, 0, 100)  # more would only use memory
         check_float("remask_below", self.remask_below, 0, 1)
         if not isinstance(self.distance_temperatures, tuple):
             raise OptionError(
-                f"distance_temperatures lists temperatures, as (1.0, 1.2), not {self.distance_temperatures!r}."
+                "distance_temperatures must be a tuple of temperatures, such as (1.0, 1.2), not "
+                f"{self.distance_temperatures!r}.",
+                option="distance_temperatures",
+                value=self.distance_temperatures,
             )
         for temperature in self.distance_temperatures:
-            check_float("a temperature of temper", temperature, 1e-3)
+            check_float("distance_temperatures", temperature, 1e-3)
         if self.cascade_rounds and not isinstance(self.selector, Adaptive):
             raise OptionError(
-                "cascade_rounds asks its take again within a step, and the quota is spent by then: "
-                "give an adaptive one, as in tide(cascade_rounds=4, selector=threshold(tau=0.9))."
+                "cascade_rounds needs an adaptive selector, because a quota is used up after one "
+                "round; try tide(cascade_rounds=4, selector=threshold(tau=0.9)).",
+                option="cascade_rounds",
+                value=self.cascade_rounds,
             )
 
-    # Both follow from `band`: only then is anything taken back, and judged by its own probability.
+    # Both depend on `revisable_band`: only then are tokens remasked, by their own probability.
     @property
     def revises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.revisable_band > 0
@@ -93,110 +101,115 @@ class Tide(Strategy):
         return TideState(first(canvas.masked, self.size), zero[:, 0], zero, canvas.known)
 
     def step(self, view: View, state: TideState) -> Decision:
-        view = self._judged(view)._replace(progress=self._paced(view.progress))
+        view = self._adjust_scores(view)._replace(progress=self._remaining_progress(view.progress))
         front = state.front
         if self.patience:
             due = self._due(view.masked, state)
             view = view._replace(score=view.score.masked_fill(due, float("inf")))
-            # One that no rule would accept goes alone; a quota gives the rest to the front.
+            # An adaptive selector commits it alone; a quota also commits from the front.
             alone = due.any(-1, keepdim=True) & isinstance(self.selector, Adaptive)
             front = torch.where(alone, due, front | due)
-        commit, scope = self.selector.select(view, front, view.masked), front
+        commit, candidates = self.selector.select(view, front, view.masked), front
         for _ in range(self.cascade_rounds):
-            asked, more = self._more(view, commit, self._ahead(state))
-            commit, scope = commit | more, scope | asked
-        remask = self._doubted(view, state, commit)
+            next_front, more = self._cascade(view, commit, self._within_horizon(state))
+            commit, candidates = commit | more, candidates | next_front
+        remask = self._remask(view, state, commit)
         masked = (view.masked & ~commit) | remask
         grown = top(view.score, masked & self._near(~masked & (view.known | commit)), self.size)
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
-        max_remasks = state.max_remasks + remask
-        calm = (distance(masked) > self.revisable_band) | (max_remasks >= self.max_remasks)
-        final = state.final | (~masked & (view.known | commit) & calm)
+        remasks = state.remasks + remask
+        settled = (distance(masked) > self.revisable_band) | (remasks >= self.max_remasks)
+        final = state.final | (~masked & (view.known | commit) & settled)
         still = (first(view.masked, 1) & first(masked, 1)).any(-1)
         waited = torch.where(still, state.waited + moved[:, 0], 0)
-        after = TideState(torch.where(moved, grown, state.front), waited, max_remasks, final)
-        return Decision(commit, scope, after, *((remask, final) if self.revisable_band else ()))
+        after = TideState(torch.where(moved, grown, state.front), waited, remasks, final)
+        return Decision(
+            commit, candidates, after, *((remask, final) if self.revisable_band else ())
+        )
 
-    def _judged(self, view: View) -> View:
-        """Confidences by distance, and scores by density: both change a log-confidence."""
+    def _adjust_scores(self, view: View) -> View:
+        """Return the view with distance temperatures and density applied."""
         score, stats = view.score, view.stats
         if self.distance_temperatures:
-            away, scale = (
-                distance(view.known),
-                torch.full_like(score, self.distance_temperatures[-1]),
-            )
+            away = distance(view.known)
+            scale = torch.full_like(score, self.distance_temperatures[-1])
             for number in range(len(self.distance_temperatures), 0, -1):
                 scale = scale.masked_fill(away <= number, self.distance_temperatures[number - 1])
-            odds = stats.logp - torch.log(-torch.expm1(stats.logp))  # infinite at p = 1, and stays
-            judged = F.logsigmoid(odds / scale)
-            score = score + torch.where(view.masked, judged - stats.logp, 0.0).nan_to_num(0.0)
-            stats = stats._replace(logp=torch.where(view.masked, judged, stats.logp))
+            odds = stats.logp - torch.log(
+                -torch.expm1(stats.logp)
+            )  # infinite at p = 1, and stays so
+            tempered = F.logsigmoid(odds / scale)
+            score = score + torch.where(view.masked, tempered - stats.logp, 0.0).nan_to_num(0.0)
+            stats = stats._replace(logp=torch.where(view.masked, tempered, stats.logp))
         if self.density_sigma:
-            # What lies before the text counts as known.
+            # Padding before the text counts as known.
             before = (view.known | view.masked).long().cumsum(-1) == 0
             score = score + density(view.known | before, self.density_sigma).log()
         return view._replace(score=score, stats=stats)
 
-    def _paced(self, progress: RowProgress) -> RowProgress:
-        """What was taken back is filled again, so the quota is shared over what is left."""
+    def _remaining_progress(self, progress: RowProgress) -> RowProgress:
+        """Return the progress with the quota divided over the remaining masked positions."""
         if not self.revisable_band:
             return progress
         share = -(-progress.left // (progress.steps - progress.step).clamp(min=1))
-        return progress._replace(
-            length=share * progress.steps
-        )  # step and steps stay: they seed noise
+        # step and steps stay the same: they seed the noise.
+        return progress._replace(length=share * progress.steps)
 
     def _near(self, known: Tensor) -> Tensor:
+        """Return (B, L) bool: the positions within the radius; all with `density_sigma`."""
         return torch.ones_like(known) if self.density_sigma else distance(known) <= self.radius
 
     def _due(self, masked: Tensor, state: TideState) -> Tensor:
-        """(B, L) bool: the leftmost place, where it was passed over long enough."""
+        """Return (B, L) bool: the leftmost masked position, if it has waited long enough."""
         return first(masked, 1) & (state.waited >= self.patience)[:, None]
 
-    def _ahead(self, state: TideState) -> Tensor:
-        """(B, L) bool: the places up to the horizon; all without one."""
-        place = positions(state.front)
-        edge = torch.where(state.front, place, -FAR).amax(-1, keepdim=True)
-        return (place <= edge + self.horizon) | (self.horizon == 0)
+    def _within_horizon(self, state: TideState) -> Tensor:
+        """Return (B, L) bool: the positions up to the horizon; all without one."""
+        here = positions(state.front)
+        edge = torch.where(state.front, here, -FAR).amax(-1, keepdim=True)
+        return (here <= edge + self.horizon) | (self.horizon == 0)
 
-    def _more(self, view: View, commit: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, L) bool twice: the front moved on over `commit`, and what it lets go too."""
+    def _cascade(self, view: View, commit: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (B, L) bool twice: the front after `commit`, and what to commit from it."""
         assert isinstance(self.selector, Adaptive)
-        grown = view.masked & ~commit & self._near(view.known | commit) & among
-        asked = top(view.score, grown & (view.score > float("-inf")), self.size)
-        sure = asked & self.selector.accept(view, asked)
-        remask_below = -torch.expm1(view.stats.logp)
-        when = turn(view, sure, remask_below)
-        spent = torch.where(commit, remask_below, 0.0).sum(-1, keepdim=True)
-        owed = torch.where(sure, remask_below, 0.0).gather(-1, when.argsort(-1)).cumsum(-1)
-        return asked, sure & (spent + owed.gather(-1, when) <= self.risk)
+        grown = view.masked & ~commit & self._near(view.known | commit) & allowed
+        front = top(view.score, grown & (view.score > float("-inf")), self.size)
+        accepted = front & self.selector.accept(view, front)
+        error = -torch.expm1(view.stats.logp)  # the probability that the proposal is wrong
+        ranks = ascending_rank(view, accepted, error)
+        spent = torch.where(commit, error, 0.0).sum(-1, keepdim=True)
+        added = torch.where(accepted, error, 0.0).gather(-1, ranks.argsort(-1)).cumsum(-1)
+        return front, accepted & (spent + added.gather(-1, ranks) <= self.risk)
 
-    def _doubted(self, view: View, state: TideState, commit: Tensor) -> Tensor:
-        """(B, L) bool: what is taken back, the least probable first, and fewer than committed."""
-        own = view.stats.current_logp
-        if not self.revisable_band or own is None:
+    def _remask(self, view: View, state: TideState, commit: Tensor) -> Tensor:
+        """Return (B, L) bool: the tokens to remask, the least probable first."""
+        logp = view.stats.current_logp
+        if not self.revisable_band or logp is None:
             return torch.zeros_like(commit)
-        open_ = view.known & (view.slot >= 0) & ~state.final
-        return top(-own, open_ & (own.exp() < self.remask_below), (commit.sum(-1) - 1).clamp(min=0))
+        revisable = view.known & (view.slot >= 0) & ~state.final
+        fewer = (commit.sum(-1) - 1).clamp(min=0)
+        return top(-logp, revisable & (logp.exp() < self.remask_below), fewer)
 
     def candidates(self, canvas: Canvas, state: TideState, progress: RowProgress) -> Tensor:
         if self.density_sigma:
-            wanted = canvas.masked
+            readable = canvas.masked
         else:
             start = state.front | self._due(canvas.masked, state) if self.patience else state.front
-            far = self.radius * (
-                self.cascade_rounds + 1
-            )  # each round moves the front by the radius
+            far = self.radius * (self.cascade_rounds + 1)  # a round moves the front by the radius
             near = canvas.masked & (distance(canvas.known | start) <= far)
-            short = state.front.sum(-1) < self.selector.min_commits(self._paced(progress))
-            wanted = torch.where(short[:, None], canvas.masked, start | near)
+            short = state.front.sum(-1) < self.selector.min_commits(
+                self._remaining_progress(progress)
+            )
+            readable = torch.where(short[:, None], canvas.masked, start | near)
         if self.revisable_band:
-            wanted = wanted | (canvas.known & (canvas.slot >= 0) & ~state.final)
-        return wanted
+            readable = readable | (canvas.known & (canvas.slot >= 0) & ~state.final)
+        return readable
 
     def attended(self, canvas: Canvas, state: TideState) -> Tensor | None:
-        """(B, L) bool: what is known, and masks up to the horizon; None without one."""
-        return canvas.known | (canvas.masked & self._ahead(state)) if self.horizon else None
+        """Return (B, L) bool: known tokens, and masks up to the horizon; None without one."""
+        if not self.horizon:
+            return None
+        return canvas.known | (canvas.masked & self._within_horizon(state))
 
     def front(self, state: TideState) -> Tensor:
         return state.front

@@ -1,4 +1,4 @@
-"""Wavefront: choose on the front, grow it around what is known, keep the best (Algorithm 1)."""
+"""Wavefront: select on the front, expand it around known tokens, prune it (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from wavefront.strategies.selectors.quota import Quota
 
 @dataclass(frozen=True)
 class Wavefront(Strategy):
-    """Look at a moving front: the `size` best places within `radius` of what is known.
+    """Choose from a moving front: the `size` best positions within `radius` of a known token.
 
-    The front starts at the left. Each step commits the best of it and moves it on; when it holds
-    too few, any place may serve. A larger radius looks further, a larger size chooses among more.
-    grow='rebuild' draws it anew around all that is known; 'accumulate' keeps what is left of it and
-    adds the surroundings of what is new.
+    The front starts at the left. Each step commits the best positions on it and moves it on. When
+    the front has too few, any masked position may be committed. A larger radius reaches further; a
+    larger size gives more positions to choose from. grow='rebuild' expands around all known tokens;
+    'accumulate' keeps the rest of the front and expands around new tokens only.
     """
 
     # The state is the front W_t, (B, L) bool.
@@ -43,22 +43,20 @@ class Wavefront(Strategy):
 
     def step(self, view: View, state: Tensor) -> Decision:
         front = state
-        commit = self.selector.select(
-            view, front, view.masked
-        )  # select; the reserve when |W| < k_t
+        commit = self.selector.select(view, front, view.masked)  # select; fallback if |W| < k_t
         grown = view.masked & ~commit & self._near(view.known, front, commit)  # expand
         kept = top(view.score, grown, self.size)  # prune, by the scores from before the commit
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
-        return Decision(commit, scope=front, state=torch.where(moved, kept, front))
+        return Decision(commit, candidates=front, state=torch.where(moved, kept, front))
 
     def _near(self, known: Tensor, front: Tensor, commit: Tensor) -> Tensor:
         if self.grow == "rebuild":
             return near(known | commit, self.radius)  # around all of C_t
-        return front | near(commit, self.radius)  # around what is new, plus what is left
+        return front | near(commit, self.radius)  # around new tokens, plus the rest of the front
 
     def candidates(self, canvas: Canvas, state: Tensor, progress: RowProgress) -> Tensor:
-        # Whatever is committed lies on the front, so the next front lies within R of it. Only when
-        # the front is shorter than the quota can any masked place be chosen.
+        # Every commit lies on the front, so the next front lies within R of it. Any masked position
+        # can be committed only when the front is shorter than the quota.
         around = canvas.masked & self._near(canvas.known, state, state)
         short = state.sum(-1) < self.selector.min_commits(progress)
         return torch.where(short[:, None], canvas.masked, state | around)
@@ -70,13 +68,13 @@ class Wavefront(Strategy):
         k = -(-length // steps)
         if k > self.size and self.selector.planned:
             warnings.warn(
-                f"{length} places in {steps} steps commit {k} a step, more than the wave's size "
-                f"{self.size}: the rest comes from outside the front at every step.",
+                f"{length} positions in {steps} steps are {k} commits per step, more than the "
+                f"front's size {self.size}: every step also commits positions outside the front.",
                 WavefrontWarning,
                 stacklevel=2,
             )
 
     def width(self, length: int, steps: int) -> int:
         if steps < length:
-            return length  # several tokens a step: the reserve serves often
+            return length  # several commits per step: the fallback is used often
         return self.size + 10 * self.radius

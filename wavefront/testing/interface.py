@@ -1,4 +1,4 @@
-"""What a strategy has to be before a law can be tried on it; said first, and in a sentence."""
+"""Check the interface of a strategy before any law, so that simple mistakes get clear errors."""
 
 from __future__ import annotations
 
@@ -10,50 +10,52 @@ from torch import Tensor
 from wavefront.core.state import Config, start
 from wavefront.core.strategy import Decision, Selector, Strategy, View
 from wavefront.testing.laws import require
-from wavefront.testing.simulation import board, budgets, fill
+from wavefront.testing.simulation import budgets, fill, random_canvas
 
 
-def has_the_form(strategy: Any) -> None:
-    """A `Strategy` with a take, whose `step` answers a view with boards of its shape."""
+def check_interface(strategy: Any) -> None:
+    """Raise unless this is a `Strategy` with a selector whose `step` returns a valid decision."""
     name = type(strategy).__name__
     if isinstance(strategy, type):
-        raise TypeError(f"check wants a strategy, not its class: check({strategy.__name__}()).")
+        raise TypeError(f"check needs a strategy, not its class: check({strategy.__name__}()).")
     require(isinstance(strategy, Strategy), f"{name} is not a wavefront.Strategy.")
     require(
         isinstance(getattr(strategy, "selector", None), Selector),
-        f"{name} has no take, which says how many places are committed: give it the field "
-        "`take: wavefront.Take = field(default=Quota(), repr=False)`.",
+        f"{name} has no selector, which says how many positions to commit; add the field "
+        "`selector: wavefront.Selector = field(default=Quota(), repr=False)`.",
     )
     require(type(strategy).step is not Strategy.step, f"{name} has no method step(view, state).")
     for steps in budgets(strategy)[:1]:
-        canvas = board(0)
+        canvas = random_canvas(0)
         config, count = Config(strategy=strategy, fixed_budget=True), canvas.tokens.shape[0]
         rows = start(canvas, config, [steps] * count, range(count))
         rows = fill(rows, torch.full(canvas.tokens.shape, 0.5))
-        seen = (rows.score, rows.stats, rows.proposal, *canvas[1:], rows.progress)
-        _decides(strategy, View(*seen), rows.state)
+        view = View(rows.score, rows.stats, rows.proposal, *canvas[1:], rows.progress)
+        _check_decision(strategy, view, rows.state)
 
 
-def _decides(strategy: Strategy, view: View, state: Any) -> None:
-    said: Any = strategy.step(view, state)
+def _check_decision(strategy: Strategy, view: View, state: Any) -> None:
+    """Raise unless `step` returns a decision whose tensors have the right dtype and shape."""
+    decision: Any = strategy.step(view, state)
     require(
-        isinstance(said, Decision),
-        f"{strategy!r}: step returns a {type(said).__name__}, not a wavefront.Decision.",
+        isinstance(decision, Decision),
+        f"{strategy!r}: step returns a {type(decision).__name__}, not a wavefront.Decision.",
     )
-    for field in ("commit", "scope", "remask", "final"):
-        part = getattr(said, field)
+    for field in ("commit", "candidates", "remask", "final"):
+        part = getattr(decision, field)
         if part is None and field in {"remask", "final"}:
             continue
         require(
             isinstance(part, Tensor)
             and part.dtype == torch.bool
             and part.shape == view.masked.shape,
-            f"{strategy!r}: the {field} of a decision is a bool tensor of shape (rows, places), "
-            f"here {tuple(view.masked.shape)}, not {_what(part)}.",
+            f"{strategy!r}: the {field} of a decision must be a bool tensor of shape (rows, "
+            f"positions), here {tuple(view.masked.shape)}, not {_describe(part)}.",
         )
 
 
-def _what(part: Any) -> str:
+def _describe(part: Any) -> str:
+    """Return the type, dtype and shape of a value, for a message."""
     if not isinstance(part, Tensor):
         return f"a {type(part).__name__}"
     return f"{str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape)}"

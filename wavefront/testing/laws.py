@@ -1,4 +1,4 @@
-"""Laws of a strategy, checked on synthetic scores in which ties dominate."""
+"""Laws that need no model, checked on synthetic scores with many ties."""
 
 from __future__ import annotations
 
@@ -14,160 +14,164 @@ from wavefront.core.masks import FAR
 from wavefront.core.state import Config, candidates, decide_and_write, start
 from wavefront.core.strategy import Decision, Stats, Strategy, View
 from wavefront.testing.simulation import (
+    LENGTH,
     MASK,
     PAD,
-    PLACES,
-    board,
     decisions,
-    each_run,
     fill,
-    of_row,
+    random_canvas,
+    row_scores,
+    runs,
     simulate,
     to_meta,
 )
 
 
 class LawBroken(AssertionError):
-    """A strategy breaks a law that the engine, the caches or the server stand on."""
+    """A strategy breaks a law that the engine, the caches or the server rely on."""
 
 
-def require(holds: bool, sentence: str) -> None:
+def require(holds: bool, message: str) -> None:
+    """Raise `LawBroken` with the message unless the law holds."""
     if not holds:
-        raise LawBroken(sentence)
+        raise LawBroken(message)
 
 
-def _sayings(strategy: Strategy) -> Iterator[tuple[View, Decision]]:
-    """Every view of every run, and what the strategy says of it before `settle` corrects it."""
-    for canvas, scores, steps in each_run(strategy):
+def _raw_decisions(strategy: Strategy) -> Iterator[tuple[View, Decision]]:
+    """Yield every view of every run, and the strategy's decision before the rules are applied."""
+    for canvas, scores, steps in runs(strategy):
         for before, view, _, _ in simulate(strategy, canvas, scores, steps):
             yield view, strategy.step(view, before.state)
 
 
 def commits_only_masked(strategy: Strategy) -> None:
-    """commit ⊆ masked, as the strategy says it and before the engine would correct it."""
-    for view, said in _sayings(strategy):
+    """Only masked positions are committed, before the engine applies its rules."""
+    for view, decision in _raw_decisions(strategy):
         require(
-            not bool((said.commit & ~view.masked).any()),
-            f"{strategy!r} commits a place that is not masked.",
+            not bool((decision.commit & ~view.masked).any()),
+            f"{strategy!r} commits a position that is not masked.",
         )
 
 
-def looks_where_it_says(strategy: Strategy) -> None:
-    """The scope is masked; a commit outside it comes from a reserve, when the scope is used up."""
-    for view, said in _sayings(strategy):
+def commits_candidates_first(strategy: Strategy) -> None:
+    """Candidates are masked, and positions outside are committed only after all candidates."""
+    for view, decision in _raw_decisions(strategy):
         require(
-            not bool((said.scope & ~view.masked).any()),
-            f"{strategy!r} declares a scope in which a place is already decided.",
+            not bool((decision.candidates & ~view.masked).any()),
+            f"{strategy!r} declares a candidate that is already decided.",
         )
-        outside = (said.commit & ~said.scope).any(-1)
-        unused = (said.scope & ~said.commit).any(-1)
+        outside = (decision.commit & ~decision.candidates).any(-1)
+        unused = (decision.candidates & ~decision.commit).any(-1)
         require(
             not bool((outside & unused).any()),
-            f"{strategy!r} commits outside its scope while the scope has places left.",
+            f"{strategy!r} commits outside its candidates while candidates are left.",
         )
 
 
 def keeps_its_front_small(strategy: Strategy) -> None:
-    """The front holds undecided places only, and no more of them than `size` says."""
+    """The front holds only masked positions, and at most `size` of them."""
     size = getattr(strategy, "size", FAR)
-    for canvas, scores, steps in each_run(strategy):
+    for canvas, scores, steps in runs(strategy):
         for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
             front = strategy.front(decision.state)
             if front is None:
                 return
             require(
-                # At its end a row is completed by the engine, whatever stood on the front.
+                # The engine completes a row at its last step, whatever is on the front.
                 not bool((front & ~rows.canvas.masked & ~rows.done[:, None]).any()),
-                f"{strategy!r} keeps a decided place on its front.",
+                f"{strategy!r} keeps a decided position on its front.",
             )
             require(bool((front.sum(-1) <= size).all()), f"{strategy!r}: the front exceeds {size}.")
 
 
 def declares_that_it_revises(strategy: Strategy) -> None:
-    """A strategy that takes back says `revises = True`, or idle steps would be cut short."""
-    for _, said in _sayings(strategy):
+    """A strategy that remasks sets `revises = True`; otherwise the engine may skip its steps."""
+    for _, decision in _raw_decisions(strategy):
         require(
-            said.remask is None or strategy.revises,
-            f"{strategy!r} takes back and does not declare revises = True.",
+            decision.remask is None or strategy.revises,
+            f"{strategy!r} remasks but does not declare revises = True.",
         )
 
 
 def makes_progress(strategy: Strategy) -> None:
-    """A step that is not idle leaves more decided, or more final, unless it leaves it to chance."""
-    for canvas, scores, steps in each_run(strategy):
+    """A step that must commit leaves more positions decided, or more of them final."""
+    for canvas, scores, steps in runs(strategy):
         for index, run in enumerate(simulate(strategy, canvas, scores, steps)):
             before, _, decision, after = run
-            if strategy.is_noop_step(PLACES, steps, index):
+            if strategy.is_noop_step(LENGTH, steps, index):
                 continue
             gained = decision.commit.sum(-1)
             if decision.remask is not None:
                 gained = gained - decision.remask.sum(-1)
-            # Taking much back is progress too, when something else can then never be taken back.
+            # Remasking much is progress too, if something else becomes final.
             moved = (gained > 0) | (after.final & ~before.final).any(-1)
             owed = (strategy.selector.min_commits(before.progress) > 0) & (before.progress.left > 0)
             require(bool(moved[owed].all()), f"{strategy!r} stands still at step {index}.")
 
 
 def fills_everything(strategy: Strategy) -> None:
-    """Every place is decided at the end; once each, if the strategy never takes back."""
-    for canvas, scores, steps in each_run(strategy):
+    """Every position is decided at the end, and committed once more than it is remasked."""
+    for canvas, scores, steps in runs(strategy):
         count = torch.zeros_like(canvas.tokens)
-        taken = torch.zeros_like(canvas.tokens)
+        remasked = torch.zeros_like(canvas.tokens)
         masked = canvas.masked
         for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
             count, masked = count + decision.commit, rows.canvas.masked
             if decision.remask is not None:
-                taken = taken + decision.remask
-        require(not bool(masked.any()), f"{strategy!r} leaves places undecided.")
+                remasked = remasked + decision.remask
+        require(not bool(masked.any()), f"{strategy!r} leaves positions undecided.")
         filled = (canvas.slot >= 0).long()
         require(
-            bool((count - taken == filled).all()),
-            f"{strategy!r} commits a place twice without taking it back.",
+            bool((count - remasked == filled).all()),
+            f"{strategy!r} commits a position twice without remasking it.",
         )
 
 
-def keeps_its_word(strategy: Strategy) -> None:
-    """Nothing declared final is ever taken back, and no place flips more often than `cap` says."""
-    cap = getattr(strategy, "cap", FAR)
-    for canvas, scores, steps in each_run(strategy):
+def never_remasks_final_tokens(strategy: Strategy) -> None:
+    """A final token is never remasked, and no position is remasked over `max_remasks` times."""
+    cap = getattr(strategy, "max_remasks", FAR)
+    for canvas, scores, steps in runs(strategy):
         final = canvas.known
-        flips = torch.zeros_like(canvas.tokens)
+        remasks = torch.zeros_like(canvas.tokens)
         for before, view, decision, rows in simulate(strategy, canvas, scores, steps):
-            said = strategy.step(view, before.state)
-            if said.remask is not None:
+            raw = strategy.step(view, before.state)
+            if raw.remask is not None:
                 require(
-                    not bool((said.remask & final).any()),
-                    f"{strategy!r} takes back what was final.",
+                    not bool((raw.remask & final).any()),
+                    f"{strategy!r} remasks a final token.",
                 )
-                flips = flips + (decision.remask if decision.remask is not None else 0)
+                remasks = remasks + (decision.remask if decision.remask is not None else 0)
             final = rows.final
-        require(bool((flips <= cap).all()), f"{strategy!r} flips a place more than {cap} times.")
+        require(bool((remasks <= cap).all()), f"{strategy!r} remasks a position over {cap} times.")
 
 
 def keeps_the_state_shape(strategy: Strategy) -> None:
-    """The state keeps its structure, shapes and dtypes: a captured graph has room for no other."""
-    for canvas, scores, steps in each_run(strategy):
+    """The state keeps its structure, shapes and dtypes, as a CUDA graph requires."""
+    for canvas, scores, steps in runs(strategy):
         try:
             for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
-                old, new = _form(before.state), _form(decision.state)
-                require(old == new, f"{strategy!r} changes the form of its state, {old} to {new}.")
+                old, new = _structure(before.state), _structure(decision.state)
+                require(
+                    old == new, f"{strategy!r} changes the structure of its state, {old} to {new}."
+                )
         except (RuntimeError, ValueError, TypeError) as error:
-            raise LawBroken(f"{strategy!r} changes the form of its state: {error}") from error
+            raise LawBroken(f"{strategy!r} changes the structure of its state: {error}") from error
 
 
-def _form(state: Any) -> Any:
+def _structure(state: Any) -> Any:
+    """Return the types, shapes and dtypes of a state."""
     if isinstance(state, Tensor):
         return tuple(state.shape), state.dtype
-    return type(state).__name__, tuple(_form(part) for part in state)
+    return type(state).__name__, tuple(_structure(part) for part in state)
 
 
 def rows_are_independent(strategy: Strategy) -> None:
-    """A row alone decodes as in company, so permuting the rows permutes the result."""
-    for canvas, scores, steps in each_run(strategy):
+    """A row decodes the same alone and in a batch."""
+    for canvas, scores, steps in runs(strategy):
         together = decisions(strategy, canvas, scores, steps)
         for row in range(canvas.tokens.shape[0]):
             alone = Canvas(*(t[row : row + 1] for t in canvas))
-            found = decisions(strategy, alone, of_row(scores, row), steps, first_seed=row)
+            found = decisions(strategy, alone, row_scores(scores, row), steps, first_seed=row)
             require(
                 all(
                     torch.equal(one.commit, all_rows.commit[row : row + 1])
@@ -179,7 +183,7 @@ def rows_are_independent(strategy: Strategy) -> None:
 
 def is_deterministic(strategy: Strategy) -> None:
     """The same input gives the same decisions."""
-    for canvas, scores, steps in each_run(strategy):
+    for canvas, scores, steps in runs(strategy):
         one = decisions(strategy, canvas, scores, steps)
         two = decisions(strategy, canvas, scores, steps)
         require(
@@ -189,8 +193,8 @@ def is_deterministic(strategy: Strategy) -> None:
 
 
 def padding_changes_nothing(strategy: Strategy) -> None:
-    """Padding to the left and right of every row moves the decisions and changes none."""
-    for canvas, scores, steps in each_run(strategy):
+    """Padding on either side of a row does not change the decisions."""
+    for canvas, scores, steps in runs(strategy):
         left, right = 5, 3
         pads = (PAD, False, False, -1)
         wide = Canvas(
@@ -206,63 +210,66 @@ def padding_changes_nothing(strategy: Strategy) -> None:
                 bool((a.commit == b.commit[:, left:-right]).all())
                 for a, b in zip(narrow, padded, strict=True)
             ),
-            f"{strategy!r} lets padding change its choice.",
+            f"{strategy!r} decides differently with padding.",
         )
 
 
-def reads_only_its_reach(strategy: Strategy) -> None:
-    """Values outside `reach` may be anything: poison them, and nothing changes."""
-    for canvas, scores, steps in each_run(strategy):
+def reads_only_candidates(strategy: Strategy) -> None:
+    """Values outside the candidates do not matter: changing them changes nothing."""
+    for canvas, scores, steps in runs(strategy):
         config = Config(strategy=strategy, fixed_budget=True)
         for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
-            wanted = candidates(config, before)
+            readable = candidates(config, before)
             noise = torch.rand(before.score.shape) * 2 - 0.5
             poison = noise.masked_fill(noise > 1.2, float("nan"))
-            parts = (None if s is None else torch.where(wanted, s, poison) for s in before.stats)
+            parts = (None if s is None else torch.where(readable, s, poison) for s in before.stats)
             stats = Stats(*parts)  # pyright: ignore[reportArgumentType]
             rows = before._replace(
-                score=torch.where(wanted, before.score, poison),
+                score=torch.where(readable, before.score, poison),
                 stats=stats,
-                proposal=torch.where(wanted, before.proposal, 9),
+                proposal=torch.where(readable, before.proposal, 9),
             )
             no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool)
             _, _, again = decide_and_write(config, rows, MASK, bad=no, void=no)
             same_state = _same(decision.state, again.state)
             require(
                 bool((again.commit == decision.commit).all()) and same_state,
-                f"{strategy!r} reads a place that it did not declare in reach.",
+                f"{strategy!r} reads a position that `candidates` does not include.",
             )
             require(
-                not bool((decision.commit & ~wanted).any()),
-                f"{strategy!r} commits a place that it did not declare in reach.",
+                not bool((decision.commit & ~readable).any()),
+                f"{strategy!r} commits a position that `candidates` does not include.",
             )
 
 
 def _same(one: Any, two: Any) -> bool:
+    """Return whether two states are equal."""
     if isinstance(one, Tensor):
         return bool(torch.equal(one, two))
     return all(_same(a, b) for a, b in zip(one, two, strict=True))
 
 
 def runs_on_meta(strategy: Strategy) -> None:
-    """No host sync and no shape that depends on data: the meta device has no data to ask."""
-    canvas = Canvas(*(t.to("meta") for t in board(0)))
+    """No step synchronizes or has a shape that depends on data: the meta device has no data."""
+    canvas = Canvas(*(t.to("meta") for t in random_canvas(0)))
     config = Config(strategy=strategy)
     column = torch.zeros(canvas.tokens.shape[0], dtype=torch.long, device="meta")
-    rows = start(board(0), config, [PLACES] * 4, [0] * 4)
+    rows = start(random_canvas(0), config, [LENGTH] * 4, [0] * 4)
     rows = to_meta(rows)
     try:
-        wanted = candidates(config, rows)
+        readable = candidates(config, rows)
         rows = fill(rows, torch.rand(canvas.tokens.shape, device="meta"))
         decide_and_write(config, rows, MASK, bad=column.bool(), void=column.bool())
     except (RuntimeError, NotImplementedError) as error:
         raise LawBroken(
-            f"{strategy!r} waits for the device or has a shape that depends on data: {error}"
+            f"{strategy!r} synchronizes, or has a shape that depends on data: {error}"
         ) from error
-    require(wanted.shape == canvas.masked.shape, f"{strategy!r}: reach is not (B, L).")
+    require(
+        readable.shape == canvas.masked.shape, f"{strategy!r}: candidates do not have shape (B, L)."
+    )
 
 
 def repr_is_a_spec(strategy: Strategy) -> None:
-    """`resolve(repr(s)) == s`, so that a result file can rebuild what made it."""
+    """The repr resolves to an equal strategy, so a result file can rebuild it."""
     again = spec.resolve(repr(strategy), "strategies")
-    require(again == strategy, f"{strategy!r} does not come back from its repr: {again!r}.")
+    require(again == strategy, f"{strategy!r} is not equal to its resolved repr: {again!r}.")

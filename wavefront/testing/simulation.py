@@ -1,4 +1,4 @@
-"""A decode without a model: any scores, one decision after another."""
+"""Simulate a decode without a model: given scores, one decision after another."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas, blank, infill
 from wavefront.core.state import Config, DecodeState, decide_and_write, start
 from wavefront.core.strategy import Decision, Stats, Strategy, View
+from wavefront.core.tree import map_tree
 
 MASK, PAD = 1, 0
-PLACES = 12
+LENGTH = 12
 Scores = Callable[[int, Canvas], Tensor]
 
 
-def board(seed: int, *, rows: int = 4, holes: bool = False, places: int = PLACES) -> Canvas:
-    """Prompts of unequal length before `places` masked ones, or texts with holes anywhere."""
+def random_canvas(seed: int, *, rows: int = 4, holes: bool = False, length: int = LENGTH) -> Canvas:
+    """Return prompts of unequal length before `length` masked positions, or texts with holes."""
     source = torch.Generator().manual_seed(seed)
     sizes = torch.randint(1, 9, (rows,), generator=source).tolist()
     if not holes:
         prompts = [[5] * n for n in sizes]
-        return blank(prompts, places, mask_id=MASK, pad_id=PAD)
-    texts = [[5] * (places + 8) for _ in range(rows)]
+        return blank(prompts, length, mask_id=MASK, pad_id=PAD)
+    texts = [[5] * (length + 8) for _ in range(rows)]
     marks = []
     for _ in range(rows):
-        chosen = torch.randperm(places + 8, generator=source)[:places].tolist()
-        marks.append([i in chosen for i in range(places + 8)])
+        chosen = torch.randperm(length + 8, generator=source)[:length].tolist()
+        marks.append([i in chosen for i in range(length + 8)])
     return infill(texts, marks, mask_id=MASK, pad_id=PAD)
 
 
 def tied_scores(seed: int, levels: int) -> Scores:
-    """Scores from a few levels, drawn per (step, slot): ties dominate, and padding changes none."""
+    """Return scores from a few levels, drawn per (step, slot), with many ties."""
     values = torch.rand(512, 1024, generator=torch.Generator().manual_seed(seed))
     values = (values * levels).floor() / levels
 
@@ -45,18 +46,18 @@ def tied_scores(seed: int, levels: int) -> Scores:
     return at
 
 
-def of_row(scores: Scores, row: int) -> Scores:
-    """The scores that a row gets in a batch, for a batch of that row alone."""
+def row_scores(scores: Scores, row: int) -> Scores:
+    """Return the scores that a row has in a batch, for a batch of that row alone."""
 
     def at(step: int, canvas: Canvas) -> Tensor:
-        company = Canvas(*(t.expand(row + 1, -1) for t in canvas))
-        return scores(step, company)[row:]
+        batch = Canvas(*(t.expand(row + 1, -1) for t in canvas))
+        return scores(step, batch)[row:]
 
     return at
 
 
 def fill(rows: DecodeState, score: Tensor) -> DecodeState:
-    """Rows as if a forward had given `score` (in (0, 1)) everywhere."""
+    """Return the state as if a forward pass gave `score`, in (0, 1), at every position."""
     logp = torch.log(score.clamp(1e-6, 1.0))
     stats = Stats(
         logp,
@@ -70,9 +71,9 @@ def fill(rows: DecodeState, score: Tensor) -> DecodeState:
 def simulate(
     strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
 ) -> Iterator[tuple[DecodeState, View, Decision, DecodeState]]:
-    """Every step of a decode whose scores are given: rows before, view, decision, rows after."""
+    """Yield (state before, view, decision, state after) for every step with the given scores."""
     count = canvas.tokens.shape[0]
-    # Every step runs, also the idle ones, so that what is seen is numbered like the budget.
+    # Run every step, even those that commit nothing, so that steps are numbered like the budget.
     config = Config(strategy=strategy, fixed_budget=True)
     rows = start(canvas, config, [steps] * count, range(first_seed, first_seed + count))
     no = torch.zeros(count, dtype=torch.bool, device=canvas.tokens.device)
@@ -85,34 +86,30 @@ def simulate(
 def decisions(
     strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
 ) -> list[Decision]:
-    """The decisions of `simulate` alone."""
-    runs = simulate(strategy, canvas, scores, steps, first_seed=first_seed)
-    return [decision for _, _, decision, _ in runs]
+    """Return only the decisions of `simulate`."""
+    found = simulate(strategy, canvas, scores, steps, first_seed=first_seed)
+    return [decision for _, _, decision, _ in found]
 
 
 def budgets(strategy: Strategy) -> list[int]:
-    """Step counts worth trying, less those that the strategy refuses."""
+    """Return step budgets to try, without those that the strategy refuses."""
     fitting = []
-    for steps in (PLACES, PLACES // 4, PLACES + 5):
+    for steps in (LENGTH, LENGTH // 4, LENGTH + 5):
         try:
-            strategy.validate(PLACES, steps)
+            strategy.validate(LENGTH, steps)
             fitting.append(steps)
         except ValueError:
             continue
     return fitting
 
 
-def each_run(strategy: Strategy) -> Iterator[tuple[Canvas, Scores, int]]:
+def runs(strategy: Strategy) -> Iterator[tuple[Canvas, Scores, int]]:
+    """Yield (canvas, scores, steps) for every run that a law is checked on."""
     for seed, levels in enumerate((2, 5, 1 << 20)):
         for steps in budgets(strategy):
-            yield board(seed, holes=seed == 1), tied_scores(seed, levels), steps
+            yield random_canvas(seed, holes=seed == 1), tied_scores(seed, levels), steps
 
 
 def to_meta(value: Any) -> Any:
-    """A nest of tensors on the meta device, where there is no data to wait for or branch on."""
-    if isinstance(value, Tensor):
-        return value.to("meta")
-    if isinstance(value, tuple):
-        parts = [to_meta(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
+    """Return a tree of tensors on the meta device, which has no data to wait for."""
+    return map_tree(value, lambda tensor: tensor.to("meta"))

@@ -1,5 +1,5 @@
 """Text: tokenizers and chat templates.
 
-Here strings become token ids and back. It imports `core` and `storage`. Start reading at
-`tokenizer`.
+Here strings become token ids, and token ids become strings. It imports `core` and `storage`.
+Start reading at `tokenizer`.
 """

@@ -1,19 +1,20 @@
-"""What a caller may write: conversations, rendered by a chat template, and texts with holes.
+"""Render conversations with a chat template, and parse texts with holes.
 
-**Where a template comes from.** The checkpoint's own `chat_template.jinja`, or `chat_template` in
-its `tokenizer_config.json` (a string, or a list whose entry named `default` counts); never a
-request. A checkpoint without one gets ours when its vocabulary holds the control tokens we would
-write, unless its name has the word `base`: Base and Instruct share a tokenizer, so the name is all
-that tells them apart. A template that a Base checkpoint ships does count; `raw=True` goes past it.
+**Where a template comes from.** It is the checkpoint's own `chat_template.jinja`, or
+`chat_template` in its `tokenizer_config.json`: a string, or a list with an entry named `default`.
+It never comes from a request. A checkpoint without a template gets a built-in one if its vocabulary
+has the control tokens. A checkpoint with the word `base` in its name does not, because Base and
+Instruct share a tokenizer and differ in the name only. `raw=True` skips any template.
 
-**How far a template is trusted.** It comes with the weights, yet its size is bounded, it runs in
-Jinja's immutable sandbox, and whatever it raises is a `PromptError`.
+**How far a template is trusted.** A template comes with the weights. Still, its size is limited,
+it runs in Jinja's immutable sandbox, and any error in it becomes a `PromptError`.
 
-**What a message may contain.** Anything, as text only. A rendered string alone cannot say which
-`<|eot_id|>` the template wrote and which a user typed, so `render` renders twice, once with opaque
-placeholders, and reports the span of every message's content; the tokenizer reads control tokens
-outside these spans only. Templates may strip content; where one does anything else to it,
-`contents` is None and the control tokens have to be those of the rendering with placeholders.
+**What a message may contain.** A message may contain anything, and all of it is text. The rendered
+string alone does not show which `<|eot_id|>` the template wrote and which a user typed. So `render`
+renders twice, once with opaque placeholders, and returns the span of every message's content. The
+tokenizer reads control tokens only outside these spans. A template may strip a content. If it
+changes a content in any other way, `contents` is None, and the control tokens must be the same as
+in the rendering with placeholders.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from wavefront.core.errors import CheckpointError, PromptError, did_you_mean
 ROLES = ("system", "user", "assistant")
 KEYS = ("role", "content")
 TEMPLATE_LIMIT = 256 * 1024  # bytes of template source
-HOLE_LIMIT = 4096  # places in all holes of one text: what LLaDA was trained on
+HOLE_LIMIT = 4096  # positions in all holes of one text: the length LLaDA was trained on
 
-# The header comes again at the end whatever `add_generation_prompt` says, as LLaDA's own template
-# does it; `check_messages` refuses the one case where that would leave two assistant headers.
+# Like LLaDA's own template, this ends with the header whatever `add_generation_prompt` says.
+# `check_messages` refuses the one case that would give two assistant headers.
 LLADA_TEMPLATE = (
     "{{ bos_token or '<|startoftext|>' }}"
     "{% for message in messages %}"
@@ -56,7 +57,7 @@ DREAM_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Each built-in template with the control tokens it writes.
+# The built-in templates, with the control tokens that each writes.
 BUILT_IN = (
     (LLADA_TEMPLATE, ("<|startoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     (DREAM_TEMPLATE, ("<|im_start|>", "<|im_end|>")),
@@ -67,62 +68,62 @@ Span = tuple[int, int]
 
 
 class Rendered(NamedTuple):
-    """A conversation as one string, and where in it the users' own words are."""
+    """A conversation as one string, and the spans of its message contents."""
 
     text: str
-    contents: tuple[Span, ...] | None  # None: the template rewrote a content, so nobody can say
+    contents: tuple[Span, ...] | None  # None if the template rewrote a content
     outline: str  # the same conversation with a placeholder for every content
 
 
 def find_template(
     directory: Path, settings: Mapping[str, Any], *, knows: Callable[[str], bool]
 ) -> str | None:
-    """The template source a checkpoint is to be prompted with, or None: raw text only.
+    """Return the template source of a checkpoint, or None if it takes raw text only.
 
     `settings` is its `tokenizer_config.json`; `knows` says whether a token is in the vocabulary.
     """
-    source = _shipped(directory, settings)
+    source = _own_template(directory, settings)
     if not source and not is_base(directory):
         source = next((text for text, tokens in BUILT_IN if all(map(knows, tokens))), None)
     if source and len(source.encode("utf-8", "replace")) > TEMPLATE_LIMIT:
         raise CheckpointError(
-            f"The chat template in {directory} is larger than {TEMPLATE_LIMIT // 1024} KiB, "
-            "which no real one is: get the checkpoint again."
+            f"The chat template in {directory} is larger than {TEMPLATE_LIMIT // 1024} KiB; "
+            "fetch the checkpoint again."
         )
     return source or None
 
 
 def is_base(directory: Path) -> bool:
-    """True when the checkpoint's name has the word `base`, also inside a hub cache."""
-    place = directory.resolve()
-    # A hub cache names the folder after the revision and the folder two above it after the model.
-    name = place.parent.parent.name if place.parent.name == "snapshots" else place.name
+    """Return whether the checkpoint's name has the word `base`, also inside a Hub cache."""
+    path = directory.resolve()
+    # A Hub cache names the folder after the revision, and the folder two above after the model.
+    name = path.parent.parent.name if path.parent.name == "snapshots" else path.name
     return "base" in re.split(r"[^a-z0-9]+", name.rpartition("--")[2].lower())
 
 
 def token_text(value: object) -> str:
-    """A token as settings write it, `"x"` or `{"content": "x"}`; empty when it is neither."""
+    """Return the text of a token that settings write as `"x"` or `{"content": "x"}`, or ""."""
     text = value.get("content") if isinstance(value, Mapping) else value
     return text if isinstance(text, str) else ""
 
 
 def named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """`{"bos_token": "<|startoftext|>", ...}` for every role the settings fill."""
+    """Return the tokens with a role, such as `{"bos_token": "<|startoftext|>"}`."""
     named = {key: token_text(value) for key, value in settings.items() if key.endswith("_token")}
     return {key: text for key, text in named.items() if text}
 
 
 def extra_tokens(settings: Mapping[str, Any]) -> list[str]:
-    """Control tokens without a role."""
+    """Return the control tokens without a role."""
     listed = settings.get("additional_special_tokens")
     return [token_text(value) for value in listed] if isinstance(listed, list) else []
 
 
 def parse_holes(text: str) -> list[str | int]:
-    """The segments of a text with holes: a string is given, a number is so many places to fill.
+    """Split a text with holes into segments: a string is text, a number is a hole's length.
 
-    `<mask:8>` is a hole of eight places and `\\<mask:` the marker as text. Before a marker two
-    backslashes stand for one; anywhere else a backslash is just that.
+    `<mask:8>` is a hole of eight positions, and `\\<mask:` is the marker as text. Two backslashes
+    before a marker stand for one; anywhere else a backslash is a backslash.
     """
     segments: list[str | int] = []
     given, end, left = "", 0, HOLE_LIMIT
@@ -135,53 +136,55 @@ def parse_holes(text: str) -> list[str | int]:
             continue
         if not re.fullmatch("[0-9]{1,9}", size) or not 0 < int(size) <= left:
             raise PromptError(
-                f"The hole at character {match.end(1)} has the size {size!r}: write <mask:N> with "
-                f"a whole N from 1 to {left} ({HOLE_LIMIT} for all holes together), "
-                "or \\<mask: where you mean these letters."
+                f"The hole at character {match.end(1)} has the size {size!r}; write <mask:N> with "
+                f"N from 1 to {left} ({HOLE_LIMIT} for all holes together), "
+                "or \\<mask: if you mean this text."
             )
         segments += [given, int(size)] if given else [int(size)]
         given, left = "", left - int(size)
     if not segments:
-        raise PromptError("The text has no hole: write <mask:8> where eight tokens are wanted.")
+        raise PromptError(
+            "The text has no hole; write <mask:8> where eight tokens are to be filled."
+        )
     return [*segments, given + text[end:]] if given + text[end:] else segments
 
 
 def check_messages(messages: object) -> list[dict[str, str]]:
-    """The conversation as plain dictionaries, or a `PromptError` that says what is wrong."""
+    """Return the conversation as plain dictionaries. Raise `PromptError` if it is not valid."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise PromptError(
             f"Messages must be a list of {{role, content}}, not {type(messages).__name__}."
         )
     if not messages:
-        raise PromptError("The conversation is empty: give at least one user message.")
+        raise PromptError("The conversation is empty; give at least one user message.")
     checked = [_check_message(number, message) for number, message in enumerate(messages, 1)]
     if checked[-1]["role"] == "assistant":
         raise PromptError(
-            "The conversation ends with an assistant message: end it with a user message, "
+            "The conversation ends with an assistant message; end it with a user message, "
             "because a reply always starts a new assistant turn."
         )
-    asked = [message for message in checked if message["role"] == "user"] or checked
-    if not asked[-1]["content"].strip():
-        raise PromptError(f"The last {asked[-1]['role']} message is empty: write something in it.")
+    questions = [message for message in checked if message["role"] == "user"] or checked
+    if not questions[-1]["content"].strip():
+        raise PromptError(f"The last {questions[-1]['role']} message is empty; add text to it.")
     return checked
 
 
 def render(
     messages: object, *, template: str, special_tokens: Mapping[str, str] | None = None
 ) -> Rendered:
-    """The whole conversation through `template`, ending with an open assistant turn.
+    """Render the conversation with `template`, ending with an open assistant turn.
 
-    `special_tokens` are the names a template may use, such as `{"bos_token": "<|startoftext|>"}`.
+    `special_tokens` are names for the template, such as `{"bos_token": "<|startoftext|>"}`.
     """
     checked = check_messages(messages)
     now = datetime.now()  # once, so that both renderings print the same time
     fill = functools.partial(_fill, template, special_tokens or {}, now)
-    # Random, because a content that contained it would be taken for a placeholder; private-use
-    # characters, because templates look for words and brackets in what they are given.
+    # The placeholder is random, so that no content contains it. It uses private-use characters,
+    # because templates look for words and brackets in contents.
     mark = "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(16))
     hidden = [dict(message) for message in checked]
     for index, message in enumerate(hidden):
-        # Blank contents stay: templates test for them, and nothing hides in them.
+        # Blank contents stay as they are: templates test for them.
         if message["content"].strip():
             message["content"] = f"{mark}{index}{mark}"
     text, outline = fill(checked), fill(hidden)
@@ -190,25 +193,28 @@ def render(
     return Rendered(text, contents, outline)
 
 
-def _shipped(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template among the checkpoint's own files."""
+def _own_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the template from the checkpoint's own files, or None."""
     path = directory / "chat_template.jinja"
     try:
         if path.is_file():
             return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: get the checkpoint again.") from error
+        raise CheckpointError(f"{path} cannot be read; fetch the checkpoint again.") from error
     source = settings.get("chat_template")
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
         default = [entry.get("template") for entry in entries if entry.get("name") == "default"]
         source = default[0] if default else None
     if source is not None and not isinstance(source, str):
-        raise CheckpointError(f"The chat_template of {directory} must be text: get it again.")
+        raise CheckpointError(
+            f"The chat_template of {directory} must be text; fetch the checkpoint again."
+        )
     return source
 
 
 def _check_message(number: int, message: object) -> dict[str, str]:
+    """Return one message as a dictionary. Raise `PromptError` if it is not valid."""
     if not isinstance(message, Mapping):
         raise PromptError(
             f"Message {number} must have a role and a content, not be {message!r:.40}."
@@ -216,8 +222,8 @@ def _check_message(number: int, message: object) -> dict[str, str]:
     for key in message:
         if key not in KEYS:
             raise PromptError(
-                f"Message {number} has the unknown field {key!r:.40}{did_you_mean(str(key), KEYS)}; "
-                "only role and content are taken."
+                f"Message {number} has the unknown field {key!r:.40}"
+                f"{did_you_mean(str(key), KEYS)}; only role and content are accepted."
             )
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in ROLES:
@@ -233,10 +239,10 @@ def _check_message(number: int, message: object) -> dict[str, str]:
 
 
 def _locate(text: str, pieces: Sequence[str], contents: Sequence[str]) -> tuple[Span, ...] | None:
-    """Spans of the contents in `text`, given the outline split at its placeholders.
+    """Return the spans of the contents in `text`, or None if they cannot be found.
 
-    `pieces` alternates what the template wrote with indices into `contents`. A wrong guess between
-    a content and its stripped form can only make the rest not fit, which is the answer None.
+    `pieces` alternates the template's text with indices into `contents`. A wrong guess between a
+    content and its stripped form can only fail to match the rest, which gives None.
     """
     if not text.startswith(pieces[0]):
         return None
@@ -259,7 +265,7 @@ def _fill(
     now: datetime,
     messages: Sequence[Mapping[str, str]],
 ) -> str:
-    """One rendering; whatever goes wrong inside a template is a `PromptError`."""
+    """Render once. Any error inside the template becomes a `PromptError`."""
     try:
         return _compile(template).render(
             **special_tokens,
@@ -276,7 +282,7 @@ def _fill(
 
 @functools.lru_cache(maxsize=8)
 def _compile(template: str) -> jinja2.Template:
-    # These settings and names are what templates are written against in practice.
+    """Compile a template with the settings and names that templates expect."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

@@ -161,7 +161,7 @@ class Recorder:
             view.progress.step,
             decision.commit,
             none if decision.remask is None else decision.remask,
-            decision.scope,
+            decision.candidates,
             none if front is None else front,
             view.proposal.int(),
             view.stats.logp,

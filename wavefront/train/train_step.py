@@ -97,7 +97,7 @@ class Learner:
         """
         # Two blocks' code serves all layers and buckets, each bucket being one specialisation.
         torch._dynamo.config.recompile_limit = 64
-        for block in self.model.blocks:
+        for block in self.model.layers:
             block.compile(dynamic=False, backend=backend)
         self._bounds = torch.compile(self._head, dynamic=False, backend=backend)
         try:
@@ -106,7 +106,7 @@ class Learner:
         except Exception as error:  # the compiler stack can raise anything
             reason = str(error).strip().splitlines() or [type(error).__name__]
             print(f"compilation failed, training without: {reason[0]}", file=sys.stderr)
-            for block in self.model.blocks:
+            for block in self.model.layers:
                 block._compiled_call_impl = None
             self._bounds = self._head
             return False

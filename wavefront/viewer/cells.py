@@ -88,7 +88,7 @@ class Board:
     def _cells(self, slot: Sequence[int], known: Sequence[bool]) -> list[Cell]:
         canvas, row = self._decoding.canvas, self._row
         tokens, masked = canvas.tokens[row].tolist(), canvas.masked[row].tolist()
-        scope = None if self._latest is None else self._latest.decision.scope[row].tolist()
+        scope = None if self._latest is None else self._latest.decision.candidates[row].tolist()
         chance = [] if self._logp is None else self._logp.exp().tolist()
         texts = self._texts(tokens, known)
         fresh = self._fresh(self._answered())

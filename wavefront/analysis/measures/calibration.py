@@ -20,7 +20,7 @@ from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import first, positions
 from wavefront.core.state import Config, DecodeState, Step, decide_and_write
 from wavefront.engine.batcher import decode
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 
 
 class Lesson(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor
 from wavefront.analysis.measures._shared import Curve, counted, offsets, overwritten, sums
 from wavefront.core.errors import check_choice, check_int
 from wavefront.core.reading import Sampling, read
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 from wavefront.traces.trace import Trace
 
 

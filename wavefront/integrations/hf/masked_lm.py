@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from wavefront.core.errors import OptionError
 from wavefront.integrations.hf.tokenizer import end_of, frame
-from wavefront.models.loader import KV
+from wavefront.models.protocol import KV
 from wavefront.models.transformer import attend_rows, token_rows
 
 
@@ -29,6 +29,7 @@ class Masked:
     """
 
     windows = False  # it computes whole canvases only
+    compiled = False
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Masked:
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D): see `wavefront.models.loader.Model`."""
+        """(B, Q, D): see `wavefront.models.protocol.Model`."""
         if window is not None or kv is not None:
             self._no_cache()
         return self._states(tokens, attend, at, closing=self.closing is not None)

@@ -19,7 +19,7 @@ from torch import Tensor
 import wavefront
 from wavefront.engine.options import Plan
 from wavefront.lm import LM
-from wavefront.models.loader import Model, Publishable
+from wavefront.models.protocol import Model, Publishable
 
 _CHUNK = 1 << 22  # numbers of a tensor that are multiplied at once
 _PRIME = 65_521
@@ -44,7 +44,7 @@ def fingerprint(lm: LM, plan: Plan, more: Mapping[str, Any]) -> str:
 def of_weights(model: Model) -> str:
     """A name for the weights, whatever file they came from: names, shapes, every bit."""
     if isinstance(model, Publishable):
-        tensors = model.published()
+        tensors = model.published_weights()
     elif isinstance(model, torch.nn.Module):
         tensors = model.state_dict()
     else:

@@ -31,7 +31,7 @@ from wavefront.core.errors import OptionError, check_choice, check_float, check_
 from wavefront.core.reading import log_probability
 from wavefront.engine.options import plan
 from wavefront.engine.session import DecodeSession, source
-from wavefront.models.loader import Model
+from wavefront.models.protocol import Model
 
 RULES = ("llada", "dream", "left_to_right")
 COPIES, AT_ONCE = 128, 32  # what both projects publish with: mc_num, and a usual batch

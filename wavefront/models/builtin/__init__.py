@@ -1,7 +1,7 @@
 """The models that come with the package, by name.
 
-A built-in model is a folder in `checkpoints/`, in the real checkpoint layout, or the `toy`: seeded
-random weights over bytes, which decodes nonsense at once and needs no file at all.
+A built-in model is a folder here in the published checkpoint layout, or the `toy`. The toy has
+seeded random weights over bytes: it decodes nonsense and needs no files.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from wavefront.models.toy import toy
-from wavefront.storage.hub import shipped
+from wavefront.storage.hub import builtin_checkpoints
 from wavefront.text.tokenizer import Tokenizer
 
 
 def names() -> tuple[str, ...]:
-    """The built-in models, the real ones first."""
-    return (*shipped(), "toy")
+    """Return the names of the built-in models, the trained ones first."""
+    return (*builtin_checkpoints(), "toy")
 
 
 def directory(name: str) -> Path | None:
-    """The folder of a built-in checkpoint."""
-    return shipped().get(name)
+    """Return the folder of a built-in checkpoint, or None for any other name."""
+    return builtin_checkpoints().get(name)
 
 
 DEFAULT = names()[0]
 
 
 def make_toy(*, device: Any = None, dtype: Any = None) -> tuple[Any, Tokenizer]:
-    """The toy and a tokenizer of bytes for it."""
+    """Return the toy model and a byte tokenizer for it."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={byte: id for id, byte in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

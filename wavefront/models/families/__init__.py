@@ -1,4 +1,4 @@
-"""Model families, one per file: a config map, a weight-name map, and what is peculiar.
+"""Model families, one per file: its config keys, its weight names, and its differences.
 
 A family is found by the checkpoint's `model_type`. It imports the modules of `models`. Start
 reading at `llada`.

@@ -1,6 +1,6 @@
-"""Dream, and Qwen2-shaped checkpoints taken as Dream: the output at a place describes the NEXT one.
+"""Dream, and Qwen2 checkpoints loaded as Dream: the output at a position predicts the NEXT token.
 
-That displacement is undone here, in `Net.sources`, and nowhere else.
+`Net.sources` undoes that shift; nothing else does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from wavefront.models.architecture import Architecture, Keys
 from wavefront.models.transformer import Names, Transformer
 
 MASK_TOKEN = "<|mask|>"
-# What the backbone does not compute; None where the published default is the supported value.
+# Config keys with one supported value; None where the key may be absent.
 SUPPORTED = {
     "hidden_act": ("silu",),
     "rope_scaling": (None,),
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
 }
-# A toy's numbers, as far as families differ in them.
+# The toy model's settings, where families differ.
 TOY = {"kv_heads": 2, "theta": 1e6, "eps": 1e-6, "qkv_bias": True, "rotary_float32": False}
 
 
@@ -32,7 +32,7 @@ class Config(Architecture):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
         keys = Keys(values, SUPPORTED)
-        # Queries, keys and values have biases here, whether or not the file has a word for it.
+        # Queries, keys and values always have biases, whether or not the file has the key.
         keys.only("attention_bias", True, None)
         width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
         kv_heads, rows = keys.size("num_key_value_heads"), keys.size("vocab_size")
@@ -93,6 +93,6 @@ class Net(Transformer):
     )
 
     def sources(self, at: Tensor, attend: Tensor | None) -> Tensor:
-        """The place before; a row's first place has none, so its own output serves."""
+        """Return the previous position; the first position of a row uses its own output."""
         first = 0 if attend is None else attend.long().argmax(1, keepdim=True)
         return at - (at > first).long()

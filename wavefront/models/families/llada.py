@@ -1,4 +1,4 @@
-"""LLaDA 8B and 1.5: the output at a place describes that place, so the backbone serves as it is."""
+"""LLaDA 8B and 1.5: the output at a position predicts the token at that position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wavefront.models.architecture import Architecture, Keys
 from wavefront.models.transformer import Names, Transformer
 
 MASK_TOKEN = "<|mdm_mask|>"
-# What the backbone does not compute; None where the published default is the supported value.
+# Config keys with one supported value; None where the key may be absent.
 SUPPORTED = {
     "block_type": ("llama",),
     "activation_type": ("silu",),
@@ -26,7 +26,7 @@ SUPPORTED = {
     "clip_qkv": (None,),
     "rope_scaling": (None,),
 }
-# A toy's numbers, as far as families differ in them.
+# The toy model's settings, where families differ.
 TOY = {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_float32": True}
 
 
@@ -74,7 +74,7 @@ class Config(Architecture):
 
 
 def _rows(keys: Keys) -> int:
-    """Rows of the two big matrices: they may be padded beyond the vocabulary."""
+    """Return the rows of embedding and head, which may be padded beyond the vocabulary."""
     vocabulary = keys.size("vocab_size")
     rows = keys.optional_size("embedding_size") or vocabulary
     if rows < vocabulary:
@@ -83,7 +83,7 @@ def _rows(keys: Keys) -> int:
 
 
 def _kv_heads(keys: Keys, heads: int) -> int:
-    """`multi_query_attention` is an older way to say one key head, or as many as query heads."""
+    """Return the number of key heads; the older `multi_query_attention` means 1 or all heads."""
     keys.only("multi_query_attention", True, False, None)
     older = {True: 1, False: heads, None: None}[keys.values.get("multi_query_attention")]
     if older is not None:
@@ -92,7 +92,7 @@ def _kv_heads(keys: Keys, heads: int) -> int:
 
 
 class Net(Transformer):
-    """A LLaDA model. The gate is called `ff_proj`, and the head has the MLP output's short name."""
+    """A LLaDA model. It calls the gate `ff_proj`, and the head `ff_out` like the MLP's output."""
 
     family = "llada"
     names = Names(

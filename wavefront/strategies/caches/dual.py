@@ -1,4 +1,4 @@
-"""Dual: only what is being decoded is recomputed, both sides of it are stored (Fast-dLLM)."""
+"""Dual: recompute only the positions being decoded; reuse both sides (Fast-dLLM)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wavefront.core.state import DecodeState
 
 @dataclass(frozen=True)
 class Dual(Cache):
-    """Recompute what the strategy reads and what was committed since the last full forward.
+    """Recompute the candidates and what was committed since the last full forward pass.
 
-    With block(size=B), T = N and refresh=B this is the published dual cache: a full forward at the
-    start of every block, then the block alone.
+    With block(size=B), T = N and refresh=B this is the published dual cache: a full forward pass
+    at the start of every block, then the block alone.
     """
 
     refresh: int = 32
@@ -24,8 +24,8 @@ class Dual(Cache):
     def __post_init__(self) -> None:
         check_int("refresh", self.refresh, 1)
 
-    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
-        return rows.committed_at >= stored.since[:, None]
+    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+        return rows.committed_at >= stored.refreshed_at[:, None]
 
     def window(self, width: int, length: int) -> int:
         return width + self.refresh

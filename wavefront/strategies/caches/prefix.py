@@ -1,4 +1,4 @@
-"""Prefix: what lies before the text being decoded is stored, the rest recomputed (Fast-dLLM)."""
+"""Prefix: reuse everything before the text being decoded; recompute the rest (Fast-dLLM)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wavefront.core.state import DecodeState
 
 @dataclass(frozen=True)
 class Prefix(Cache):
-    """Recompute everything from the first place that was masked at the last full forward on.
+    """Recompute everything from the first position masked at the last full forward pass.
 
-    With block(size=B), T = N and refresh=B this is the published prefix cache. It saves what the
-    prompt and the finished text are of the whole, so it pays for long prompts.
+    With block(size=B), T = N and refresh=B this is the published prefix cache. It saves the work
+    for the prompt and the finished text, so it helps with long prompts.
     """
 
     refresh: int = 32
@@ -26,11 +26,11 @@ class Prefix(Cache):
     def __post_init__(self) -> None:
         check_int("refresh", self.refresh, 1)
 
-    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
-        place = positions(wanted)
-        open_ = rows.canvas.masked | (rows.committed_at >= stored.since[:, None])
-        start = torch.where(open_, place, FAR).amin(-1, keepdim=True)
-        return (place >= start) & rows.canvas.real
+    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+        here = positions(candidates)
+        since_refresh = rows.canvas.masked | (rows.committed_at >= stored.refreshed_at[:, None])
+        start = torch.where(since_refresh, here, FAR).amin(-1, keepdim=True)
+        return (here >= start) & rows.canvas.real
 
     def window(self, width: int, length: int) -> int:
         return length

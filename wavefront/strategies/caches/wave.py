@@ -1,4 +1,4 @@
-"""Wave: the places read, what was just committed, and their vicinity are recomputed; ours."""
+"""Wave: recompute the candidates, the latest commits, and the positions near them; our own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from wavefront.core.state import DecodeState
 
 @dataclass(frozen=True)
 class Wave(Cache):
-    """Recompute what the strategy reads, the last `delay` steps' commits, and what lies near.
+    """Recompute the candidates, the commits of the last `delay` steps, and positions near them.
 
-    A fresh token changes its neighbors most, and itself once more when the next one stands beside
-    it, so `delay` is 2. `near` places on both sides of what is read go along; the rest of the
-    window goes to the next nearest. `drop`: a full forward too when the mean probability of what a
-    row reads falls below this share of what it was at the last full one; 0 turns that off.
+    A new token changes its neighbors most, and changes itself once more when the next token is
+    committed beside it, so `delay` is 2. `near` positions on both sides of the candidates are
+    recomputed too; the rest of the window goes to the next nearest positions.
+    `drop`: run a full forward pass early when the mean probability of a row's candidates falls
+    below this share of its value at the last full pass; 0 turns this off.
     """
 
     refresh: int = 32
@@ -35,12 +36,12 @@ class Wave(Cache):
         check_int("near", self.near, 0)
         check_float("drop", self.drop, 0, 1)
 
-    def positions_to_refresh(self, rows: DecodeState, wanted: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
         fresh = (rows.committed_at >= 0) & (rows.committed_at >= rows.step[:, None] - self.delay)
-        return fresh | (near(wanted, self.near) & rows.canvas.real)
+        return fresh | (near(candidates, self.near) & rows.canvas.real)
 
-    def needs_refresh(self, sure: Tensor, stored: Stored) -> Tensor:
-        return sure < self.drop * stored.sure
+    def needs_refresh(self, mean_probability: Tensor, stored: Stored) -> Tensor:
+        return mean_probability < self.drop * stored.mean_probability
 
     def window(self, width: int, length: int) -> int:
         return max(self.size, width + self.near)

@@ -1,4 +1,4 @@
-"""What the takes whose count follows the model's sureness share; each of them adds its rule."""
+"""The base class of adaptive selectors, whose count depends on the model's confidence."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from wavefront.strategies.selectors.quota import best
 
 
 class Adaptive(Selector):
-    """Every place of the scope that a rule accepts, and the best one when it accepts none.
+    """Commit every candidate that a rule accepts, or the best one if it accepts none.
 
-    A place put off (score -inf, as by eos='suppress-confidence') is shown to the rule only when the
-    whole scope is put off. The reserve serves only an empty scope, with its best place: a rule for
-    a scope says nothing of what lies outside it.
+    A candidate with score -inf, as from eos='suppress-confidence', reaches the rule only when all
+    candidates have score -inf. The fallback is used only when there are no candidates, and then
+    gives its best position, because the rule applies to candidates only.
     """
 
-    def accept(self, view: View, asked: Tensor) -> Tensor:
-        """(B, L) bool: the places of `asked` that may go now; none is a fine answer."""
+    def accept(self, view: View, candidates: Tensor) -> Tensor:
+        """Return (B, L) bool: the candidates to commit now; it may be none of them."""
         raise NotImplementedError
 
-    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
-        willing = among & (view.score > float("-inf"))  # NaN is put off too
-        asked = torch.where(willing.any(-1, keepdim=True), willing, among)
-        chosen = asked & self.accept(view, asked)
-        alone = best(view, among, fallback, self.min_commits(view.progress))
-        return torch.where(chosen.any(-1, keepdim=True), chosen, alone)
+    def select(self, view: View, candidates: Tensor, fallback: Tensor) -> Tensor:
+        scored = candidates & (view.score > float("-inf"))  # excludes NaN too
+        offered = torch.where(scored.any(-1, keepdim=True), scored, candidates)
+        accepted = offered & self.accept(view, offered)
+        alone = best(view, candidates, fallback, self.min_commits(view.progress))
+        return torch.where(accepted.any(-1, keepdim=True), accepted, alone)
 
     def min_commits(self, progress: RowProgress) -> Tensor:
         return progress.left.clamp(max=1)
 
 
-def turn(view: View, asked: Tensor, value: Tensor) -> Tensor:
-    """(B, L) long: whose turn it is, 0 for the smallest `value`; every place has a turn of its own.
+def ascending_rank(view: View, candidates: Tensor, value: Tensor) -> Tensor:
+    """Return (B, L) long: 0 for the candidate with the smallest `value`; every rank occurs once.
 
-    Equal values go by score, then by position. Places that are not asked come last.
+    Equal values are ordered by score, then by position. Other positions come last.
     """
-    by_score = rank(view.score, asked).argsort(dim=-1, stable=True)
-    value = torch.where(asked, value, float("inf")).gather(-1, by_score)
+    by_score = rank(view.score, candidates).argsort(dim=-1, stable=True)
+    value = torch.where(candidates, value, float("inf")).gather(-1, by_score)
     order = by_score.gather(-1, value.argsort(dim=-1, stable=True))
-    return order.argsort(-1)  # a permutation, turned round
+    return order.argsort(-1)  # the inverse permutation

@@ -1,4 +1,4 @@
-"""Dream: the counts of Dream's published sampler, a truncated share of what is left."""
+"""Dream: the counts of Dream's published sampler, a truncated share of the masked positions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wavefront.strategies.selectors.quota import best
 
 @dataclass(frozen=True)
 class Dream(Selector):
-    """trunc(left · (1 - t_{i+1} / t_i)) on a grid from 1 to eps; the last step takes the rest.
+    """Commit trunc(left · (1 - t_{i+1} / t_i)) on a grid from 1 to eps; the last step all the rest.
 
-    Counted per row. The published code counts once for the whole batch, so there a row can be
-    given more than it has left and lose tokens it had.
+    Each row has its own count. The published code counts once for the whole batch, so a row there
+    can be given more than it has left, and lose tokens.
     """
 
     planned = True
@@ -26,8 +26,8 @@ class Dream(Selector):
     def __post_init__(self) -> None:
         check_float("eps", self.eps, 1e-12, 0.999)
 
-    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
-        return best(view, among, fallback, self.min_commits(view.progress))
+    def select(self, view: View, candidates: Tensor, fallback: Tensor) -> Tensor:
+        return best(view, candidates, fallback, self.min_commits(view.progress))
 
     def min_commits(self, progress: RowProgress) -> Tensor:
         return budget.dream(progress.left, progress.steps, progress.step, self.eps)

@@ -1,4 +1,4 @@
-"""Factor: as many places as their joint doubt allows (Fast-dLLM's parallel factor, 2505.22618)."""
+"""Factor: as many candidates as their uncertainty allows (Fast-dLLM's factor, 2505.22618)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from torch import Tensor
 
 from wavefront.core.errors import check_float
 from wavefront.core.strategy import View
-from wavefront.strategies.selectors._adaptive import Adaptive, turn
+from wavefront.strategies.selectors._adaptive import Adaptive, ascending_rank
 
 
 @dataclass(frozen=True)
 class Factor(Adaptive):
-    """The n surest places of the scope, the largest n with (n + 1)(1 - c_n) < factor; at least one.
+    """Commit the n most confident candidates: the largest n with (n + 1)(1 - c_n) < factor.
 
-    c_n is the n-th highest confidence. Up to factor=1, writing the n together gives what writing
-    them one by one would, if the confidences are true. The published code also takes the last place
-    of a scope when that one alone fails, and accepts equality; this is the rule as stated.
+    n is at least 1, and c_n is the n-th highest confidence. Up to factor=1, committing the n
+    together gives the same result as one by one, if the confidences are exact. This is the rule
+    as stated; the published code also commits the last candidate when only that one fails, and
+    accepts equality.
     """
 
     factor: float = 1.0
@@ -25,9 +26,9 @@ class Factor(Adaptive):
     def __post_init__(self) -> None:
         check_float("factor", self.factor, 0)
 
-    def accept(self, view: View, asked: Tensor) -> Tensor:
-        doubt = -view.stats.logp.expm1()  # 1 - c, also where c rounds to 1
-        # Neither doubt nor n falls from one turn to the next, so no place is accepted after a
-        # refused one, and each can answer for itself.
-        n = turn(view, asked, doubt) + 1
-        return (n + 1) * doubt < self.factor
+    def accept(self, view: View, candidates: Tensor) -> Tensor:
+        uncertainty = -view.stats.logp.expm1()  # 1 - c, even where c rounds to 1
+        # Uncertainty and n both grow with the rank. So no candidate is accepted after a refused
+        # one, and each can be tested on its own.
+        n = ascending_rank(view, candidates, uncertainty) + 1
+        return (n + 1) * uncertainty < self.factor

@@ -1,4 +1,4 @@
-"""Local leap: every sure place, and around it the nearly sure ones (LocalLeap, 2510.07081)."""
+"""Local leap: confident candidates and nearly confident ones near them (2510.07081)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wavefront.strategies.selectors._adaptive import Adaptive
 
 @dataclass(frozen=True)
 class LocalLeap(Adaptive):
-    """Places of the scope with confidence at least `tau`, or `relaxed` within `radius` of those.
+    """Commit candidates with confidence `tau`, and with `relaxed` within `radius` of those.
 
-    The best one if there is none. Confidence is the probability of the proposal, whatever the
-    priority; distance is between positions. A place let in by its neighbour lets in no other.
+    If there are none, commit the best one. Confidence is the probability of the proposal, whatever
+    the priority. A candidate accepted because of a neighbor does not extend to others.
     """
 
     tau: float = 0.9
@@ -29,8 +29,8 @@ class LocalLeap(Adaptive):
         check_float("relaxed", self.relaxed, 0, self.tau)
         check_int("radius", self.radius, 0)
 
-    def accept(self, view: View, asked: Tensor) -> Tensor:
+    def accept(self, view: View, candidates: Tensor) -> Tensor:
         confidence = view.stats.logp.exp()
-        anchor = asked & (confidence >= self.tau)
+        anchor = candidates & (confidence >= self.tau)
         near = distance(anchor) <= self.radius
         return anchor | (near & (confidence >= self.relaxed))

@@ -1,4 +1,4 @@
-"""Origin: Dream's `alg="origin"`, each place settled by chance, whatever its confidence."""
+"""Origin: Dream's `alg="origin"`, which commits at random, whatever the confidence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wavefront.core.strategy import RowProgress, Selector, View
 
 @dataclass(frozen=True)
 class Origin(Selector):
-    """Every place of the scope with probability 1 - t_{i+1} / t_i, all of them at the last step."""
+    """Commit each candidate with probability 1 - t_{i+1} / t_i, and all at the last step."""
 
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
         check_float("eps", self.eps, 1e-12, 0.999)
 
-    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
+    def select(self, view: View, candidates: Tensor, fallback: Tensor) -> Tensor:
         progress = view.progress
         share = budget.dream_fraction(progress.steps, progress.step, self.eps)
         draw = noise.uniform(noise.key(progress.seed, progress.step, view.slot, noise.ACCEPT))
-        return among & (draw < share[:, None])
+        return candidates & (draw < share[:, None])
 
     def min_commits(self, progress: RowProgress) -> Tensor:
-        return progress.left * 0  # chance may settle nothing, so it insists on nothing
+        return progress.left * 0  # a random step may commit nothing

@@ -1,4 +1,4 @@
-"""Quota: the k_t best, k_t fixed by the step budget (the paper, equation 3)."""
+"""Quota: the k_t best candidates, with k_t fixed by the step budget (the paper, equation 3)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wavefront.core.strategy import RowProgress, Selector, View
 
 @dataclass(frozen=True)
 class Quota(Selector):
-    """The k_t best of the scope; when it is too short, the missing ones from the reserve."""
+    """Commit the k_t best candidates; if there are fewer, the rest comes from the fallback."""
 
     planned = True
 
-    def select(self, view: View, among: Tensor, fallback: Tensor) -> Tensor:
-        return best(view, among, fallback, self.min_commits(view.progress))
+    def select(self, view: View, candidates: Tensor, fallback: Tensor) -> Tensor:
+        return best(view, candidates, fallback, self.min_commits(view.progress))
 
     def min_commits(self, progress: RowProgress) -> Tensor:
         return budget.even(progress.length, progress.steps, progress.step)
@@ -27,6 +27,6 @@ class Quota(Selector):
         return budget.even(length, steps, step) == 0
 
 
-def best(view: View, among: Tensor, fallback: Tensor, k: Tensor) -> Tensor:
-    """(B, L) bool: k (B,) places, those of `among` before those of the reserve."""
-    return rank(view.score, among, fallback) < k[:, None]
+def best(view: View, candidates: Tensor, fallback: Tensor, k: Tensor) -> Tensor:
+    """Return (B, L) bool: the k (B,) best positions, candidates before fallback positions."""
+    return rank(view.score, candidates, fallback) < k[:, None]

@@ -1,4 +1,4 @@
-"""Threshold: every place that is sure enough (Fast-dLLM, 2505.22618)."""
+"""Threshold: every candidate that is confident enough (Fast-dLLM, 2505.22618)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wavefront.strategies.selectors._adaptive import Adaptive
 
 @dataclass(frozen=True)
 class Threshold(Adaptive):
-    """Every place of the scope whose confidence is at least `tau`; the best one if there is none.
+    """Commit every candidate whose confidence is at least `tau`, or the best one.
 
-    Confidence is the probability of the proposal, whatever the priority. tau=0 takes the whole
-    scope; tau=1 only what rounds to certainty.
+    Confidence is the probability of the proposal, whatever the priority. tau=0 commits all
+    candidates; tau=1 commits only those whose probability rounds to 1.
     """
 
     tau: float = 0.9
@@ -24,5 +24,5 @@ class Threshold(Adaptive):
     def __post_init__(self) -> None:
         check_float("tau", self.tau, 0, 1)
 
-    def accept(self, view: View, asked: Tensor) -> Tensor:
+    def accept(self, view: View, candidates: Tensor) -> Tensor:
         return view.stats.logp.exp() >= self.tau
