@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
     (rf"day after tomorrow, on {DATE}", lambda told: read(told) - days(2)),
     (rf"One week from now it will be {DATE}", lambda told: read(told) - days(7)),
     (rf"It was {DATE} a week ago", lambda told: read(told) + days(7)),
-    (rf"(?:Yesterday was|Yesterday,|strategyd to be on) {DATE}", lambda told: read(told) + days(1)),
+    (rf"(?:Yesterday was|Yesterday,|scheduled to be on) {DATE}", lambda told: read(told) + days(1)),
     (rf"[Tt]omorrow(?: is|,| \(\w+,) {DATE}", lambda told: read(told) - days(1)),
     (DATE, read),
 )  # fmt: skip

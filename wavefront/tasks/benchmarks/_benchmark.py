@@ -117,7 +117,7 @@ class CodeBenchmark(Benchmark):
             code,
             extra["tests"],
             names=extra["names"],
-            before=extra["before"],
+            setup=extra["setup"],
             timeout=self.timeout,
             allow_unsandboxed=self.allow_unsandboxed,
         )

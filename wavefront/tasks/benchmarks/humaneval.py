@@ -44,6 +44,6 @@ def run_by(row: Mapping[str, str]) -> dict[str, Any]:
         "stub": prompt,
         "entry": entry,
         "names": [entry],
-        "before": f"{prompt}{row['canonical_solution']}\npublished = {entry}\n",
+        "setup": f"{prompt}{row['canonical_solution']}\npublished = {entry}\n",
         "tests": f"answer, {entry} = {entry}, published\n{row['test']}\ncheck(answer)\n",
     }

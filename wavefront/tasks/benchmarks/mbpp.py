@@ -68,8 +68,8 @@ def question(row: Mapping[str, Any]) -> str:
 
 def tests_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the sandbox needs: tests, imports before them, and the names they ask of the answer."""
-    setup = row.get("test_setup_code", "")
-    tests = "\n".join(tidy(part) for part in (setup, *row["test_list"]))
+    test_setup = row.get("test_setup_code", "")
+    tests = "\n".join(tidy(part) for part in (test_setup, *row["test_list"]))
     tree = program.parsed(row["code"])
     reference = tree.body if tree else []
     kinds = (ast.FunctionDef, ast.ClassDef)
@@ -78,7 +78,7 @@ def tests_of(row: Mapping[str, Any]) -> dict[str, Any]:
     names = [name for name in dict.fromkeys(used) if name in defined]
     # A test may use a module that only the reference imports.
     imports = [ast.unparse(node) for node in reference if isinstance(node, ast.Import)]
-    before = "\n".join([*imports, *row.get("test_imports", ())])
+    setup = "\n".join([*imports, *row.get("test_imports", ())])
     functions = [node.name for node in reference if isinstance(node, ast.FunctionDef)]
     entry = next((name for name in names if name in functions), "")
-    return {"tests": tests, "names": names, "before": before, "entry": entry}
+    return {"tests": tests, "names": names, "setup": setup, "entry": entry}
