@@ -99,8 +99,8 @@ def test_plain_values_survive_packing(value: object) -> None:
 
 @pytest.mark.parametrize(
     "data", [1, "a", [], ["int"], ["int", "zz"], ["instance", ["os", "system", []]],
-             ["reference", "x"], ["type", "object"], ["list", 3], ["dict", [[1]]], ["str", [], 1], {"int": 1},
-             ["instance", ["builtins", "range", [["str", "a"]]]]],
+             ["reference", "x"], ["type", "object"], ["list", 3], ["dict", [[1]]], ["str", [], 1],
+             {"int": 1}, ["instance", ["builtins", "range", [["str", "a"]]]]],
 )  # fmt: skip
 def test_invalid_packed_values_are_rejected(data: object) -> None:
     with pytest.raises((protocol.ProtocolError, TypeError)):

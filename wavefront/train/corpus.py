@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wavefront.core.errors import OptionError
-from wavefront.tasks.procedural.english import paragraphs_of, typed
+from wavefront.tasks.procedural.english import detokenize, paragraphs
 from wavefront.train.config import DataConfig
 from wavefront.train.row_layout import Encoder
 
@@ -21,7 +21,7 @@ def lines(path: Path) -> list[str]:
     the task of this name trains on, which leaves its held-out ones out.
     """
     if path == ENGLISH:
-        return [typed(paragraph) for paragraph in paragraphs_of("train")]
+        return [detokenize(paragraph) for paragraph in paragraphs("train")]
     try:
         packed = path.read_bytes()
         text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")

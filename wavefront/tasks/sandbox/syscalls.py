@@ -39,8 +39,8 @@ _EPERM, _ENOSYS = 1, 38
 _MACHINES = {"x86_64": (0xC000003E, 155, 126, 56, 435), "aarch64": (0xC00000B7, 41, 91, 220, 435)}
 # New programs, other processes, sockets and rarely used kernel interfaces. In order:
 # execve execveat fork vfork ptrace process_vm_readv process_vm_writev kill tkill tgkill
-# rt_sigqueueinfo rt_tgsigqueueinfo socket socketpair unshare setns mount umount2 pivot_root chroot bpf
-# perf_event_open userfaultfd keyctl add_key request_key init_module finit_module kexec_load
+# rt_sigqueueinfo rt_tgsigqueueinfo socket socketpair unshare setns mount umount2 pivot_root chroot
+# bpf perf_event_open userfaultfd keyctl add_key request_key init_module finit_module kexec_load
 # memfd_create shmget msgget semget mq_open personality name_to_handle_at open_by_handle_at.
 _FORBIDDEN = {
     "x86_64": (
