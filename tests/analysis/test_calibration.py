@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from wavefront.analysis.measures import calibration
-from wavefront.analysis.measures.calibration import TeacherForcing, forced, reliability, taught
+from wavefront.analysis.measures.calibration import (
+    TeacherForcing,
+    decode_forced,
+    forced_batch,
+    reliability,
+)
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
@@ -30,7 +35,7 @@ def model_of(family="llada"):
 
 
 def lesson_of(model, length=None, rows=slice(None)):
-    return forced(
+    return forced_batch(
         PROMPTS[rows], ANSWERS[rows], eos=EOS, mask_id=model.mask_id, pad_id=model.pad_id,
         length=length,
     )  # fmt: skip
@@ -112,7 +117,7 @@ def expected(model, strategy, prompt, truth, prefix):
 )
 def test_equals_brute_force(family, strategy, length, prefix):
     model = model_of(family)
-    found = taught(model, lesson_of(model, length), config_of(strategy), prefix=prefix)
+    found = decode_forced(model, lesson_of(model, length), config_of(strategy), prefix=prefix)
     width = max(len(prompt) for prompt in PROMPTS)
     for row, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
         size = len(answer) + 1 if length is None else length
@@ -164,7 +169,7 @@ def test_the_truth_is_written_and_nothing_else(strategy):
         assert torch.equal(step.canvas.tokens[~inside], lesson.canvas.tokens[~inside])
         assert (step.canvas.tokens[step.canvas.masked] == model.mask_id).all()
     assert not steps[-1].canvas.masked.any()
-    found = taught(model, lesson, config_of(strategy))
+    found = decode_forced(model, lesson, config_of(strategy))
     commits = torch.stack([step.decision.commit for step in steps])
     assert len(found.confidence) == int(commits.sum()) >= int(inside.sum())
 
@@ -174,7 +179,7 @@ def test_the_strict_reading_writes_a_prefix(strategy):
     model = model_of()
     if strategy.startswith("tide"):
         with pytest.raises(OptionError, match="takes back"):
-            taught(model, lesson_of(model), config_of(strategy), prefix=True)
+            decode_forced(model, lesson_of(model), config_of(strategy), prefix=True)
         return
     steps = steps_of(model, lesson_of(model), config_of(strategy), prefix=True)
     for step in steps:
@@ -189,9 +194,9 @@ def test_a_batch_is_its_rows():
     model = model_of()
     for prefix in (False, True):
         config = config_of("wavefront(size=4, radius=2)")
-        together = taught(model, lesson_of(model), config, prefix=prefix)
+        together = decode_forced(model, lesson_of(model), config, prefix=prefix)
         parts = [
-            taught(model, lesson_of(model, rows=slice(i, i + 1)), config, prefix=prefix)
+            decode_forced(model, lesson_of(model, rows=slice(i, i + 1)), config, prefix=prefix)
             for i in range(3)
         ]
         joined = calibration.Outcomes.join(parts)
@@ -208,17 +213,19 @@ def test_a_narrow_reach_changes_nothing():
     narrow = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))")
     wide = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))", read_all_masked=True)
     for prefix in (False, True):
-        a, b = (taught(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide))
+        a, b = (
+            decode_forced(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide)
+        )
         assert torch.equal(a.place, b.place)
         assert torch.allclose(a.confidence, b.confidence)
 
 
 def test_the_lesson():
-    one = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6)
+    one = forced_batch([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6)
     assert one.steps == [3, 2]
     assert one.truth.tolist() == [[6, 1, 7, 8, 5], [2, 3, 9, 5, 6]]
     assert one.canvas.tokens.tolist() == [[6, 1, 0, 0, 0], [2, 3, 0, 0, 6]]
-    padded = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6, length=4)
+    padded = forced_batch([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6, length=4)
     assert padded.steps == [4, 4]
     assert padded.truth.tolist() == [[6, 1, 7, 8, 5, 5], [2, 3, 9, 5, 5, 5]]
     assert isinstance(padded.canvas, Canvas)
@@ -227,12 +234,12 @@ def test_the_lesson():
 def test_what_is_refused():
     model = model_of()
     with pytest.raises(OptionError, match="needs 3 places"):
-        forced([[1]], [[7, 8]], eos=5, mask_id=0, pad_id=6, length=2)
+        forced_batch([[1]], [[7, 8]], eos=5, mask_id=0, pad_id=6, length=2)
     with pytest.raises(OptionError, match="references"):
-        forced([[1]], [], eos=5, mask_id=0, pad_id=6)
+        forced_batch([[1]], [], eos=5, mask_id=0, pad_id=6)
     stops = config_of("standard", sampling=Sampling(eos="stop", stop_ids=(EOS,)))
     with pytest.raises(OptionError, match="eos='keep'"):
-        taught(model, lesson_of(model), stops)
+        decode_forced(model, lesson_of(model), stops)
 
 
 # --- bins -----------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_the_header_tells_what_the_decode_computed(options, monkeypatch):
     found = cost.measure(done.trace, model)
     assert found.forwards == done.forwards == len(seen)
     assert found.token_forwards == done.token_forwards == sum(size for size, _ in seen)
-    assert {cost.places_read(done.trace)} == {width for _, width in seen}
+    assert {cost.positions_read(done.trace)} == {width for _, width in seen}
     length = done.trace.first.tokens.shape[1]
     by_forward = [
         cost.forward_flops(model, length, read=width, rows=size // length) for size, width in seen

@@ -62,7 +62,7 @@ def test_heat_equals_brute_force_on_random_traces():
         for index, row in enumerate(plain(trace)):
             moments = [moment for moment in row.moments if moment.counts]
             for of in ("score", "probability", "entropy"):
-                found = dynamics.heat(trace, index, of)
+                found = dynamics.heat_map(trace, index, of)
                 assert found.t.tolist() == [moment.t for moment in moments]
                 for line, moment in enumerate(moments):
                     values = {
@@ -80,7 +80,7 @@ def test_heat_equals_brute_force_on_random_traces():
 
 def test_heat_by_hand():
     trace = hand_trace([[2], [1]], places=2, probability=[{1: 0.25, 2: 0.75}, {1: 0.5}])
-    values = dynamics.heat(trace, of="probability").values
+    values = dynamics.heat_map(trace, of="probability").values
     assert values[0].tolist() == pytest.approx([0.25, 0.75])
     assert values[1, 0] == 0.5
     assert math.isnan(values[1, 1])
@@ -99,15 +99,15 @@ def test_joined_batches_are_held_at_their_end():
 def test_what_it_cannot_answer_is_said():
     trace = sample()[0]
     with pytest.raises(TraceError, match="trace='full'"):
-        dynamics.heat(basic(trace))
+        dynamics.heat_map(basic(trace))
     with pytest.raises(OptionError, match="entropy"):
-        dynamics.heat(trace, of="entropi")
+        dynamics.heat_map(trace, of="entropi")
     with pytest.raises(OptionError, match="row"):
-        dynamics.heat(trace, row=99)
+        dynamics.heat_map(trace, row=99)
 
 
 def test_a_decode_that_never_began():
     trace = hand_trace([], places=3)
     assert dynamics.frontier(trace).leftmost.tolist() == [[0]]
-    assert dynamics.heat(trace).values.shape == (0, 3)
+    assert dynamics.heat_map(trace).values.shape == (0, 3)
     assert torch.equal(dynamics.frontier(trace).plateau, torch.tensor([0]))

@@ -14,8 +14,8 @@ import torch
 
 import wavefront
 from wavefront.analysis import figures
-from wavefront.analysis.figures.case import lay, plain
-from wavefront.analysis.figures.parts import by_item
+from wavefront.analysis.figures.case import display_text, lay_out
+from wavefront.analysis.figures.parts import mean_by_item
 from wavefront.analysis.figures.style import label, looks
 from wavefront.analysis.measures import calibration, dynamics, gradient, regret
 
@@ -52,10 +52,10 @@ def lm() -> wavefront.LM:
 
 
 @pytest.fixture(scope="module")
-def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
+def pictures(lm: wavefront.LM) -> dict[str, figures.Figure]:
     """Every figure there is, of two small decodes."""
     scaled = [
-        figures.Scaled(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
+        figures.ScalingCurve(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
         for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
         for side in ("length", "batch")
     ]
@@ -66,7 +66,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         for spec in SPECS
     }
     fronts = {spec: dynamics.frontier(trace) for spec, trace in traces.items()}
-    heat = dynamics.heat(traces[SPECS[2]], of="probability")
+    heat = dynamics.heat_map(traces[SPECS[2]], of="probability")
     regrets = {spec: regret.measure(trace, lm.model, every=4) for spec, trace in traces.items()}
     found = {spec: gradient.measure(trace) for spec, trace in traces.items()}
     sure = torch.linspace(0.05, 1, 60)
@@ -74,7 +74,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
-    spots = [figures.Spot(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
+    spots = [figures.TradeoffPoint(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
     return {
         "accuracy": figures.accuracy(points),
         "bars": figures.bars(bars, mark="the paper"),
@@ -83,7 +83,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         "frontier": figures.frontier(fronts),
         "gaps": figures.gaps([figures.Gap("a", 1.0, -1.0, 2.0, 0.5)], xlabel="points"),
         "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
-        "heatmap": figures.heatmap(dynamics.heat(traces[SPECS[0]], of="entropy")),
+        "heatmap": figures.heatmap(dynamics.heat_map(traces[SPECS[0]], of="entropy")),
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
@@ -184,16 +184,16 @@ def test_labels_are_short_and_tell_apart(spec, beside, expected) -> None:
 
 
 def test_an_item_counts_once_whatever_it_has_to_say() -> None:
-    line = by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
+    line = mean_by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
     assert list(line.x) == [5]
     assert list(line.y) == [0.5]
     assert np.asarray(line.low)[0] == pytest.approx(0.5 - 1.96 * np.std([0, 1], ddof=1) / 2**0.5)
 
 
 def test_tokens_are_laid_out_in_lines() -> None:
-    cells = lay(["ab", "cd", "e\n", "f", "ghi"], 5)
+    cells = lay_out(["ab", "cd", "e\n", "f", "ghi"], 5)
     assert [(cell.line, cell.column) for cell in cells] == [(0, 0), (0, 2), (1, 0), (2, 0), (2, 1)]
-    assert plain("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
+    assert display_text("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
 
 
 def test_what_a_model_writes_is_no_formula(lm, pictures) -> None:

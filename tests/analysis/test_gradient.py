@@ -112,15 +112,13 @@ def test_by_hand():
     # Step 2: they are 2 and 4; within 1 is 2, the unfinished block is {2}, the scope {4}.
     assert found["wave"] == (0.0, 0.5, pytest.approx((1 / 4 + 1 / 3) / 2), 1.0, 2)
     assert found["block"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
-    assert found["current_logp"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
+    assert found["own"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
 
 
 def test_a_scope_of_everything_contains_the_lowest():
     traces = [t for t in sample() if t.about["options"]["strategy"] == "standard()"]
     found = gradient.Gradient.join([gradient.measure(trace, radius=50) for trace in traces])
-    assert (
-        found.containment["current_logp"].whole == found.containment["current_logp"].chance == 1.0
-    )
+    assert found.containment["own"].whole == found.containment["own"].chance == 1.0
     assert found.containment["wave"].whole < 1.0  # where nothing is known there is no distance
 
 

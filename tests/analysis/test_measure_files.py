@@ -31,7 +31,7 @@ def measured(trace, model):
         mhco.measure(trace),
         eos.measure(trace, reference=[4, 5]),
         dynamics.frontier(trace),
-        dynamics.heat(trace, 1),
+        dynamics.heat_map(trace, 1),
         gradient.measure(trace),
         order.measure(trace, visible=True),
         cost.measure(trace, model),

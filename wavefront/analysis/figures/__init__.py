@@ -4,7 +4,7 @@
 >>> traces = {spec: tracefile.load(file) for spec, file in files.items()}  # doctest: +SKIP
 >>> figures.save(figures.strategies(traces), "out", "figure1")  # doctest: +SKIP
 
-A figure function returns a Picture, which a notebook shows and `save` writes as PNG and SVG in both
+A figure function returns a Figure, which a notebook shows and `save` writes as PNG and SVG in both
 styles. Equal input makes equal files. Needs matplotlib: `pip install 'wavefront[figures]'`.
 """
 
@@ -17,18 +17,18 @@ if find_spec("matplotlib") is None:
 
 from wavefront.analysis.figures.accuracy import Point, accuracy
 from wavefront.analysis.figures.bars import Bar, bars
-from wavefront.analysis.figures.bench import Scaled, Trade, scaling, throughput, trade
+from wavefront.analysis.figures.bench import ScalingCurve, Trade, scaling, throughput, trade
 from wavefront.analysis.figures.calibration import reliability
 from wavefront.analysis.figures.case import case, moments
 from wavefront.analysis.figures.differences import Gap, gaps
 from wavefront.analysis.figures.dynamics import dynamics, frontier, heatmap, regret
-from wavefront.analysis.figures.figure import Picture, save
+from wavefront.analysis.figures.figure import Figure, save
 from wavefront.analysis.figures.gradient import gradient
 from wavefront.analysis.figures.mhco import mhco
-from wavefront.analysis.figures.parts import Line, by_item
+from wavefront.analysis.figures.parts import Line, mean_by_item
 from wavefront.analysis.figures.strategies import strategies
 from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
-from wavefront.analysis.figures.tradeoff import Spot, front, tradeoff
+from wavefront.analysis.figures.tradeoff import TradeoffPoint, pareto_front, tradeoff
 
 __all__ = [
     "DARK",
@@ -37,18 +37,18 @@ __all__ = [
     "Bar",
     "Gap",
     "Line",
-    "Picture",
+    "Figure",
     "Point",
-    "Scaled",
-    "Spot",
+    "ScalingCurve",
+    "TradeoffPoint",
     "Style",
     "Trade",
     "accuracy",
     "bars",
-    "by_item",
+    "mean_by_item",
     "case",
     "dynamics",
-    "front",
+    "pareto_front",
     "frontier",
     "gaps",
     "gradient",

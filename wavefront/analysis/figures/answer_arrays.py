@@ -10,7 +10,7 @@ from torch import Tensor
 from wavefront.traces.trace import Trace
 
 
-class Board(NamedTuple):
+class AnswerArrays(NamedTuple):
     """S steps of N answer places; `before` is what a step saw, (S, N) all of them."""
 
     known: np.ndarray  # bool: decided before the step
@@ -21,7 +21,7 @@ class Board(NamedTuple):
     last: np.ndarray  # (N,) int: of the canvas after the last step
 
 
-def board(trace: Trace, row: int) -> Board:
+def read_answer(trace: Trace, row: int) -> AnswerArrays:
     """The answer of one row."""
     at = (trace.first.slot[row] >= 0).nonzero()[:, 0]
     seen = list(trace.before())
@@ -33,7 +33,7 @@ def board(trace: Trace, row: int) -> Board:
     known = np.array([canvas.known[row, at].numpy() for canvas in seen], dtype=bool)
     chance = np.exp(steps(trace.logp).astype(float))
     read = ~known if trace.full else steps(trace.commit)
-    return Board(
+    return AnswerArrays(
         known=known,
         scope=steps(trace.scope),
         commit=steps(trace.commit),
@@ -43,7 +43,7 @@ def board(trace: Trace, row: int) -> Board:
     )
 
 
-def end_of(trace: Trace, seen: Board) -> int:
+def answer_length(trace: Trace, seen: AnswerArrays) -> int:
     """How many places the answer has before its first stop token; all, when none is known."""
     stops = trace.about.get("options", {}).get("stop_ids", [])
     ends = np.isin(seen.last, stops).nonzero()[0]

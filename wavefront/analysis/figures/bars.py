@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
 
 
@@ -27,44 +27,47 @@ class Bar(NamedTuple):
     visible: float | None = None
 
 
-@picture
+@lazy_figure
 def bars(
     style: Style, found: Sequence[Bar], *, ylabel: str = "right answers (%)", mark: str = ""
-) -> Figure:
+) -> MplFigure:
     """One panel; `mark` names what the mark of a bar is, such as the paper's number."""
     tasks = list(dict.fromkeys(bar.task for bar in found))
     specs = list(dict.fromkeys(bar.strategy for bar in found))
     wide = len(tasks) * len(specs) > 9
-    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
     draw_bars(panel, style, found, specs, tasks)
     panel.set_ylabel(ylabel)
-    key_of(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
+    add_bar_legend(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
     return figure
 
 
-def key_of(figure: Figure, style: Style, specs: Sequence[str], *, visible: str = "") -> None:
+def add_bar_legend(
+    figure: MplFigure, style: Style, specs: Sequence[str], *, visible: str = ""
+) -> None:
     """The strategies of bars, and what the mark means."""
-    worn = looks(specs, style)
+    styles = looks(specs, style)
     entries = {
-        worn[one].label: Patch(facecolor=worn[one].colour, hatch=worn[one].hatch) for one in specs
+        styles[one].label: Patch(facecolor=styles[one].colour, hatch=styles[one].hatch)
+        for one in specs
     }
     if visible:
         line = Line2D([], [], linestyle="", marker="_", markersize=7, markeredgewidth=1.2)
         line.set_color(style.ink)
         entries[visible] = line  # pyright: ignore[reportArgumentType]
-    key(figure, entries)
+    add_legend(figure, entries)
 
 
 def draw_bars(
     panel: Axes, style: Style, bars: Sequence[Bar], specs: Sequence[str], tasks: Sequence[str]
 ) -> None:
     """Bars into a panel: groups by task, in them a bar for each strategy."""
-    worn = looks(specs, style)
+    styles = looks(specs, style)
     width = 0.8 / len(specs)
     for bar in bars:
-        look = worn[bar.strategy]
+        look = styles[bar.strategy]
         at = tasks.index(bar.task) + (specs.index(bar.strategy) - (len(specs) - 1) / 2) * width
         panel.bar(
             at,

@@ -6,40 +6,40 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
 from wavefront.analysis.measures.calibration import Reliability
 
 
-@picture
-def reliability(style: Style, measured: Mapping[str, Reliability]) -> Figure:
+@lazy_figure
+def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
     """A diagram a strategy, and under it how many tokens fell into every bin."""
     columns = len(measured)
     each = TWO_COLUMNS / max(columns, 3)
-    figure = Figure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
+    figure = MplFigure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
     figure.set_layout_engine("constrained", w_pad=0.05, h_pad=0.02)
     grid = figure.subplots(
         2, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(3.6, 1)
     )
-    worn = looks(list(measured), style)
+    styles = looks(list(measured), style)
     for index, (spec, found) in enumerate(measured.items()):
-        _draw_diagram(grid[0, index], style, found, worn[spec])
-        _draw_counts(grid[1, index], found, worn[spec])
+        _draw_diagram(grid[0, index], style, found, styles[spec])
+        _draw_counts(grid[1, index], found, styles[spec])
     grid[0, 0].set_ylabel("share of tokens")
     grid[1, 0].set_ylabel("tokens")
     dashes = {"color": style.soft, "linewidth": 0.8, "linestyle": (0, (3, 2))}
     entries = {
-        "was right": tuple(Patch(color=look.colour) for look in worn.values()),
+        "was right": tuple(Patch(color=look.colour) for look in styles.values()),
         "mean confidence": Line2D([], [], color=style.ink, linewidth=1.2),
         "perfectly calibrated": Line2D([], [], **dashes),
     }
-    key(figure, entries)
+    add_legend(figure, entries)
     return figure
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
-from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.style import ONE_COLUMN, Style
 
 
@@ -21,10 +21,10 @@ class Gap(NamedTuple):
     paper: float | None = None
 
 
-@picture
-def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> Figure:
+@lazy_figure
+def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> MplFigure:
     """Lines from the top in the order given."""
-    figure = Figure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
+    figure = MplFigure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
     green, ink = style.hues["green"], style.hues["vermilion"]

@@ -1,4 +1,4 @@
-"""Picture: a figure that can be drawn in either style, and written as files."""
+"""Figure: a figure that can be drawn in either style, and written as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 import matplotlib
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
 from wavefront.analysis.figures.style import LIGHT, STYLES, Style
 
@@ -25,10 +25,10 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """A figure not yet drawn; a notebook shows it as it is."""
 
-    draw: Callable[[Style], Figure]
+    draw: Callable[[Style], MplFigure]
 
     def bytes(self, kind: str = "svg", style: Style = LIGHT) -> bytes:
         """The figure as a file of `kind`, svg or png."""
@@ -45,7 +45,7 @@ class Picture:
         return self.bytes("png")
 
 
-def _settle(figure: Figure) -> None:
+def _settle(figure: MplFigure) -> None:
     """Lay the panels out now, on a grid: the layout's last digits differ from call to call."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -54,19 +54,19 @@ def _settle(figure: Figure) -> None:
         panel.set_position((left, bottom, width, height))
 
 
-def picture(
-    draw: Callable[Concatenate[Style, Given], Figure],
-) -> Callable[Given, Picture]:
-    """A function that draws in a style it is given becomes one that returns a Picture."""
+def lazy_figure(
+    draw: Callable[Concatenate[Style, Given], MplFigure],
+) -> Callable[Given, Figure]:
+    """A function that draws in a style it is given becomes one that returns a Figure."""
 
     @functools.wraps(draw)
-    def make(*args: Given.args, **kwargs: Given.kwargs) -> Picture:
-        return Picture(lambda style: draw(style, *args, **kwargs))
+    def make(*args: Given.args, **kwargs: Given.kwargs) -> Figure:
+        return Figure(lambda style: draw(style, *args, **kwargs))
 
     return make
 
 
-def save(figure: Picture, folder: str | Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     """Write `name.png`, `name.svg`, `name-dark.png` and `name-dark.svg` into the folder."""
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
@@ -23,7 +23,7 @@ class Line(NamedTuple):
     high: Sequence[float] | np.ndarray | None = None
 
 
-def by_item(row: Any, x: Any, value: Any) -> Line:
+def mean_by_item(row: Any, x: Any, value: Any) -> Line:
     """The mean of `value` at every x over items, with a 95 % interval over items.
 
     Events of one item are no independent witnesses, so an item counts once, by its own mean.
@@ -40,7 +40,7 @@ def by_item(row: Any, x: Any, value: Any) -> Line:
     return Line(at, middle, middle - np.array(reach), middle + np.array(reach))
 
 
-def curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
+def draw_curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
     """A line with its band or, where there are few points, with marks and bars."""
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     panel.plot(
@@ -71,25 +71,25 @@ def count_axis(axis: Any, last: int, *, first: int = 1, parts: int = 4) -> None:
         axis.set_major_locator(MaxNLocator(parts, integer=True, min_n_ticks=3))
 
 
-def framed(panel: Axes, style: Style) -> None:
+def add_frame(panel: Axes, style: Style) -> None:
     """A faint frame all round, for panels that are pictures."""
     panel.spines[["top", "right"]].set_visible(True)
     for spine in panel.spines.values():
         spine.set_color(style.faint)
 
 
-def beside(number: int, count: int, x: Any) -> np.ndarray:
+def offset_log_x(number: int, count: int, x: Any) -> np.ndarray:
     """x on a log axis, moved a little, so that the bars of several lines stand side by side."""
     return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
 
 
-def labelled(panel: Axes) -> dict[str, Any]:
+def legend_entries(panel: Axes) -> dict[str, Any]:
     """What a panel has given labels to: entries of a key."""
     handles, labels = panel.get_legend_handles_labels()
     return dict(zip(labels, handles, strict=True))
 
 
-def key(figure: Figure, entries: Mapping[str, Any], **more: Any) -> None:
+def add_legend(figure: MplFigure, entries: Mapping[str, Any], **more: Any) -> None:
     """One legend for all panels, below them; a tuple of handles is shown as one swatch."""
     figure.legend(
         list(entries.values()),

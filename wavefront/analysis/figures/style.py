@@ -15,7 +15,7 @@ ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the columns of a paper
 DPI = 300
 
 # Of every strategy on the shelf, and of the first ones from outside: colour and mark.
-_WORN = {
+_LOOKS = {
     "wavefront": ("green", "o"),
     "block": ("vermilion", "s"),
     "standard": ("blue", "^"),
@@ -152,12 +152,12 @@ class Look(NamedTuple):
 def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
     """A look for every strategy of a figure, by its spec string."""
     kinds = [kind(spec) for spec in specs]
-    strangers = [one for one in dict.fromkeys(kinds) if one not in _WORN]
+    strangers = [one for one in dict.fromkeys(kinds) if one not in _LOOKS]
     found: dict[str, Look] = {}
     for number, (spec, one) in enumerate(zip(specs, kinds, strict=True)):
         before = kinds[:number].count(one)
         spare = _SPARE[strangers.index(one) % len(_SPARE)] if one in strangers else None
-        hue, mark = spare or _WORN[one]
+        hue, mark = spare or _LOOKS[one]
         dash = _DASHES[before % len(_DASHES)]
         fill = _HATCHES[before % len(_HATCHES)]
         found[spec] = Look(label(spec, specs), style.hues[hue], mark, dash, before > 0, fill)

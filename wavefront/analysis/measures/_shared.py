@@ -25,7 +25,7 @@ class Curve:
     count: Tensor  # long
 
 
-class Sums(NamedTuple):
+class CurveSums(NamedTuple):
     """What a curve is made of, (n,) float64 each: index x holds the values found at x."""
 
     many: Tensor
@@ -40,20 +40,20 @@ class Sums(NamedTuple):
         return Curve(x, mean, (square / count - mean**2).clamp(min=0).sqrt(), count.long())
 
 
-def sums(x: Tensor, values: Tensor) -> Sums:
+def curve_sums(x: Tensor, values: Tensor) -> CurveSums:
     """Values (n,) gathered by x (n,) long, from 0."""
     wide = values.double()
-    return Sums(*(torch.bincount(x, weights) for weights in (wide**0, wide, wide**2)))
+    return CurveSums(*(torch.bincount(x, weights) for weights in (wide**0, wide, wide**2)))
 
 
-def add_sums(parts: Sequence[Sums]) -> Sums:
+def add_sums(parts: Sequence[CurveSums]) -> CurveSums:
     """The sums of all parts together."""
     longest = max((len(part.many) for part in parts), default=0)
-    columns = zip(*([_padded(c, longest) for c in part] for part in parts), strict=True)
-    return Sums(*(torch.stack(c).sum(0) for c in columns))
+    columns = zip(*([_pad(c, longest) for c in part] for part in parts), strict=True)
+    return CurveSums(*(torch.stack(c).sum(0) for c in columns))
 
 
-def _padded(part: Tensor, size: int) -> Tensor:
+def _pad(part: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - len(part)))
 
 
@@ -65,7 +65,7 @@ def pad_steps(boards: Sequence[Tensor]) -> Tensor:
     )
 
 
-def offsets(rows: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+def renumber_rows(rows: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """Row numbers of several batches, renumbered as if the batches were one."""
     before = [sum(counts[:index]) for index in range(len(counts))]
     return torch.cat([row + start for row, start in zip(rows, before, strict=True)])
@@ -97,7 +97,7 @@ def stop_ids_of(trace: Trace, given: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(int(one) for one in ids)
 
 
-def counted(trace: Trace) -> Tensor:
+def active_steps(trace: Trace) -> Tensor:
     """(S, B) bool: the row committed or took back something.
 
     A row that is done stands still, and so does one whose step was void or idle: its statistics are
@@ -108,7 +108,7 @@ def counted(trace: Trace) -> Tensor:
 
 def budget(trace: Trace) -> Tensor:
     """(B,) long: T, as the header says; without one, the last step that counted."""
-    made = torch.where(counted(trace), trace.step + 1, 0)
+    made = torch.where(active_steps(trace), trace.step + 1, 0)
     rows = trace.first.tokens.shape[0]
     made = made.amax(0) if len(trace) else torch.zeros(rows, dtype=torch.long)
     said = option(trace, "steps")
@@ -123,7 +123,7 @@ def final_canvas(trace: Trace) -> Canvas:
     return canvas
 
 
-def visible_places(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
+def visible_positions(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
     """(B, L) bool: the answer as it is read, each hole up to its first stop or undecided place."""
     canvas = final_canvas(trace)
     here, inside = positions(canvas.masked), canvas.slot >= 0
@@ -134,14 +134,14 @@ def visible_places(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
     return inside & (last_end < start)
 
 
-def lasting(trace: Trace) -> Tensor:
+def lasting_commits(trace: Trace) -> Tensor:
     """(S, B, L) bool: the commits not taken back, at once or later, nor written over by hand."""
     # A hand writes before its step, so the step's own commit comes after it.
-    gone = trace.remask | torch.cat([overwritten(trace)[1:], torch.zeros_like(trace.remask[:1])])
+    gone = trace.remask | torch.cat([override_mask(trace)[1:], torch.zeros_like(trace.remask[:1])])
     return trace.commit & ~(gone.flip(0).cumsum(0).flip(0) > 0)
 
 
-def overwritten(trace: Trace) -> Tensor:
+def override_mask(trace: Trace) -> Tensor:
     """(S, B, L) bool: where a token was written by hand before the step."""
     board = torch.zeros_like(trace.commit)
     board[tuple(trace.by_hand[trace.by_hand[:, 0] < len(trace), :3].T)] = True

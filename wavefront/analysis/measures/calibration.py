@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import offsets
+from wavefront.analysis.measures._shared import renumber_rows
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import first, positions
@@ -23,7 +23,7 @@ from wavefront.engine.batcher import decode
 from wavefront.models.loader import Model
 
 
-class Lesson(NamedTuple):
+class ForcedBatch(NamedTuple):
     """Canvases whose answers are known."""
 
     canvas: Canvas
@@ -31,7 +31,7 @@ class Lesson(NamedTuple):
     steps: list[int]  # T = N, row by row
 
 
-def forced(
+def forced_batch(
     prompts: Sequence[Sequence[int]],
     references: Sequence[Sequence[int]],
     *,
@@ -40,7 +40,7 @@ def forced(
     pad_id: int,
     length: int | None = None,
     device: torch.device | str = "cpu",
-) -> Lesson:
+) -> ForcedBatch:
     """Each prompt with places for its reference and one EOS; or for EOS up to `length` places."""
     if len(prompts) != len(references) or not prompts:
         raise OptionError(f"There are {len(prompts)} prompts for {len(references)} references.")
@@ -53,7 +53,7 @@ def forced(
     for row, (one, size) in enumerate(zip(references, sizes, strict=True)):
         truth[row, canvas.slot[row] >= 0] = torch.tensor([*one, *[eos] * (size - len(one))])
     canvas = Canvas(*(part.to(device) for part in canvas))
-    return Lesson(canvas, truth.to(device), sizes)
+    return ForcedBatch(canvas, truth.to(device), sizes)
 
 
 class TeacherForcing:
@@ -131,13 +131,13 @@ class Outcomes:
             for name in ("confidence", "correct", "place", "t")
         )
         counts = [part.rows for part in parts]
-        row = offsets([part.row for part in parts], counts)
+        row = renumber_rows([part.row for part in parts], counts)
         return Outcomes(confidence, correct, row, place, t, sum(counts))
 
 
-def taught(
+def decode_forced(
     model: Model,
-    lesson: Lesson,
+    lesson: ForcedBatch,
     config: Config,
     *,
     prefix: bool = False,

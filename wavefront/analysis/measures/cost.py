@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
+    active_steps,
     budget,
-    counted,
     final_canvas,
     option,
     stop_ids_of,
-    visible_places,
+    visible_positions,
 )
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, SpecError, check_float, check_int
@@ -102,14 +102,14 @@ def measure(
     boards = rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "draft") or 1)
     flops = None
     if model is not None:
-        width = places_read(trace) if read is None else read
+        width = positions_read(trace) if read is None else read
         flops = forward_flops(model, length, read=width, rows=boards).times(trace.forwards)
-    weighed = torch.where(counted(trace), trace.scope.sum(-1), 0)
+    weighed = torch.where(active_steps(trace), trace.scope.sum(-1), 0)
     return Cost(
         rows=rows,
         forwards=trace.forwards,
         token_forwards=trace.forwards * boards * length,
-        visible=int(visible_places(trace, stop_ids_of(trace, stop_ids)).sum()),
+        visible=int(visible_positions(trace, stop_ids_of(trace, stop_ids)).sum()),
         places=int((canvas.known & (canvas.slot >= 0)).sum()),
         candidates=weighed.sum(0),
         bound=size * budget(trace),
@@ -118,7 +118,7 @@ def measure(
     )
 
 
-def places_read(trace: Trace) -> int:
+def positions_read(trace: Trace) -> int:
     """How many places of a row each forward of this decode read, as its header lets tell."""
     places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
     text, steps = option(trace, "strategy"), option(trace, "steps")

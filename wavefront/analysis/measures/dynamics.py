@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import counted, need_full
+from wavefront.analysis.measures._shared import active_steps, need_full
 from wavefront.core.errors import OptionError, check_choice
 from wavefront.core.masks import FAR
 from wavefront.traces.trace import Trace
@@ -57,7 +57,7 @@ def frontier(trace: Trace) -> Frontier:
     slot = trace.first.slot
     length = (slot >= 0).sum(-1)
     t, leftmost, furthest = [torch.zeros_like(length)], [], []
-    live = torch.cat([torch.ones_like(length, dtype=torch.bool)[None], counted(trace)])
+    live = torch.cat([torch.ones_like(length, dtype=torch.bool)[None], active_steps(trace)])
     for canvas in (trace.first, *trace.replay()):
         # Where nothing is masked, the first masked slot is the one after the last.
         masked = torch.where(canvas.masked, slot, FAR).amin(-1)
@@ -69,7 +69,7 @@ def frontier(trace: Trace) -> Frontier:
 
 
 @dataclass(frozen=True)
-class Heat:
+class HeatMap:
     """One row as a picture: its counted steps S' by its N slots."""
 
     of: str
@@ -80,7 +80,7 @@ class Heat:
     commit: Tensor  # (S', N) bool
 
 
-def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
+def heat_map(trace: Trace, row: int = 0, of: str = "score") -> HeatMap:
     """Scores, probabilities or entropies of one row of a full trace, by step and slot."""
     need_full(trace, "A heat map")
     check_choice("of", of, ("score", "probability", "entropy"))
@@ -90,14 +90,14 @@ def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
     board = {"score": trace.score, "probability": trace.logp.exp(), "entropy": trace.entropy}[of]
     assert board is not None  # a full trace has them
     inside = trace.first.slot[row] >= 0
-    steps = counted(trace)[:, row]
+    steps = active_steps(trace)[:, row]
 
     def cut(part: Tensor) -> Tensor:
         return part[steps][:, row][:, inside]
 
     masked = [canvas.masked for canvas in trace.before()]
     undecided = cut(torch.stack(masked) if masked else trace.commit)
-    return Heat(
+    return HeatMap(
         of,
         row,
         t=trace.step[steps, row] + 1,

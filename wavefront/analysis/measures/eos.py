@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import budget, stop_ids_of, visible_places
+from wavefront.analysis.measures._shared import budget, stop_ids_of, visible_positions
 from wavefront.core.canvas import is_any
 from wavefront.core.errors import OptionError
 from wavefront.traces.trace import Trace
@@ -77,6 +77,6 @@ def measure(
         steps=budget(trace),
         ends=ends.sum(0),
         commits=trace.commit.sum((0, 2)),
-        visible=visible_places(trace, ids).sum(-1),
+        visible=visible_positions(trace, ids).sum(-1),
         reference=None if reference is None else torch.tensor(list(reference), dtype=torch.long),
     )

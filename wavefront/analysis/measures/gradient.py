@@ -15,20 +15,20 @@ from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
     Curve,
-    Sums,
+    CurveSums,
+    active_steps,
     add_sums,
     correlations,
-    counted,
+    curve_sums,
     need_full,
-    offsets,
     rank_correlation,
-    sums,
+    renumber_rows,
 )
 from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, distance, top
 from wavefront.traces.trace import Trace
 
-SCOPES = ("wave", "block", "current_logp")
+SCOPES = ("wave", "block", "own")
 
 
 class Containment(NamedTuple):
@@ -45,7 +45,7 @@ class Containment(NamedTuple):
 class Gradient:
     """Of n counted steps of rows, and of all masked places at them."""
 
-    entropies: Sums  # by distance to the known
+    entropies: CurveSums  # by distance to the known
     row: Tensor  # (n,) long
     t: Tensor  # (n,) long
     rho: Tensor  # (n,) float64: rank correlation of entropy and distance among the masked places
@@ -93,7 +93,7 @@ class Gradient:
         flat = ("t", "rho", "k", "masked")
         return Gradient(
             add_sums([part.entropies for part in parts]),
-            offsets([part.row for part in parts], [part.rows for part in parts]),
+            renumber_rows([part.row for part in parts], [part.rows for part in parts]),
             *(torch.cat([getattr(part, name) for part in parts]) for name in flat),
             inside=torch.cat([part.inside for part in parts], 1),
             sizes=torch.cat([part.sizes for part in parts], 1),
@@ -113,7 +113,7 @@ def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = No
     if k is not None:
         check_int("k", k, 1)
     assert trace.entropy is not None  # a full trace has it
-    live = counted(trace)
+    live = active_steps(trace)
     far, values, columns = [], [], []
     steps = zip(trace.before(), trace.commit, trace.scope, trace.entropy, live, strict=True)
     for canvas, commit, scope, entropy, rows in steps:
@@ -134,7 +134,7 @@ def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = No
     counts = torch.cat([c for _, c in columns], 1) if columns else torch.zeros(8, 0).long()
     where = live.nonzero()
     return Gradient(
-        sums(torch.cat(far), torch.cat(values)) if far else Sums(*[rho] * 3),
+        curve_sums(torch.cat(far), torch.cat(values)) if far else CurveSums(*[rho] * 3),
         row=where[:, 1],
         t=trace.step[live] + 1,
         rho=rho,

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
-    lasting,
+    lasting_commits,
     need_full,
     option,
     pad_steps,
     rank_correlation,
     stop_ids_of,
-    visible_places,
+    visible_positions,
 )
 from wavefront.core import spec
 from wavefront.core.errors import SpecError, check_int
@@ -95,8 +95,8 @@ def measure(
     check_int("radius", radius, 0)
     size = _block_size(trace) if block is None else block
     check_int("block", size, 1)
-    read = visible_places(trace, stop_ids_of(trace, stop_ids))
-    visible = (lasting(trace) & read).any(-1)
+    read = visible_positions(trace, stop_ids_of(trace, stop_ids))
+    visible = (lasting_commits(trace) & read).any(-1)
     commits = trace.commit.sum(-1)
     found: dict[str, list[Tensor]] = {"candidates": [], "extent": []}
     steps = zip(trace.before(), trace.commit, trace.scope, trace.logp, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import lasting, stop_ids_of, visible_places
+from wavefront.analysis.measures._shared import lasting_commits, stop_ids_of, visible_positions
 from wavefront.core.masks import distance
 from wavefront.traces.trace import Trace
 
@@ -38,10 +38,10 @@ def measure(trace: Trace, *, visible: bool = False, stop_ids: Sequence[int] | No
     Pairs are those of the commits that lasted; jumps and neighbours are of every commit, also of
     those that were taken back. `visible` keeps to the lasting commits of the text that is read.
     """
-    last = lasting(trace)
+    last = lasting_commits(trace)
     every = trace.commit
     if visible:
-        every = last = last & visible_places(trace, stop_ids_of(trace, stop_ids))
+        every = last = last & visible_positions(trace, stop_ids_of(trace, stop_ids))
     beside = [(distance(canvas.known) == 1) for canvas in trace.before()]
     next_to = every & torch.stack(beside) if beside else every
     rows = range(every.shape[1])

@@ -14,7 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import Curve, counted, offsets, overwritten, sums
+from wavefront.analysis.measures._shared import (
+    Curve,
+    active_steps,
+    curve_sums,
+    override_mask,
+    renumber_rows,
+)
 from wavefront.core.errors import check_choice, check_int
 from wavefront.core.reading import Sampling, read
 from wavefront.models.loader import Model
@@ -36,11 +42,11 @@ class Regret:
 
     def by_lag(self) -> Curve:
         """Mean probability against steps since the commit."""
-        return sums(self.lag, self.probability).curve
+        return curve_sums(self.lag, self.probability).curve
 
     def by_step(self) -> Curve:
         """Mean probability against t."""
-        return sums(self.t, self.probability).curve
+        return curve_sums(self.t, self.probability).curve
 
     @property
     def mean(self) -> float:
@@ -57,7 +63,7 @@ class Regret:
         flat = ("place", "t", "lag", "probability", "initial")
         return Regret(
             parts[0].reading,
-            offsets([part.row for part in parts], [part.rows for part in parts]),
+            renumber_rows([part.row for part in parts], [part.rows for part in parts]),
             *(torch.cat([getattr(part, name) for part in parts]) for name in flat),
             rows=sum(part.rows for part in parts),
         )
@@ -81,7 +87,7 @@ def measure(
     check_int("rows_at_once", rows_at_once, 1)
     check_int("every", every, 1)
     tokens, born, initial = _history(trace)
-    live = counted(trace)
+    live = active_steps(trace)
     asked = live & ((live.cumsum(0) - 1) % every == 0)
     wanted = (born >= 0) & asked[..., None]
     step, row, place = wanted.nonzero().T
@@ -104,7 +110,7 @@ def _history(trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
     tokens, born, initial = [], [], []
     since = torch.full_like(trace.first.tokens, -1)
     sure = torch.zeros(since.shape)
-    hands = overwritten(trace)
+    hands = override_mask(trace)
     for index, canvas in enumerate(trace.before()):
         since = since.masked_fill(hands[index], -1)
         tokens.append(canvas.tokens)
