@@ -86,7 +86,7 @@ def test_only_what_lasted_is_paired():
 def test_what_was_written_over_by_hand_did_not_last():
     """Before the third step place 1 is written over, and place 4 is written at all."""
     trace = hand_trace([[1], [2], [3]], places=4)
-    trace = replace(trace, by_hand=torch.tensor([[2, 0, 1, 8], [2, 0, 4, 8]]))
+    trace = replace(trace, overrides=torch.tensor([[2, 0, 1, 8], [2, 0, 4, 8]]))
     found = order.measure(trace)
     assert (found.tau.tolist(), found.commits.tolist()) == ([1.0], [3])
     assert order.measure(trace, visible=True).commits.tolist() == [2]

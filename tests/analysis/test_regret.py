@@ -148,7 +148,7 @@ def test_what_a_hand_wrote_was_not_committed():
     model = toy(seed=5, dtype="float64")
     trace = decoded(model, "left_to_right").row(1)
     place = int(trace.commit[0, 0].nonzero())
-    forked = replace(trace, by_hand=torch.tensor([[3, 0, place, 11]]))
+    forked = replace(trace, overrides=torch.tensor([[3, 0, place, 11]]))
     for reading in READINGS:
         found = regret.measure(forked, model, reading=reading)
         whole = regret.measure(trace, model, reading=reading)

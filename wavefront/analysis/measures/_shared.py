@@ -144,7 +144,7 @@ def lasting_commits(trace: Trace) -> Tensor:
 def override_mask(trace: Trace) -> Tensor:
     """(S, B, L) bool: where a token was written by hand before the step."""
     board = torch.zeros_like(trace.commit)
-    board[tuple(trace.by_hand[trace.by_hand[:, 0] < len(trace), :3].T)] = True
+    board[tuple(trace.overrides[trace.overrides[:, 0] < len(trace), :3].T)] = True
     return board
 
 
