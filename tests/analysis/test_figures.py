@@ -42,7 +42,7 @@ NAMES = (
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the dots: these are tests of files, not of beauty."""
+    """Draw at a third of the resolution, to save time."""
     monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
 
 
@@ -53,7 +53,7 @@ def lm() -> wavefront.LM:
 
 @pytest.fixture(scope="module")
 def pictures(lm: wavefront.LM) -> dict[str, figures.Figure]:
-    """Every figure there is, of two small decodes."""
+    """Return every figure, drawn from two small decodes."""
     scaled = [
         figures.ScalingCurve(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
         for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
@@ -103,7 +103,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Figure]:
 
 
 def size_of_png(data: bytes) -> tuple[int, int]:
-    """Width and height of a whole, undamaged PNG."""
+    """Return the width and height of a valid PNG."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     at, kinds = 8, []
     while at < len(data):
@@ -118,7 +118,7 @@ def size_of_png(data: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_path) -> None:
+def test_save_writes_four_valid_files_that_are_reproducible(name, pictures, tmp_path) -> None:
     files = figures.save(pictures[name], tmp_path, name)
     ends = [file.name.removeprefix(name) for file in files]
     assert ends == [".png", ".svg", "-dark.png", "-dark.svg"]
@@ -138,18 +138,18 @@ def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_pat
         assert pictures[name].bytes("png") == light
 
 
-def test_a_layout_is_the_same_however_often_it_is_made(pictures) -> None:
-    """The solver of the layout is not: its last digits move, and with them every mark's name."""
+def test_layout_is_reproducible(pictures) -> None:
+    """The layout solver varies in its last digits, which would change the SVG ids."""
     assert len({pictures["dynamics"].bytes("svg") for _ in range(12)}) == 1
 
 
-def test_every_figure_of_the_package_is_tried() -> None:
+def test_every_figure_function_is_tested() -> None:
     made = {name for name in figures.__all__ if name in NAMES}
     drawn = {n for n, one in vars(figures).items() if hasattr(one, "__wrapped__")}
     assert made == drawn == set(NAMES)
 
 
-def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
+def test_drawing_does_not_change_matplotlib_settings(pictures) -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
@@ -157,7 +157,7 @@ def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
+def test_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
     alone = looks(["wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
     beside = looks(["block(size=8)", "wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
     assert alone == beside
@@ -179,11 +179,11 @@ def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
         ("block(selector=factor(a=1, b=2))", ["block()"], "block selector=factor(a=1, b=2)"),
     ],
 )
-def test_labels_are_short_and_tell_apart(spec, beside, expected) -> None:
+def test_labels_are_short_and_distinct(spec, beside, expected) -> None:
     assert label(spec, [spec, *beside]) == expected
 
 
-def test_an_item_counts_once_whatever_it_has_to_say() -> None:
+def test_each_item_has_the_same_weight() -> None:
     line = mean_by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
     assert list(line.x) == [5]
     assert list(line.y) == [0.5]
@@ -196,14 +196,14 @@ def test_tokens_are_laid_out_in_lines() -> None:
     assert display_text("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
 
 
-def test_what_a_model_writes_is_no_formula(lm, pictures) -> None:
-    """Dollar signs would be read as mathematics, and an odd one refused."""
+def test_dollar_signs_are_not_parsed_as_math(lm, pictures) -> None:
+    """matplotlib would parse dollar signs as math, and raise for an odd one."""
     trace = lm.generate("x", max_new_tokens=4, trace=True).trace
     shown = figures.case({"block": trace}, lambda ids: [r"$\frac{$" for _ in ids])
     assert shown.bytes("svg").startswith(b"<?xml")
 
 
-def test_without_matplotlib_a_sentence_says_what_to_install() -> None:
+def test_missing_matplotlib_error_names_the_extra() -> None:
     code = """
 import sys
 sys.modules["matplotlib"] = None

@@ -1,11 +1,12 @@
-"""Figures of traces and measures, of paper quality, in light and dark; one function a figure.
+"""Figures of traces and measures, in paper quality, light and dark; one function per figure.
 
->>> from wavefront import figures, tracefile
->>> traces = {spec: tracefile.load(file) for spec, file in files.items()}  # doctest: +SKIP
+>>> from wavefront.analysis import figures
+>>> from wavefront.traces import trace_file
+>>> traces = {spec: trace_file.load(file) for spec, file in files.items()}  # doctest: +SKIP
 >>> figures.save(figures.strategies(traces), "out", "figure1")  # doctest: +SKIP
 
-A figure function returns a Figure, which a notebook shows and `save` writes as PNG and SVG in both
-styles. Equal input makes equal files. Needs matplotlib: `pip install 'wavefront[figures]'`.
+Each function returns a Figure. A notebook displays it, and `save` writes it as PNG and SVG in both
+styles. Equal input gives equal files. Figures need matplotlib: `pip install 'wavefront[figures]'`.
 """
 
 from importlib.util import find_spec
@@ -35,27 +36,27 @@ __all__ = [
     "LIGHT",
     "STYLES",
     "Bar",
+    "Figure",
     "Gap",
     "Line",
-    "Figure",
     "Point",
     "ScalingCurve",
-    "TradeoffPoint",
     "Style",
     "Trade",
+    "TradeoffPoint",
     "accuracy",
     "bars",
-    "mean_by_item",
     "case",
     "dynamics",
-    "pareto_front",
     "frontier",
     "gaps",
     "gradient",
     "heatmap",
     "kind",
+    "mean_by_item",
     "mhco",
     "moments",
+    "pareto_front",
     "regret",
     "reliability",
     "save",

@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: steps asked for, and forwards made."""
+"""Accuracy against cost: step budget and forward passes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 @lazy_figure
 def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> MplFigure:
-    """Two panels with one scale: against the step budget, and against the forwards made."""
+    """Draw two panels with one scale: against the step budget and against forward passes."""
     figure = MplFigure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
@@ -50,7 +50,7 @@ def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> MplFigure:
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         panel.grid(axis="y")
-    panels[0].set(xlabel="steps asked for, T", ylabel="right answers (%)")
-    panels[1].set_xlabel("forwards made (mean over items)")
+    panels[0].set(xlabel="step budget, T", ylabel="right answers (%)")
+    panels[1].set_xlabel("forward passes (mean over items)")
     add_legend(figure, legend_entries(panels[0]))
     return figure

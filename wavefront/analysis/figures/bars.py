@@ -1,4 +1,4 @@
-"""Bars of shares by task and strategy, each with its interval and, if there is one, a mark."""
+"""Bars of shares by task and strategy, each with its interval and an optional mark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, loo
 
 
 class Bar(NamedTuple):
-    """A share in [0, 1] with its 95 % interval, and another to be marked beside it."""
+    """A share in [0, 1] with its 95 % interval, and an optional second share to mark."""
 
     task: str
     strategy: str
@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 def bars(
     style: Style, found: Sequence[Bar], *, ylabel: str = "right answers (%)", mark: str = ""
 ) -> MplFigure:
-    """One panel; `mark` names what the mark of a bar is, such as the paper's number."""
+    """Draw one panel. `mark` names the mark on a bar, such as the paper's number."""
     tasks = list(dict.fromkeys(bar.task for bar in found))
     specs = list(dict.fromkeys(bar.strategy for bar in found))
     wide = len(tasks) * len(specs) > 9
@@ -47,7 +47,7 @@ def bars(
 def add_bar_legend(
     figure: MplFigure, style: Style, specs: Sequence[str], *, visible: str = ""
 ) -> None:
-    """The strategies of bars, and what the mark means."""
+    """Add a legend of the strategies and the mark."""
     styles = looks(specs, style)
     entries = {
         styles[one].label: Patch(facecolor=styles[one].colour, hatch=styles[one].hatch)
@@ -63,7 +63,7 @@ def add_bar_legend(
 def draw_bars(
     panel: Axes, style: Style, bars: Sequence[Bar], specs: Sequence[str], tasks: Sequence[str]
 ) -> None:
-    """Bars into a panel: groups by task, in them a bar for each strategy."""
+    """Draw bars into a panel: one group per task, one bar per strategy."""
     styles = looks(specs, style)
     width = 0.8 / len(specs)
     for bar in bars:
@@ -87,10 +87,12 @@ def draw_bars(
                 100 * bar.visible, at - half, at + half, color=style.ink, linewidth=1.3, zorder=4
             )
         if bar.high == 0:
-            # In points: where all are 0, any height in % may be far outside the panel.
+            # In points: if all are 0, a height in % may be far outside the panel.
             panel.annotate("0", (at, 0), xytext=(0, 2), textcoords="offset points",
                            color=look.colour, ha="center", va="bottom", fontsize=6.5)  # fmt: skip
-    names = [textwrap.fill(task.replace("_", " "), 12) for task in tasks]  # a word a line at worst
+    names = [
+        textwrap.fill(task.replace("_", " "), 12) for task in tasks
+    ]  # at worst one word per line
     panel.set_xticks(range(len(tasks)), names)
     panel.tick_params(axis="x", length=0)
     panel.set_xlim(-0.6, len(tasks) - 0.4)

@@ -1,4 +1,4 @@
-"""What a step costs against length and batch, and accuracy against what a decode costs."""
+"""The cost of a step against length and batch size, and accuracy against cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wavefront.analysis.figures.parts import Line, add_legend, draw_curve
 from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style
 
 TITLES = {"length": "one row", "batch": "rows together"}
-AXES = {"length": "places of the canvas", "batch": "rows of the batch"}
+AXES = {"length": "positions of the canvas", "batch": "rows of the batch"}
 _LOOKS = {"exact": ("blue", "^"), "cached": ("green", "o")}
 _CACHES = (
     ("ink", "v"),
@@ -28,7 +28,7 @@ _CACHES = (
 
 
 class ScalingCurve(NamedTuple):
-    """Milliseconds a step at every size, with quartiles and the floor, and the fitted exponent."""
+    """Milliseconds per step at every size, with quartiles, lower bound and fitted exponent."""
 
     subject: str
     against: str  # length or batch
@@ -42,7 +42,7 @@ class ScalingCurve(NamedTuple):
 
 @lazy_figure
 def scaling(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
-    """A panel a size, both axes logarithmic: a power is a straight line. Dotted: the floors."""
+    """Draw one panel per kind of size with logarithmic axes. Dotted lines are lower bounds."""
     sides = list(dict.fromkeys(one.against for one in curves))
     figure = MplFigure(figsize=(TWO_COLUMNS if len(sides) > 1 else TWO_COLUMNS / 2 + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
@@ -66,8 +66,9 @@ def scaling(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
 
 @lazy_figure
 def throughput(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
-    """Tokens a second against the rows of a batch, one token a row and step; dotted: the most that
-    the floors allow.
+    """Draw tokens per second against batch size, at one token per row and step.
+
+    Dotted lines are the maximum that the lower bounds allow.
     """
     figure = MplFigure(figsize=(TWO_COLUMNS / 2 + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
@@ -76,7 +77,7 @@ def throughput(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
     curves = [one for one in curves if one.against == "batch"]
     for one in curves:
         look = _look(one.subject, style)
-        # The quicker a step, the more tokens: its low quartile is the high one of the rate.
+        # The low quartile of the time is the high quartile of the rate.
         rate, low, high, most = (
             [1000 * size / time for size, time in zip(one.sizes, times, strict=True)]
             for times in (one.ms, one.high, one.low, one.floor_ms)
@@ -135,9 +136,9 @@ class Trade(NamedTuple):
 
 @lazy_figure
 def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> MplFigure:
-    """Right answers against cost, a panel a group of tasks and a line a cache.
+    """Draw right answers against cost, one panel per group of tasks and one line per cache.
 
-    A line of one point is no line: it is what the others are measured by, and goes across.
+    A cache with a single point is the baseline, drawn as a horizontal line.
     """
     figure = MplFigure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)

@@ -1,4 +1,4 @@
-"""Figure 3: reliability diagrams, confidence against how often it was right."""
+"""Figure 3: reliability diagrams, confidence against accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wavefront.analysis.measures.calibration import Reliability
 
 @lazy_figure
 def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
-    """A diagram a strategy, and under it how many tokens fell into every bin."""
+    """Draw one diagram per strategy, and below it the number of tokens in every bin."""
     columns = len(measured)
     each = TWO_COLUMNS / max(columns, 3)
     figure = MplFigure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
@@ -49,7 +49,7 @@ def _draw_diagram(panel: Axes, style: Style, found: Reliability, look: Look) -> 
     right, sure = np.asarray(found.accuracy, float)[full], np.asarray(found.confidence, float)[full]
     left, width = edges[:-1][full], np.diff(edges)[full]
     panel.bar(left + width / 2, right, 0.9 * width, color=look.colour, zorder=2)
-    # The gap, from what was the case to what was claimed.
+    # The gap between accuracy and confidence.
     panel.bar(
         left + width / 2,
         sure - right,

@@ -1,4 +1,4 @@
-"""The case study as a film strip: one prompt under two strategies, moment by moment."""
+"""The case study: one prompt with two strategies, frame by frame."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END, BREAK = "∎", "↵"
 
 
 class Cell(NamedTuple):
-    """Where a token stands: the same in every frame, by its final text."""
+    """Where a token is drawn: at the same place in every frame, by its final text."""
 
     text: str
     line: int
@@ -41,10 +41,10 @@ def case(
     row: int = 0,
     at: Sequence[int] = (),
 ) -> MplFigure:
-    """A column a strategy, a frame a moment; `pieces` turns token ids into texts.
+    """Draw one column per strategy and one frame per step. `pieces` decodes token ids.
 
-    `at` says after which steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every place
-    keeps the room of its final token, so that frames can be laid on one another.
+    `at` selects the steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every position
+    has the width of its final token, so that frames can be compared.
     """
     strip = (TWO_COLUMNS * 72 - GUTTER - 2 * MARGIN) / len(traces)
     letters = int((strip - 10) / ADVANCE)
@@ -98,12 +98,12 @@ def case(
 
 
 def moments(steps: int) -> list[int]:
-    """The steps after which a decode is looked at."""
+    """Return the steps after which to draw a frame."""
     return sorted({max(1, round(share * steps)) for share in MOMENTS})
 
 
 def lay_out(texts: Sequence[str], letters: int) -> list[Cell]:
-    """Tokens one after another in lines of so many letters; a line break breaks the line."""
+    """Lay out tokens in lines of `letters` characters. A line break starts a new line."""
     cells: list[Cell] = []
     line = column = 0
     for text in texts:
@@ -118,7 +118,7 @@ def lay_out(texts: Sequence[str], letters: int) -> list[Cell]:
 
 
 def display_text(text: str) -> str:
-    """A token as it is shown: one line, no control characters, never nothing."""
+    """Return the displayed text of a token: one line, no control characters, never empty."""
     shown = text.replace("\n", BREAK)
     shown = "".join("\ufffd" if unicodedata.category(c)[0] == "C" else c for c in shown)
     return shown or " "
@@ -127,7 +127,7 @@ def display_text(text: str) -> str:
 def _texts(
     seen: AnswerArrays, end: int, pieces: Callable[[Sequence[int]], Sequence[str]]
 ) -> list[str]:
-    """The final text of every place, up to the first end token and that one included."""
+    """Return the final text of every position, up to and including the first end token."""
     shown = list(pieces([int(token) for token in seen.last[:end]]))
     return shown + ([END] if end < len(seen.last) else [])
 
@@ -141,7 +141,7 @@ def _draw_frame(
     corner: tuple[float, float],
     look: Look,
 ) -> None:
-    """What stands after a step; coloured what came since the frame before."""
+    """Draw the canvas after a step. Tokens since the previous frame are coloured."""
     before, after = (min(step, len(seen.known)) for step in moment)
     whole = np.concatenate([seen.known, (seen.known[-1:] | seen.commit[-1:])])
     scope = np.concatenate([seen.scope, np.zeros_like(seen.scope[:1])])

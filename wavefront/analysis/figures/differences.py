@@ -1,4 +1,4 @@
-"""Differences with their intervals, a line each around zero: better to the right."""
+"""Differences with their intervals, one per line. Right of zero is better."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wavefront.analysis.figures.style import ONE_COLUMN, Style
 
 
 class Gap(NamedTuple):
-    """A difference with its 95 % interval, and the paper's where it prints one."""
+    """A difference with its 95 % interval, and the paper's value if it has one."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class Gap(NamedTuple):
 
 @lazy_figure
 def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> MplFigure:
-    """Lines from the top in the order given."""
+    """Draw the differences from top to bottom in the given order."""
     figure = MplFigure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
@@ -37,7 +37,7 @@ def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> MplFigure:
     panel.set_yticks(range(len(found)), [one.name.replace("_", " ") for one in reversed(found)])
     panel.tick_params(axis="y", length=0)
     panel.set_ylim(-0.6, len(found) - 0.4)
-    told = f"{xlabel}; bar: the paper" if any(one.paper is not None for one in found) else xlabel
-    panel.set_xlabel(told)
+    text = f"{xlabel}; bar: the paper" if any(one.paper is not None for one in found) else xlabel
+    panel.set_xlabel(text)
     panel.grid(axis="x")
     return figure

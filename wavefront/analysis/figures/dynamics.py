@@ -1,4 +1,4 @@
-"""Figure 4: how a decode moves: frontier, heat map, regret; alone and as three panels."""
+"""Figure 4: frontier, heat map and regret of a decode, alone and as three panels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AGAINST = {"lag": "steps since the commit", "t": "step"}
 
 @lazy_figure
 def frontier(style: Style, frontiers: Mapping[str, Frontier]) -> MplFigure:
-    """The leftmost masked and the furthest decided place, mean over items."""
+    """Draw the leftmost masked and the furthest decided position, mean over items."""
     figure, panel = _single(2.7)
     _draw_frontier(panel, style, frontiers)
     add_legend(figure, _entries(style, list(frontiers), frontier=True))
@@ -44,7 +44,7 @@ def frontier(style: Style, frontiers: Mapping[str, Frontier]) -> MplFigure:
 
 @lazy_figure
 def heatmap(style: Style, heat: HeatMap) -> MplFigure:
-    """What the model made of every masked place at every step of one item."""
+    """Draw the model's statistics of every masked position at every step of one item."""
     figure, panel = _single(2.8)
     _draw_heat(figure, panel, style, heat)
     return figure
@@ -54,10 +54,10 @@ def heatmap(style: Style, heat: HeatMap) -> MplFigure:
 def regret(
     style: Style, regrets: Mapping[str, Regret], against: str = "lag", width: int = 1
 ) -> MplFigure:
-    """The probability that decided tokens keep, mean over items with a 95 % interval.
+    """Draw the later probability of decided tokens, mean over items with a 95 % interval.
 
-    Where only every so-many-th step was asked at, give that as `width`: a point then stands for as
-    many steps, so that every token counts the same in it.
+    If only every n-th step was measured, pass `width=n`. A point then covers n steps, so that every
+    token has the same weight.
     """
     figure, panel = _single(2.5)
     _draw_regret(panel, style, regrets, against, width)
@@ -73,7 +73,7 @@ def dynamics(
     regrets: Mapping[str, Regret],
     width: int = 1,
 ) -> MplFigure:
-    """The three panels of the paper's figure 4; `width` as for `regret`."""
+    """Draw the three panels of the paper's figure 4. `width` is as for `regret`."""
     figure = MplFigure(figsize=(TWO_COLUMNS, 2.6))
     figure.set_layout_engine("constrained", w_pad=0.06)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1.18, 1))
@@ -113,18 +113,20 @@ def _draw_frontier(panel: Axes, style: Style, frontiers: Mapping[str, Frontier])
                 drawstyle="steps-post",
             )
         last, places = max(last, len(steps) - 1), max(places, int(length.max()))
-    panel.set(xlabel="step", ylabel="place in the answer", xlim=(0, last), ylim=(0, places))
+    panel.set(xlabel="step", ylabel="position in the answer", xlim=(0, last), ylim=(0, places))
     count_axis(panel.xaxis, last, first=0)
     count_axis(panel.yaxis, places, first=0)
 
 
 def _entries(style: Style, specs: Sequence[str], *, frontier: bool) -> dict[str, Line2D]:
-    """What a legend below the panels says."""
+    """Return the legend entries."""
     styles = looks(specs, style).values()
     found = {one.label: Line2D([], [], color=one.colour, linestyle=one.dash) for one in styles}
     if frontier:
-        found["first masked place"] = Line2D([], [], color=style.ink)
-        found["last decided place"] = Line2D([], [], color=style.ink, linewidth=1, linestyle=DOTS)
+        found["first masked position"] = Line2D([], [], color=style.ink)
+        found["last decided position"] = Line2D(
+            [], [], color=style.ink, linewidth=1, linestyle=DOTS
+        )
     return found
 
 
@@ -133,9 +135,9 @@ def _draw_heat(figure: MplFigure, panel: Axes, style: Style, heat: HeatMap) -> N
     steps, places = values.shape
     norm = None
     if heat.of == "probability":
-        # Most places are nearly sure, so doubt is what can be told apart; on a log scale.
+        # Most probabilities are close to 1, so draw 1 - p on a log scale.
         values, norm = np.clip(1 - values, SUREST, 1), LogNorm(SUREST, 1)
-    bright = "viridis" if heat.of == "score" else "viridis_r"  # bright is sure
+    bright = "viridis" if heat.of == "score" else "viridis_r"  # bright is confident
     image = panel.imshow(
         values,
         cmap=colormaps[bright].with_extremes(bad=style.known),
@@ -154,7 +156,7 @@ def _draw_heat(figure: MplFigure, panel: Axes, style: Style, heat: HeatMap) -> N
         markeredgewidth=0.3,
         markeredgecolor="#ffffff",
     )
-    panel.set(xlabel="place in the answer", ylabel="step")
+    panel.set(xlabel="position in the answer", ylabel="step")
     count_axis(panel.xaxis, places)
     count_axis(panel.yaxis, steps)
     add_frame(panel, style)
@@ -164,7 +166,7 @@ def _draw_heat(figure: MplFigure, panel: Axes, style: Style, heat: HeatMap) -> N
     bar.ax.tick_params(labelsize=6, width=0.5, length=2)
     bar.ax.tick_params(which="minor", length=0)
     if norm is not None:
-        bar.ax.invert_yaxis()  # sure at the top, as bright is
+        bar.ax.invert_yaxis()  # confident at the top
 
 
 def _draw_regret(

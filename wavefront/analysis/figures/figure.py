@@ -1,4 +1,4 @@
-"""Figure: a figure that can be drawn in either style, and written as files."""
+"""A figure that can be drawn in either style and written to files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wavefront.analysis.figures.style import LIGHT, STYLES, Style
 
 Given = ParamSpec("Given")
 
-# Neither dates nor versions: equal input makes equal files.
+# No dates or versions, so that equal input gives equal files.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "wavefront"},
     "png": {"Software": "wavefront"},
@@ -26,18 +26,18 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure not yet drawn; a notebook shows it as it is."""
+    """A figure that is drawn on demand. A notebook displays it."""
 
     draw: Callable[[Style], MplFigure]
 
     def bytes(self, kind: str = "svg", style: Style = LIGHT) -> bytes:
-        """The figure as a file of `kind`, svg or png."""
+        """Return the figure as a file of `kind`, svg or png."""
         file = io.BytesIO()
         with warnings.catch_warnings(), matplotlib.rc_context(style.settings):
-            # What a model wrote may hold letters that the font lacks; it shows a box for them.
+            # A model may write characters that the font lacks. They show as boxes.
             warnings.filterwarnings("ignore", message=".*[Gg]lyph", category=UserWarning)
             figure = self.draw(style)
-            _settle(figure)
+            _fix_layout(figure)
             figure.savefig(file, format=kind, metadata=_METADATA[kind])
         return file.getvalue()
 
@@ -45,8 +45,8 @@ class Figure:
         return self.bytes("png")
 
 
-def _settle(figure: MplFigure) -> None:
-    """Lay the panels out now, on a grid: the layout's last digits differ from call to call."""
+def _fix_layout(figure: MplFigure) -> None:
+    """Lay out the panels now and round their positions, which vary in the last digits."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for panel in figure.axes:
@@ -57,7 +57,7 @@ def _settle(figure: MplFigure) -> None:
 def lazy_figure(
     draw: Callable[Concatenate[Style, Given], MplFigure],
 ) -> Callable[Given, Figure]:
-    """A function that draws in a style it is given becomes one that returns a Figure."""
+    """Decorate a function that draws in a given style, so that it returns a Figure."""
 
     @functools.wraps(draw)
     def make(*args: Given.args, **kwargs: Given.kwargs) -> Figure:

@@ -1,4 +1,4 @@
-"""Entropy by distance to the known, and how often the surest places lie in a scope."""
+"""Entropy by distance to known tokens, and how often a scope has the most confident positions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def gradient(
     entropy: Mapping[str, Line],
     containment: Mapping[str, Mapping[str, Containment]],
 ) -> MplFigure:
-    """Left: mean entropy by distance, x the upper ends of octaves 1, 2, 3-4, 5-8, ...
+    """Draw entropy by distance, and the share of the most confident positions in each scope.
 
-    Right: the share of the surest places inside each scope.
-
-    Both by the strategy that was decoding; a mark shows what chance would give.
+    On the left, x has the upper ends of octaves 1, 2, 3-4, 5-8, … Both panels are by the decoding
+    strategy. A mark shows the share by chance.
     """
     figure = MplFigure(figsize=(TWO_COLUMNS, 2.45))
     figure.set_layout_engine("constrained", w_pad=0.08)
@@ -41,7 +40,7 @@ def gradient(
     _draw_entropy(left, style, entropy)
     _draw_containment(right, style, containment)
     entries = legend_entries(left)
-    entries["as many places drawn at random"] = Line2D([], [], color=style.ink, linewidth=1.2)
+    entries["as many random positions"] = Line2D([], [], color=style.ink, linewidth=1.2)
     add_legend(figure, entries)
     return figure
 
@@ -58,9 +57,9 @@ def _draw_entropy(panel: Axes, style: Style, entropy: Mapping[str, Line]) -> Non
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x <= 2 else f"{x / 2 + 1:g}–{x:g}")
     panel.tick_params(axis="x", labelsize=6.5)
-    panel.set(xlabel="distance to the nearest known place", ylabel="mean entropy (nats)")
+    panel.set(xlabel="distance to the nearest known position", ylabel="mean entropy (nats)")
     panel.set_ylim(bottom=0)
-    panel.set_title("entropy of masked places")
+    panel.set_title("entropy of masked positions")
     panel.grid(axis="y")
 
 
@@ -92,7 +91,7 @@ def _draw_containment(
             )
     panel.set_xticks(range(len(names)), [SCOPES[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    panel.set_ylabel("surest places inside (%)")
+    panel.set_ylabel("most confident positions inside (%)")
     panel.set_ylim(0, 101)
-    panel.set_title("where the surest places lie")
+    panel.set_title("where the most confident positions are")
     panel.grid(axis="y")

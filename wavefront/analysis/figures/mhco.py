@@ -1,4 +1,4 @@
-"""Figure 2: how often a surer place near by, out of scope, had to wait (MHCO)."""
+"""Figure 2: how often a more confident position outside the scope had to wait (MHCO)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READINGS = {
 
 @lazy_figure
 def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> MplFigure:
-    """Bars by task and strategy, a panel a reading: "candidates" and "extent"."""
+    """Draw bars by task and strategy, one panel per reading: "candidates" and "extent"."""
     tasks = list(dict.fromkeys(bar.task for bars in readings.values() for bar in bars))
     wide = len(tasks) > 2
     figure = MplFigure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.5))

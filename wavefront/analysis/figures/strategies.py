@@ -1,4 +1,4 @@
-"""Figure 1: what each strategy decides when, drawn from real decodes."""
+"""Figure 1: when each strategy decides each position, from real decodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wavefront.traces.trace import Trace
 
 @lazy_figure
 def strategies(style: Style, traces: Mapping[str, Trace], row: int = 0) -> MplFigure:
-    """A panel a strategy: answer places across, steps downwards; `traces` by spec string."""
+    """Draw one panel per strategy: answer positions across, steps down. `traces` is by spec."""
     columns = len(traces)
     figure = MplFigure(figsize=(TWO_COLUMNS, 0.62 + TWO_COLUMNS / max(3, columns)))
     figure.set_layout_engine("constrained", w_pad=0.05, wspace=0.03)
@@ -33,7 +33,7 @@ def strategies(style: Style, traces: Mapping[str, Trace], row: int = 0) -> MplFi
 
 
 def draw_strategy(panel: Axes, style: Style, trace: Trace, row: int, look: Look) -> None:
-    """One panel of it."""
+    """Draw the panel of one strategy."""
     seen = read_answer(trace, row)
     steps, places = seen.known.shape
     image = np.broadcast_to(to_rgb(style.paper), (steps, places, 3)).copy()
@@ -42,7 +42,7 @@ def draw_strategy(panel: Axes, style: Style, trace: Trace, row: int, look: Look)
     image[seen.commit] = to_rgb(look.colour)
     panel.imshow(image, aspect="auto", extent=(0.5, places + 0.5, steps + 0.5, 0.5))
     panel.set_title(look.label, color=look.colour)
-    panel.set_xlabel("place in the answer")
+    panel.set_xlabel("position in the answer")
     count_axis(panel.xaxis, places)
     count_axis(panel.yaxis, steps)
     add_frame(panel, style)
@@ -62,13 +62,13 @@ def draw_strategy(panel: Axes, style: Style, trace: Trace, row: int, look: Look)
 
 
 def tint(colour: str, style: Style) -> np.ndarray:
-    """The colour thinned with the paper's."""
+    """Mix a colour with the background."""
     share = 0.30 if style.name == "light" else 0.45
     return share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(style.paper))
 
 
 def _explain(figure: MplFigure, style: Style, styles: Iterable[Look]) -> None:
-    """One key for all panels."""
+    """Add one legend for all panels."""
     colours = [look.colour for look in styles]
     masked = Patch(facecolor=style.paper, edgecolor=style.soft, linewidth=0.5)
     entries = {

@@ -1,4 +1,4 @@
-"""Right answers against what they cost, a mark for each setting, the best of them joined."""
+"""Right answers against cost: one mark per setting, and the Pareto front as a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, loo
 
 
 class TradeoffPoint(NamedTuple):
-    """A setting: its cost, and its share of right answers in [0, 1] with the 95 % interval."""
+    """A setting: its cost, and its share of right answers in [0, 1] with a 95 % interval."""
 
     name: str  # a spec
     cost: float
@@ -22,7 +22,7 @@ class TradeoffPoint(NamedTuple):
 
 
 def pareto_front(spots: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
-    """Those that no other beats at their cost or below, the cheapest first (Pareto's front)."""
+    """Return the points that no other beats at the same or lower cost, cheapest first."""
     kept: list[TradeoffPoint] = []
     for one in sorted(spots, key=lambda spot: (spot.cost, -spot.mean)):
         if not kept or one.mean > kept[-1].mean:
@@ -32,10 +32,13 @@ def pareto_front(spots: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
 
 @lazy_figure
 def tradeoff(
-    style: Style, spots: Sequence[TradeoffPoint], *, xlabel: str = "forwards (mean over items)",
+    style: Style,
+    spots: Sequence[TradeoffPoint],
+    *,
+    xlabel: str = "forward passes (mean over items)",
     chosen: str = "",
-) -> MplFigure:  # fmt: skip
-    """One panel; the front is a line, the chosen setting is ringed, names stand at the front."""
+) -> MplFigure:
+    """Draw one panel: the Pareto front as a line with names, and a ring at the chosen setting."""
     figure = MplFigure(figsize=(ONE_COLUMN + 1.6, 3.0))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
