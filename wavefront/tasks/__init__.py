@@ -1,8 +1,8 @@
 """Tasks: the items a model is asked, and the graders for its answers.
 
 `benchmarks/` holds published items read from files, `procedural/` holds tasks that generate items
-from a seed, and `jsonl_file` reads your own prompts. It imports `core` and `storage`. Start reading
-at `base`, which defines a task; this module is the registry.
+from a seed, and `jsonl_file` reads your own prompts. It imports `core` and `storage`.
+Start reading at `base`, which defines a task. This module is the registry.
 
 The registry has one task per file, named after the file. Files that start with an underscore are
 helpers, not tasks. A task with several sizes (`tracking_shuffled_objects`) has one name per size. A
