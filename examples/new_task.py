@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 import wavefront
-from wavefront.tasks.base import Ask, Draft, Procedural, between, worked
+from wavefront.tasks.base import Ask, Draft, Procedural, draw_int, worked_answer
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -29,7 +29,7 @@ class Fruits(Procedural):
         return "fruits"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        figs, pears, plums = (between(rng, 2, self.most) for _ in range(3))
+        figs, pears, plums = (draw_int(rng, 2, self.most) for _ in range(3))
         said = "I have {} figs, {} pears, and {} plums.".format(
             *(NUMBERS[count - 2] for count in (figs, pears, plums))
         )
@@ -39,7 +39,7 @@ class Fruits(Procedural):
         steps = f"fig + {figs} = {figs}, pear + {pears} = {both}, plum + {plums} = {total}"
         return Draft(
             question=f"{said} {asked}",
-            worked=worked(steps, str(total)),
+            answer=worked_answer(steps, str(total)),
             target=str(total),
             skeleton=f"{figs} {pears} {plums}",
         )

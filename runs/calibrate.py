@@ -3,7 +3,7 @@
     python runs/calibrate.py                 on held-out items of every task, a minute on two cores
     python runs/calibrate.py --rows 4096 --device cuda
 
-Items are masked as a decoder from the left leaves them (`wavefront.train.corruption.fronts`). At every
+Items are masked as a decoder from the left leaves them (`wavefront.train.corruption.front_levels`). At every
 masked place of the answer the model proposes a token; it is right or not. For each distance to the
 nearest known place, the temperature divides the logit of the confidence so that right and wrong
 become most likely. Half of the items fit, the other half judge.
@@ -25,8 +25,8 @@ from wavefront.core.reading import log_probability
 from wavefront.models.builtin import directory
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import DataConfig
-from wavefront.train.corruption import corrupt, draws, fronts, levels
-from wavefront.train.data import Source
+from wavefront.train.corruption import corrupt, draw_levels, front_levels, uniform_draws
+from wavefront.train.data import BatchSource
 from wavefront.train.train_step import upload
 
 GRID = torch.logspace(-1, 1, 401)  # temperatures tried
@@ -34,15 +34,15 @@ GRID = torch.logspace(-1, 1, 401)  # temperatures tried
 
 def observe(model: Transformer, data: DataConfig, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """(n,) each: the distance of a masked place, its confidence as logit, whether it was right."""
-    source = Source(data, split="held-out")
+    source = BatchSource(data, split="held-out")
     eos, found, seen, group = source.encoder.special.eos, [], 0, 0
     while seen < rows:
         for number, batch in enumerate(source.make_group(group)):
             step = group * data.group + number
             on = upload(batch, model.device)
-            level = levels(data.seed, step, len(on.tokens), eps=1e-3, device=model.device)
-            by_place = fronts(level, on.maskable, 1.0, seed=data.seed, step=step)
-            draw = draws(data.seed, step, on.tokens)
+            level = draw_levels(data.seed, step, len(on.tokens), eps=1e-3, device=model.device)
+            by_place = front_levels(level, on.maskable, 1.0, seed=data.seed, step=step)
+            draw = uniform_draws(data.seed, step, on.tokens)
             noisy = corrupt(on.tokens, on.maskable, by_place, draw=draw, mask_id=model.mask_id)
             found.append(_judge(model, on.tokens, noisy.tokens, noisy.masked, eos))
             seen += len(on.tokens)

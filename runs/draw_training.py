@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.style import TWO_COLUMNS
 
 TASKS = {"gsm": "green", "code": "vermilion", "word_sorting": "blue", "dyck_languages": "purple"}
@@ -55,7 +55,7 @@ def smooth(panel: Axes, lines: Sequence[Line], values: Sequence[float | None], *
         panel.plot(steps, means, **(look if run == 1 else {**look, "label": None}))
 
 
-@picture
+@lazy_figure
 def curves(style: figures.Style, lines: Sequence[Line]) -> Figure:
     """Left: all tasks together, and held-out. Right: a few tasks. A rule where a run begins."""
     figure = Figure(figsize=(TWO_COLUMNS, 2.5))

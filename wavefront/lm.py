@@ -61,9 +61,9 @@ class Stream:
 
     def _about(self, trace: Trace) -> dict[str, Any]:
         """What the trace says of itself, and the texts of its tokens: it can be read without us."""
-        parts = [trace.first.tokens, trace.tokens[trace.commit], trace.by_hand[:, 3]]
-        if trace.others is not None:
-            parts.append(trace.others.tokens)
+        parts = [trace.first.tokens, trace.tokens[trace.commit], trace.overrides[:, 3]]
+        if trace.alternatives is not None:
+            parts.append(trace.alternatives.tokens)
         ids = torch.cat([part.flatten().long() for part in parts]).unique().tolist()
         tokenizer = self.lm.tokenizer
         return {

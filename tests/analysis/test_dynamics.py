@@ -13,7 +13,7 @@ from wavefront.core.errors import OptionError, TraceError
 
 
 def frontier_by_hand(row):
-    """(t, leftmost masked slot, furthest decided slot, counts?) before and after every step."""
+    """Return (t, leftmost masked, furthest decided, active) before and after every step."""
     size = len(row.slots)
     masked = set(row.slots)
     states = [(0, 0, -1, True)]
@@ -42,8 +42,8 @@ def test_frontier_equals_brute_force_on_random_traces():
             assert int(found.length[index]) == len(row.slots)
 
 
-def test_frontier_by_hand():
-    """A wave that leaves slot 0 for two steps, then fills it and goes on."""
+def test_frontier_matches_hand_arithmetic():
+    """A wave that skips slot 0 for two steps, then fills it and continues."""
     found = dynamics.frontier(hand_trace([[2], [3], [1], [4]], places=4))
     assert found.t[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert found.leftmost[:, 0].tolist() == [0, 0, 0, 3, 4]
@@ -51,18 +51,18 @@ def test_frontier_by_hand():
     assert found.plateau.tolist() == [2]
 
 
-def test_what_is_taken_back_moves_the_frontier_back():
+def test_remasking_moves_the_frontier_back():
     found = dynamics.frontier(hand_trace([[1], [2, 3], [1, 3]], places=3, remask=[[], [1, 3], []]))
     assert found.leftmost[:, 0].tolist() == [0, 1, 0, 3]
     assert found.furthest[:, 0].tolist() == [-1, 0, 1, 2]
 
 
-def test_heat_equals_brute_force_on_random_traces():
+def test_heat_map_equals_brute_force_on_random_traces():
     for trace in sample()[::2]:
         for index, row in enumerate(plain(trace)):
             moments = [moment for moment in row.moments if moment.counts]
             for of in ("score", "probability", "entropy"):
-                found = dynamics.heat(trace, index, of)
+                found = dynamics.heat_map(trace, index, of)
                 assert found.t.tolist() == [moment.t for moment in moments]
                 for line, moment in enumerate(moments):
                     values = {
@@ -78,15 +78,15 @@ def test_heat_equals_brute_force_on_random_traces():
                         assert bool(found.scope[line, slot]) == (place in moment.scope)
 
 
-def test_heat_by_hand():
+def test_heat_map_matches_hand_arithmetic():
     trace = hand_trace([[2], [1]], places=2, probability=[{1: 0.25, 2: 0.75}, {1: 0.5}])
-    values = dynamics.heat(trace, of="probability").values
+    values = dynamics.heat_map(trace, of="probability").values
     assert values[0].tolist() == pytest.approx([0.25, 0.75])
     assert values[1, 0] == 0.5
     assert math.isnan(values[1, 1])
 
 
-def test_joined_batches_are_held_at_their_end():
+def test_joined_batches_repeat_their_last_value():
     long = dynamics.frontier(hand_trace([[2], [3], [1]], places=3))
     short = dynamics.frontier(hand_trace([[1]], places=1))
     joined = dynamics.Frontier.join([short, long])
@@ -96,18 +96,18 @@ def test_joined_batches_are_held_at_their_end():
     assert joined.length.tolist() == [1, 3]
 
 
-def test_what_it_cannot_answer_is_said():
+def test_invalid_input_raises():
     trace = sample()[0]
     with pytest.raises(TraceError, match="trace='full'"):
-        dynamics.heat(basic(trace))
+        dynamics.heat_map(basic(trace))
     with pytest.raises(OptionError, match="entropy"):
-        dynamics.heat(trace, of="entropi")
+        dynamics.heat_map(trace, of="entropi")
     with pytest.raises(OptionError, match="row"):
-        dynamics.heat(trace, row=99)
+        dynamics.heat_map(trace, row=99)
 
 
-def test_a_decode_that_never_began():
+def test_empty_trace_has_empty_results():
     trace = hand_trace([], places=3)
     assert dynamics.frontier(trace).leftmost.tolist() == [[0]]
-    assert dynamics.heat(trace).values.shape == (0, 3)
+    assert dynamics.heat_map(trace).values.shape == (0, 3)
     assert torch.equal(dynamics.frontier(trace).plateau, torch.tensor([0]))

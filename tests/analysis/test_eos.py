@@ -26,8 +26,8 @@ def test_equals_brute_force_on_random_traces():
             assert int(found.steps[index]) == trace.about["options"]["steps"]
 
 
-def test_by_hand():
-    """The end is settled first, at slot 2, and two tokens stand before it."""
+def test_endings_match_hand_arithmetic():
+    """The stop token is committed first, at slot 2, after two other slots."""
     trace = hand_trace([[3], [1], [4], [2]], places=4, tokens={3: STOP, 4: STOP})
     found = eos.measure(trace, reference=[4])
     assert (found.first.tolist(), found.when.tolist()) == ([1], [0.25])
@@ -35,7 +35,7 @@ def test_by_hand():
     assert found.ratio.tolist() == [0.5]
 
 
-def test_any_stop_token_counts_and_none_is_never():
+def test_any_stop_token_counts():
     trace = hand_trace([[1], [2]], places=2, tokens={2: 8})
     assert eos.measure(trace).first.tolist() == [0]
     assert math.isnan(eos.measure(trace).when[0])
@@ -43,14 +43,14 @@ def test_any_stop_token_counts_and_none_is_never():
     assert eos.measure(trace, stop_ids=(STOP, 8)).first.tolist() == [2]
 
 
-def test_what_is_undecided_is_not_read():
-    """A decode that stopped: the tail was never decided."""
+def test_undecided_positions_are_not_visible():
+    """The decode stopped early, so the tail was never decided."""
     trace = hand_trace([[1], [2]], places=4, tokens={2: STOP})
     assert eos.measure(trace).visible.tolist() == [1]
     assert eos.measure(trace, stop_ids=()).visible.tolist() == [2]
 
 
-def test_an_end_that_was_taken_back_was_committed_all_the_same():
+def test_remasked_stop_token_still_counts_as_committed():
     trace = hand_trace([[1], [2], [1]], places=2, remask=[[], [1], []], tokens={1: STOP})
     trace.tokens[2, 0, 1] = 7
     found = eos.measure(trace)
@@ -58,14 +58,14 @@ def test_an_end_that_was_taken_back_was_committed_all_the_same():
     assert found.visible.tolist() == [2]
 
 
-def test_without_a_header_the_budget_is_what_was_used():
+def test_budget_without_a_header_is_the_last_active_step():
     trace = bare(hand_trace([[1], [2], []], places=2, tokens={2: STOP}))
     assert eos.measure(trace, stop_ids=(STOP,)).when.tolist() == [1.0]
     with pytest.raises(TraceError, match="stop_ids"):
         eos.measure(trace)
 
 
-def test_join_and_wrong_references():
+def test_join_and_mismatched_references():
     trace = hand_trace([[1], [2]], places=2, tokens={1: STOP})
     one = eos.measure(trace, reference=[2])
     both = eos.Endings.join([one, one])

@@ -14,8 +14,8 @@ import torch
 
 import wavefront
 from wavefront.analysis import figures
-from wavefront.analysis.figures.case import lay, plain
-from wavefront.analysis.figures.parts import by_item
+from wavefront.analysis.figures.case import display_text, lay_out
+from wavefront.analysis.figures.parts import mean_by_item
 from wavefront.analysis.figures.style import label, looks
 from wavefront.analysis.measures import calibration, dynamics, gradient, regret
 
@@ -42,7 +42,7 @@ NAMES = (
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the dots: these are tests of files, not of beauty."""
+    """Draw at a third of the resolution, to save time."""
     monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
 
 
@@ -52,10 +52,10 @@ def lm() -> wavefront.LM:
 
 
 @pytest.fixture(scope="module")
-def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
-    """Every figure there is, of two small decodes."""
+def pictures(lm: wavefront.LM) -> dict[str, figures.Figure]:
+    """Return every figure, drawn from two small decodes."""
     scaled = [
-        figures.Scaled(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
+        figures.ScalingCurve(who, side, (1, 2, 4), ms, ms, ms, (0.5, 1, 2), 1.0)
         for who, ms in (("exact", (1.0, 2.0, 4.1)), ("cached", (1.0, 1.1, 1.3)))
         for side in ("length", "batch")
     ]
@@ -66,7 +66,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         for spec in SPECS
     }
     fronts = {spec: dynamics.frontier(trace) for spec, trace in traces.items()}
-    heat = dynamics.heat(traces[SPECS[2]], of="probability")
+    heat = dynamics.heat_map(traces[SPECS[2]], of="probability")
     regrets = {spec: regret.measure(trace, lm.model, every=4) for spec, trace in traces.items()}
     found = {spec: gradient.measure(trace) for spec, trace in traces.items()}
     sure = torch.linspace(0.05, 1, 60)
@@ -74,7 +74,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
-    spots = [figures.Spot(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
+    spots = [figures.TradeoffPoint(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
     return {
         "accuracy": figures.accuracy(points),
         "bars": figures.bars(bars, mark="the paper"),
@@ -83,7 +83,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
         "frontier": figures.frontier(fronts),
         "gaps": figures.gaps([figures.Gap("a", 1.0, -1.0, 2.0, 0.5)], xlabel="points"),
         "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
-        "heatmap": figures.heatmap(dynamics.heat(traces[SPECS[0]], of="entropy")),
+        "heatmap": figures.heatmap(dynamics.heat_map(traces[SPECS[0]], of="entropy")),
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
@@ -103,7 +103,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
 
 
 def size_of_png(data: bytes) -> tuple[int, int]:
-    """Width and height of a whole, undamaged PNG."""
+    """Return the width and height of a valid PNG."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     at, kinds = 8, []
     while at < len(data):
@@ -118,7 +118,7 @@ def size_of_png(data: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_path) -> None:
+def test_save_writes_four_valid_files_that_are_reproducible(name, pictures, tmp_path) -> None:
     files = figures.save(pictures[name], tmp_path, name)
     ends = [file.name.removeprefix(name) for file in files]
     assert ends == [".png", ".svg", "-dark.png", "-dark.svg"]
@@ -138,18 +138,18 @@ def test_a_figure_is_four_whole_files_and_the_same_again(name, pictures, tmp_pat
         assert pictures[name].bytes("png") == light
 
 
-def test_a_layout_is_the_same_however_often_it_is_made(pictures) -> None:
-    """The solver of the layout is not: its last digits move, and with them every mark's name."""
+def test_layout_is_reproducible(pictures) -> None:
+    """The layout solver varies in its last digits, which would change the SVG ids."""
     assert len({pictures["dynamics"].bytes("svg") for _ in range(12)}) == 1
 
 
-def test_every_figure_of_the_package_is_tried() -> None:
+def test_every_figure_function_is_tested() -> None:
     made = {name for name in figures.__all__ if name in NAMES}
     drawn = {n for n, one in vars(figures).items() if hasattr(one, "__wrapped__")}
     assert made == drawn == set(NAMES)
 
 
-def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
+def test_drawing_does_not_change_matplotlib_settings(pictures) -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
@@ -157,7 +157,7 @@ def test_drawing_leaves_matplotlib_as_it_was(pictures) -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
+def test_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
     alone = looks(["wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
     beside = looks(["block(size=8)", "wavefront(size=4)"], figures.LIGHT)["wavefront(size=4)"]
     assert alone == beside
@@ -179,31 +179,31 @@ def test_a_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
         ("block(selector=factor(a=1, b=2))", ["block()"], "block selector=factor(a=1, b=2)"),
     ],
 )
-def test_labels_are_short_and_tell_apart(spec, beside, expected) -> None:
+def test_labels_are_short_and_distinct(spec, beside, expected) -> None:
     assert label(spec, [spec, *beside]) == expected
 
 
-def test_an_item_counts_once_whatever_it_has_to_say() -> None:
-    line = by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
+def test_each_item_has_the_same_weight() -> None:
+    line = mean_by_item(torch.tensor([0, 0, 0, 1]), [5, 5, 5, 5], [1.0, 1.0, 1.0, 0.0])
     assert list(line.x) == [5]
     assert list(line.y) == [0.5]
     assert np.asarray(line.low)[0] == pytest.approx(0.5 - 1.96 * np.std([0, 1], ddof=1) / 2**0.5)
 
 
 def test_tokens_are_laid_out_in_lines() -> None:
-    cells = lay(["ab", "cd", "e\n", "f", "ghi"], 5)
+    cells = lay_out(["ab", "cd", "e\n", "f", "ghi"], 5)
     assert [(cell.line, cell.column) for cell in cells] == [(0, 0), (0, 2), (1, 0), (2, 0), (2, 1)]
-    assert plain("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
+    assert display_text("a\nb\x1b[0m\u202e") == "a↵b\ufffd[0m\ufffd"
 
 
-def test_what_a_model_writes_is_no_formula(lm, pictures) -> None:
-    """Dollar signs would be read as mathematics, and an odd one refused."""
+def test_dollar_signs_are_not_parsed_as_math(lm, pictures) -> None:
+    """matplotlib would parse dollar signs as math, and raise for an odd one."""
     trace = lm.generate("x", max_new_tokens=4, trace=True).trace
     shown = figures.case({"block": trace}, lambda ids: [r"$\frac{$" for _ in ids])
     assert shown.bytes("svg").startswith(b"<?xml")
 
 
-def test_without_matplotlib_a_sentence_says_what_to_install() -> None:
+def test_missing_matplotlib_error_names_the_extra() -> None:
     code = """
 import sys
 sys.modules["matplotlib"] = None

@@ -13,7 +13,7 @@ from wavefront.core.errors import OptionError, TraceError
 
 
 def spearman(x, y):
-    """Pearson's correlation of mean ranks, in plain Python."""
+    """Return Pearson's correlation of mean ranks, in plain Python."""
 
     def ranks(values):
         return [
@@ -29,7 +29,7 @@ def spearman(x, y):
 
 
 def by_hand(trace, radius, block, k):
-    """Entropies by distance; and a line per counted step, in the order of the trace."""
+    """Return entropies by distance, and one line per active step in order."""
     by_distance, lines = {}, []
     rows = plain(trace)
     for index in range(len(trace)):
@@ -94,8 +94,8 @@ def test_equals_brute_force_on_random_traces(radius, block, k):
             assert one.chance == pytest.approx(sum(room) / len(room))
 
 
-def test_by_hand():
-    """A prompt, then four places; entropy grows to the right, but for the last."""
+def test_gradient_matches_hand_arithmetic():
+    """A prompt, then four positions. Entropy grows to the right except for the last."""
     rising = {1: 0.125, 2: 0.25, 3: 0.5, 4: 0.375}
     trace = hand_trace(
         [[1], [4]], places=4, scope=[[1, 2], [4]], entropy=[rising, rising], strategy="standard()"
@@ -112,19 +112,17 @@ def test_by_hand():
     # Step 2: they are 2 and 4; within 1 is 2, the unfinished block is {2}, the scope {4}.
     assert found["wave"] == (0.0, 0.5, pytest.approx((1 / 4 + 1 / 3) / 2), 1.0, 2)
     assert found["block"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
-    assert found["current_logp"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
+    assert found["own"] == (0.5, 0.75, pytest.approx((2 / 4 + 1 / 3) / 2), 1.5, 2)
 
 
-def test_a_scope_of_everything_contains_the_lowest():
+def test_scope_of_everything_contains_the_lowest_entropies():
     traces = [t for t in sample() if t.about["options"]["strategy"] == "standard()"]
     found = gradient.Gradient.join([gradient.measure(trace, radius=50) for trace in traces])
-    assert (
-        found.containment["current_logp"].whole == found.containment["current_logp"].chance == 1.0
-    )
+    assert found.containment["own"].whole == found.containment["own"].chance == 1.0
     assert found.containment["wave"].whole < 1.0  # where nothing is known there is no distance
 
 
-def test_joined_batches_are_one_batch():
+def test_joined_batches_equal_one_batch():
     traces = sample()[4:6]
     joined = gradient.Gradient.join([gradient.measure(trace) for trace in traces])
     found = {}
@@ -138,7 +136,7 @@ def test_joined_batches_are_one_batch():
     assert joined.row.max() == sum(t.first.tokens.shape[0] for t in traces) - 1
 
 
-def test_what_it_cannot_answer_is_said():
+def test_invalid_input_raises():
     trace = sample()[0]
     with pytest.raises(TraceError, match="trace='full'"):
         gradient.measure(basic(trace))

@@ -15,7 +15,7 @@ from wavefront.traces import trace_file
 
 
 def same(one, other):
-    """Two results of one measure, field by field."""
+    """Compare two results of one measure, field by field."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one.nan_to_num(-7), other.nan_to_num(-7))
     if dataclasses.is_dataclass(one):
@@ -31,7 +31,7 @@ def measured(trace, model):
         mhco.measure(trace),
         eos.measure(trace, reference=[4, 5]),
         dynamics.frontier(trace),
-        dynamics.heat(trace, 1),
+        dynamics.heat_map(trace, 1),
         gradient.measure(trace),
         order.measure(trace, visible=True),
         cost.measure(trace, model),
@@ -41,7 +41,7 @@ def measured(trace, model):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
-def test_a_file_measures_as_the_decode_did(strategy, tmp_path):
+def test_loaded_trace_gives_the_same_measures(strategy, tmp_path):
     model = toy(seed=3)
     done = generate_ids(
         model,
@@ -59,7 +59,7 @@ def test_a_file_measures_as_the_decode_did(strategy, tmp_path):
     assert readings.candidates.rows().isfinite().all()
 
 
-def test_the_random_sample_holds_what_measures_stumble_on():
+def test_random_sample_covers_the_edge_cases():
     found = dict.fromkeys(("back", "at once", "open", "still", "idle", "reserve", "holes"), 0)
     for trace in sample():
         counts = trace.commit.any(-1) | trace.remask.any(-1)
@@ -75,7 +75,7 @@ def test_the_random_sample_holds_what_measures_stumble_on():
     assert all(count >= 8 for count in found.values()), found
 
 
-def test_a_row_alone_measures_as_it_did_in_the_batch():
+def test_single_row_gives_the_same_measures_as_in_a_batch():
     model = toy(seed=3)
     done = generate_ids(
         model, [[1, 2, 3], [4, 5]], strategy="wavefront(size=3)", max_new_tokens=9, trace="full"

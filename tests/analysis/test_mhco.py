@@ -19,7 +19,7 @@ RADII = (1, 3)
 
 
 def extent_of(row, moment, block):
-    """All places from the first candidate to the last; for blocks, whole blocks of slots."""
+    """Return all positions from the first to the last candidate, or complete blocks of slots."""
     if not moment.scope:
         return set()
     of_slot = {slot: place for place, slot in row.slots.items()}
@@ -30,7 +30,7 @@ def extent_of(row, moment, block):
 
 
 def by_hand(trace, radius, reading, wrong=""):
-    """Per row, per step: (violations, commits, does it commit a visible token?)."""
+    """Return (violations, commits, commits a visible token) per row and step."""
     strategy = spec.resolve(trace.about["options"]["strategy"], "strategies")
     block = strategy.size if isinstance(strategy, Block) else 1
     result = []
@@ -103,16 +103,16 @@ def test_equals_brute_force_on_random_traces(reading):
         ("edges", ("extent",)),
     ],
 )
-def test_a_rule_wrong_in_one_word_is_noticed(wrong, readings):
-    """Were the word dropped from the measure, the test above would fail on this sample."""
+def test_sample_detects_a_changed_rule(wrong, readings):
+    """If the measure lacked this part of the rule, the test above would fail."""
     for reading in readings:
         assert any(
             by_hand(trace, 2, reading) != by_hand(trace, 2, reading, wrong) for trace in sample()
         )
 
 
-def test_by_hand():
-    """Four places after a prompt; blocks of two. Place 1 is taken while 3 is surer, then 2."""
+def test_mhco_matches_hand_arithmetic():
+    """Four positions, blocks of two. Position 1 is committed while 3, then 2, is likelier."""
     sure = [{1: 0.4, 2: 0.3, 3: 0.5, 4: 0.9}, {2: 0.6, 3: 0.6, 4: 0.9}, {3: 0.2, 4: 0.9}, {}]
     trace = hand_trace(
         [[1], [2], [3], [4]],
@@ -131,7 +131,7 @@ def test_by_hand():
     assert two.extent.mean() == 0.5
 
 
-def test_the_two_readings_differ_inside_a_block_and_inside_a_wave():
+def test_readings_differ_inside_a_block_and_inside_a_wave():
     # A block of four of which only the first place is left: its edge is three places further on.
     trace = hand_trace(
         [[2, 3, 4], [1]],
@@ -155,14 +155,14 @@ def test_the_two_readings_differ_inside_a_block_and_inside_a_wave():
     assert (found.candidates.mean(), found.extent.mean()) == (1.0, 0.0)
 
 
-def test_saturated_probabilities_do_not_beat_one_another():
+def test_saturated_probabilities_are_equal():
     """-1e-9 is above -2e-9, and both are 1 in float32."""
     trace = hand_trace([[1]], places=2, scope=[[1]])
     trace.logp[0, 0, 1], trace.logp[0, 0, 2] = -2e-9, -1e-9
     assert mhco.measure(trace).candidates.mean() == 0.0
 
 
-def test_visible_steps_are_those_that_commit_what_is_read():
+def test_visible_steps_commit_visible_tokens():
     trace = hand_trace(
         [[3], [1], [2]],
         places=3,
@@ -182,7 +182,7 @@ def test_standard_is_zero_by_construction():
         assert found.candidates.mean() == found.extent.mean() == 0.0
 
 
-def test_the_radius_is_the_caller_s_and_not_the_strategy_s():
+def test_radius_is_the_callers_not_the_strategys():
     trace = hand_trace(
         [[1]],
         places=6,
@@ -194,7 +194,7 @@ def test_the_radius_is_the_caller_s_and_not_the_strategy_s():
     assert mhco.measure(trace, 4).candidates.mean() == 1.0
 
 
-def test_joined_batches_are_one_batch():
+def test_joined_batches_equal_one_batch():
     traces = [
         t for t in sample() if t.about["options"]["strategy"] == "wavefront(size=3, radius=1)"
     ]
@@ -209,7 +209,7 @@ def test_joined_batches_are_one_batch():
 
 
 def test_correlation_with_correctness():
-    """Three items at 0, 0.5 and 1: the two right ones are the lower ones."""
+    """Of three items at 0, 0.5 and 1, the two lower ones are right."""
     commits = torch.full((1, 3), 2)
     found = mhco.Mhco("extent", torch.tensor([[0, 1, 2]]), commits, commits > 0)
     # Ranks 1, 2, 3 against 2.5, 2.5, 1: covariance -1.5, variances 2 and 1.5.
@@ -225,7 +225,7 @@ def test_ranks_share_ties():
         rank_correlation([1, 2], [1])
 
 
-def test_what_it_cannot_answer_is_said():
+def test_invalid_input_raises():
     trace = sample()[0]
     with pytest.raises(TraceError, match="trace='full'"):
         mhco.measure(basic(trace))
@@ -237,7 +237,7 @@ def test_what_it_cannot_answer_is_said():
     assert mhco.measure(headless, stop_ids=()).extent.mean() == 0.0
 
 
-def test_a_foreign_strategy_has_the_extent_of_its_candidates():
+def test_unknown_strategy_has_the_extent_of_its_candidates():
     trace = hand_trace([[1]], places=4, scope=[[1]], probability=[{1: 0.1, 3: 0.9}])
     trace.about["options"]["strategy"] = "somewhere.else.Mine(size=4)"
     assert mhco.measure(trace).extent.mean() == 1.0

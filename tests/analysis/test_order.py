@@ -59,7 +59,7 @@ def test_equals_brute_force_on_random_traces(visible):
             assert ours == pytest.approx(by_hand(row, visible), nan_ok=True)
 
 
-def test_by_hand():
+def test_order_matches_hand_arithmetic():
     forth = order.measure(hand_trace([[1], [2], [3]], places=3))
     assert [float(v) for v in (forth.tau, forth.inversions, forth.jump)] == [1, 0, 1]
     assert forth.adjacent.tolist() == [1.0]
@@ -74,8 +74,8 @@ def test_by_hand():
     assert at_once.jump.tolist() == [1.0]
 
 
-def test_only_what_lasted_is_paired():
-    """Place 1 comes first, is taken back, and comes again at the end."""
+def test_only_lasting_commits_are_paired():
+    """Position 1 is committed first, remasked, and committed again at the end."""
     trace = hand_trace([[1], [2], [3], [1]], places=3, remask=[[], [1], [], []])
     found = order.measure(trace)
     assert found.inversions.tolist() == pytest.approx([2 / 3])
@@ -83,17 +83,17 @@ def test_only_what_lasted_is_paired():
     assert order.measure(trace, visible=True).commits.tolist() == [3]
 
 
-def test_what_was_written_over_by_hand_did_not_last():
-    """Before the third step place 1 is written over, and place 4 is written at all."""
+def test_overridden_commits_do_not_last():
+    """Before the third step, position 1 is overwritten and position 4 is written."""
     trace = hand_trace([[1], [2], [3]], places=4)
-    trace = replace(trace, by_hand=torch.tensor([[2, 0, 1, 8], [2, 0, 4, 8]]))
+    trace = replace(trace, overrides=torch.tensor([[2, 0, 1, 8], [2, 0, 4, 8]]))
     found = order.measure(trace)
     assert (found.tau.tolist(), found.commits.tolist()) == ([1.0], [3])
     assert order.measure(trace, visible=True).commits.tolist() == [2]
     assert found.adjacent.tolist() == [1.0]
 
 
-def test_tau_is_that_of_left_to_right_for_left_to_right():
+def test_left_to_right_has_tau_one():
     traces = [t for t in sample() if t.about["options"]["strategy"] == "left_to_right()"]
     joined = order.Order.join([order.measure(trace) for trace in traces])
     apart = joined.inversions[~joined.inversions.isnan()]

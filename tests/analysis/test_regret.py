@@ -31,7 +31,7 @@ def decoded(model, strategy, steps=7, places=7, fixed=False):
 
 
 def by_hand(trace, model, reading):
-    """{(row, place, t, lag): (probability, initial)}, a forward of one row for every answer."""
+    """Return {(row, position, t, lag): (probability, initial)}, one forward pass per entry."""
     found = {}
     for number, row in enumerate(plain(trace)):
         real = trace.first.real[number]
@@ -96,7 +96,7 @@ def test_equals_brute_force(family, strategy, steps, reading):
         assert curve.mean.tolist() == pytest.approx(means, abs=1e-6)
 
 
-def test_the_readings_differ():
+def test_readings_differ():
     model = toy(seed=5)
     trace = decoded(model, "wavefront(size=3, radius=1)")
     direct, left_out = (regret.measure(trace, model, reading=one) for one in READINGS)
@@ -104,8 +104,8 @@ def test_the_readings_differ():
     assert not torch.allclose(direct.probability, left_out.probability, atol=1e-3)
 
 
-def test_left_out_right_after_its_commit_is_the_probability_of_the_commit():
-    """One token a step: masked again, the canvas is the one it was chosen on."""
+def test_leave_one_out_after_one_step_equals_the_commit_probability():
+    """With one token per step, masking it again gives the canvas it was chosen on."""
     model = toy(seed=5, dtype="float64")
     found = regret.measure(decoded(model, "standard"), model, reading="leave-one-out")
     soon = found.lag == 1
@@ -113,7 +113,7 @@ def test_left_out_right_after_its_commit_is_the_probability_of_the_commit():
     assert torch.allclose(found.probability[soon], found.initial[soon], atol=1e-6)
 
 
-def test_chunks_and_every_do_not_change_an_answer():
+def test_chunking_and_every_do_not_change_probabilities():
     model = toy(seed=5, dtype="float64")
     trace = decoded(model, "wavefront(size=3, radius=1)")
     for reading in READINGS:
@@ -126,7 +126,7 @@ def test_chunks_and_every_do_not_change_an_answer():
         assert torch.allclose(third.probability, whole.probability[kept], atol=1e-6)
 
 
-def test_holes_and_rows_that_are_done_early():
+def test_infill_and_rows_that_finish_early():
     model = toy(seed=5, dtype="float64")
     holes = [[i in (0, 2, 3, 7) for i in range(9)], [i in (4, 5) for i in range(7)]]
     canvas = infill([[1] * 9, [2] * 7], holes, mask_id=model.mask_id, pad_id=model.pad_id)
@@ -144,11 +144,11 @@ def test_holes_and_rows_that_are_done_early():
         )
 
 
-def test_what_a_hand_wrote_was_not_committed():
+def test_overridden_tokens_are_not_commits():
     model = toy(seed=5, dtype="float64")
     trace = decoded(model, "left_to_right").row(1)
     place = int(trace.commit[0, 0].nonzero())
-    forked = replace(trace, by_hand=torch.tensor([[3, 0, place, 11]]))
+    forked = replace(trace, overrides=torch.tensor([[3, 0, place, 11]]))
     for reading in READINGS:
         found = regret.measure(forked, model, reading=reading)
         whole = regret.measure(trace, model, reading=reading)
@@ -162,7 +162,7 @@ def test_what_a_hand_wrote_was_not_committed():
         )
 
 
-def test_join_and_what_is_refused():
+def test_join_and_invalid_input():
     model = toy(seed=5)
     trace = decoded(model, "standard", 3)
     one = regret.measure(basic(trace), model)

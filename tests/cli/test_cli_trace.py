@@ -111,7 +111,7 @@ def test_a_full_trace_and_its_record(tmp_path):
     assert made["prompt"] == "Hi"
     trace = trace_file.load(target)
     assert trace.full
-    assert trace.others is not None
+    assert trace.alternatives is not None
 
 
 def test_an_infilling_is_recorded(lm, tmp_path):
@@ -406,7 +406,7 @@ def test_a_fork_that_makes_no_sense_is_refused(file, args, words, code):
 @pytest.mark.parametrize("command", ["show", "replay", "export", "fork --at 1"])
 def test_what_is_no_trace_is_refused_by_every_command(command, tmp_path, file):
     name, *args = command.split()
-    assert "is not there" in refused("trace", name, str(tmp_path / "no.npz"), *args)
+    assert "does not exist" in refused("trace", name, str(tmp_path / "no.npz"), *args)
     assert "is a directory" in refused("trace", name, str(tmp_path), *args)
     (tmp_path / "text.npz").write_text("hello")
     assert "is not a trace" in refused("trace", name, str(tmp_path / "text.npz"), *args)
@@ -505,7 +505,7 @@ def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
     assert "standard()" in seen
     assert "at most 4" in run("trace", "show", *[str(file)] * 5, code=2).stderr
     assert "name one" in run("trace", "show", *[str(file)] * 2, "--step", "1", code=2).stderr
-    assert "is not there" in run("trace", "show", str(file), "no.npz", code=1).stderr
+    assert "does not exist" in run("trace", "show", str(file), "no.npz", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_help_needs_no_torch(args: list[str]) -> None:
 
 
 def test_the_page_lists_what_the_trainer_can_do(capsys: pytest.CaptureFixture[str]) -> None:
-    from wavefront.train.__main__ import main
+    from wavefront.train.command import main
 
     with pytest.raises(SystemExit):
         main(["--help"])

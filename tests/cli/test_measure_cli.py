@@ -15,7 +15,7 @@ import torch
 from helpers.commands import refused, run
 
 import wavefront
-from wavefront.analysis.figures import Picture
+from wavefront.analysis.figures import Figure
 from wavefront.cli import measure
 from wavefront.core.errors import OptionError
 from wavefront.paper import studies
@@ -51,16 +51,16 @@ def lm() -> wavefront.LM:
 @pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure is drawn a single time; tests/test_figures.py has the files themselves."""
-    real = Picture.bytes
+    real = Figure.bytes
 
     @functools.cache
-    def page(picture: Picture) -> bytes:
+    def page(picture: Figure) -> bytes:
         return real(picture)
 
-    def some(self: Picture, kind: str = "svg", style: Any = None) -> bytes:
+    def some(self: Figure, kind: str = "svg", style: Any = None) -> bytes:
         return page(self) if kind == "svg" else runs.PNG
 
-    monkeypatch.setattr(Picture, "bytes", some)
+    monkeypatch.setattr(Figure, "bytes", some)
 
 
 @pytest.mark.usefixtures("drawn_once")

@@ -377,7 +377,7 @@ def test_before_its_fork_a_fork_is_the_original(model):
     back = ended(fork(model, one, 2))
     assert_same(trace, back)
     assert back.about["fork"]["of"]["options"] == trace.about["options"]
-    assert len(back.by_hand) == 0
+    assert len(back.overrides) == 0
     assert difference(back, again(model, back)) is None
 
 
@@ -386,7 +386,7 @@ def test_what_is_written_again_at_the_same_step_counts(model):
     one = ended(fork(model, trace, 4, overrides={8: 41, 9: 42}))
     two = ended(fork(model, one, 4, overrides={9: 43}))
     assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
-    assert sorted(two.by_hand[:, 3].tolist()) == [41, 43]
+    assert sorted(two.overrides[:, 3].tolist()) == [41, 43]
     assert difference(two, again(model, two)) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import records, refused, run
 
 from wavefront import tasks
-from wavefront.analysis.figures import Picture, Spot, front
+from wavefront.analysis.figures import Figure, TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
 from wavefront.paper._groups import Group
@@ -108,9 +108,9 @@ def test_what_is_wanted_decides() -> None:
 
 
 def test_the_front_is_what_nothing_beats() -> None:
-    spots = [Spot(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
+    spots = [TradeoffPoint(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
                                                  ("d", 8, 0.6), ("e", 9, 0.6))]  # fmt: skip
-    assert [one.name for one in front(spots)] == ["b", "d"]
+    assert [one.name for one in pareto_front(spots)] == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,6 @@ def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
 def test_a_figure_of_one_setting_can_be_drawn() -> None:
     from wavefront.analysis import figures
 
-    drawn = figures.tradeoff([Spot("block(size=8)", 3, 0.5, 0.4, 0.6)])
-    assert isinstance(drawn, Picture)
+    drawn = figures.tradeoff([TradeoffPoint("block(size=8)", 3, 0.5, 0.4, 0.6)])
+    assert isinstance(drawn, Figure)
     assert drawn.bytes("svg")

@@ -1,4 +1,4 @@
-"""What day a story says it is, by the standard library's calendar and a pattern for each story."""
+"""A solver for `date_understanding`: one pattern per story, and the standard calendar."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nearest_weekday(year: str, wanted: str) -> date:
     return next(day for n in range(7) if WEEKDAYS[(day := first + days(n)).weekday()] == wanted)
 
 
-def mirrored(year: str) -> date:
+def palindrome_day(year: str) -> date:
     every = (date(int(year), 1, 1) + days(n) for n in range(365))
     return next(day for day in every if f"{day:%m%d%Y}" == f"{day:%m%d%Y}"[::-1])
 
@@ -71,12 +71,12 @@ def visited(day: str, month: str, year: str, visit: str) -> date:
     return months(read(f"{month} {day}, {year}"), int(visit) - 1)
 
 
-# The first pattern that fits decides, so the particular come before the general.
+# The first pattern that matches decides, so special patterns come before general ones.
 RULES: tuple[Rule, ...] = (
     (r"Jane thinks today is (\S+), but John thinks today is (\S+)\. (\w+) is correct",
      lambda jane, john, who: read(jane if who == "Jane" else john)),
     (r"thought today is (\S+), but today is in fact .* which is 1 day later",
-     lambda told: read(told) + days(1)),
+     lambda text: read(text) + days(1)),
     (r"Christmas Eve of (\d+)", lambda year: date(int(year), 12, 24)),
     (r"Christmas Day of (\d+)", lambda year: date(int(year), 12, 25)),
     (r"last day of the (\w+) quarter of (\d+)",
@@ -89,32 +89,32 @@ RULES: tuple[Rule, ...] = (
      lambda month, year: month_end(int(year), read(f"{month} 1, {year}").month)),
     (r"born on the last day of Feburary in (\d+)\. Today is her (\d+)-year-old",
      lambda year, age: years(month_end(int(year), 2), int(age))),
-    (rf"married on {DATE}\. It is their (\d+)-year", lambda told, n: years(read(told), int(n))),
-    (rf"married on {DATE}\. Today is their golden", lambda told: years(read(told), 50)),
-    (rf"married on {DATE}\. Today is their silver", lambda told: years(read(told), 25)),
-    (rf"^{DATE} is like yesterday .* ten years ago", lambda told: years(read(told), 10)),
-    (rf"quited her job on {DATE}\. (\d+) days have", lambda told, n: read(told) + days(int(n))),
-    (rf"^On {DATE} Jane bought (\d+) eggs", lambda told, n: read(told) + days(int(n))),
+    (rf"married on {DATE}\. It is their (\d+)-year", lambda text, n: years(read(text), int(n))),
+    (rf"married on {DATE}\. Today is their golden", lambda text: years(read(text), 50)),
+    (rf"married on {DATE}\. Today is their silver", lambda text: years(read(text), 25)),
+    (rf"^{DATE} is like yesterday .* ten years ago", lambda text: years(read(text), 10)),
+    (rf"quited her job on {DATE}\. (\d+) days have", lambda text, n: read(text) + days(int(n))),
+    (rf"^On {DATE} Jane bought (\d+) eggs", lambda text, n: read(text) + days(int(n))),
     (r"^(\d+) is coming in (\d+) hours",
      lambda year, hours: (datetime(int(year), 1, 1) - timedelta(hours=int(hours))).date()),
     (r"In the UK.* today is (\d+)/(\d+)/(\d+)",
      lambda day, month, year: date(int(year), int(month), int(day))),
     (r"on the (\d+)\w\w of each month starting from the (\w+) of (\d+)\. It is her (\d+)", visited),
     (r"first day of (\d+) is a \w+, and today is the first (\w+)", nearest_weekday),
-    (r"palindrome day of (\d+)", mirrored),
+    (r"palindrome day of (\d+)", palindrome_day),
     (r"US Thanksgiving of (\d+)", thanksgiving),
     (r"Today is (\d+)/(\d+)[.,].*?(?:NFL|year) (\d{4})",
      lambda month, day, year: date(int(year), int(month), int(day))),
     (r"got her job in (\d+)\. Today is her (\d+)-year .* on (\w+ \d+), her second day",
      worked_since),
-    (rf"deadline is {DATE}, which is (\d+) days away", lambda told, n: read(told) - days(int(n))),
-    (rf"[Dd]ay before yesterday was {DATE}", lambda told: read(told) + days(2)),
-    (rf"two days ago, on {DATE}", lambda told: read(told) + days(2)),
-    (rf"day after tomorrow, on {DATE}", lambda told: read(told) - days(2)),
-    (rf"One week from now it will be {DATE}", lambda told: read(told) - days(7)),
-    (rf"It was {DATE} a week ago", lambda told: read(told) + days(7)),
-    (rf"(?:Yesterday was|Yesterday,|strategyd to be on) {DATE}", lambda told: read(told) + days(1)),
-    (rf"[Tt]omorrow(?: is|,| \(\w+,) {DATE}", lambda told: read(told) - days(1)),
+    (rf"deadline is {DATE}, which is (\d+) days away", lambda text, n: read(text) - days(int(n))),
+    (rf"[Dd]ay before yesterday was {DATE}", lambda text: read(text) + days(2)),
+    (rf"two days ago, on {DATE}", lambda text: read(text) + days(2)),
+    (rf"day after tomorrow, on {DATE}", lambda text: read(text) - days(2)),
+    (rf"One week from now it will be {DATE}", lambda text: read(text) - days(7)),
+    (rf"It was {DATE} a week ago", lambda text: read(text) + days(7)),
+    (rf"(?:Yesterday was|Yesterday,|scheduled to be on) {DATE}", lambda text: read(text) + days(1)),
+    (rf"[Tt]omorrow(?: is|,| \(\w+,) {DATE}", lambda text: read(text) - days(1)),
     (DATE, read),
 )  # fmt: skip
 SHIFTS: dict[str, Callable[[date], date]] = {

@@ -189,7 +189,7 @@ def _row(trace: Trace, row: int) -> Row:
     tokens: dict[int, int] = {}
     moments = []
     for index in range(len(trace)):
-        for step, which, place, token in trace.by_hand.tolist():
+        for step, which, place, token in trace.overrides.tolist():
             if (step, which) == (index, row):
                 masked, known = masked - {place}, known | {place}
                 tokens[place] = token

@@ -1,4 +1,4 @@
-"""Solvers that know nothing of the generators: they read the question and find another way."""
+"""Solvers that are independent of the generators: they read only the question."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ LAST += ("-newest", "-most expensive", "from the top")
 
 
 def placement(text: str, count: int) -> int:
-    """`second from the right` of five -> 3, counting from the first pole."""
+    """Convert `second from the right` of five to 3, counting from the first pole."""
     nth = next((n for n, w in enumerate(["second", "third", "fourth"], 1) if w in text), 0)
     return count - 1 - nth if any(text.endswith(end) for end in LAST) else nth
 

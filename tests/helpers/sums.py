@@ -1,4 +1,4 @@
-"""Word problems solved by closed formulas: one for each story, one for each event of a chain."""
+"""A solver for `gsm`: one closed formula per story, and one per event of a chain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 
 from wavefront.tasks.base import PROCEDURAL
 
-# Written from the wordings, by the letters of their slots.
+# Derived from the wordings. The arguments are the letters of the slots.
 FORMULAS: dict[str, Callable[..., Fraction | int]] = {
     "orchard": lambda a, b, c: a * b - c,
     "shopping": lambda a, b, c, d: a * b + c * d,
@@ -52,7 +52,7 @@ FORMULAS: dict[str, Callable[..., Fraction | int]] = {
     "phone": lambda a, b, c, d: (a + b * c) * d,
     "ribbon": lambda a, b, c, d: a * b / c - d,
 }
-# Sentences of chains, by what they say; N are numbers in the order they stand.
+# Sentences of chains by pattern. The functions get the total so far and the numbers in order.
 EVENTS: tuple[tuple[str, Callable[..., Fraction | int]], ...] = (
     (r"(\d+) red and (\d+) blue|(\d+) old .* and (\d+) new|(\d+) small .* and (\d+) big",
      lambda t, n, m: n + m),
@@ -77,7 +77,7 @@ EVENTS: tuple[tuple[str, Callable[..., Fraction | int]], ...] = (
 
 @cache
 def patterns() -> list[tuple[str, re.Pattern[str]]]:
-    """Every wording of every whole story as a pattern that reads its numbers."""
+    """Convert every wording of every complete story to a pattern that reads its numbers."""
     found = []
     name = ""
     for line in (PROCEDURAL / "stories.txt").read_text("utf-8").splitlines():
@@ -101,7 +101,7 @@ def gsm(question: str) -> str:
             numbers = {slot: Fraction(text) for slot, text in match.groupdict().items()}
             return str(FORMULAS[name](**numbers))
     total: Fraction | int = 0
-    for said in re.split(r"(?<=[.?]) ", question):
-        rule = next(rule for pattern, rule in EVENTS if re.search(pattern, said))
-        total = rule(total, *map(Fraction, re.findall(r"\d+", said)))
+    for sentence in re.split(r"(?<=[.?]) ", question):
+        rule = next(rule for pattern, rule in EVENTS if re.search(pattern, sentence))
+        total = rule(total, *map(Fraction, re.findall(r"\d+", sentence)))
     return str(total)

@@ -19,7 +19,7 @@ from helpers.pages import load_script
 
 import wavefront
 from wavefront import paper
-from wavefront.analysis.figures import Picture
+from wavefront.analysis.figures import Figure
 from wavefront.paper import _claims, _groups, _printed, _wrapped
 from wavefront.paper._lab import Cell, Scale
 from wavefront.paper.studies import Bench
@@ -42,20 +42,20 @@ DATA = os.environ.get("WAVEFRONT_DATA")
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short questions for studies, and every figure drawn a single time."""
     monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
-    real = Picture.bytes
+    real = Figure.bytes
 
     @functools.cache
-    def page(picture: Picture) -> bytes:
+    def page(picture: Figure) -> bytes:
         return real(picture)
 
-    def some(self: Picture, kind: str = "svg", style: Any = None) -> bytes:
+    def some(self: Figure, kind: str = "svg", style: Any = None) -> bytes:
         return page(self) if kind == "svg" else runs.PNG
 
     def draw(self: Bench, name: str, count: int | None = None) -> list[Sample]:
         wanted = self.items if count is None else count
         return [Sample(f"{name}/{n}", f"{n} and {n}?", f"#### {n}", "4") for n in range(wanted)]
 
-    monkeypatch.setattr(Picture, "bytes", some)
+    monkeypatch.setattr(Figure, "bytes", some)
     monkeypatch.setattr(Bench, "draw", draw)
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks: every published answer grades as right, wrong and malformed ones as wrong."""
+"""Benchmarks grade every published answer as right, and wrong or malformed ones as wrong."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from wavefront.tasks.base import PROCEDURAL, Ask, Sample, paper_prompt
 from wavefront.tasks.benchmarks import _data, _hub
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 from wavefront.tasks.benchmarks.countdown import reaches
-from wavefront.tasks.grading.maths import boxed
+from wavefront.tasks.grading.maths import last_boxed
 
 HAS_DATA = "WAVEFRONT_DATA" in os.environ
 needs_data = pytest.mark.skipif(not HAS_DATA, reason="WAVEFRONT_DATA is not set")
 try:
-    HAS_WALLS = bool(sandbox.layers())
+    HAS_SANDBOX = bool(sandbox.layers())
 except OptionError:
-    HAS_WALLS = False
-needs_walls = pytest.mark.skipif(not HAS_WALLS, reason="this machine gives no namespaces")
+    HAS_SANDBOX = False
+needs_sandbox = pytest.mark.skipif(not HAS_SANDBOX, reason="no sandbox on this machine")
 MALFORMED = ("", " \n", "####", "#### ", "I do not know.", r"\boxed{", r"\boxed{}", "```python\n",
              "\0", "answer is", "The answer is .", "((((", "nan", "{" * 50)  # fmt: skip
 CODE = ("humaneval", "mbpp", "mbpp_sanitized")
@@ -40,8 +40,8 @@ def items(name: str, **ask) -> list[Sample]:
     return tasks.load(name).items(Ask(**{"style": "bare", **ask}))
 
 
-def refused(name: str, pairs: Iterable[tuple[Sample, str]]) -> int:
-    """How many answers were graded as wrong; a right one fails the test."""
+def assert_wrong(name: str, pairs: Iterable[tuple[Sample, str]]) -> int:
+    """Assert that every answer is graded as wrong, and return how many there are."""
     task, count = tasks.load(name), 0
     for sample, text in pairs:
         grade = task.grade(sample, text)
@@ -51,7 +51,7 @@ def refused(name: str, pairs: Iterable[tuple[Sample, str]]) -> int:
     return count
 
 
-def test_the_list_of_benchmarks() -> None:
+def test_registry_lists_every_benchmark() -> None:
     known = tasks.benchmarks()
     assert len(known) == len(set(known)) == 39
     assert {f"bbh_{name}" for name in SUBSETS} <= set(known)
@@ -66,7 +66,7 @@ def test_the_list_of_benchmarks() -> None:
             assert "Q-text" in paper_prompt(task.template, "Q-text")
 
 
-def test_bad_names_and_options_are_refused() -> None:
+def test_unknown_names_and_options_raise() -> None:
     with pytest.raises(OptionError, match="did you mean 'humaneval'"):
         tasks.load("humanevel")
     with pytest.raises(OptionError, match=r"no option 'cott'.*did you mean 'cot'"):
@@ -77,11 +77,13 @@ def test_bad_names_and_options_are_refused() -> None:
         tasks.load("countdown_3", numbers=6)
     with pytest.raises(OptionError, match="givens"):
         tasks.load("sudoku_4", givens=3)
-    with pytest.raises(OptionError, match="evaluation alone"):
+    with pytest.raises(OptionError, match="evaluation only"):
         tasks.draw({"gsm8k": 1.0}, seed=0, index=0)
 
 
-def test_missing_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_error_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("WAVEFRONT_DATA", raising=False)
     for name in tasks.benchmarks():
         with pytest.raises(OptionError, match=r"WAVEFRONT_DATA is not set.*docs/tasks.md"):
@@ -92,7 +94,7 @@ def test_missing_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.fixture
 def few(tmp_path: Path) -> str:
-    """A folder with hand-made files in the published forms."""
+    """A folder with a few hand-written files in the published formats."""
 
     def write(name: str, rows: list[dict]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -132,20 +134,20 @@ def few(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def made(name: str, few: str, **options) -> tuple:
+def task_and_item(name: str, few: str, **options) -> tuple:
     task = tasks.load(name, any_data=True, **options)
     extra = {"givens": 4} if name == "sudoku_4" else {}
     task = tasks.load(name, any_data=True, **extra, **options)
     return task, task.items(Ask(data=few, style="bare"))[0]
 
 
-def test_a_changed_file_is_refused(few: str) -> None:
+def test_changed_data_file_raises(few: str) -> None:
     with pytest.raises(OptionError, match=r"is not the published gsm8k/test.jsonl.*any_data=True"):
         items("gsm8k", data=few)
 
 
-def test_word_problems(few: str) -> None:
-    task, sample = made("gsm8k", few)
+def test_gsm8k_grading(few: str) -> None:
+    task, sample = task_and_item("gsm8k", few)
     assert (sample.target, sample.answer) == ("1200", "1200\n#### 1200")
     for text in (sample.answer, "#### 1,200", "so #### $1200.00", "####1200 apples"):
         grade = task.grade(sample, text)
@@ -162,7 +164,7 @@ def test_word_problems(few: str) -> None:
         assert not task.grade(sample, text).correct, text
 
 
-def test_worked_examples_stand_before_the_question(few: str) -> None:
+def test_worked_examples_precede_the_question(few: str) -> None:
     task = tasks.load("gsm8k", any_data=True)
     paper = task.items(Ask(data=few, shots=2, count=1))[0].prompt
     assert paper.startswith("You're an expert")
@@ -182,7 +184,7 @@ def test_worked_examples_stand_before_the_question(few: str) -> None:
     assert shown.count("```python\nimport sys\ndef sum(a, b):") == 3
 
 
-def test_a_count_takes_a_beginning_of_one_order(few: str) -> None:
+def test_smaller_count_is_a_prefix_of_a_larger_one(few: str) -> None:
     task = tasks.load("gsm8k", any_data=True)
     every = task.items(Ask(data=few))
     assert [item.id for item in every] == [f"gsm8k/test/{n}" for n in range(40)]
@@ -206,12 +208,12 @@ def test_a_count_takes_a_beginning_of_one_order(few: str) -> None:
         (r"\boxed{a\}b}", r"a\}b"), (r"\boxed\frac12", r"\frac"),
     ],
 )  # fmt: skip
-def test_boxes(text: str, held: str | None) -> None:
-    assert boxed(text) == held
+def test_last_boxed(text: str, held: str | None) -> None:
+    assert last_boxed(text) == held
 
 
-def test_mathematics(few: str) -> None:
-    task, sample = made("math", few)
+def test_math_grading(few: str) -> None:
+    task, sample = task_and_item("math", few)
     assert sample.target == r"\frac{1}{2}"
     for text in (sample.answer, r"\boxed{0.5}", r"\boxed{\dfrac12}", r"\boxed{1/2}", r"\boxed{.50}",
                  r"\boxed{\frac{2}{4}}", r"\boxed{x=\tfrac{1}{2}}",
@@ -226,10 +228,10 @@ def test_mathematics(few: str) -> None:
         assert not task.grade(sample, text).correct, text
 
 
-def test_mathematics_is_graded_outside_the_main_thread(few: str) -> None:
+def test_math_grading_works_outside_the_main_thread(few: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    task, sample = made("math", few)
+    task, sample = task_and_item("math", few)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(task.grade, sample, r"\boxed{\frac{3}{6}}").result().correct
         assert not pool.submit(task.grade, sample, r"\boxed{\frac{4}{6}}").result().correct
@@ -238,7 +240,7 @@ def test_mathematics_is_graded_outside_the_main_thread(few: str) -> None:
 SIGNATURE = "def twice(n):\n    return 2 * n\n"
 
 
-@needs_walls
+@needs_sandbox
 @pytest.mark.parametrize(
     ("text", "strict"),
     [
@@ -264,34 +266,34 @@ SIGNATURE = "def twice(n):\n    return 2 * n\n"
         (f"```python\nprint(1)\n```\nand\n```python\n{SIGNATURE}```", False),
     ],
 )
-def test_a_function_is_found_in_what_was_written(few: str, text: str, strict: bool) -> None:
-    task, sample = made("humaneval", few)
+def test_function_is_found_in_the_answer(few: str, text: str, strict: bool) -> None:
+    task, sample = task_and_item("humaneval", few)
     grade = task.grade(sample, text)
     assert (grade.correct, grade.strict, grade.flexible) == (True, strict, True), grade
     assert "pid namespace" in grade.layers
 
 
-@needs_walls
-def test_wrong_functions(few: str) -> None:
-    task, sample = made("humaneval", few)
+@needs_sandbox
+def test_wrong_functions_fail(few: str) -> None:
+    task, sample = task_and_item("humaneval", few)
     for text in (*MALFORMED, "    return n", "    pass", "def other(n): return 2 * n", "return 2 *",
                  "    return 4 if n == 2 else None", "import sys\nsys.exit(0)"):  # fmt: skip
         grade = task.grade(sample, text)
         assert (grade.correct, grade.strict, grade.flexible) == (False, False, False), text
 
 
-@needs_walls
-def test_a_test_that_names_the_function_gets_the_published_one(few: str) -> None:
-    task, sample = made("humaneval", few)
+@needs_sandbox
+def test_test_that_calls_the_function_by_name_gets_the_published_solution(few: str) -> None:
+    task, sample = task_and_item("humaneval", few)
     self_test = sample.extra["tests"].replace("candidate(2) == 4", "candidate(2) == twice(2)")
     sample = replace(sample, extra={**sample.extra, "tests": self_test})
     assert task.grade(sample, "    return 2 * n").correct
     assert not task.grade(sample, "    return 9 if n == 2 else -2").correct
 
 
-@needs_walls
-def test_a_solution_may_have_the_name_of_a_builtin(few: str) -> None:
-    task, sample = made("mbpp", few)
+@needs_sandbox
+def test_solution_may_shadow_a_builtin(few: str) -> None:
+    task, sample = task_and_item("mbpp", few)
     assert sample.extra["names"] == ["sum"]
     for text in (sample.answer, "def sum(a, b): return b + a\n[DONE] more", "```\ndef sum(a, b):\n"
                  "  return a + b\n```"):  # fmt: skip
@@ -300,18 +302,19 @@ def test_a_solution_may_have_the_name_of_a_builtin(few: str) -> None:
         assert not task.grade(sample, text).correct, text
 
 
-def test_code_is_not_run_without_walls(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_, need: bool, **__):
-        return ({"refused": "no namespaces"} if need else {}), False
+def test_code_is_not_run_without_a_sandbox(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(line, arguments, **_):
+        required = "require-sandbox" in arguments
+        return sandbox._Reply({"refused": "no namespaces"} if required else {}, False)
 
-    monkeypatch.setattr(sandbox, "_run", refuse)
-    task, sample = made("humaneval", few)
+    monkeypatch.setattr(sandbox, "_start", refuse)
+    task, sample = task_and_item("humaneval", few)
     with pytest.raises(OptionError, match="allow_unsandboxed=True"):
         task.grade(sample, "    return 2 * n")
 
 
-def test_plans_are_checked_by_their_rules(few: str) -> None:
-    task, sample = made("countdown_3", few)
+def test_countdown_is_graded_by_its_rules(few: str) -> None:
+    task, sample = task_and_item("countdown_3", few)
     assert task.grade(sample, sample.answer).strict
     assert task.grade(sample, "79-44=35,35+15=50").strict
     assert task.grade(sample, "79 - 44 = 35, 35 + 15 = 50").strict
@@ -324,8 +327,8 @@ def test_plans_are_checked_by_their_rules(few: str) -> None:
     assert reaches("6/4=3/2,3/2*2=3", [6, 4, 2], 3)
 
 
-def test_grids_are_checked_by_their_rules(few: str) -> None:
-    task, sample = made("sudoku_4", few)
+def test_sudoku_is_graded_by_its_rules(few: str) -> None:
+    task, sample = task_and_item("sudoku_4", few)
     assert task.grade(sample, sample.answer).strict
     loose = task.grade(sample, "The grid:\n1 2 3 4\n3 4 1 2\n4 1 2 3\n2 3 4 1")
     assert (loose.correct, loose.strict, loose.flexible) == (True, False, True)
@@ -336,7 +339,7 @@ def test_grids_are_checked_by_their_rules(few: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["countdown_3", "countdown_4", "countdown_5", "sudoku_4"])
-def test_our_own_examples_are_right(name: str) -> None:
+def test_hand_written_examples_are_right(name: str) -> None:
     task: Any = tasks.load(name)
     shown = task.examples(Ask())
     assert len(shown) == 3
@@ -344,8 +347,8 @@ def test_our_own_examples_are_right(name: str) -> None:
         assert task.grade(Sample("", "", "", "", {"question": question}), answer).strict, answer
 
 
-def test_a_subset(few: str) -> None:
-    task, sample = made("bbh_navigate", few)
+def test_bbh_subset(few: str) -> None:
+    task, sample = task_and_item("bbh_navigate", few)
     assert sample.id == "bbh_navigate/test/0"
     assert task.grade(sample, "#### Yes").strict
     assert task.grade(sample, "So the answer is yes.").flexible
@@ -354,22 +357,22 @@ def test_a_subset(few: str) -> None:
         assert not task.grade(sample, text).correct, text
 
 
-def test_sentences_are_cut(few: str) -> None:
-    task, sample = made("wikitext", few)
+def test_wikitext_sentences_are_cut(few: str) -> None:
+    task, sample = task_and_item("wikitext", few)
     assert sample.prompt == "The cat, which is old, sat on"
     assert sample.target == "the-mat and looked at its long tail."
     assert task.grade(sample, sample.target).correct
     first = task.grade(sample, "the-mat burned")
     assert (first.correct, first.flexible) == (False, True)
     assert task.grade(sample, "").answer is None
-    task, hole = made("wikitext_infill", few)
+    task, hole = task_and_item("wikitext_infill", few)
     whole = f"{hole.prompt} {hole.target} {hole.extra['suffix']}"
     assert whole == f"{sample.prompt} {sample.target}"
     paper = task.items(Ask(data=few))[0]
     assert paper == hole
 
 
-def test_presets_are_options_that_a_decode_takes() -> None:
+def test_presets_are_valid_decoding_options() -> None:
     known = {*tasks.benchmarks(), "bbh", "countdown", "sudoku"}
     model = Source(mask_id=5, stop_ids=(1, 2), family="llada", vocab_size=100)
     assert set(tasks.presets()) >= {"paper", "llada", "llada-1.5", "dream", "dream-base"}
@@ -385,44 +388,47 @@ def test_presets_are_options_that_a_decode_takes() -> None:
     assert tasks.preset("dream-base", "countdown_5")["max_new_tokens"] == 32
     with pytest.raises(OptionError, match="preset"):
         tasks.preset("papr", "gsm8k")
-    with pytest.raises(OptionError, match="says nothing of 'wikitext'"):
+    with pytest.raises(OptionError, match="does not cover 'wikitext'"):
         tasks.preset("llada", "wikitext")
 
 
-def test_the_hub_is_checked_by_content(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_data_is_checked_by_content(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"problem": "p", "solution": "s", "answer": "1", "unique_id": "test/a/1.json",
              "level": 1, "subject": "Algebra"}]  # fmt: skip
     file = Path(few) / "math" / "test.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(_hub, "_fetch", lambda *where: asked.append(where) or file)
-    with pytest.raises(OptionError, match="does not hold what was published"):
+    with pytest.raises(OptionError, match="differs from the published"):
         items("math500", data="hub")
     assert asked == [("HuggingFaceH4/MATH-500", "test.jsonl")]
     assert tasks.load("math500", any_data=True).items(Ask(data="hub"))[0].target == "1"
     for name in ("math", "wikitext", "countdown_3", "sudoku_4"):
-        with pytest.raises(OptionError, match="not to be had from the hub"):
+        with pytest.raises(OptionError, match="not available on the Hub"):
             items(name, data="hub")
 
 
 @pytest.mark.slow
-def test_the_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises((OptionError, MissingExtraError), match=r"could not be fetched|pip install"):
         items("gsm8k", data="hub")
 
 
 @needs_data
-def test_the_content_on_the_hub_must_be_that_of_the_files() -> None:
-    assert set(_hub.contents()) == {*_hub.PLACES, *(f"bbh/{name}.json" for name in SUBSETS)}
-    for name, digest in _hub.contents().items():
-        assert _hub.content(_data.read_rows(name), _hub.place(name).fields) == digest
+def test_hub_digests_match_the_published_files() -> None:
+    assert set(_hub.published_digests()) == {
+        *_hub.LOCATIONS,
+        *(f"bbh/{name}.json" for name in SUBSETS),
+    }
+    for name, digest in _hub.published_digests().items():
+        assert _hub.content_digest(_data.read_rows(name), _hub.locate(name).fields) == digest
 
 
 @needs_data
-def test_every_file_is_the_published_one() -> None:
-    assert len(_data.sums()) == 80
-    for name, digest in _data.sums().items():
+def test_every_data_file_is_the_published_one() -> None:
+    assert len(_data.published_checksums()) == 80
+    for name, digest in _data.published_checksums().items():
         assert sha256(_data.data_file(name).read_bytes()).hexdigest() == digest
     assert (PROCEDURAL.parent / "benchmarks" / "files.sha256").read_text().count("\n") == 80
 
@@ -434,7 +440,7 @@ def test_every_file_is_the_published_one() -> None:
      ("mbpp_sanitized", 257), ("wikitext", 1000), ("wikitext_infill", 1000), ("countdown_4", 1000),
      ("sudoku_4", 972), ("bbh_navigate", 250), ("bbh_snarks", 178)],
 )  # fmt: skip
-def test_sizes(name: str, count: int) -> None:
+def test_benchmark_sizes(name: str, count: int) -> None:
     found = items(name)
     assert len({item.id for item in found}) == len(found) == count
     assert all(item.prompt and item.target for item in found)
@@ -443,7 +449,7 @@ def test_sizes(name: str, count: int) -> None:
 @needs_data
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("cot", [False, True])
-def test_the_published_examples_are_found(subset: str, cot: bool) -> None:
+def test_published_examples_are_parsed(subset: str, cot: bool) -> None:
     task: Any = tasks.load(f"bbh_{subset}", cot=cot)
     for style, end in (("paper", "\n#### "), ("bare", "So the answer is ")):
         prompt = task.items(Ask(count=1, shots=3, style=style))[0].prompt
@@ -457,7 +463,7 @@ def test_the_published_examples_are_found(subset: str, cot: bool) -> None:
 
 
 @needs_data
-def test_every_answer_of_gsm8k() -> None:
+def test_every_gsm8k_answer_is_right() -> None:
     task, every = tasks.load("gsm8k"), items("gsm8k")
     for sample in every:
         grade = task.grade(sample, sample.answer)
@@ -466,13 +472,13 @@ def test_every_answer_of_gsm8k() -> None:
     wrong = [(s, f"#### {int(s.target.replace(',', '')) + 1}") for s in every]
     wrong += [(s, s.answer.rpartition("####")[0] + "#### 0.123") for s in every]
     wrong += [(every[n], text) for n, text in enumerate(MALFORMED)]
-    assert refused("gsm8k", wrong) > 2000
+    assert assert_wrong("gsm8k", wrong) > 2000
 
 
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["math", "math500"])
-def test_every_answer_of_math(name: str) -> None:
+def test_every_math_answer_is_right(name: str) -> None:
     task, every = tasks.load(name), items(name)
     for sample in every:
         grade = task.grade(sample, sample.answer)
@@ -485,13 +491,13 @@ def test_every_answer_of_math(name: str) -> None:
     fractions = [s for s in every if s.target.startswith(r"\frac")]
     wrong += [(s, rf"\boxed{{{s.target}+1}}") for s in islice(fractions, 60)]
     wrong += [(every[n], text) for n, text in enumerate(MALFORMED)]
-    assert refused(name, wrong) > 150
+    assert assert_wrong(name, wrong) > 150
 
 
 @needs_data
 @pytest.mark.slow
-def test_the_algebra_system_agrees_with_every_answer_of_math() -> None:
-    """Our own spelling rule is not what makes the test above pass."""
+def test_math_verify_agrees_with_every_math_answer() -> None:
+    """The test above does not pass only because of our normalisation."""
     from math_verify import parse, verify
 
     for sample in items("math")[::5]:
@@ -501,7 +507,7 @@ def test_the_algebra_system_agrees_with_every_answer_of_math() -> None:
 
 @needs_data
 @pytest.mark.parametrize("subset", SUBSETS)
-def test_every_answer_of_bbh(subset: str) -> None:
+def test_every_bbh_answer_is_right(subset: str) -> None:
     name = f"bbh_{subset}"
     task, every = tasks.load(name), items(name)
     for sample in every:
@@ -515,14 +521,14 @@ def test_every_answer_of_bbh(subset: str) -> None:
     wrong += [
         (every[n], text) for n, text in enumerate(MALFORMED) if "(" not in text and "{" not in text
     ]
-    assert refused(name, wrong) > 100
+    assert assert_wrong(name, wrong) > 100
 
 
 @needs_data
-@needs_walls
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODE)
-def test_every_answer_of_the_code_benchmarks(name: str) -> None:
+def test_every_code_answer_is_right(name: str) -> None:
     task: Any = tasks.load(name)
     every = items(name, split="test" if name == "humaneval" else "all")
     assert len(every) == {"humaneval": 164, "mbpp": 974, "mbpp_sanitized": 427}[name]
@@ -535,10 +541,10 @@ def task_program(sample: Sample) -> str:
 
 
 @needs_data
-@needs_walls
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODE)
-def test_wrong_answers_of_the_code_benchmarks(name: str) -> None:
+def test_wrong_code_answers_fail(name: str) -> None:
     wrong: list[tuple[Sample, str]] = []
     for n, sample in enumerate(items(name)[:110]):
         entry = sample.extra["entry"]
@@ -547,14 +553,14 @@ def test_wrong_answers_of_the_code_benchmarks(name: str) -> None:
                  f"def {entry}(*args): raise ValueError",
                  MALFORMED[n % len(MALFORMED)])  # fmt: skip
         wrong.append((sample, forms[n % len(forms)]))
-    assert refused(name, wrong) >= 110
+    assert assert_wrong(name, wrong) >= 110
 
 
 @needs_data
-@needs_walls
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODE)
-def test_answers_of_the_code_benchmarks_in_other_dress(name: str) -> None:
+def test_reformatted_code_answers_are_right(name: str) -> None:
     task = tasks.load(name)
     for sample in items(name, count=25):
         whole = task_program(sample)
@@ -567,7 +573,7 @@ def test_answers_of_the_code_benchmarks_in_other_dress(name: str) -> None:
 
 
 @needs_data
-def test_every_plan_and_grid() -> None:
+def test_every_countdown_and_sudoku_answer_is_right() -> None:
     for name in ("countdown_3", "countdown_4", "countdown_5", "sudoku_4"):
         task, every = tasks.load(name), items(name)
         assert all(task.grade(s, s.answer).strict for s in every)
@@ -579,11 +585,11 @@ def test_every_plan_and_grid() -> None:
             if name != "sudoku_4" or int(s.id.split("/")[2].split("-")[0]) > 8
         ]
         wrong += [(s, s.answer[:-1]) for s in every[:200]]
-        assert refused(name, wrong) > 300
+        assert assert_wrong(name, wrong) > 300
 
 
 @needs_data
-def test_the_sentences_of_wikitext() -> None:
+def test_wikitext_sentences_are_ordinary_text() -> None:
     first, again, other = (items("wikitext", seed=seed) for seed in (0, 0, 1))
     assert first == again != other
     for sample in first:

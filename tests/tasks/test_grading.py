@@ -1,4 +1,4 @@
-"""How final answers are read, and how code is run."""
+"""Final answers are read in all their forms, and code is graded by running it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from wavefront import tasks
+from wavefront.core.errors import OptionError
 from wavefront.tasks.grading.final_answer import grade_final
 from wavefront.tasks.procedural.code import Code
 from wavefront.tasks.sandbox import check_cases
@@ -40,7 +41,7 @@ from wavefront.tasks.sandbox import check_cases
         ("words", "a b c", "well\na b c\n", True, "flexible"),
     ],
 )
-def test_final_answers(kind: str, target: str, text: str, correct: bool, how: str) -> None:
+def test_final_answer_is_read(kind: str, target: str, text: str, correct: bool, how: str) -> None:
     grade = grade_final(kind, target, text)
     assert (grade.correct, grade.how) == (correct, how)
 
@@ -58,7 +59,7 @@ def test_code_is_graded_by_running_it() -> None:
     assert grader.grade(sample, "    return (").answer == "SyntaxError"
 
 
-def test_running_code_is_bounded() -> None:
+def test_running_code_is_limited() -> None:
     def verdict(body: str) -> str:
         code = f"def f(x):\n    {body}"
         return check_cases(code, "f", [((1,), 2)], timeout=1.0, allow_unsandboxed=True).reason
@@ -71,3 +72,13 @@ def test_running_code_is_bounded() -> None:
     assert verdict("import torch") == "ModuleNotFoundError"
     assert verdict("raise SystemExit") == "SystemExit"
     assert verdict("import os; os._exit(0)") == "crash"
+
+
+def test_grade_by_task_name() -> None:
+    sample = tasks.load("gsm").sample(Random(0))
+    assert tasks.grade("gsm", sample, sample.answer).correct
+    assert not tasks.grade("gsm", sample, "#### 0.5").correct
+    code = tasks.load("code").sample(Random(0))
+    assert tasks.grade("code", code, code.answer, allow_unsandboxed=True).correct
+    with pytest.raises(OptionError, match="did you mean 'gsm'"):
+        tasks.grade("gsmm", sample, "")

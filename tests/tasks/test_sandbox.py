@@ -1,4 +1,4 @@
-"""Code that tries to get out, to stay, or to be called right without being it."""
+"""Model-written code cannot escape the sandbox, outlive it, or forge a verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ try:
     LAYERS = sandbox.layers()
 except OptionError:
     LAYERS = ()
-walled = pytest.mark.skipif(not LAYERS, reason="this machine gives no namespaces")
+isolated = pytest.mark.skipif(not LAYERS, reason="no user namespaces on this machine")
 HOME = Path.home()
 SOLUTION = "def f(x):\n    return x + 1"
 
@@ -44,13 +44,13 @@ def test_right_code_passes_and_wrong_code_does_not() -> None:
     assert verdict(SOLUTION, "assert f('a')").reason == "TypeError"
 
 
-def test_a_test_that_expects_an_exception_gets_it() -> None:
+def test_tests_can_catch_an_exception_of_the_solution() -> None:
     tests = "try:\n    f(0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    assert False"
     assert verdict(body("return 1 / x"), tests).passed
     assert verdict(body("return 1"), tests).reason == "wrong value"
 
 
-def test_cases_tell_types_apart() -> None:
+def test_cases_distinguish_types() -> None:
     def reason(value: str, expected: object) -> str:
         done = check_cases(body(f"return {value}"), "f", [((1,), expected)], allow_unsandboxed=True)
         return done.reason
@@ -59,7 +59,7 @@ def test_cases_tell_types_apart() -> None:
     assert reason("2.0", 2) == reason("True", 1) == reason("[1]", (1,)) == "wrong value"
 
 
-def test_arguments_that_a_call_changes_are_changed_for_the_tests() -> None:
+def test_changed_arguments_are_visible_to_the_tests() -> None:
     code = body("x.sort()", "x[0].append(9)")
     tests = "a = [[3], [1]]\nf(a)\nassert a == [[1, 9], [3]]"
     assert verdict(code, tests).passed
@@ -69,7 +69,7 @@ def test_arguments_that_a_call_changes_are_changed_for_the_tests() -> None:
     assert verdict(body("x[0].append(1)"), same).passed
 
 
-def test_objects_of_the_solution_can_be_used_by_the_tests() -> None:
+def test_tests_can_use_objects_of_the_solution() -> None:
     code = (
         "class Node:\n    def __init__(self, v): self.v, self.next = v, None\n"
         "def f(node): return node.v + (f(node.next) if node.next else 0)\n"
@@ -90,7 +90,7 @@ def test_objects_of_the_solution_can_be_used_by_the_tests() -> None:
         frozenset({1}), range(3), int,
     ],
 )  # fmt: skip
-def test_plain_values_travel(value: object) -> None:
+def test_plain_values_survive_packing(value: object) -> None:
     held: list[object] = []
     packed = protocol.pack(value, lambda thing: held.append(thing) or 0)
     again = protocol.unpack(packed, held.__getitem__)
@@ -98,12 +98,12 @@ def test_plain_values_travel(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [1, "a", [], ["int"], ["int", "zz"], ["made", ["os", "system", []]], ["held", "x"],
-             ["type", "object"], ["list", 3], ["dict", [[1]]], ["str", [], 1], {"int": 1},
-             ["made", ["builtins", "range", [["str", "a"]]]]],
+    "data", [1, "a", [], ["int"], ["int", "zz"], ["instance", ["os", "system", []]],
+             ["reference", "x"], ["type", "object"], ["list", 3], ["dict", [[1]]], ["str", [], 1],
+             {"int": 1}, ["instance", ["builtins", "range", [["str", "a"]]]]],
 )  # fmt: skip
-def test_what_is_no_plain_value_is_refused(data: object) -> None:
-    with pytest.raises((protocol.WireError, TypeError)):
+def test_invalid_packed_values_are_rejected(data: object) -> None:
+    with pytest.raises((protocol.ProtocolError, TypeError)):
         protocol.unpack(data, [].__getitem__)
 
 
@@ -170,7 +170,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("trick", FORGERIES)
-def test_a_forged_verdict_is_none(trick: str) -> None:
+def test_forged_verdict_does_not_pass(trick: str) -> None:
     tests = "assert f(1) == 2\nassert abs(f(1) - 2) < 1e-6\nassert 2 in [f(1)]\n"
     done = verdict(FORGERIES[trick], tests, timeout=5)
     assert not done.passed, done
@@ -180,12 +180,12 @@ def test_a_forged_verdict_is_none(trick: str) -> None:
 @pytest.mark.parametrize("test", ["assert f(1) == 2", "assert abs(f(1) - 2) < 1e-6",
                                   "assert 2 in f(1)", "assert not f(1) != 2",
                                   "import math\nassert math.isclose(f(1), 2)"])  # fmt: skip
-def test_an_object_does_not_decide_a_comparison(test: str) -> None:
+def test_object_of_the_solution_cannot_decide_a_comparison(test: str) -> None:
     assert not verdict(ALWAYS + "def f(x): return A()", test).passed
 
 
-def test_a_forged_exit_code_of_the_whole_group_is_no_pass() -> None:
-    """Without walls the judge can be killed: that is a crash, and no verdict."""
+def test_killing_the_parent_process_does_not_pass() -> None:
+    """Without isolation the code can kill the checker. That is a crash, not a verdict."""
     assert verdict(body("import os", "os.kill(os.getppid(), 9)")).reason != "passed"
 
 
@@ -214,14 +214,14 @@ def test_a_forged_exit_code_of_the_whole_group_is_no_pass() -> None:
         (body("import signal", "signal.signal(15, signal.SIG_IGN)", "while 1: pass"), {"timeout"}),
     ],
 )
-def test_what_it_may_use_is_limited(code: str, reasons: set[str]) -> None:
+def test_resources_are_limited(code: str, reasons: set[str]) -> None:
     start = time.perf_counter()
     timeout = 2 if reasons == {"timeout"} else 30  # long enough to start on a busy machine
     assert verdict(code, timeout=timeout).reason in reasons
-    assert time.perf_counter() - start < sandbox.WALL * timeout + 30
+    assert time.perf_counter() - start < sandbox.WALL_CLOCK_FACTOR * timeout + 30
 
 
-def test_a_filled_disk_is_a_small_one(tmp_path: Path) -> None:
+def test_disk_space_is_limited(tmp_path: Path) -> None:
     code = body(
         f"import os; os.chdir({str(tmp_path)!r}) if os.path.isdir({str(tmp_path)!r}) else 0",
         "size = 0",
@@ -239,7 +239,7 @@ def test_a_filled_disk_is_a_small_one(tmp_path: Path) -> None:
     Path("/tmp/wavefront-test-file").unlink(missing_ok=True)
 
 
-def test_threads_and_children_do_not_outlive_it(tmp_path: Path) -> None:
+def test_threads_and_children_do_not_outlive_the_check(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     late = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w').write('x')"
     code = (
@@ -252,14 +252,14 @@ def test_threads_and_children_do_not_outlive_it(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAVEFRONT_SECRET", "hunter2")
     code = body("import os", "return sorted(os.environ)")
     assert verdict(code, "assert 'WAVEFRONT_SECRET' not in f(1) and len(f(1)) < 3").passed
 
 
-@walled
-def test_every_layer_is_named() -> None:
+@isolated
+def test_every_active_layer_is_listed() -> None:
     for name in ("user", "net", "pid", "mount", "ipc"):
         assert f"{name} namespace" in LAYERS
     assert any("root" in layer for layer in LAYERS)
@@ -267,8 +267,8 @@ def test_every_layer_is_named() -> None:
     assert verdict(SOLUTION).layers == verdict(body("while True: pass"), timeout=1).layers == LAYERS
 
 
-@walled
-def test_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
+@isolated
+def test_files_of_the_machine_are_not_visible(tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("hunter2")
     paths = [str(secret), str(Path(__file__)), "/etc/passwd", "/proc/1/environ", "/proc/self/mem",
@@ -288,8 +288,8 @@ def test_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
     assert verdict(body("import os", "return os.listdir('/tmp')"), "assert f(1) == []").passed
 
 
-@walled
-def test_links_lead_nowhere(tmp_path: Path) -> None:
+@isolated
+def test_symbolic_links_do_not_leave_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2")
     code = body(
         "import os",
@@ -303,7 +303,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     assert not (Path("/tmp") / "up").is_symlink()
 
 
-@walled
+@isolated
 @pytest.mark.parametrize(
     "line",
     [
@@ -319,7 +319,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
         "import os; os.mknod('/tmp/disk', 0o60600, 0x800); return 2",
     ],
 )
-def test_powers_are_gone(line: str) -> None:
+def test_privileged_operations_fail(line: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = verdict(body(line), f"assert f({port}) == 2")
@@ -327,16 +327,16 @@ def test_powers_are_gone(line: str) -> None:
     assert done.reason != "timeout"
 
 
-@walled
-def test_the_namespaces_hold_without_the_filter_of_calls() -> None:
-    """Each wall alone: here the filter and the limits are left out."""
+@isolated
+def test_namespaces_isolate_without_the_system_call_filter() -> None:
+    """Test the namespaces and the limits on their own, with no filter installed."""
     script = """
 import os, sys, socket
 sys.argv[1:] = []
 path = sys.argv[0] = %r
-exec(open(path).read().partition("if __name__")[0], {"__file__": path, "__name__": "inside"})
-from wavefront.tasks.sandbox import walls
-walls.enter_namespaces()
+exec(open(path).read().partition("if __name__")[0], {"__file__": path, "__name__": "entry_point"})
+from wavefront.tasks.sandbox import isolation
+isolation.enter_namespaces()
 pid = os.fork()
 if pid:
     sys.exit(os.waitpid(pid, 0)[1])
@@ -345,9 +345,9 @@ try:
     socket.create_connection(("127.0.0.1", %d), 1)
 except OSError as error:
     print("no network")
-walls.enter_root()
+isolation.enter_root()
 print(sorted(os.listdir("/")), os.getuid())
-walls.limit(5, 1 << 30)
+isolation.limit_resources(5, 1 << 30)
 for n in range(40):
     try:
         if os.fork() == 0:
@@ -358,7 +358,7 @@ for n in range(40):
 os._exit(0)
 """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        text = script % (str(sandbox.SCRIPT), server.getsockname()[1])
+        text = script % (str(sandbox.ENTRY_POINT), server.getsockname()[1])
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-u", "-c", text],
             capture_output=True, text=True, timeout=20, start_new_session=True,
@@ -371,20 +371,21 @@ os._exit(0)
     assert lines[3] == "few processes True"
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, folder: Path, wall: str) -> None:
-    """From here on one wall cannot be put up, as on a machine that forbids it."""
-    start, _, end = sandbox.SCRIPT.read_text().partition("    cell.main(")
-    start = start.replace("os.path.abspath(__file__)", repr(str(sandbox.SCRIPT)))
-    spoiled = "    def fail(): raise OSError('not permitted')\n"
-    spoiled += f"    cell.walls.{wall} = fail\n"
-    (folder / "inside.py").write_text(f"{start}{spoiled}    cell.main({end}")
-    monkeypatch.setattr(sandbox, "SCRIPT", folder / "inside.py")
+def break_isolation(monkeypatch: pytest.MonkeyPatch, folder: Path, function: str) -> None:
+    """Make one function of `isolation` fail, as on a machine that forbids it."""
+    start, found, end = sandbox.ENTRY_POINT.read_text().partition("    supervisor.main(")
+    assert found
+    start = start.replace("os.path.abspath(__file__)", repr(str(sandbox.ENTRY_POINT)))
+    broken = "    def fail(): raise OSError('not permitted')\n"
+    broken += f"    supervisor.isolation.{function} = fail\n"
+    (folder / "entry_point.py").write_text(f"{start}{broken}    supervisor.main({end}")
+    monkeypatch.setattr(sandbox, "ENTRY_POINT", folder / "entry_point.py")
 
 
-def test_without_walls_code_is_refused_unless_the_risk_is_accepted(
+def test_without_isolation_code_runs_only_if_allowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    spoil(monkeypatch, tmp_path, "enter_namespaces")
+    break_isolation(monkeypatch, tmp_path, "enter_namespaces")
     with pytest.raises(OptionError, match=r"not permitted.*allow_unsandboxed=True"):
         check(SOLUTION, "assert f(1) == 2", names=["f"])
     done = check(SOLUTION, "assert f(1) == 2", names=["f"], allow_unsandboxed=True)
@@ -396,35 +397,37 @@ def test_without_walls_code_is_refused_unless_the_risk_is_accepted(
         assert not cheat.passed
 
 
-def test_a_sandbox_that_does_not_start_is_no_verdict(
+def test_sandbox_that_does_not_start_raises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Else every answer would be graded as wrong, and nobody would know why."""
-    (tmp_path / "inside.py").write_text("import nothing_of_this_name")
-    monkeypatch.setattr(sandbox, "SCRIPT", tmp_path / "inside.py")
+    """Otherwise every answer would be graded as wrong, and nothing would say why."""
+    (tmp_path / "entry_point.py").write_text("import nothing_of_this_name")
+    monkeypatch.setattr(sandbox, "ENTRY_POINT", tmp_path / "entry_point.py")
     sandbox.layers.cache_clear()
     with pytest.raises(OptionError, match="does not start"):
         check(SOLUTION, "assert f(1) == 2", names=["f"], allow_unsandboxed=True)
     sandbox.layers.cache_clear()
 
 
-def test_half_a_wall_is_refused_even_then(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spoil(monkeypatch, tmp_path, "enter_root")
+def test_partial_isolation_is_refused_even_if_unsandboxed_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    break_isolation(monkeypatch, tmp_path, "enter_root")
     if LAYERS:
         with pytest.raises(OptionError, match="not permitted"):
             check(SOLUTION, "", names=["f"], allow_unsandboxed=True)
 
 
-def test_bad_options_are_refused() -> None:
+def test_invalid_timeouts_raise() -> None:
     for timeout in (0, -1, float("inf"), True):
         with pytest.raises(OptionError, match="timeout"):
             check(SOLUTION, "", names=["f"], timeout=timeout)
 
 
-@walled
+@isolated
 @pytest.mark.slow
-def test_a_check_is_quick() -> None:
-    """In time on the processor, which a busy machine does not lengthen much."""
+def test_check_is_fast() -> None:
+    """Measure CPU time, which a busy machine does not lengthen much."""
 
     def used() -> float:
         spent = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Every generator against an independent solver; splits, streams, grading, and the real items."""
+"""Generators agree with independent solvers; splits, streams, grading, and real items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wavefront import tasks
 from wavefront.core.errors import OptionError
 from wavefront.tasks.base import SPLITS, Ask, Sample, is_real, paper_prompt
 from wavefront.tasks.grading import Grade
-from wavefront.tasks.procedural._code_functions import wholes
+from wavefront.tasks.procedural._code_functions import functions
 from wavefront.tasks.procedural._digests import IMITATED, real_digests
 
 SOLVE = {**SOLVERS, "date_understanding": date_understanding, "gsm": gsm}
@@ -43,7 +43,7 @@ def draw(name: str, count: int, *, seed: int = 0, split: contract.Split = "train
     return [task.sample(rng, split=split) for _ in range(count)]
 
 
-def test_every_task_is_generated_and_solved() -> None:
+def test_every_generated_task_has_a_solver() -> None:
     assert set(tasks.names()) == {*GENERATED, "english"}
     assert set(tasks.DEFAULT_MIXTURE) == set(GENERATED)
     assert set(IMITATED) >= set(SOLVE) - {"gsm"}
@@ -51,7 +51,7 @@ def test_every_task_is_generated_and_solved() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", SOLVE)
-def test_solver_agrees(name: str, split: contract.Split) -> None:
+def test_solver_agrees_with_generator(name: str, split: contract.Split) -> None:
     count = 25 if name == "logical_deduction_seven_objects" else 150 if split == "train" else 80
     for sample in draw(name, count, seed=1, split=split):
         assert SOLVE[name](sample.prompt) == sample.target, sample.prompt
@@ -62,7 +62,7 @@ def test_solver_agrees(name: str, split: contract.Split) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVE)
-def test_solver_agrees_on_many(name: str) -> None:
+def test_solver_agrees_on_many_items(name: str) -> None:
     for sample in draw(name, 300 if "seven" in name else 3000, seed=2):
         assert SOLVE[name](sample.prompt) == sample.target, sample.prompt
 
@@ -83,7 +83,7 @@ def test_worked_equations_hold(name: str) -> None:
             assert len(set(values)) == 1, chain
 
 
-def test_gsm_takes_two_to_six_steps_and_ends_on_the_answer() -> None:
+def test_gsm_has_one_to_six_steps_and_ends_with_the_answer() -> None:
     for sample in draw("gsm", 300):
         *steps, last = sample.answer.split("\n")
         assert 1 <= len(steps) <= 6
@@ -91,7 +91,7 @@ def test_gsm_takes_two_to_six_steps_and_ends_on_the_answer() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_code_does_what_is_expected(split: contract.Split) -> None:
+def test_code_answers_return_the_expected_values(split: contract.Split) -> None:
     for sample in draw("code", 500, split=split):
         scope: dict = {}
         exec(compile(sample.answer, "answer", "exec"), scope)
@@ -100,10 +100,10 @@ def test_code_does_what_is_expected(split: contract.Split) -> None:
         assert sample.prompt.startswith(sample.answer.split("\n")[0])
 
 
-def test_every_whole_function_has_its_reserved_wording() -> None:
-    assert len(wholes()) >= 35
-    assert all(function.reserved for function in wholes())
-    assert any(not function.says for function in wholes())
+def test_every_function_has_a_reserved_wording() -> None:
+    assert len(functions()) >= 35
+    assert all(function.reserved for function in functions())
+    assert any(not function.says for function in functions())
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -138,8 +138,10 @@ def test_reserved_wordings_stay_out_of_training(name: str) -> None:
 
 
 def test_reserved_stories_and_functions_stay_out_of_training() -> None:
-    told = "\n".join(sample.prompt for sample in draw("gsm", 600))
-    assert not re.search(r"A zoo has|A printer prints|seeds do not grow|phone plan|ribbons", told)
+    problems = "\n".join(sample.prompt for sample in draw("gsm", 600))
+    assert not re.search(
+        r"A zoo has|A printer prints|seeds do not grow|phone plan|ribbons", problems
+    )
     coded = "\n".join(sample.prompt for sample in draw("code", 600))
     assert not re.search(r"in the alphabet|window of|sorted list of the different numbers", coded)
 
@@ -151,7 +153,7 @@ def test_samples_are_short(name: str) -> None:
         assert len(sample.prompt) <= 1100
 
 
-def test_a_stream_depends_on_seed_and_index_alone() -> None:
+def test_stream_depends_only_on_seed_and_index() -> None:
     mixture = tasks.DEFAULT_MIXTURE
     first = list(islice(tasks.stream(mixture, seed=7), 40))
     assert list(islice(tasks.stream(mixture, seed=7, start=25), 15)) == first[25:]
@@ -161,7 +163,7 @@ def test_a_stream_depends_on_seed_and_index_alone() -> None:
     assert len({sample.id.split("/")[0] for sample in first}) > 8
 
 
-def test_a_stream_is_the_same_in_every_process() -> None:
+def test_stream_is_the_same_in_every_process() -> None:
     script = (
         "from wavefront import tasks; from itertools import islice\n"
         "print(hash(()) and [(s.id, s.answer) for s in islice(tasks.stream(seed=3), 60)])"
@@ -184,7 +186,7 @@ def test_a_stream_is_the_same_in_every_process() -> None:
 def test_generation_is_fast(name: str) -> None:
     draw(name, 50)
     spent = []
-    for _ in range(3):  # time of this process, and the best of three: others use the machine too
+    for _ in range(3):  # CPU time and the best of three, because the machine is shared
         start = time.process_time()
         draw(name, 500, seed=5)
         spent.append(time.process_time() - start)
@@ -192,7 +194,7 @@ def test_generation_is_fast(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*GENERATED, "english"])
-def test_the_papers_template_holds_the_question(name: str) -> None:
+def test_paper_template_contains_the_question(name: str) -> None:
     assert "Q-text" in paper_prompt(name, "Q-text")
     if name != "english":
         bare = tasks.load(name).sample(Random(1), style="bare")
@@ -201,14 +203,14 @@ def test_the_papers_template_holds_the_question(name: str) -> None:
         assert paper.answer == bare.answer
 
 
-def test_unknown_names_and_splits_are_refused() -> None:
+def test_unknown_names_and_splits_raise() -> None:
     with pytest.raises(OptionError, match="did you mean 'gsm'"):
         tasks.load("gsmm")
     with pytest.raises(OptionError, match="held-out-template"):
         tasks.load("gsm").sample(Random(0), split="test")  # type: ignore[arg-type]
 
 
-def test_missing_data_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAVEFRONT_DATA", raising=False)
     with pytest.raises(OptionError, match="WAVEFRONT_DATA"):
         tasks.load("english").sample(Random(0))
@@ -217,7 +219,7 @@ def test_missing_data_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_data
-def test_english_reads_as_typed() -> None:
+def test_english_is_ordinary_text() -> None:
     for split in SPLITS:
         for sample in draw("english", 50, split=split):
             assert sample.prompt
@@ -229,7 +231,7 @@ def test_english_reads_as_typed() -> None:
 @needs_data
 @pytest.mark.parametrize("name", sorted(set(SOLVE) - {"gsm"}))
 def test_solvers_solve_the_real_items(name: str) -> None:
-    """So the wording and the meaning of what we imitate are those of the benchmark."""
+    """Generated items have the benchmark's wording and meaning, so one solver reads both."""
     real = list(tasks.real_bbh(name))
     for sample in real[:30] if name == "logical_deduction_seven_objects" else real:
         if not any(text in sample.prompt for text in MISLABELLED):
@@ -238,7 +240,7 @@ def test_solvers_solve_the_real_items(name: str) -> None:
 
 @needs_data
 @pytest.mark.parametrize("name", sorted(set(SOLVE) - {"gsm"}))
-def test_real_items_are_graded_and_kept_out(name: str) -> None:
+def test_real_items_are_graded_and_excluded(name: str) -> None:
     task = tasks.load(name)
     for sample in tasks.real_bbh(name):
         assert is_real(sample.prompt)
@@ -248,12 +250,12 @@ def test_real_items_are_graded_and_kept_out(name: str) -> None:
 
 
 @needs_data
-def test_the_digests_are_those_of_the_data() -> None:
+def test_stored_digests_match_the_data() -> None:
     assert (contract.PROCEDURAL / "real.bin").read_bytes() == real_digests()
 
 
 @needs_data
-def test_a_real_question_in_other_words_or_with_other_options_is_kept_out() -> None:
+def test_reworded_real_questions_are_excluded() -> None:
     real = next(tasks.real_bbh("date_understanding")).prompt
     assert is_real(re.sub(r"\(A\).*", "(A) 01/01/2001", real))
     assert not is_real(next(tasks.real_bbh("hyperbaton")).prompt.partition("\n")[0])
@@ -264,7 +266,7 @@ def test_a_real_question_in_other_words_or_with_other_options_is_kept_out() -> N
         assert said not in expressions
 
 
-def test_items_are_different_and_a_longer_list_begins_with_the_shorter() -> None:
+def test_items_are_distinct_and_a_longer_list_starts_with_the_shorter() -> None:
     task = tasks.load("gsm")
     few, many = task.items(Ask(count=5)), task.items(Ask(count=9))
     assert many[:5] == few
@@ -277,8 +279,8 @@ def test_items_are_different_and_a_longer_list_begins_with_the_shorter() -> None
         task.items(Ask(shots=2))
 
 
-def test_a_task_without_held_out_skeletons_ends_with_a_sentence() -> None:
-    """A few skeletons may all fall into training; drawing must not go on for ever."""
+def test_task_without_held_out_skeletons_raises() -> None:
+    """If every skeleton is in training, drawing a held-out item must not loop forever."""
 
     class Constant(contract.Procedural):
         @property
@@ -286,7 +288,9 @@ def test_a_task_without_held_out_skeletons_ends_with_a_sentence() -> None:
             return "constant"
 
         def draft(self, rng: Random, reserved: bool) -> contract.Draft:
-            return contract.Draft("Which number?", contract.worked("", "1"), "1", "always the same")
+            return contract.Draft(
+                "Which number?", contract.worked_answer("", "1"), "1", "always the same"
+            )
 
     kept_out = contract.is_held_out("constant|always the same")
     empty, full = ("train", "held-out") if kept_out else ("held-out", "train")

@@ -56,7 +56,7 @@ def lm() -> wavefront.LM:
 
 
 def decoded(model: Any, kind: str, **options: Any) -> tuple[Trace, list[Canvas]]:
-    """A trace of three rows, and the canvas after every step of the decode itself."""
+    """Return a trace of three rows, and the canvas after every step of the decode."""
     given = {"max_new_tokens": PLACES, **options}
     decoding = begin(model, PROMPTS, given, record=kind)
     canvases = [step.canvas for step in decoding]
@@ -74,9 +74,9 @@ def same_canvas(one: Canvas, two: Canvas) -> bool:
 
 
 def assert_equal(one: Trace, two: Trace) -> None:
-    """Two is one, read back: equal but for what a basic trace does not keep."""
+    """Assert that `two` is `one` read back, except for what a basic trace does not keep."""
     assert same_canvas(one.first, two.first)
-    for name in (*BOARDS, "launched", "by_hand"):
+    for name in (*BOARDS, "launched", "overrides"):
         mine, other = getattr(one, name), getattr(two, name)
         assert mine.dtype == other.dtype
         if name in ("tokens", "logp"):
@@ -88,10 +88,10 @@ def assert_equal(one: Trace, two: Trace) -> None:
     if one.full:
         for name in ("logp", "score", "entropy"):
             assert torch.equal(getattr(one, name), getattr(two, name)), name
-    assert (one.others is None) == (two.others is None)
-    if one.others is not None and two.others is not None:
-        assert torch.equal(one.others.tokens, two.others.tokens)
-        assert torch.allclose(one.others.logp, two.others.logp, rtol=1e-3, atol=1e-4)
+    assert (one.alternatives is None) == (two.alternatives is None)
+    if one.alternatives is not None and two.alternatives is not None:
+        assert torch.equal(one.alternatives.tokens, two.alternatives.tokens)
+        assert torch.allclose(one.alternatives.logp, two.alternatives.logp, rtol=1e-3, atol=1e-4)
     assert dict(one.about).items() <= dict(two.about).items()
 
 
@@ -100,7 +100,7 @@ def assert_equal(one: Trace, two: Trace) -> None:
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 @pytest.mark.parametrize("text", EVERY)
-def test_a_trace_comes_back_and_replays_every_canvas(model, tmp_path, text, kind):
+def test_saved_trace_replays_every_canvas(model, tmp_path, text, kind):
     taken = 0
     for steps in (PLACES, 5):
         trace, canvases = decoded(model, kind, strategy=text, steps=steps)
@@ -115,18 +115,18 @@ def test_a_trace_comes_back_and_replays_every_canvas(model, tmp_path, text, kind
         assert taken > 0  # or nothing is shown of taking back
 
 
-def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
+def test_full_trace_has_statistics_for_every_masked_position(model, tmp_path):
     trace, _ = decoded(model, "full", strategy="block(size=4)")
     again = saved(trace, tmp_path)
     assert again.entropy is not None
-    assert again.others is not None
+    assert again.alternatives is not None
     masked = torch.stack([canvas.masked for canvas in again.before()])
     assert bool((again.entropy[masked] > 0).all())
     # The mask may be among the likeliest, and it is never proposed; otherwise the first is.
-    proposed = (again.others.tokens == trace.tokens[..., None])[masked]
+    proposed = (again.alternatives.tokens == trace.tokens[..., None])[masked]
     assert bool((proposed[:, :2].sum(-1) == 1).all())
-    assert torch.allclose(again.others.logp[masked][proposed], again.logp[masked], rtol=1e-3)
-    assert again.others.tokens.shape[-1] == ALTERNATIVES
+    assert torch.allclose(again.alternatives.logp[masked][proposed], again.logp[masked], rtol=1e-3)
+    assert again.alternatives.tokens.shape[-1] == ALTERNATIVES
     basic, _ = decoded(model, "basic", strategy="block(size=4)")
     assert torch.equal(basic.commit, again.commit)
     assert not basic.full
@@ -134,7 +134,7 @@ def test_a_full_trace_has_statistics_of_every_masked_place(model, tmp_path):
 
 @pytest.mark.parametrize("draft", [0, 3])
 @pytest.mark.parametrize("eos", ["keep", "stop"])
-def test_batches_with_drafts_and_early_ends_come_back(model, tmp_path, draft, eos):
+def test_batches_with_speculation_and_early_ends_round_trip(model, tmp_path, draft, eos):
     options = {"strategy": "wavefront(size=4)", "draft": draft, "eos": eos, "steps": 20}
     trace, canvases = decoded(model, "basic", stop_ids=[22], **options)
     again = saved(trace, tmp_path)
@@ -144,7 +144,7 @@ def test_batches_with_drafts_and_early_ends_come_back(model, tmp_path, draft, eo
 
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
-def test_an_infilling_comes_back(lm, tmp_path, kind):
+def test_infill_round_trips(lm, tmp_path, kind):
     answer = lm.infill("The <mask:4> and the <mask:3>!", strategy="rcr(size=3)", trace=kind)
     assert answer.trace is not None
     again = saved(answer.trace, tmp_path)
@@ -154,7 +154,7 @@ def test_an_infilling_comes_back(lm, tmp_path, kind):
     assert again.about["infilling"] is True
 
 
-def test_the_header_says_where_it_comes_from(lm, tmp_path):
+def test_header_records_model_and_options(lm, tmp_path):
     made = lm.generate("Hi", max_new_tokens=4, seed=7, temperature=0.5, trace=True)
     about = saved(made.trace, tmp_path).about
     assert about["model"] == "toy"
@@ -167,19 +167,21 @@ def test_the_header_says_where_it_comes_from(lm, tmp_path):
     assert lm.generate("Hi", **about["options"]).text == made.text
 
 
-def test_a_file_has_the_texts_of_its_tokens(lm, tmp_path):
+def test_file_has_the_text_of_every_token(lm, tmp_path):
     made = lm.generate("Hi", max_new_tokens=8, trace="full")
     again = saved(made.trace, tmp_path)
     *_, last = again.replay()
     for token in last.tokens.flatten().tolist():
         assert again.about["texts"][str(token)] == lm.tokenizer.pieces([token])[0]
-    assert {str(t) for t in again.others.tokens.flatten().tolist()} <= again.about["texts"].keys()
+    assert {str(t) for t in again.alternatives.tokens.flatten().tolist()} <= again.about[
+        "texts"
+    ].keys()
     assert again.about["special_ids"] == [
         t for t in lm.tokenizer.special_ids if str(t) in again.about["texts"]
     ]
 
 
-def test_nothing_and_one_step_are_traces_too(model, tmp_path):
+def test_traces_of_zero_and_one_step_round_trip(model, tmp_path):
     recorder = Recorder(
         blank(PROMPTS, 3, mask_id=63, pad_id=62),
         Config(strategy=spec.resolve("standard", "strategies")),
@@ -197,7 +199,7 @@ def test_nothing_and_one_step_are_traces_too(model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
-def test_rows_are_traces_of_their_own(model, kind):
+def test_row_is_a_separate_trace(model, kind):
     trace, canvases = decoded(model, kind, strategy="rcr(size=4)")
     for row in (0, 1, -1):
         one = trace.row(row)
@@ -210,7 +212,7 @@ def test_rows_are_traces_of_their_own(model, kind):
 
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
-def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
+def test_trace_can_be_cut_and_joined(model, tmp_path, kind):
     trace, canvases = decoded(
         model, kind, strategy="tide(size=4, revisable_band=3, remask_below=0.9)"
     )
@@ -227,18 +229,18 @@ def test_a_trace_can_be_cut_and_joined(model, tmp_path, kind):
     assert decoded(model, "full")[0].followed_by(decoded(model, "basic")[0]).full is False
 
 
-def test_what_is_committed_and_taken_back_at_once_is_open(model):
+def test_position_committed_and_remasked_in_one_step_stays_masked(model):
     trace, _ = decoded(model, "basic", strategy="standard")
     again = replace(trace, remask=trace.commit)
     assert all(same_canvas(canvas, trace.first) for canvas in again.replay())
 
 
-def test_what_was_written_by_hand_is_replayed(model, tmp_path):
+def test_overrides_are_replayed(model, tmp_path):
     trace, canvases = decoded(model, "basic", strategy="standard")
     filled, decided = 7, int(trace.commit[0, 1].nonzero()[0])
     assert bool(canvases[2].masked[0, filled])
     notes = torch.tensor([[3, 0, filled, 41], [3, 1, decided, 42]])
-    changed = saved(replace(trace, by_hand=notes), tmp_path)
+    changed = saved(replace(trace, overrides=notes), tmp_path)
     before, after = list(changed.before()), list(changed.replay())
     assert same_canvas(before[2], canvases[1])
     assert same_canvas(after[2], canvases[2])
@@ -246,16 +248,16 @@ def test_what_was_written_by_hand_is_replayed(model, tmp_path):
     assert bool(before[3].known[0, filled])
     assert not bool(before[3].masked[0, filled])
     assert after[-1].tokens[1, decided] == 42
-    assert changed.row(1).by_hand.tolist() == [[3, 0, decided, 42]]
-    assert changed.until(3).by_hand.tolist() == []
-    assert changed.until(4).followed_by(changed).by_hand[:, 0].tolist() == [3, 3, 7, 7]
+    assert changed.row(1).overrides.tolist() == [[3, 0, decided, 42]]
+    assert changed.until(3).overrides.tolist() == []
+    assert changed.until(4).followed_by(changed).overrides[:, 0].tolist() == [3, 3, 7, 7]
 
 
 # Small, and simple to read.
 
 
 def long_trace(strategy: str) -> Trace:
-    """1024 steps of one row of 1152 places."""
+    """Make a trace of 1024 steps of one row of 1152 positions."""
     canvas = blank([[5] * 128], 1024, mask_id=MASK, pad_id=PAD)
     made = spec.resolve(strategy, "strategies")
     recorder = Recorder(canvas, Config(strategy=made), MASK)
@@ -271,7 +273,7 @@ def long_trace(strategy: str) -> Trace:
 
 
 @pytest.mark.parametrize("strategy", ["wavefront", "standard"])
-def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, strategy):
+def test_thousand_steps_take_less_than_four_megabytes(tmp_path, strategy):
     trace = long_trace(strategy)
     assert trace.commit.shape == (1024, 1, 1152)
     file = trace_file.save(trace, tmp_path / "long")
@@ -283,8 +285,8 @@ def test_a_thousand_steps_are_less_than_four_megabytes(tmp_path, strategy):
     assert not bool(last.masked.any())
 
 
-def test_ten_lines_of_python_read_it(lm, tmp_path):
-    """The reader printed in the documentation, run as it stands, by a Python without us."""
+def test_documented_numpy_reader_works(lm, tmp_path):
+    """Run the reader from the documentation unchanged, in a Python without wavefront."""
     (code,) = re.findall(r"```python\n(import json.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     made = lm.generate("Hi there", strategy="rcr(size=4)", max_new_tokens=12, trace=True)
@@ -307,7 +309,7 @@ def test_ten_lines_of_python_read_it(lm, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_in_the_documentation_runs(tmp_path, monkeypatch, capsys):
+def test_documentation_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = re.findall(r"```python\n(from wavefront.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
     exec(code, {})
@@ -332,7 +334,7 @@ def basic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(file: Path) -> str:
-    """The one sentence with which a file is refused."""
+    """Return the error message for a file that cannot be read."""
     with pytest.raises(TraceError) as caught:
         trace_file.load(file)
     said = str(caught.value)
@@ -344,7 +346,7 @@ def refusal(file: Path) -> str:
 
 
 def changed(good: Path, folder: Path, **arrays: Any) -> Path:
-    """The file with some arrays put in the place of its own, None leaving one out."""
+    """Write the file with some arrays replaced. None removes an array."""
     with np.load(good) as found:
         kept = dict(found) | arrays
     file = folder / "changed.npz"
@@ -358,7 +360,7 @@ def with_header(good: Path, folder: Path, **changes: Any) -> Path:
     return changed(good, folder, header=np.frombuffer(json.dumps(header).encode(), np.uint8))
 
 
-def test_a_file_cut_anywhere_is_refused(good, tmp_path):
+def test_truncated_file_raises(good, tmp_path):
     data = good.read_bytes()
     file = tmp_path / "cut.npz"
     cuts = {*range(0, len(data), max(1, len(data) // 80)), *range(1, 40), *range(-40, 0)}
@@ -368,7 +370,7 @@ def test_a_file_cut_anywhere_is_refused(good, tmp_path):
         assert "damaged" in said or "trace" in said
 
 
-def test_a_file_with_any_byte_changed_is_read_or_refused(basic, tmp_path):
+def test_file_with_a_changed_byte_is_read_or_raises(basic, tmp_path):
     data = bytearray(basic.read_bytes())
     file = tmp_path / "spoilt.npz"
     refused = 0
@@ -383,8 +385,8 @@ def test_a_file_with_any_byte_changed_is_read_or_refused(basic, tmp_path):
     assert refused > 200
 
 
-def test_what_is_not_there_or_no_file_is_refused(tmp_path):
-    assert "is not there" in refusal(tmp_path / "nowhere.npz")
+def test_missing_path_or_folder_raises(tmp_path):
+    assert "does not exist" in refusal(tmp_path / "nowhere.npz")
     assert "is a directory" in refusal(tmp_path)
 
 
@@ -431,7 +433,7 @@ def foreign(kind: str) -> bytes:
         *("npy", "huge npy", "zip", "empty zip", "empty", "text", "noise", "PK"),
     ],
 )
-def test_a_foreign_file_is_refused(kind, tmp_path):
+def test_foreign_file_raises(kind, tmp_path):
     file = tmp_path / "foreign.npz"
     file.write_bytes(foreign(kind))
     said = refusal(file)
@@ -440,7 +442,7 @@ def test_a_foreign_file_is_refused(kind, tmp_path):
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None])
-def test_another_version_is_refused_by_its_number(good, tmp_path, version):
+def test_other_version_raises_with_its_number(good, tmp_path, version):
     said = refusal(with_header(good, tmp_path, version=version))
     assert f"version {version!r}" in said
     assert "reads version 1" in said
@@ -469,11 +471,11 @@ def test_another_version_is_refused_by_its_number(good, tmp_path, version):
     ],
     ids=str,
 )
-def test_a_header_that_does_not_fit_is_refused(good, tmp_path, changes):
+def test_inconsistent_header_raises(good, tmp_path, changes):
     assert "damaged" in refusal(with_header(good, tmp_path, **changes))
 
 
-def test_every_array_is_needed(good, tmp_path):
+def test_missing_array_raises(good, tmp_path):
     with np.load(good) as found:
         names = [name for name in found.files if name != "header"]
     assert len(names) == 17
@@ -481,7 +483,7 @@ def test_every_array_is_needed(good, tmp_path):
         assert f"{name} is missing" in refusal(changed(good, tmp_path, **{name: None}))
 
 
-def test_every_array_has_one_shape_and_one_kind(good, tmp_path):
+def test_array_of_wrong_shape_or_type_raises(good, tmp_path):
     with np.load(good) as found:
         arrays = dict(found)
     for name, array in arrays.items():
@@ -506,7 +508,7 @@ def test_every_array_has_one_shape_and_one_kind(good, tmp_path):
     "event", [(99, 0, 0, 5), (0, 3, 0, 5), (0, 0, 17, 5), (-1, 0, 0, 5), (0, 0, 0, -5)]
 )
 @pytest.mark.parametrize("name", ["commits", "remasks", "by_hand"])
-def test_an_event_outside_the_board_is_refused(good, tmp_path, name, event):
+def test_event_outside_the_board_raises(good, tmp_path, name, event):
     columns = 3 if name == "remasks" else 4
     with np.load(good) as found:
         array, logp = found[name].copy(), found["commit_logp"]
@@ -520,14 +522,14 @@ def test_an_event_outside_the_board_is_refused(good, tmp_path, name, event):
     assert "damaged" in said
 
 
-def test_a_canvas_that_contradicts_itself_is_refused(good, tmp_path):
+def test_inconsistent_canvas_raises(good, tmp_path):
     with np.load(good) as found:
         arrays = dict(found)
     masked = arrays["masked"]
-    assert "contradicts" in refusal(changed(good, tmp_path, known=masked))
-    assert "contradicts" in refusal(changed(good, tmp_path, masked=masked | 255))
-    assert "contradicts" in refusal(changed(good, tmp_path, tokens=arrays["tokens"] - 99))
-    assert "counted" in refusal(
+    assert "inconsistent" in refusal(changed(good, tmp_path, known=masked))
+    assert "inconsistent" in refusal(changed(good, tmp_path, masked=masked | 255))
+    assert "inconsistent" in refusal(changed(good, tmp_path, tokens=arrays["tokens"] - 99))
+    assert "numbered" in refusal(
         changed(good, tmp_path, slot=arrays["slot"] + (arrays["slot"] >= 0).astype(np.int32))
     )
     assert "in order" in refusal(changed(good, tmp_path, step=arrays["step"] - 50))
@@ -545,7 +547,7 @@ def test_nothing_is_ever_unpickled(good, tmp_path, name):
 
 
 def claim(good: Path, file: Path, name: str, shape: tuple[int, ...], descr: str) -> Path:
-    """The file with one array that says it has a shape, and holds next to nothing."""
+    """Write the file with one array that claims a shape and holds almost nothing."""
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
     with zipfile.ZipFile(good) as found, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
@@ -556,7 +558,7 @@ def claim(good: Path, file: Path, name: str, shape: tuple[int, ...], descr: str)
 
 
 def peak(file: Path) -> int:
-    """Bytes that refusing a file takes at most."""
+    """Return the peak memory of rejecting a file, in bytes."""
     refusal(file)  # whatever is imported on the way
     tracemalloc.start()
     refusal(file)
@@ -568,7 +570,7 @@ def peak(file: Path) -> int:
 @pytest.mark.parametrize(
     "shape", [(1 << 40, 4), (1 << 26, 4), (-1, 4), (0, 1 << 60), (1 << 62, 1 << 62)]
 )
-def test_an_array_that_claims_to_be_huge_costs_nothing(good, tmp_path, shape):
+def test_array_that_claims_to_be_huge_allocates_nothing(good, tmp_path, shape):
     file = claim(good, tmp_path / "claims.npz", "commits", shape, "<i4")
     assert peak(file) < 2_000_000
     file = claim(good, tmp_path / "claims.npz", "header", (1 << 40,), "|u1")
@@ -579,30 +581,30 @@ def test_an_array_that_claims_to_be_huge_costs_nothing(good, tmp_path, shape):
     "sizes",
     [(1 << 20, 1 << 10, 1 << 10), (1 << 27, 1, 1), (1 << 15, 1, 1 << 12), (1 << 30, 1 << 30, 0)],
 )
-def test_a_header_that_claims_to_be_huge_costs_nothing(basic, tmp_path, sizes):
+def test_header_that_claims_to_be_huge_allocates_nothing(basic, tmp_path, sizes):
     claims = dict(zip(("steps", "rows", "length"), sizes, strict=True))
     assert peak(with_header(basic, tmp_path, **claims)) < 2_000_000
 
 
-def test_what_is_huge_indeed_is_not_read(good, basic, tmp_path, monkeypatch):
-    """Zeros pack a thousand to one, so that even what is there may be too much."""
+def test_decompression_bomb_is_not_read(good, basic, tmp_path, monkeypatch):
+    """Zeros compress a thousand to one, so even real content can be too large."""
     trace = trace_file.load(basic)
     places = trace.commit.numel()
     with np.load(basic) as found:
         many = np.repeat(found["commits"], 1 + places // 4, axis=0)
         more = {"commits": many, "commit_logp": np.repeat(found["commit_logp"], 1 + places // 4)}
     assert len(trace_file.load(changed(basic, tmp_path, **more))) == len(trace)
-    monkeypatch.setattr(trace_file, "LARGEST", places)
+    monkeypatch.setattr(trace_file, "MAX_POSITIONS", places)
     assert_equal(trace, trace_file.load(basic))
     assert "commits has the shape" in refusal(changed(basic, tmp_path, **more))
     assert "too many" in refusal(good)
-    monkeypatch.setattr(trace_file, "LARGEST", places - 1)
+    monkeypatch.setattr(trace_file, "MAX_POSITIONS", places - 1)
     assert "too many" in refusal(basic)
-    monkeypatch.setattr(trace_file, "LONGEST", 100)
+    monkeypatch.setattr(trace_file, "MAX_HEADER_BYTES", 100)
     assert "is not a trace" in refusal(basic)
 
 
-def test_an_array_that_ends_too_soon_is_cut_short(good, tmp_path):
+def test_array_that_ends_early_raises(good, tmp_path):
     file = claim(good, tmp_path / "claims.npz", "commits", (1000, 4), "<i4")
     assert "commits is cut short" in refusal(file)
 
@@ -610,7 +612,7 @@ def test_an_array_that_ends_too_soon_is_cut_short(good, tmp_path):
 # Writing.
 
 
-def test_a_trace_that_cannot_be_written_is_refused_and_leaves_nothing(good, tmp_path, monkeypatch):
+def test_failed_save_raises_and_leaves_no_file(good, tmp_path, monkeypatch):
     trace = trace_file.load(good)
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "trace.npz", ""):
@@ -628,20 +630,20 @@ def test_a_trace_that_cannot_be_written_is_refused_and_leaves_nothing(good, tmp_
     assert (tmp_path / "old.npz").read_text() == "old"  # whole or not at all
 
 
-def test_folders_are_made_and_a_suffix_is_kept(good, tmp_path):
+def test_save_creates_folders_and_keeps_the_suffix(good, tmp_path):
     trace = trace_file.load(good)
     assert trace_file.save(trace, tmp_path / "a" / "b" / "c").name == "c.npz"
     assert trace_file.save(trace, tmp_path / "c.trace").name == "c.trace"
     assert_equal(trace, trace_file.load(tmp_path / "c.trace"))
 
 
-def test_what_is_too_large_to_read_is_not_written(good, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_file, "LARGEST", 100)
+def test_trace_too_large_to_read_is_not_written(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_file, "MAX_POSITIONS", 100)
     with pytest.raises(TraceError, match=r"trace\.row"):
         trace_file.save(decoded(toy(seed=3), "basic")[0], tmp_path / "trace.npz")
 
 
-def test_equal_traces_make_equal_files(model, tmp_path):
+def test_equal_traces_give_equal_files(model, tmp_path):
     one, two = (decoded(model, "full", seed=1)[0] for _ in range(2))
     files = [
         trace_file.save(trace, tmp_path / name).read_bytes()

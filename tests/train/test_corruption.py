@@ -1,4 +1,4 @@
-"""The forward process against its definition, and the loss against arithmetic done by hand."""
+"""The forward process follows its definition, and the loss matches arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -8,25 +8,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from wavefront.train.corruption import bound, corrupt, draws, fronts, levels, normalised, surprise
+from wavefront.train.corruption import (
+    corrupt,
+    draw_levels,
+    front_levels,
+    likelihood_bound,
+    normalise_loss,
+    token_nll,
+    uniform_draws,
+)
 
 MASK = 2
 
 
 def sample(level: float, *, rows: int = 4000, length: int = 12, start: int = 4) -> Tensor:
-    """(rows, length) bool: which places were masked."""
+    """Return which positions were masked, (rows, length) bool."""
     tokens = torch.arange(10, 10 + length).expand(rows, length)
     maskable = torch.arange(length).expand(rows, length) >= start
     probability = torch.full((rows,), level)
-    drawn = draws(3, 7, tokens)
-    made = corrupt(tokens, maskable, probability, draw=drawn, mask_id=MASK)
-    assert torch.equal(made.tokens == MASK, made.masked)
-    assert torch.equal(made.tokens[~made.masked], tokens[~made.masked])
-    return made.masked
+    draw = uniform_draws(3, 7, tokens)
+    noisy = corrupt(tokens, maskable, probability, draw=draw, mask_id=MASK)
+    assert torch.equal(noisy.tokens == MASK, noisy.masked)
+    assert torch.equal(noisy.tokens[~noisy.masked], tokens[~noisy.masked])
+    return noisy.masked
 
 
 @pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
-def test_every_answer_place_is_masked_with_probability_t(level: float) -> None:
+def test_every_answer_position_is_masked_with_probability_t(level: float) -> None:
     masked = sample(level)
     assert not masked[:, :4].any(), "the prompt is never touched"
     shares = masked[:, 4:].float().mean(0)
@@ -35,37 +43,37 @@ def test_every_answer_place_is_masked_with_probability_t(level: float) -> None:
 
 
 @pytest.mark.parametrize("level", [0.3, 0.7])
-def test_places_and_rows_are_masked_independently(level: float) -> None:
+def test_positions_and_rows_are_masked_independently(level: float) -> None:
     centred = sample(level)[:, 4:].float() - level
     scale = level * (1 - level)
-    places = (centred.T @ centred) / len(centred) / scale
+    pairs = (centred.T @ centred) / len(centred) / scale
     neighbours = (centred[1:] * centred[:-1]).mean() / scale
-    assert (places - torch.eye(8)).abs().max() < 0.1
+    assert (pairs - torch.eye(8)).abs().max() < 0.1
     assert abs(float(neighbours)) < 0.03
-    # The count of masked places is binomial, variance included.
+    # The count of masked positions is binomial, variance included.
     counts = centred.sum(1)
     assert float(counts.var()) == pytest.approx(8 * scale, rel=0.1)
 
 
-def test_the_ends_of_the_process_are_exact() -> None:
+def test_level_one_masks_all_and_level_zero_none() -> None:
     assert sample(1.0)[:, 4:].all()
     assert not sample(0.0).any()
 
 
 def test_noise_is_a_function_of_seed_and_step() -> None:
     like = torch.zeros(8, 16)
-    assert torch.equal(draws(1, 2, like), draws(1, 2, like))
-    assert not torch.equal(draws(1, 2, like), draws(1, 3, like))
-    assert not torch.equal(draws(1, 2, like), draws(2, 2, like))
-    # A row's noise does not depend on how many rows or places there are.
-    assert torch.equal(draws(1, 2, like)[:3, :5], draws(1, 2, torch.zeros(3, 5)))
+    assert torch.equal(uniform_draws(1, 2, like), uniform_draws(1, 2, like))
+    assert not torch.equal(uniform_draws(1, 2, like), uniform_draws(1, 3, like))
+    assert not torch.equal(uniform_draws(1, 2, like), uniform_draws(2, 2, like))
+    # A row's noise does not depend on how many rows or positions there are.
+    assert torch.equal(uniform_draws(1, 2, like)[:3, :5], uniform_draws(1, 2, torch.zeros(3, 5)))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 512])
 def test_levels_are_stratified(rows: int) -> None:
     eps = 1e-3
     for step in range(20):
-        level = levels(5, step, rows, eps=eps, device="cpu")
+        level = draw_levels(5, step, rows, eps=eps, device="cpu")
         assert float(level.min()) > eps * 0.999
         assert float(level.max()) <= 1
         # Exactly one level in each of `rows` equal parts of a circle: gaps are all the same.
@@ -74,56 +82,56 @@ def test_levels_are_stratified(rows: int) -> None:
         assert torch.allclose(gaps, torch.full_like(gaps, (1 - eps) / rows), atol=1e-5)
 
 
-def test_levels_are_uniform_and_in_no_order() -> None:
-    drawn = torch.stack([levels(0, step, 64, eps=0.0, device="cpu") for step in range(400)])
+def test_levels_are_uniform_and_shuffled() -> None:
+    drawn = torch.stack([draw_levels(0, step, 64, eps=0.0, device="cpu") for step in range(400)])
     by_row = drawn.mean(0)
     assert (by_row - 0.5).abs().max() < 4.5 * math.sqrt(1 / 12 / 400)
     neighbours = ((drawn[:, 1:] - 0.5) * (drawn[:, :-1] - 0.5)).mean()
     assert abs(float(neighbours)) < 0.01
 
 
-def test_loss_by_hand() -> None:
+def test_loss_matches_hand_arithmetic() -> None:
     logits = torch.tensor(
         [[[1.0, 0.0, 50.0], [0.0, 2.0, 50.0]], [[3.0, 0.0, -9.0], [0.5, 0.5, 0.0]]]
     )
     tokens = torch.tensor([[0, 1], [1, 0]])
     masked = torch.tensor([[True, False], [True, True]])
     level = torch.tensor([0.5, 1.0])
-    nats = surprise(logits, tokens, MASK)  # the mask token, id 2, takes no probability
+    nats = token_nll(logits, tokens, MASK)  # the mask token, id 2, takes no probability
     first = math.log1p(math.exp(-1.0))
     second = math.log1p(math.exp(3.0)) + math.log(2.0)
-    bounds = bound(nats, masked, level)
+    bounds = likelihood_bound(nats, masked, level)
     assert bounds.tolist() == pytest.approx([first / 0.5, second])
     lengths = torch.tensor([2, 6])
-    assert float(normalised(bounds, lengths)) == pytest.approx((2 * first + second) / 8)
+    assert float(normalise_loss(bounds, lengths)) == pytest.approx((2 * first + second) / 8)
     by_rows = (2 * first / 2 + second / 6) / 2
-    assert float(normalised(bounds, lengths, by="rows")) == pytest.approx(by_rows)
+    assert float(normalise_loss(bounds, lengths, by="rows")) == pytest.approx(by_rows)
 
 
 def test_mask_logit_gets_no_gradient() -> None:
     logits = torch.randn(2, 3, 5, requires_grad=True)
-    surprise(logits, torch.tensor([[0, 1, 3], [4, 1, 0]]), MASK).sum().backward()
+    token_nll(logits, torch.tensor([[0, 1, 3], [4, 1, 0]]), MASK).sum().backward()
     assert logits.grad is not None
     assert not logits.grad[..., MASK].any()
     assert logits.grad.isfinite().all()
 
 
-def test_weighted_loss_is_the_unbiased_sum() -> None:
+def test_weighted_loss_is_unbiased() -> None:
     """With nats that do not depend on the masks, the mean bound is the sum over the answer."""
     rows, length = 6000, 10
     nats = torch.rand(length).expand(rows, length)
-    level = levels(0, 0, rows, eps=0.02, device="cpu")
+    level = draw_levels(0, 0, rows, eps=0.02, device="cpu")
     maskable = torch.ones(rows, length, dtype=torch.bool)
     tokens = torch.full((rows, length), 9)
-    made = corrupt(tokens, maskable, level, draw=draws(0, 0, tokens), mask_id=MASK)
-    mean = float(bound(nats, made.masked, level).mean())
+    noisy = corrupt(tokens, maskable, level, draw=uniform_draws(0, 0, tokens), mask_id=MASK)
+    mean = float(likelihood_bound(nats, noisy.masked, level).mean())
     assert mean == pytest.approx(float(nats[0].sum()), rel=0.05)
 
 
-def test_a_front_is_known_before_its_cut_and_masked_beyond_its_window() -> None:
+def test_front_is_known_before_the_cut_and_masked_beyond_the_window() -> None:
     maskable = torch.arange(200) >= torch.tensor([[20]] * 4000)
     level = torch.full((4000,), 0.5)
-    spread = fronts(level, maskable, 1.0, seed=3, step=7)[:, 20:]
+    spread = front_levels(level, maskable, 1.0, seed=3, step=7)[:, 20:]
     for row in spread[:500].tolist():
         kinds = [value for index, value in enumerate(row) if index == 0 or row[index - 1] != value]
         assert kinds == sorted(kinds)  # 0, then t, then 1, each at most once
@@ -133,18 +141,18 @@ def test_a_front_is_known_before_its_cut_and_masked_beyond_its_window() -> None:
     assert int(known.max()) < 180  # something is left to learn in every row
 
 
-def test_the_share_of_fronts_is_kept_and_none_changes_nothing() -> None:
+def test_share_of_fronts_is_kept_and_zero_changes_nothing() -> None:
     maskable = torch.ones(4000, 64, dtype=torch.bool)
     level = torch.full((4000,), 0.5)
-    assert (fronts(level, maskable, 0.0, seed=0, step=1) == 0.5).all()
-    mixed = fronts(level, maskable, 0.25, seed=0, step=1)
+    assert (front_levels(level, maskable, 0.0, seed=0, step=1) == 0.5).all()
+    mixed = front_levels(level, maskable, 0.25, seed=0, step=1)
     assert abs((mixed != 0.5).any(1).double().mean() - 0.25) < 0.03
 
 
-def test_the_loss_of_a_front_by_hand() -> None:
+def test_front_loss_matches_hand_arithmetic() -> None:
     nats = torch.tensor([[1.0, 2.0, 4.0]], requires_grad=True)
     level = torch.tensor([[0.0, 0.5, 1.0]])
-    loss = bound(nats, torch.tensor([[False, True, True]]), level)
+    loss = likelihood_bound(nats, torch.tensor([[False, True, True]]), level)
     assert loss.tolist() == [8.0]
     loss.sum().backward()
     assert nats.grad is not None

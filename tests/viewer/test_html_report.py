@@ -184,7 +184,7 @@ def test_beliefs_are_the_alternatives_of_the_trace():
     )
     masked = torch.stack([canvas.masked[0] for canvas in trace.before()])[:, start:]
     for step, place in masked.nonzero().tolist():
-        ids = trace.others.tokens[step, 0, place + start].tolist()
+        ids = trace.alternatives.tokens[step, 0, place + start].tolist()
         shown = [words.texts[number] for number in numbers[step, place].tolist()]
         assert shown == [visible(trace.about["texts"][str(one)]) for one in ids]
     assert [others[0][0] for others in made["others"]] == [
@@ -214,7 +214,7 @@ def test_a_row_of_a_batch_ends_with_its_last_commit(tmp_path):
 
 def test_what_was_written_by_hand_is_told(trace, tmp_path):
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
-    forked = replace(trace, by_hand=torch.tensor([[2, 0, start + 1, 65]]))
+    forked = replace(trace, overrides=torch.tensor([[2, 0, start + 1, 65]]))
     (made,) = data(html_report.make([saved(forked, tmp_path)]).html)["reels"]
     assert [one[:2] for one in made["by_hand"]] == [[2, 1]]
 
@@ -433,7 +433,7 @@ def test_rows_are_chosen(tmp_path):
 
 def test_the_command_refuses_in_a_sentence(trace, tmp_path):
     file = str(saved(trace, tmp_path))
-    assert "is not there" in refused("report", str(tmp_path / "none.npz"))
+    assert "does not exist" in refused("report", str(tmp_path / "none.npz"))
     assert "cannot be written" in refused("report", file, "-o", str(tmp_path))
     assert "give another -o" in refused("report", file, "-o", file)
     page = run("report", "--help").stdout

@@ -45,7 +45,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     quick = replace(block, launched=(block.launched + 1) // 2)
     back = record("tbd(size=6, drop=2, gamma=0.9, min_kept=2)")
     start = int((wave.first.slot[0] >= 0).nonzero()[0])
-    by_hand = replace(wave, by_hand=torch.tensor([[2, 0, start + 11, 65]]))
+    by_hand = replace(wave, overrides=torch.tensor([[2, 0, start + 11, 65]]))
     *_, last = wave.replay()
     stop = {**wave.about["options"], "stop_ids": [int(last.tokens[0, start + 7])]}
     ended = replace(wave, about={**wave.about, "options": stop})

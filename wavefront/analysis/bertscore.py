@@ -1,13 +1,13 @@
 """BERTScore: how well the tokens of two texts match in an encoder's space.
 
 Every token of the candidate is matched with the nearest token of the reference by cosine, and the
-other way round: precision is the mean over the candidate's tokens, recall over the reference's, F1
-the harmonic mean. The two end tokens can be matched with but count nothing.
+other way round. Precision is the mean over the candidate's tokens, recall the mean over the
+reference's, and F1 their harmonic mean. The two end tokens can be matched but have no weight.
 
-**idf** weights tokens by log((N + 1) / (n + 1)) with n of the N references holding the token.
-**Rescaling** maps a score s to (s - b) / (1 - b), where b is what unrelated texts score: easier to
-read, and nothing else. **Several references**: the best of them, for each number by itself.
-**Empty text**: a candidate or reference without tokens scores 0, before any rescaling.
+**idf** weights tokens by log((N + 1) / (n + 1)), where n of the N references contain the token.
+**Rescaling** maps a score s to (s - b) / (1 - b), where b is the score of unrelated texts. It only
+makes scores easier to read. **Several references**: each number is the best over the references.
+**Empty text**: a candidate or reference without tokens scores 0 before rescaling.
 
 Scores of two encoders, or of two layers, cannot be compared: `Scores.signature` names both.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from wavefront.analysis.encoder import DEFAULT, KNOWN, Encoder
 from wavefront.core.errors import OptionError, check_int
 
-ENDS = 2  # tokens that every text has
+ENDS = 2  # end tokens of every text
 
 
 class Score(NamedTuple):
@@ -40,7 +40,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of pairs, in order, and what they were measured with."""
+    """The scores of pairs, in order, and the settings of the measurement."""
 
     each: tuple[Score, ...]
     encoder: str
@@ -50,14 +50,14 @@ class Scores:
 
     @property
     def mean(self) -> Score:
-        """Over all pairs."""
+        """The mean over all pairs."""
         return Score(
             *(math.fsum(column) / len(self.each) for column in zip(*self.each, strict=True))
         )
 
     @property
     def signature(self) -> str:
-        """What a number must be published with."""
+        """The settings to publish with a score."""
         idf, rescaled = ("yes" if on else "no" for on in (self.idf, self.rescaled))
         return f"{self.encoder} layer {self.layer}, idf {idf}, rescaled {rescaled}"
 
@@ -74,24 +74,24 @@ def score(
     batch_size: int = 32,
     device: str | None = None,
 ) -> Scores:
-    """BERTScore of each candidate against its reference, or against the best of several.
+    """Score each candidate against its reference, or against the best of several.
 
-    `rescale` takes the published baseline of a known encoder, `baseline` a file of one: lines of
-    `layer,precision,recall,F1` below a heading.
+    `rescale` uses the published baseline of a known encoder. `baseline` is a file with another one:
+    lines of `layer,precision,recall,F1` below a heading.
     """
     pairs = _pairs(candidates, references)
     check_int("batch_size", batch_size, 1)
     name = encoder.name if isinstance(encoder, Encoder) else encoder
     if isinstance(encoder, Encoder):
         if layer not in (None, encoder.layer):
-            raise OptionError(f"The encoder reads layer {encoder.layer}: leave out layer={layer}.")
+            raise OptionError(f"The encoder reads layer {encoder.layer}; leave out layer={layer}.")
     else:
         encoder = Encoder(encoder, layer=layer, device=device)
     floor = _baseline(name, encoder.layer, rescale=rescale, file=baseline)
     weights = _Weights(encoder, [one for _, group in pairs for one in group], idf=idf)
     flat = [(number, c, r) for number, (c, group) in enumerate(pairs) for r in group]
     best = [Score(-math.inf, -math.inf, -math.inf)] * len(pairs)
-    for number, found in _matched(encoder, flat, weights, batch_size):
+    for number, found in _match(encoder, flat, weights, batch_size):
         best[number] = Score(*map(max, best[number], found))
     if floor is not None:
         best = [
@@ -108,7 +108,7 @@ def _pairs(candidates: object, references: object) -> list[tuple[str, list[str]]
     assert isinstance(references, Sequence)
     if len(candidates) != len(references):
         raise OptionError(
-            f"There are {len(candidates)} candidates and {len(references)} references: give one "
+            f"There are {len(candidates)} candidates and {len(references)} references. Pass one "
             "reference, or a list of them, for each candidate."
         )
     groups = [[one] if isinstance(one, str) else list(one) for one in references]
@@ -119,20 +119,20 @@ def _pairs(candidates: object, references: object) -> list[tuple[str, list[str]]
 
 
 class _Weights:
-    """How much each token counts."""
+    """The weights of tokens."""
 
     def __init__(self, encoder: Encoder, references: Sequence[str], *, idf: bool) -> None:
         self._ends, self._idf = encoder.ends, idf
         self._documents, self._holding = len(references), Counter[int]()
         if idf and len(references) < 2:
-            raise OptionError("idf counts in how many references a token stands: give two or more.")
+            raise OptionError("idf needs two or more references.")
         for text in references if idf else ():
             self._holding.update(set(encoder.ids(text)))
 
     def of(self, ids: Sequence[int], device: torch.device) -> Tensor:
-        """(n,) float32 that sum to one; where idf has nothing to say, all tokens count alike.
+        """Return weights that sum to one, (n,) float32. If idf gives none, all count alike.
 
-        All are zero where a text spells nothing but end tokens.
+        All are zero if the text has only end tokens.
         """
         plain = [0.0 if one in self._ends else 1.0 for one in ids]
         weights = [self._rarity(one) for one in ids] if self._idf else plain
@@ -143,13 +143,13 @@ class _Weights:
         return math.log((self._documents + 1) / (self._holding[token] + 1))
 
 
-def _matched(
+def _match(
     encoder: Encoder,
     flat: Sequence[tuple[int, str, str]],
     weights: _Weights,
     batch_size: int,
 ) -> Iterator[tuple[int, Score]]:
-    """The scores of pairs by number, the longest first, so that a batch has little padding."""
+    """Yield the scores of pairs by number, longest first, so that a batch has little padding."""
     ids = {text: encoder.ids(text) for _, *texts in flat for text in texts}
     ordered = sorted(flat, key=lambda one: -max(len(ids[one[1]]), len(ids[one[2]])))
     for start in range(0, len(ordered), batch_size):
@@ -178,7 +178,7 @@ def _baseline(
     known = KNOWN.get(name)
     if known is None or known.baseline is None or known.layer != layer:
         raise OptionError(
-            f"No baseline is known for {name!r} at layer {layer}: give a file with baseline=, or "
+            f"No baseline is known for {name!r} at layer {layer}. Pass a file as baseline=, or "
             "leave out rescale."
         )
     return known.baseline

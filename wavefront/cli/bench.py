@@ -252,7 +252,7 @@ def _draw(report: Report, beside: Path, *, asked: bool) -> None:
             raise
         return
     curves = [
-        figures.Scaled(
+        figures.ScalingCurve(
             one.subject,
             one.against,
             one.sizes,

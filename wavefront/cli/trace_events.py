@@ -33,7 +33,7 @@ def events(trace: Trace) -> Iterator[dict[str, Any]]:
     """Everything that was written or taken back, in order."""
     texts, slot = Texts(trace.about), trace.first.slot
     found: list[tuple[int, int, int, int, int | None]] = []
-    for step, row, place, token in trace.by_hand.tolist():
+    for step, row, place, token in trace.overrides.tolist():
         found.append((step, row, 0, place, token))
     for number, board in enumerate((trace.commit, trace.remask), 1):
         tokens = trace.tokens[board].tolist() if number == 1 else [None] * int(board.sum())

@@ -62,7 +62,7 @@ def train(
         raise UsageError(
             f"There is no verb {verb!r}{did_you_mean(verb, VERBS)}; there are: {listed}."
         )
-    from wavefront.train.__main__ import main
+    from wavefront.train.command import main
 
     # What it returns is about values; a command line that it cannot read does not return.
     raise typer.Exit(1 if main(arguments) else 0)

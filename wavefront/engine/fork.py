@@ -156,8 +156,8 @@ def _hold_against(record: Trace, seen: Trace) -> None:
 
 def _with_hands(trace: Trace, at: int, hands: Tensor) -> Trace:
     """The steps before the fork, and what is written by hand at it."""
-    step, row, place, _ = trace.by_hand.T
+    step, row, place, _ = trace.overrides.T
     again = (row[:, None] == hands[:, 0]) & (place[:, None] == hands[:, 1])
-    kept = trace.by_hand[(step < at) | ((step == at) & ~again.any(-1))]
+    kept = trace.overrides[(step < at) | ((step == at) & ~again.any(-1))]
     new = torch.nn.functional.pad(hands, (1, 0), value=at)
-    return replace(trace.until(at), by_hand=torch.cat([kept, new]))
+    return replace(trace.until(at), overrides=torch.cat([kept, new]))

@@ -178,7 +178,7 @@ def perform(
 
 def check_model(model: Model, trace: Trace) -> Trace:
     """The trace, refused when the model cannot have made it."""
-    tokens = torch.cat([trace.first.tokens.flatten(), trace.by_hand[:, 3]])
+    tokens = torch.cat([trace.first.tokens.flatten(), trace.overrides[:, 3]])
     length = trace.first.tokens.shape[1]
     if not trace.first.tokens.numel():
         raise TraceError("The trace has no place on its board: record it anew.")

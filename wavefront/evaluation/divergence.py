@@ -160,9 +160,9 @@ def _sight(trace: Trace, event: Event | None, rival: int | None) -> Sight:
             open_ = bool(canvas.masked[0, place])
             around.append(OPEN if open_ else text(int(canvas.tokens[0, place])))
     others: list[tuple[int, float]] = []
-    if trace.others is not None:
-        ids = trace.others.tokens[event.at, 0, event.place].tolist()
-        logp = trace.others.logp[event.at, 0, event.place].tolist()
+    if trace.alternatives is not None:
+        ids = trace.alternatives.tokens[event.at, 0, event.place].tolist()
+        logp = trace.alternatives.logp[event.at, 0, event.place].tolist()
         others = [(token, math.exp(p)) for token, p in zip(ids, logp, strict=True)]
     probability = math.exp(float(trace.logp[event.at, 0, event.place]))
     named = [(text(token), p) for token, p in others]

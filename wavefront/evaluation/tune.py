@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import Spot, front
+from wavefront.analysis.figures import TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError, check_float
 from wavefront.core.spec import resolve
 from wavefront.evaluation.task_spec import samples_of
@@ -165,7 +165,7 @@ def _page(
     chosen: Attempt,
     *,
     tables: Sequence[Table],
-    spots: Sequence[Spot],
+    spots: Sequence[TradeoffPoint],
     total: int,
 ) -> Findings:
     held, tried = tables
@@ -189,10 +189,10 @@ def _page(
     )
 
 
-def _tried(found: dict[str, Group], spots: Sequence[Spot], allowed: Collection[str]) -> Table:
+def _tried(found: dict[str, Group], spots: Sequence[TradeoffPoint], allowed: Collection[str]) -> Table:
     """Every setting on the half that chooses; the first is the base."""
     first, base = next(iter(found.items()))
-    best = {spot.name for spot in front(spots)}
+    best = {spot.name for spot in pareto_front(spots)}
     rows: list[list[Any]] = []
     for text, group in found.items():
         less = None if group is base else points(gap(base, group))
@@ -201,9 +201,9 @@ def _tried(found: dict[str, Group], spots: Sequence[Spot], allowed: Collection[s
     return Table("On the half that was tuned on", TRIED, rows, f"The base is {first}.")
 
 
-def _spot(text: str, group: Group) -> Spot:
+def _spot(text: str, group: Group) -> TradeoffPoint:
     share = group.accuracy
-    return Spot(
+    return TradeoffPoint(
         text, group.forwards or 0.0, *(p / 100 for p in (share.value, share.low, share.high))
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import Picture, kind
+from wavefront.analysis.figures import Figure, kind
 from wavefront.paper._claims import Claim, directed
 from wavefront.paper._groups import Groups, Key, pool
 from wavefront.paper._lab import Cell, Lab
@@ -52,7 +52,7 @@ def bars(
     at: Callable[[Key], str],
     *,
     paper: Callable[[Key], str | None] = lambda key: None,
-) -> Picture:
+) -> Figure:
     """The groups as bars, those of one place side by side; the paper's numbers as marks."""
     found = []
     for key, group in groups.items():

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wavefront.analysis.figures import Picture
+from wavefront.analysis.figures import Figure
 from wavefront.paper import _claims, _printed
 from wavefront.paper._claims import Claim
 from wavefront.paper._lab import Lab
 from wavefront.paper.studies import Findings
 from wavefront.results.table import Table
 
-Figures = Mapping[str, tuple[Picture, str]]
+Figures = Mapping[str, tuple[Figure, str]]
 
 
 def page(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import Gap, Picture, kind
+from wavefront.analysis.figures import Figure, Gap, kind
 from wavefront.paper._claims import Claim, directed
 from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, grid, number
 from wavefront.paper._groups import (
@@ -88,7 +88,7 @@ def _claim(groups: Groups, key: Key) -> Claim | None:
     )
 
 
-def _picture(groups: Groups) -> Picture:
+def _picture(groups: Groups) -> Figure:
     found = []
     for key in groups:
         if key[2] == WAVES[0]:

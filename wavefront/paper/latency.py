@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import Picture, Spot
+from wavefront.analysis.figures import Figure, TradeoffPoint
 from wavefront.paper._claims import Claim, directed, measured, within
 from wavefront.paper._grid import BLOCK, BOTH, WAVES, grid
 from wavefront.paper._groups import Group, accuracy_table, as_numbers, booted, grouped, pool
@@ -110,12 +110,12 @@ def _claims(groups: Any) -> list[Claim]:
     return claims
 
 
-def _picture(groups: Any) -> Picture:
+def _picture(groups: Any) -> Figure:
     spots = []
     for spec in dict.fromkeys(key[-1] for key in groups):
         one = pool(groups, spec)
         cost = booted(list(_each(one).values()))
         parts = [part / 100 for part in (one.accuracy.value, one.accuracy.low, one.accuracy.high)]
         if cost is not None:
-            spots.append(Spot(spec, cost.value, *parts))
+            spots.append(TradeoffPoint(spec, cost.value, *parts))
     return figures.tradeoff(spots, xlabel="ms a visible token (mean over items)")

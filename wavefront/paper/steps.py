@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import Picture, Point
+from wavefront.analysis.figures import Figure, Point
 from wavefront.paper._claims import Claim, measured
 from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, grid
 from wavefront.paper._groups import (
@@ -78,7 +78,7 @@ def _growth(groups: dict[Key, Group], cases: list[str], spec: str) -> Claim:
     return measured(text, spec, booted(lead, scale=100), len(items), "higher")
 
 
-def _picture(groups: dict[Key, Group]) -> Picture:
+def _picture(groups: dict[Key, Group]) -> Figure:
     found: dict[str, list[Point]] = {}
     for case, spec in dict.fromkeys(key[2:] for key in groups):
         one = pool(groups, case, spec)

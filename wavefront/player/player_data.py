@@ -65,7 +65,7 @@ def reel(trace: Trace, reader: Reader, *, title: str, place: str, cut: bool) -> 
         "remasks": remask.nonzero().tolist(),
         "by_hand": [
             [step, int(slot[at]), reader.number(token)]
-            for step, _, at, token in trace.by_hand.tolist()
+            for step, _, at, token in trace.overrides.tolist()
             if step < steps and slot[at] >= 0
         ],
         "scope": _bits(trace.scope[:steps, 0, where]),
@@ -127,11 +127,11 @@ def _chance(logp: Tensor) -> Tensor:
 
 def _others(trace: Trace, where: Tensor, commit: Tensor, reader: Reader) -> dict[str, Any]:
     """The likeliest tokens at every commit and, where there is room, at every step."""
-    if trace.others is None:
+    if trace.alternatives is None:
         return {}
     steps = len(commit)
-    tokens = trace.others.tokens[:steps, 0, where]
-    chance = _chance(trace.others.logp[:steps, 0, where])
+    tokens = trace.alternatives.tokens[:steps, 0, where]
+    chance = _chance(trace.alternatives.logp[:steps, 0, where])
     at_commits = [
         [[reader.number(token), round(p, 4)] for token, p in zip(*pair, strict=True)]
         for pair in zip(tokens[commit].tolist(), chance[commit].tolist(), strict=True)

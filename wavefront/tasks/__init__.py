@@ -1,8 +1,12 @@
-"""The shelf of tasks: one task a file, the file name is the task's name.
+"""Tasks: the items a model is asked, and the graders for its answers.
 
-A leading underscore marks a file that serves the tasks and is none itself. Tasks that come in sizes
-(`tracking_shuffled_objects`) are also known by the benchmark's name of each size. Benchmarks read
-their items from files; a file may hold several (`bbh_navigate`), which it lists as VARIANTS.
+`benchmarks/` holds published items read from files, `procedural/` holds tasks that generate items
+from a seed, and `jsonl_file` reads your own prompts. It imports `core` and `storage`.
+Start reading at `base`, which defines a task. This module is the registry.
+
+The registry has one task per file, named after the file. Files that start with an underscore are
+helpers, not tasks. A task with several sizes (`tracking_shuffled_objects`) has one name per size. A
+benchmark file with several benchmarks (`bbh_navigate`) lists them as VARIANTS.
 """
 
 from __future__ import annotations
@@ -19,16 +23,18 @@ from typing import Any
 from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.tasks import benchmarks as benchmarks_package
 from wavefront.tasks import procedural as procedural_package
-from wavefront.tasks.base import Generated, Sample, Split, Style
+from wavefront.tasks.base import GeneratedTask, Sample, Split, Style
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.benchmarks._data import real_bbh
 from wavefront.tasks.benchmarks._presets import preset, presets
+from wavefront.tasks.grading import Grade
 from wavefront.tasks.jsonl_file import Jsonl
 
 __all__ = [
     "DEFAULT_MIXTURE",
     "benchmarks",
     "draw",
+    "grade",
     "load",
     "names",
     "preset",
@@ -38,9 +44,9 @@ __all__ = [
 ]
 
 SIZES = {"three": 3, "five": 5, "seven": 7}
-PAPER_SHARE = 0.35  # of a training stream; the rest is asked bare
+PAPER_SHARE = 0.35  # of a training stream in the paper's template; the rest are bare questions
 
-# Weights follow difficulty: what needs many examples gets many.
+# Weights follow difficulty: a task that needs many examples gets many.
 DEFAULT_MIXTURE: Mapping[str, float] = {
     "gsm": 20,
     "code": 16,
@@ -66,7 +72,7 @@ DEFAULT_MIXTURE: Mapping[str, float] = {
 
 @cache
 def _files() -> Mapping[str, str]:
-    """The name of every task's file, and the module that it is."""
+    """Map every task file's name to its module."""
     found: dict[str, str] = {}
     for package in (benchmarks_package, procedural_package):
         for module in pkgutil.iter_modules(package.__path__):
@@ -77,10 +83,10 @@ def _files() -> Mapping[str, str]:
 
 @cache
 def _variants() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-    """The name of every benchmark -> its file, and the options that make it."""
+    """Map every benchmark's name to its file and the options that select it there."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for file in _files():
-        if issubclass(_kind(file), Benchmark):
+        if issubclass(_task_class(file), Benchmark):
             module = import_module(_files()[file])
             for name, options in getattr(module, "VARIANTS", {file: {}}).items():
                 found[name] = file, options
@@ -88,65 +94,91 @@ def _variants() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
 
 
 def names() -> list[str]:
-    """Every generated task by the name results carry."""
+    """List the generated tasks by the name that results use."""
     every: list[str] = []
     for name in _files():
-        if not issubclass(kind := _kind(name), Benchmark):
+        if not issubclass(kind := _task_class(name), Benchmark):
             sized = hasattr(kind, "objects")
             every += [f"{name}_{size}_objects" for size in SIZES] if sized else [name]
     return every
 
 
 def benchmarks() -> list[str]:
-    """Every task that is read from files, by the name results carry."""
+    """List the benchmarks by the name that results use."""
     return sorted(_variants())
 
 
-def load(name: str, **options: Any) -> Generated:
-    """The task of this name. Options are its fields: `load("code", allow_unsandboxed=True)`."""
+def load(name: str, **options: Any) -> GeneratedTask:
+    """Create the task of this name.
+
+    Args:
+        name: One of `names()` or `benchmarks()`, or "jsonl" for a file of your own.
+        options: The task's fields, as in `load("code", allow_unsandboxed=True)`.
+
+    Raises:
+        OptionError: There is no such task or option.
+    """
     variants = _variants()
-    if name == "jsonl":  # a file of the user's own
-        return _made(Jsonl, options)
+    if name == "jsonl":
+        return _construct(Jsonl, options)
     if name in variants:
-        file, made = variants[name]
-        return _made(_kind(file), {**made, **options})
-    files = [file for file in _files() if not issubclass(_kind(file), Benchmark)]
+        file, preset_options = variants[name]
+        return _construct(_task_class(file), {**preset_options, **options})
+    files = [file for file in _files() if not issubclass(_task_class(file), Benchmark)]
     if name in files:
-        return _made(_kind(name), options)
+        return _construct(_task_class(name), options)
     base, _, size = name.removesuffix("_objects").rpartition("_")
     if name.endswith("_objects") and base in files and size in SIZES:
-        return _made(_kind(base), {"objects": SIZES[size], **options})
+        return _construct(_task_class(base), {"objects": SIZES[size], **options})
     known = [*names(), *benchmarks()]
-    listed = ", ".join(one for one in known if not one.startswith("bbh_"))
+    listed = ", ".join(known_name for known_name in known if not known_name.startswith("bbh_"))
     raise OptionError(
-        f"no task {name!r}{did_you_mean(name, known)}: there are {listed}, and a bbh_SUBSET for each of"
-        " the 27 subsets of BBH"
+        f"There is no task {name!r}{did_you_mean(name, known)}. Choose from {listed}, or bbh_SUBSET"
+        " for one of the 27 subsets of BBH."
     )
 
 
-def _made(kind: type, options: Mapping[str, Any]) -> Any:
+def grade(name: str, sample: Sample, text: str, **options: Any) -> Grade:
+    """Grade a model's answer to one item of a task.
+
+    This is the stable path for code outside wavefront, such as the task files for lm-eval.
+
+    Args:
+        name: The task's name, as for `load`.
+        sample: The item. Its `target` and `extra` decide what is correct.
+        text: The model's answer.
+        options: The task's fields, such as `allow_unsandboxed=True`.
+
+    Raises:
+        OptionError: There is no such task or option, or no sandbox for a task that runs code.
+    """
+    return load(name, **options).grade(sample, text)
+
+
+def _construct(kind: type, options: Mapping[str, Any]) -> Any:
     known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
             raise OptionError(
-                f"{kind.__name__} has no option {name!r}{did_you_mean(name, known)}; it has {known}."
+                f"{kind.__name__} has no option {name!r}{did_you_mean(name, known)}."
+                f" Its options are {known}."
             )
     return kind(**options)
 
 
-def _kind(name: str) -> type:
+def _task_class(name: str) -> type:
     module = import_module(_files()[name])
     return getattr(module, "".join(part.capitalize() for part in name.split("_")))
 
 
 def draw(mixture: Mapping[str, float], *, seed: int, index: int, split: Split = "train") -> Sample:
-    """Item `index` of the stream of `seed`: it depends on nothing else, so training can resume."""
+    """Draw item `index` of a stream. It depends only on the arguments, so training can resume."""
     rng = Random((seed << 40) ^ index)
     tasks = [load(name) for name in mixture]
-    return _draw(tasks, list(accumulate(mixture.values())), rng, split)
+    return _draw(tasks, list(accumulate(mixture.values())), rng, split=split)
 
 
-def _draw(tasks: list[Generated], bounds: list[float], rng: Random, split: Split) -> Sample:
+def _draw(tasks: list[GeneratedTask], bounds: list[float], rng: Random, *, split: Split) -> Sample:
     point = rng.random() * bounds[-1]
     task = next(task for task, bound in zip(tasks, bounds, strict=True) if point < bound)
     style: Style = "paper" if rng.random() < PAPER_SHARE else "bare"
@@ -161,8 +193,11 @@ def stream(
     start: int = 0,
     step: int = 1,
 ) -> Iterator[Sample]:
-    """Items `start`, `start + step`, … without end; worker w of n takes start=w, step=n."""
+    """Yield items `start`, `start + step`, … without end.
+
+    To share a stream among n workers, give worker w `start=w, step=n`.
+    """
     tasks = [load(name) for name in mixture]
     bounds = list(accumulate(mixture.values()))
     for index in count(start, step):
-        yield _draw(tasks, bounds, Random((seed << 40) ^ index), split)
+        yield _draw(tasks, bounds, Random((seed << 40) ^ index), split=split)

@@ -1,7 +1,7 @@
-"""What a task is: samples that can be drawn, and a grade for what a model wrote.
+"""The definition of a task: items to ask, and a grade for each answer.
 
-`Procedural` is the part every generated task shares: which split an item belongs to, how it is
-asked, and what it is graded by. A task file adds only how one item is made.
+`Procedural` is the base class of generated tasks. It assigns items to splits, writes prompts and
+grades answers. A subclass only writes `draft`, which makes one item.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Choice = TypeVar("Choice")
 
 SPLITS: tuple[Split, ...] = ("train", "held-out", "held-out-template")
 STYLES: tuple[Style, ...] = ("bare", "paper")
-HELD_OUT_SHARE = 16  # one skeleton in sixteen never enters training
-GENERATED = 100  # items of a generated task, when no number is given
-DRAWS = 50  # for every item wanted, so that a small task ends with a sentence
-DRAFTS = 20_000  # for one item, so that a task without held-out skeletons does too
+HELD_OUT_SHARE = 16  # one skeleton in sixteen is never used for training
+DEFAULT_COUNT = 100  # items of a generated task
+DRAWS_PER_ITEM = 50  # attempts for each requested item, so that a small task raises an error
+MAX_DRAFTS = 20_000  # attempts for one item, so that a task without held-out skeletons does too
 PROCEDURAL = Path(__file__).parent / "procedural"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One item: what is asked, a full worked answer ("" where there is none), the final answer."""
+    """One item: the prompt, a worked answer ("" if there is none), and the final answer."""
 
     id: str
     prompt: str
@@ -48,21 +48,21 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Which items of a task, and how they are put to a model."""
+    """Which items of a task to ask, and how to ask them."""
 
-    count: int | None = None  # None: every item of a file; of a generated task, 100
-    seed: int = 0  # of the draw
-    split: str = ""  # the task's own default when empty
+    count: int | None = None  # None: every item of a benchmark; 100 items of a generated task
+    seed: int = 0  # selects the items
+    split: str = ""  # empty: the task's default
     style: Style = "paper"
     shots: int = 0  # worked examples before the question
-    data: str = ""  # the folder of the files, or "hub"; WAVEFRONT_DATA when empty
+    data: str = ""  # the folder of the data files, or "hub"; empty: WAVEFRONT_DATA
 
 
 class Task(Protocol):
-    """What evaluation needs of a task: items to ask, and a grade for what was answered."""
+    """The interface that evaluation uses: items to ask, and a grade for each answer."""
 
     version: ClassVar[str]
-    executes: ClassVar[bool]  # grading runs what the model wrote
+    executes: ClassVar[bool]  # whether grading runs model-written code
 
     @property
     def name(self) -> str: ...
@@ -70,38 +70,41 @@ class Task(Protocol):
     def grade(self, sample: Sample, text: str) -> Grade: ...
 
 
-class Generated(Task, Protocol):
-    """A task whose items are drawn at will; what training needs."""
+class GeneratedTask(Task, Protocol):
+    """A task that can generate any number of items. Training needs this interface."""
 
     def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample: ...
 
 
 class Draft(NamedTuple):
-    """One generated item before it is put into a split.
+    """One generated item before it is assigned to a split.
 
-    The skeleton is what makes two items the same exercise (template and numbers, not names).
-    The original is the question in the benchmark's wording, where it is worded otherwise: a real
-    item in other words is still a real item.
+    Two items with the same `skeleton` (template and numbers, not names) are the same exercise.
+    `original` is the question in the benchmark's wording, if `question` uses another wording. A
+    real item in other words still counts as a real item.
     """
 
     question: str
-    worked: str
+    answer: str
     target: str
     skeleton: str
-    extra: Mapping[str, Any] = NOTHING
+    extra: Mapping[str, Any] = EMPTY
     original: str = ""
 
 
 class Wordings(NamedTuple):
-    """Ways to say the same thing: the original, others for training, others never trained on."""
+    """Wordings of one question: the original, paraphrases for training, and reserved ones."""
 
     real: str
     other: tuple[str, ...]
     reserved: tuple[str, ...]
 
     def ask(self, rng: Random, reserved: bool, *parts: str, after: str = "") -> tuple[str, str]:
-        """The question and its original: the same in five of six draws, so that paraphrases widen
-        the benchmark's wording without replacing it."""
+        """Return the question and its original wording.
+
+        Five of six training items use the original, so that paraphrases add to the benchmark's
+        wording without replacing it.
+        """
         original = self.real.format(*parts) + after
         if reserved:
             return choose(rng, self.reserved).format(*parts) + after, original
@@ -111,7 +114,7 @@ class Wordings(NamedTuple):
 
 
 class Procedural(Spec):
-    """A task whose items are generated; a subclass names itself and writes `draft`."""
+    """The base class of generated tasks. A subclass writes `draft`."""
 
     version: ClassVar[str] = "1"
     executes: ClassVar[bool] = False
@@ -119,109 +122,112 @@ class Procedural(Spec):
 
     @property
     def name(self) -> str:
-        """The file name, in which case and underscores are as in the benchmark."""
+        """The name of the task's file, spelled as in the benchmark."""
         return type(self).__module__.rpartition(".")[2]
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        """One item; `reserved` asks for a wording or structure that training never sees."""
+        """Make one item. With `reserved`, use a wording or structure that training never sees."""
         raise NotImplementedError
 
     def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample:
-        """An item of `split`: drawn again until its skeleton falls there and it is no real item."""
+        """Draw items until one belongs to `split` and is not a real benchmark item."""
         if split not in SPLITS or style not in STYLES:
             raise OptionError(
-                f"split {split!r} and style {style!r}: choose split from {SPLITS}"
-                f" and style from {STYLES}"
+                f"split must be one of {SPLITS} and style one of {STYLES},"
+                f" not {split!r} and {style!r}."
             )
         reserved = split == "held-out-template"
-        for _ in range(DRAFTS):
+        for _ in range(MAX_DRAFTS):
             draft = self.draft(rng, reserved)
             kept_out = is_held_out(f"{self.name}|{draft.skeleton}")
             if kept_out == (split != "train") and not is_real(draft.original or draft.question):
                 break
         else:
             raise OptionError(
-                f"{self.name}: none of {DRAFTS} drafts was {split}; give it more skeletons."
+                f"{self.name}: none of {MAX_DRAFTS} drafts was {split}; give it more skeletons."
             )
         prompt = draft.question if style == "bare" else paper_prompt(self.name, draft.question)
         key = digest(draft.question).hex()
-        return Sample(f"{self.name}/{split}/{key}", prompt, draft.worked, draft.target, draft.extra)
+        return Sample(f"{self.name}/{split}/{key}", prompt, draft.answer, draft.target, draft.extra)
 
     def items(self, ask: Ask) -> list[Sample]:
-        return drawn(self, ask)
+        return draw_items(self, ask)
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Compare the final answer of `text` with the target."""
+        """Compare the final answer in `text` with the target."""
         return grade_final(self.kind, sample.target, text)
 
 
-def drawn(task: Generated, ask: Ask) -> list[Sample]:
-    """Different items, the same for the same seed; a longer list begins with the shorter."""
+def draw_items(task: GeneratedTask, ask: Ask) -> list[Sample]:
+    """Draw distinct items.
+
+    The same seed gives the same items. A longer list starts with the items of a shorter one.
+    """
     if ask.shots:
-        raise OptionError(f"{task.name} is asked without examples: leave out shots.")
+        raise OptionError(f"{task.name} is asked without examples; leave out shots.")
     split: Any = ask.split or "held-out"
-    wanted, rng = ask.count or GENERATED, Random(f"{ask.seed} {task.name} {split}")
+    wanted, rng = ask.count or DEFAULT_COUNT, Random(f"{ask.seed} {task.name} {split}")
     found: dict[str, Sample] = {}
-    for _ in range(DRAWS * wanted):
+    for _ in range(DRAWS_PER_ITEM * wanted):
         sample = task.sample(rng, split=split, style=ask.style)
         found.setdefault(sample.id, sample)
         if len(found) == wanted:
             return list(found.values())
-    raise OptionError(f"{task.name} has only {len(found)} {split} items: ask for fewer.")
+    raise OptionError(f"{task.name} has only {len(found)} {split} items; ask for fewer.")
 
 
 def choose(rng: Random, options: Sequence[Choice]) -> Choice:
-    """`rng.choice` at a third of its cost; the bias of 2**-53 is of no account here."""
+    """Choose one option. Three times as fast as `rng.choice`, with a negligible bias of 2**-53."""
     return options[int(rng.random() * len(options))]
 
 
-def between(rng: Random, low: int, high: int) -> int:
-    """A whole number from `low` to `high`, both included."""
+def draw_int(rng: Random, low: int, high: int) -> int:
+    """Draw an integer from `low` to `high`, both included."""
     return low + int(rng.random() * (high - low + 1))
 
 
-def terms(text: str, separator: str | None = None) -> tuple[str, ...]:
-    """A list written as one string, which is easier on the eye than a hundred quotation marks."""
+def split_words(text: str, separator: str | None = None) -> tuple[str, ...]:
+    """Split a string into words. Easier to read than a long list of quoted strings."""
     return tuple(text.split(separator))
 
 
-def listed(items: Sequence[str]) -> str:
-    """`a, b, and c`, as the benchmark writes lists; two items are joined by `and` alone."""
+def join_list(items: Sequence[str]) -> str:
+    """Join items as `a, b, and c`, as the benchmark does. Two items become `a and b`."""
     if len(items) < 3:
         return " and ".join(items)
     return ", ".join(items[:-1]) + ", and " + items[-1]
 
 
-def lettered(options: Sequence[str]) -> str:
-    """The option block of a multiple-choice question."""
+def option_block(options: Sequence[str]) -> str:
+    """Format the options of a multiple-choice question."""
     lines = [f"({chr(65 + index)}) {option}" for index, option in enumerate(options)]
     return "\nOptions:\n" + "\n".join(lines)
 
 
-def worked(steps: str, target: str) -> str:
-    """A worked answer: its steps, then the marked final answer."""
+def worked_answer(steps: str, target: str) -> str:
+    """Format a worked answer: the steps, then the marked final answer."""
     return f"{steps}\n#### {target}"
 
 
 def digest(text: str) -> bytes:
-    """Eight bytes that stand for a text: the same on every machine and in every process."""
+    """Hash a text to eight bytes. The result is the same on every machine and in every process."""
     return blake2b(text.encode(), digest_size=8).digest()
 
 
 def is_held_out(skeleton: str) -> bool:
-    """Whether a skeleton is kept out of training; decided by the skeleton alone."""
+    """Return whether a skeleton is excluded from training. Depends only on the skeleton."""
     return digest(skeleton)[0] % HELD_OUT_SHARE == 0
 
 
 def is_real(question: str) -> bool:
-    """Whether the real benchmark asks this, word for word; such items are never trained on."""
-    return digest(essence(question)) in _real_digests()
+    """Return whether the real benchmark has this question. Such items are never generated."""
+    return digest(question_key(question)) in _real_digests()
 
 
-def essence(question: str) -> str:
-    """A question without its options: the same question beside other options is the same.
+def question_key(question: str) -> str:
+    """Return the question without its options, so that other options do not make it a new question.
 
-    Where a colon ends it, the options are the question.
+    A question that ends with a colon keeps its options, because they are the question.
     """
     asked = question.partition("\nOptions:")[0].strip()
     return question.strip() if asked.endswith(":") else asked
@@ -234,10 +240,12 @@ def _real_digests() -> frozenset[bytes]:
 
 
 def paper_prompt(name: str, question: str) -> str:
-    """The question inside the paper's template for this task."""
+    """Put the question into the paper's template for this task."""
     template = _paper_templates().get(name)
     if template is None:
-        raise OptionError(f"no paper template for task {name!r}: add it to templates.toml")
+        raise OptionError(
+            f"There is no paper template for task {name!r}; add it to templates.toml."
+        )
     return template.replace("{question}", question)
 
 

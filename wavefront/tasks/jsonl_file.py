@@ -1,13 +1,13 @@
-"""Your own prompts: a JSON-lines file of prompts and answers, as a task: `jsonl(path='q.jsonl')`.
+"""A task from your own JSON-lines file of prompts and answers: `jsonl(path='q.jsonl')`.
 
-It is on no list, because it is nothing without a file.
+The registry does not list it, because it needs a file.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,19 +22,19 @@ KINDS = (*ANYWHERE, "text")
 
 @dataclass(frozen=True, kw_only=True)
 class Jsonl(Benchmark):
-    """A line is an object with `prompt` and `answer`, or `target`: the final answer alone.
+    """Items from a file. Each line is an object with `prompt`, and `answer` or `target`.
 
-    An answer that ends with `#### x` has x as its target. `answers` says what a final answer is;
-    when it is not given, the targets tell.
+    `target` is the final answer alone. The target of an answer that ends with `#### x` is x.
+    `answers` is the kind of final answer. If it is empty, the kind is inferred from the targets.
     """
 
     version: ClassVar[str] = "1"
     path: str = ""
-    answers: str = ""  # what a final answer is: one of KINDS
+    answers: str = ""  # the kind of final answer: one of KINDS, or empty to infer it
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise OptionError("jsonl needs a file: jsonl(path='prompts.jsonl').")
+            raise OptionError("jsonl needs a file, as in jsonl(path='prompts.jsonl').")
         if self.answers:
             check_choice("answers", self.answers, KINDS)
 
@@ -44,14 +44,11 @@ class Jsonl(Benchmark):
 
     def samples(self, ask: Ask) -> list[Sample]:
         found = [self._sample(number, row) for number, row in enumerate(self._rows(), 1)]
-        kind = self.answers or kind_of([sample.target for sample in found])
-        return [
-            Sample(one.id, one.prompt, one.answer, one.target, {**one.extra, "kind": kind})
-            for one in found
-        ]
+        kind = self.answers or infer_kind([sample.target for sample in found])
+        return [replace(sample, extra={**sample.extra, "kind": kind}) for sample in found]
 
-    def ask(self, question: str, style: Style, shown: Sequence[tuple[str, str]]) -> str:
-        """A prompt of yours is put as it is."""
+    def ask(self, question: str, style: Style, shots: Sequence[tuple[str, str]]) -> str:
+        """Return the prompt unchanged."""
         return question
 
     def grade(self, sample: Sample, text: str) -> Grade:
@@ -78,9 +75,9 @@ class Jsonl(Benchmark):
         return Sample(name, row["prompt"], answer or target, target, suffix)
 
 
-def kind_of(targets: Sequence[str]) -> str:
-    """What the targets are, all of them; "text" when nothing else holds."""
+def infer_kind(targets: Sequence[str]) -> str:
+    """Return the kind that all targets have, or "text" if they have none in common."""
     for kind, pattern in ANYWHERE.items():
-        if targets and all(pattern.fullmatch(one.strip("$ ")) for one in targets):
+        if targets and all(pattern.fullmatch(target.strip("$ ")) for target in targets):
             return kind
     return "text"

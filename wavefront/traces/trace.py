@@ -1,9 +1,9 @@
-"""Trace: how a decode unfolded, step by step, and its replay.
+"""The record of a decode, step by step, and its replay.
 
-A consumer of `decode`. Recording keeps the step's own tensors where they are and moves them to the
-host once, at the end, so it costs the decode nothing but memory. A *full* trace comes of a decode
-with `Config.survey`, which reads every masked place at every step; measures need one.
-`wavefront.traces.trace_file` writes traces to disk.
+`Recorder` watches the steps of a decode. It keeps the step's tensors on the device and copies them
+to the host once, at the end, so recording costs only memory. A *full* trace comes from a decode
+with `Config.read_all_masked`, which reads every masked position at every step. Most measures need a
+full trace. `wavefront.traces.trace_file` writes traces to disk.
 """
 
 from __future__ import annotations
@@ -21,102 +21,100 @@ from wavefront.core.state import Config, Step, TopAlternatives
 
 @dataclass(frozen=True)
 class Trace:
-    """S steps of B rows on a board of L places, on the CPU."""
+    """S steps of B rows on a board of L positions, on the CPU."""
 
     first: Canvas  # before the first step
-    step: Tensor  # (S, B) long: each row's own step; those passed over are missing
+    step: Tensor  # (S, B) long: each row's own step number; skipped steps are missing
     commit: Tensor  # (S, B, L) bool
     remask: Tensor  # (S, B, L) bool
     scope: Tensor  # (S, B, L) bool
-    front: (
-        Tensor  # (S, B, L) bool: held ready for the next step; nowhere if the strategy keeps none
-    )
-    tokens: Tensor  # (S, B, L) int32: what was proposed, meaningful where committed
-    logp: Tensor  # (S, B, L) float32: log p of it
-    launched: Tensor  # (S,) long: forwards begun when the step was handed over
+    front: Tensor  # (S, B, L) bool: the strategy's front after the step; all false without one
+    tokens: Tensor  # (S, B, L) int32: the proposals, meaningful where committed
+    logp: Tensor  # (S, B, L) float32: the log-probability of each proposal
+    launched: Tensor  # (S,) long: forward passes started when the step was yielded
     mask_id: int
-    score: Tensor | None = None  # (S, B, L) float32, of a full trace: of every masked place
-    entropy: Tensor | None = None  # (S, B, L) float32, of a full trace: the same
-    others: TopAlternatives | None = None  # (S, B, L, K), on request
-    # (E, 4) long: step, row, place, token. Written from outside, before the step; see fork.
-    by_hand: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.long))
-    about: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # model, options, versions: see tracefile
+    score: Tensor | None = None  # (S, B, L) float32, full traces only: for every masked position
+    entropy: Tensor | None = None  # (S, B, L) float32, full traces only: for every masked position
+    alternatives: TopAlternatives | None = None  # (S, B, L, K), if recorded
+    # (E, 4) long: step, row, position, token. A fork wrote these tokens before the step.
+    overrides: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.long))
+    about: Mapping[str, Any] = field(default_factory=dict)  # model, options and versions
 
     def __len__(self) -> int:
         return len(self.step)
 
     @property
     def forwards(self) -> int:
-        """Of the whole batch, surplus ones included."""
+        """Forward passes of the whole batch, including surplus ones."""
         return int(self.launched[-1]) if len(self) else 0
 
     @property
     def full(self) -> bool:
-        """Whether statistics are there for every masked place, not only for those in reach."""
+        """Whether the trace has statistics for every masked position, not only for candidates."""
         return self.entropy is not None
 
     def replay(self) -> Iterator[Canvas]:
-        """The canvas after every step, from the record alone."""
+        """Yield the canvas after every step, without the model."""
         return (after for _, after in self._walk())
 
     def before(self) -> Iterator[Canvas]:
-        """The canvas that every step saw."""
+        """Yield the canvas before every step."""
         return (before for before, _ in self._walk())
 
     def _walk(self) -> Iterator[tuple[Canvas, Canvas]]:
         canvas = self.first
         boards = zip(self.commit, self.remask, self.tokens, strict=True)
         for number, (commit, remask, tokens) in enumerate(boards):
-            before = write(canvas, self.by_hand[self.by_hand[:, 0] == number, 1:])
+            before = write(canvas, self.overrides[self.overrides[:, 0] == number, 1:])
             canvas = before.commit(commit, tokens.long()).take_back(remask, self.mask_id)
             yield before, canvas
 
     def until(self, step: int) -> Trace:
-        """The first steps alone, so many of them."""
+        """Return a trace of the first `step` steps."""
         return replace(
             self,
             **self._each(lambda part: part[:step]),
             launched=self.launched[:step],
-            by_hand=self.by_hand[self.by_hand[:, 0] < step],
+            overrides=self.overrides[self.overrides[:, 0] < step],
         )
 
     def row(self, index: int) -> Trace:
-        """One row as a trace of its own."""
+        """Return one row as a separate trace."""
         one = [range(self.step.shape[1])[index]]
-        mine = self.by_hand[self.by_hand[:, 1] == one[0]]
+        mine = self.overrides[self.overrides[:, 1] == one[0]]
         return replace(
             self,
             first=Canvas(*(part[one] for part in self.first)),
             **self._each(lambda part: part[:, one]),
-            by_hand=mine * torch.tensor([1, 0, 1, 1]),
+            overrides=mine * torch.tensor([1, 0, 1, 1]),
         )
 
     def followed_by(self, rest: Trace) -> Trace:
-        """These steps and then those, which go on from the canvas that these lead to."""
+        """Append the steps of `rest`, which must start from this trace's last canvas."""
         later = torch.tensor([len(self), 0, 0, 0])
         return replace(
             self,
-            **{name: _joined(getattr(self, name), getattr(rest, name)) for name in EVERY},
+            **{
+                name: _concatenate(getattr(self, name), getattr(rest, name)) for name in STEP_FIELDS
+            },
             launched=torch.cat([self.launched, rest.launched + self.forwards]),
-            by_hand=torch.cat([self.by_hand, rest.by_hand + later]),
+            overrides=torch.cat([self.overrides, rest.overrides + later]),
             about=rest.about,
         )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        """The tensors of all steps, (S, B, ...), changed alike."""
-        return {name: _changed(getattr(self, name), change) for name in EVERY}
+        """Apply `change` to the tensors of all steps, (S, B, ...)."""
+        return {name: _apply(getattr(self, name), change) for name in STEP_FIELDS}
 
 
-def _changed(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _apply(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(part, TopAlternatives):
         return TopAlternatives(*map(change, part))
     return None if part is None else change(part)
 
 
-def _joined(one: Any, two: Any) -> Any:
-    """One after the other; None when either is missing or of another width."""
+def _concatenate(one: Any, two: Any) -> Any:
+    """Concatenate two parts. None if either is missing or they differ in width."""
     if one is None or two is None:
         return None
     if not isinstance(one, TopAlternatives):
@@ -126,20 +124,20 @@ def _joined(one: Any, two: Any) -> Any:
 
 
 def write(canvas: Canvas, entries: Tensor) -> Canvas:
-    """The canvas with (E, 3) long entries of row, place, token written on it."""
+    """Write entries of (row, position, token), (E, 3) long, on the canvas."""
     if not len(entries):
         return canvas
-    row, place, token = entries.T
-    where = torch.zeros_like(canvas.masked).index_put((row, place), token >= 0)
-    return canvas.commit(where, canvas.tokens.index_put((row, place), token))
+    row, position, token = entries.T
+    where = torch.zeros_like(canvas.masked).index_put((row, position), token >= 0)
+    return canvas.commit(where, canvas.tokens.index_put((row, position), token))
 
 
 BOARDS = ("step", "commit", "remask", "scope", "front", "tokens", "logp")
-EVERY = (*BOARDS, "score", "entropy", "others")
+STEP_FIELDS = (*BOARDS, "score", "entropy", "alternatives")
 
 
 class Recorder:
-    """Passes steps through and keeps what a trace needs of them."""
+    """Pass steps through, and keep what a trace needs."""
 
     def __init__(self, first: Canvas, config: Config, mask_id: int) -> None:
         self.first, self.config, self.mask_id = first, config, mask_id
@@ -147,16 +145,17 @@ class Recorder:
         self._launched: list[int] = []
 
     def watch(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield the steps unchanged, and record them."""
         for step in steps:
-            self._kept.append(self._of(step))
+            self._kept.append(self._parts(step))
             self._launched.append(step.forwards)
             yield step
 
-    def _of(self, step: Step) -> tuple[Tensor | None, ...]:
+    def _parts(self, step: Step) -> tuple[Tensor | None, ...]:
         decision, view = step.decision, step.view
         none = torch.zeros_like(decision.commit)
         front = self.config.strategy.front(decision.state)
-        survey, others = self.config.read_all_masked, step.others
+        full, alternatives = self.config.read_all_masked, step.others
         return (
             view.progress.step,
             decision.commit,
@@ -165,14 +164,14 @@ class Recorder:
             none if front is None else front,
             view.proposal.int(),
             view.stats.logp,
-            view.score if survey else None,
-            view.stats.entropy if survey else None,
-            None if others is None else others.tokens.int(),
-            None if others is None else others.logp,
+            view.score if full else None,
+            view.stats.entropy if full else None,
+            None if alternatives is None else alternatives.tokens.int(),
+            None if alternatives is None else alternatives.logp,
         )
 
     def trace(self, about: Mapping[str, Any] | None = None) -> Trace:
-        """What was recorded so far."""
+        """Return the trace of the steps so far."""
         first = Canvas(*(t.cpu() for t in self.first))
         empty = first.masked[None][:0]
         parts: list[Any] = [empty[..., 0].long(), *[empty] * 4, empty.int(), empty.float()]
@@ -181,7 +180,7 @@ class Recorder:
             columns = zip(*self._kept, strict=True)
             parts = [None if c[0] is None else torch.stack(c).cpu() for c in columns]  # pyright: ignore[reportArgumentType, reportCallIssue]
         *boards, score, entropy, tokens, logp = parts
-        others = None if tokens is None or logp is None else TopAlternatives(tokens, logp)
+        alternatives = None if tokens is None or logp is None else TopAlternatives(tokens, logp)
         return Trace(
             first,
             *boards,
@@ -189,6 +188,6 @@ class Recorder:
             mask_id=self.mask_id,
             score=score,
             entropy=entropy,
-            others=others,
+            alternatives=alternatives,
             about=dict(about or {}),
         )

@@ -1,9 +1,9 @@
-"""Traces on disk: one `.npz` file, version 1, readable with numpy alone (docs/traces.md).
+"""Save and load traces as `.npz` files, which numpy alone can read (docs/traces.md).
 
-Steps commit few places, so a file holds events (step, row, place, token) and boards packed to bits,
-not boards of numbers: a thousand steps of one row are some hundred kilobytes. A full trace adds its
-statistics as arrays. Files come from anywhere: what a file says of its sizes is compared with what
-it holds before anything of that size is made, and every value is checked before it is used.
+A step commits few positions. So a file holds events (step, row, position, token) and boards packed
+to bits: a thousand steps of one row take a few hundred kilobytes. A full trace adds its statistics
+as arrays. Files are not trusted. The reader compares the declared sizes with the content before it
+allocates memory, and checks every value before it uses it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ from wavefront.core.state import TopAlternatives
 from wavefront.traces.trace import Trace
 
 FORMAT, VERSION = "wavefront-trace", 1
-LARGEST = 1 << 27  # places over all steps: a file that claims more is damaged or means harm
-LONGEST = 1 << 26  # bytes of the header
-NUMBERS = ("steps", "rows", "length", "alternatives", "mask_id")  # of the header
+MAX_POSITIONS = 1 << 27  # over all steps: a file that claims more is damaged or malicious
+MAX_HEADER_BYTES = 1 << 26
+HEADER_NUMBERS = ("steps", "rows", "length", "alternatives", "mask_id")
 FULL = ("logp", "score", "entropy")
 INT, BYTE, REAL, HALF = (np.dtype(name) for name in ("<i4", "u1", "<f4", "<f2"))
 MAKE_ONE = "make one with `wavefront trace record`"
 
 
 def save(trace: Trace, path: str | Path) -> Path:
-    """Write a trace, whole or not at all; the suffix `.npz` is added when there is none."""
+    """Write a trace atomically and return its path. Add the suffix `.npz` if there is none.
+
+    Raises:
+        TraceError: The file cannot be written, or the trace is too large for one file.
+    """
     file = writable(path)
     arrays = {"header": np.frombuffer(json.dumps(_header_of(trace), default=repr).encode(), BYTE)}
     arrays |= _arrays_of(trace)
@@ -57,23 +61,23 @@ def save(trace: Trace, path: str | Path) -> Path:
 
 
 def writable(path: str | Path) -> Path:
-    """Where `save` will write; refused now rather than after a long decode."""
+    """Return where `save` will write. Raise TraceError now rather than after a long decode."""
     file = Path(path)
     if not file.suffix and not file.is_dir():
         file = file.with_suffix(".npz")
     there = next((folder for folder in file.parents if folder.exists()), Path())
     if file.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
-        raise TraceError(f"The trace cannot be written to {file}: choose another place.")
+        raise TraceError(f"The trace cannot be written to {file}; choose another path.")
     return file
 
 
 def _header_of(trace: Trace) -> dict[str, Any]:
     steps, (rows, length) = len(trace), trace.first.tokens.shape
-    wide = 0 if trace.others is None else trace.others.tokens.shape[-1]
-    if steps * rows * length * max(wide, 1) > LARGEST:
+    wide = 0 if trace.alternatives is None else trace.alternatives.tokens.shape[-1]
+    if steps * rows * length * max(wide, 1) > MAX_POSITIONS:
         raise TraceError(
-            f"{steps} steps of {rows} x {length} places are too many for one file: save the rows "
-            "one by one, with trace.row(0) and so on."
+            f"{steps} steps of {rows} x {length} positions are too many for one file. Save each "
+            "row alone, as in trace.row(0)."
         )
     return {
         "format": FORMAT,
@@ -89,7 +93,7 @@ def _header_of(trace: Trace) -> dict[str, Any]:
 
 
 def _arrays_of(trace: Trace) -> dict[str, np.ndarray]:
-    first, others = trace.first, trace.others
+    first, alternatives = trace.first, trace.alternatives
     bits = {"masked": first.masked, "known": first.known}
     bits |= {"scope": trace.scope, "front": trace.front}
     arrays = {
@@ -100,27 +104,32 @@ def _arrays_of(trace: Trace) -> dict[str, np.ndarray]:
         "commits": _events(trace.commit, trace.tokens),
         "commit_logp": _as(trace.logp[trace.commit], REAL),
         "remasks": _as(trace.remask.nonzero(), INT),
-        "by_hand": _as(trace.by_hand, INT),
+        "by_hand": _as(trace.overrides, INT),
         **{name: np.packbits(board.numpy(), axis=-1) for name, board in bits.items()},
     }
     if trace.full:
         arrays |= {f"full_{name}": _as(getattr(trace, name), REAL) for name in FULL}
-    if others is not None:
-        arrays |= {"others": _as(others.tokens, INT), "others_logp": _as(others.logp, HALF)}
+    if alternatives is not None:
+        arrays["others"] = _as(alternatives.tokens, INT)
+        arrays["others_logp"] = _as(alternatives.logp, HALF)
     return arrays
 
 
 def _as(values: Tensor, dtype: np.dtype[Any]) -> np.ndarray:
-    return np.ascontiguousarray(values.numpy(), dtype)  # torch counts nonzero places by column
+    return np.ascontiguousarray(values.numpy(), dtype)  # torch returns nonzero indices by column
 
 
 def _events(commit: Tensor, tokens: Tensor) -> np.ndarray:
-    """(E, 4) int32: step, row, place, token."""
+    """Return events as (E, 4) int32: step, row, position, token."""
     return _as(torch.cat([commit.nonzero(), tokens[commit].long()[:, None]], 1), INT)
 
 
 def load(path: str | Path) -> Trace:
-    """Read a trace, or say in a sentence why it cannot be read."""
+    """Read a trace.
+
+    Raises:
+        TraceError: The file is missing, damaged, too large, or not a trace.
+    """
     file = Path(path)
     try:
         with file.open("rb") as handle:
@@ -130,7 +139,7 @@ def load(path: str | Path) -> Trace:
         with zipfile.ZipFile(file) as archive:
             return _Reader(archive, file).trace()
     except FileNotFoundError:
-        raise TraceError(f"{file} is not there.") from None
+        raise TraceError(f"{file} does not exist.") from None
     except TraceError:
         raise
     except zipfile.BadZipFile:
@@ -139,18 +148,18 @@ def load(path: str | Path) -> Trace:
         raise TraceError(f"{file} is larger than this machine's memory.") from None
     except OSError as error:
         raise TraceError(f"{file} cannot be read: {_reason(error)}.") from None
-    # Whatever else the libraries make of bytes that were written to confuse them.
+    # Other exceptions that the libraries raise for malicious bytes.
     except (ValueError, LookupError, RuntimeError, EOFError, OverflowError, zlib.error) as error:
         raise TraceError(f"{file} is damaged: {_reason(error)}.") from None
 
 
 def _reason(error: Exception) -> str:
-    told = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return told.strip().splitlines()[0].rstrip(".").lower()
+    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return text.strip().splitlines()[0].rstrip(".").lower()
 
 
 class _Reader:
-    """An open file. Its sizes are checked first, so that no array is larger than they allow."""
+    """A reader of an open file. It checks the sizes first, so that no array exceeds them."""
 
     def __init__(self, archive: zipfile.ZipFile, file: Path) -> None:
         self._archive, self._file = archive, file
@@ -159,10 +168,10 @@ class _Reader:
 
     def trace(self) -> Trace:
         shape, header = self._shape, self._header
-        # Everything is read, and so proves to be there, before boards of its size are made.
+        # Read everything before allocating boards, so that missing data raises first.
         first, scope, front = self._canvas(), *(self._bits(n, shape) for n in ("scope", "front"))
         full = {n: self._read(f"full_{n}", shape, REAL) for n in FULL} if header["full"] else {}
-        others, by_hand = self._others(), self._events("by_hand", 4)[0]
+        alternatives, overrides = self._alternatives(), self._events("by_hand", 4)[0]
         (commits, commit), (_, remask) = self._events("commits", 4), self._events("remasks", 3)
         logp = self._read("commit_logp", (len(commits),), REAL)
         step = self._read("step", shape[:2], INT).long()
@@ -172,18 +181,18 @@ class _Reader:
         return Trace(
             first,
             step=step,
-            commit=_board(shape, torch.bool, commit, True),
-            remask=_board(shape, torch.bool, remask, True),
+            commit=_board(shape, torch.bool, where=commit, value=True),
+            remask=_board(shape, torch.bool, where=remask, value=True),
             scope=scope,
             front=front,
-            tokens=_board(shape, torch.int32, commit, commits[:, 3].int()),
-            logp=full["logp"] if full else _board(shape, torch.float32, commit, logp),
+            tokens=_board(shape, torch.int32, where=commit, value=commits[:, 3].int()),
+            logp=full["logp"] if full else _board(shape, torch.float32, where=commit, value=logp),
             launched=launched,
             mask_id=header["mask_id"],
             score=full.get("score"),
             entropy=full.get("entropy"),
-            others=others,
-            by_hand=by_hand,
+            alternatives=alternatives,
+            overrides=overrides,
             about=header["about"],
         )
 
@@ -192,24 +201,26 @@ class _Reader:
         if "header.npy" not in self._archive.namelist():
             raise foreign
         try:
-            header = json.loads(bytes(self._array("header", BYTE, 1, LONGEST)))
+            header = json.loads(bytes(self._array("header", BYTE, ndim=1, limit=MAX_HEADER_BYTES)))
         except (ValueError, RecursionError):
             raise foreign from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise foreign
         if header.get("version") != VERSION:
             raise TraceError(
-                f"{file} is a trace of version {header.get('version')!r}, and wavefront "
+                f"{file} is a trace of version {header.get('version')!r}, but wavefront "
                 f"{wavefront.__version__} reads version {VERSION}."
             )
-        numbers: list[Any] = [header.get(name) for name in NUMBERS]
+        numbers: list[Any] = [header.get(name) for name in HEADER_NUMBERS]
         if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
             raise ValueError("its header lacks a size")
         if type(header.get("full")) is not bool or not isinstance(header.get("about"), dict):
             raise ValueError("its header lacks a field")
         steps, rows, length, wide, _ = numbers
-        if max(steps, 1) * max(rows, 1) * max(length, 1) * max(wide, 1) > LARGEST:
-            raise TraceError(f"{file} claims {steps} steps of {rows} x {length} places: too many.")
+        if max(steps, 1) * max(rows, 1) * max(length, 1) * max(wide, 1) > MAX_POSITIONS:
+            raise TraceError(
+                f"{file} claims {steps} steps of {rows} x {length} positions, which is too many."
+            )
         return header
 
     def _canvas(self) -> Canvas:
@@ -217,14 +228,14 @@ class _Reader:
         tokens, slot = (self._read(name, shape, INT).long() for name in ("tokens", "slot"))
         canvas = Canvas(tokens, self._bits("masked", shape), self._bits("known", shape), slot)
         filled = canvas.slot >= 0
-        counted = torch.where(filled, filled.long().cumsum(-1) - 1, -1)
+        expected = torch.where(filled, filled.long().cumsum(-1) - 1, -1)
         if bool((tokens < 0).any() | (canvas.masked & (canvas.known | ~filled)).any()):
-            raise ValueError("its first canvas contradicts itself")
-        if not torch.equal(counted, slot):
-            raise ValueError("its places are not counted from the left")
+            raise ValueError("its first canvas is inconsistent")
+        if not torch.equal(expected, slot):
+            raise ValueError("its slots are not numbered from the left")
         return canvas
 
-    def _others(self) -> TopAlternatives | None:
+    def _alternatives(self) -> TopAlternatives | None:
         wide = self._header["alternatives"]
         if not wide:
             return None
@@ -233,13 +244,13 @@ class _Reader:
         return TopAlternatives(tokens, self._read("others_logp", shape, HALF).float())
 
     def _events(self, name: str, columns: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(E, columns) long, and the (step, row, place) of them as an index."""
-        array = self._array(name, INT, 2, LARGEST)
+        """Return events (E, columns) long, and their (step, row, position) as an index."""
+        array = self._array(name, INT, ndim=2, limit=MAX_POSITIONS)
         events = torch.from_numpy(array.astype(np.int64))
         if events.shape[1] != columns or bool((events < 0).any()):
             raise ValueError(f"{name} is not a list of events")
         if bool((events[:, :3] >= torch.tensor(self._shape)).any()):
-            raise ValueError(f"an event of {name} lies outside the board")
+            raise ValueError(f"an event of {name} is outside the board")
         return events, tuple(events[:, :3].T)
 
     def _bits(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -247,32 +258,32 @@ class _Reader:
         return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, count=shape[-1])).bool()
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        array = self._array(name, dtype, len(shape), math.prod(shape))
+        array = self._array(name, dtype, ndim=len(shape), limit=math.prod(shape))
         if array.shape != shape:
             raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
         return torch.from_numpy(array)
 
-    def _array(self, name: str, dtype: np.dtype[Any], ndim: int, most: int) -> np.ndarray:
-        """An array of the file, of at most so many numbers."""
+    def _array(self, name: str, dtype: np.dtype[Any], *, ndim: int, limit: int) -> np.ndarray:
+        """Read an array of at most `limit` numbers."""
         if f"{name}.npy" not in self._archive.namelist():
             raise ValueError(f"{name} is missing")
         with self._archive.open(f"{name}.npy") as member:
             if read_magic(member) != (1, 0):
-                raise ValueError(f"{name} is no array that we know")
+                raise ValueError(f"{name} is not an array of a known format")
             shape, fortran, found = read_array_header_1_0(member)
             if found != dtype or fortran or len(shape) != ndim:
-                raise ValueError(f"{name} is an array of another kind")
-            if min(shape, default=0) < 0 or math.prod(shape) > most:
+                raise ValueError(f"{name} is an array of the wrong type")
+            if min(shape, default=0) < 0 or math.prod(shape) > limit:
                 raise ValueError(f"{name} has the shape {shape}")
             size = math.prod(shape) * dtype.itemsize
             data = member.read(size)
             if len(data) != size:
                 raise ValueError(f"{name} is cut short")
-        # A copy, because torch wants to be able to write.
+        # Copy, because torch needs writable memory.
         return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
-def _board(shape: tuple[int, ...], dtype: torch.dtype, where: Any, what: Any) -> Tensor:
+def _board(shape: tuple[int, ...], dtype: torch.dtype, *, where: Any, value: Any) -> Tensor:
     board = torch.zeros(shape, dtype=dtype)
-    board[where] = what
+    board[where] = value
     return board

@@ -1,6 +1,9 @@
-"""Training of masked diffusion models on the task mixture: `run(TrainConfig(...))`.
+"""Train masked diffusion models on a mixture of tasks: `run(TrainConfig(...))`.
 
-Data workers import this package too, so it must stay light: torch is loaded by `run` alone.
+The paper's forward process and its loss are in `corruption`, the loop is in `loop`. It imports
+`core`, `storage`, `text`, `models` and `tasks`. Start reading at `loop.train`.
+
+Data workers import this package too, so importing it must stay cheap: only `run` imports torch.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ __all__ = ["TrainConfig", "run"]
 
 
 def run(config: TrainConfig) -> dict[str, float]:
-    """Train as configured and export the result to `<out>/model`; the last log record."""
+    """Train, export the model to `<out>/model`, and return the last log record."""
     from wavefront.train.loop import train
 
     return train(config)

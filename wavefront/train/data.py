@@ -1,12 +1,12 @@
 """Training data: groups of batches, each a pure function of the seed and the group's number.
 
-**Groups.** Rows of one step share a length, and examples come in all lengths, so batches are sorted
-out of many examples at once: `make_group` draws examples until they are worth `group` batches and
-deals them to that many. Step s is batch s % group of group s // group; nothing else decides it.
+**Groups.** All rows of a step have one length, but examples come in all lengths. So `make_group`
+draws examples until they fill `group` batches, and sorts them into batches by length. Step s uses
+batch s % group of group s // group.
 
-**Fairness.** How many batches each bucket gets is rounded at random with the right mean (systematic
-sampling), and a bucket whose rows do not come out even repeats or drops a few. So rare lengths are
-trained on exactly as often as they occur, which dropping unfinished batches would not do.
+**Fairness.** The number of batches per bucket is rounded at random with the right mean (systematic
+sampling). A bucket with an uneven number of rows repeats or drops a few. So rare lengths are
+trained on exactly as often as they occur. Dropping unfinished batches would not achieve this.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from wavefront.tasks.base import Split
 from wavefront.train.config import DataConfig
 from wavefront.train.row_layout import Encoder, Pair, choose_bucket, write_row
 
-SPAN = 1 << 20  # examples reserved for a group in the task stream; a group uses far fewer
-DRAW = 256  # examples encoded at once
-PATIENCE = 16  # fruitless draws before we say that nothing fits
+GROUP_SPAN = 1 << 20  # examples reserved for a group in the task stream, more than it uses
+ENCODE_BATCH = 256  # examples encoded at once
+MAX_EMPTY_DRAWS = 16  # draws without a fitting example before an error
 
 
 class Batch(NamedTuple):
     """One step's rows, all of one length."""
 
     tokens: np.ndarray  # (B, L) uint16
-    start: np.ndarray  # (B,) int32: where each row's maskable places begin
-    task: np.ndarray  # (B,) int64: index into `Source.tasks`
+    start: np.ndarray  # (B,) int32: where each row's maskable positions begin
+    task: np.ndarray  # (B,) int64: index into `BatchSource.tasks`
 
 
 @dataclass
-class Bin:
-    """The rows of a group that chose one bucket."""
+class Bucket:
+    """The examples of a group that have one row length."""
 
     length: int
     rows: int
     pairs: list[Pair]
 
     @property
-    def worth(self) -> float:
-        """In batches."""
+    def batches(self) -> float:
+        """How many batches the examples fill."""
         return len(self.pairs) / self.rows
 
 
-class Source:
-    """Makes groups; the same config gives the same groups in every process."""
+class BatchSource:
+    """Make groups of batches. The same config gives the same groups in every process."""
 
     def __init__(self, config: DataConfig, split: Split = "train") -> None:
         self.config = config
         self.split: Split = split
         self.mixture = dict(DEFAULT_MIXTURE if config.mixture is None else config.mixture)
-        # By the name that samples carry in their ids; an unknown task is refused here.
+        # Keyed by the task name in sample ids. An unknown task raises here.
         self._number = {load(task).name: index for index, task in enumerate(self.mixture)}
         self.encoder = Encoder(config.tokenizer)
         if self.encoder.vocab_size > 1 << 16:
-            raise OptionError("training takes vocabularies of at most 65536 entries.")
+            raise OptionError("Training supports vocabularies of at most 65536 entries.")
         self.tasks = [*self.mixture, "text"]
         self.text = self._read_text(config.text)
 
@@ -74,28 +74,30 @@ class Source:
             return np.zeros(0, np.uint16)
         text = np.load(path, mmap_mode="r")
         if len(text) <= self.config.buckets[-1]:
-            raise OptionError(f"{path} holds too little text to fill one row: give more.")
+            raise OptionError(f"{path} has too little text to fill one row.")
         return text
 
     def pairs(self, group: int) -> Iterator[list[Pair]]:
-        """A group's examples in their order, some at a time, without end."""
+        """Yield a group's examples in order, a few at a time, without end."""
         config = self.config
-        samples = stream(self.mixture, seed=config.seed, split=self.split, start=group * SPAN)
+        samples = stream(self.mixture, seed=config.seed, split=self.split, start=group * GROUP_SPAN)
         rng = Random(f"text {config.seed} {group}")
         while True:
-            plain = sum(rng.random() < config.text_share for _ in range(DRAW))
-            drawn = list(islice(samples, DRAW - plain))
-            tasks = [self._number[sample.id.partition("/")[0]] for sample in drawn]
-            pairs = self.encoder.pairs([(item.prompt, item.answer) for item in drawn], tasks)
+            plain = sum(rng.random() < config.text_share for _ in range(ENCODE_BATCH))
+            chunk = list(islice(samples, ENCODE_BATCH - plain))
+            tasks = [self._number[sample.id.partition("/")[0]] for sample in chunk]
+            pairs = self.encoder.pairs([(item.prompt, item.answer) for item in chunk], tasks)
             yield pairs + [Pair([], [], len(self.mixture))] * plain
 
     def make_group(self, group: int) -> list[Batch]:
-        """The batches of steps group * n … group * n + n - 1, where n is `config.group`."""
+        """Make the batches of steps group * n … group * n + n - 1, where n is `config.group`."""
         rng = Random(f"group {self.config.seed} {group}")
-        bins = self._sort(group, rng)
-        counts = share_out([item.worth for item in bins], self.config.group, rng.random())
+        buckets = self._fill_buckets(group, rng)
+        counts = allocate_batches(
+            [item.batches for item in buckets], self.config.group, rng.random()
+        )
         batches: list[Batch] = []
-        for item, count in zip(bins, counts, strict=True):
+        for item, count in zip(buckets, counts, strict=True):
             rng.shuffle(item.pairs)
             rows = [item.pairs[row % len(item.pairs)] for row in range(count * item.rows)]
             for first in range(0, len(rows), item.rows):
@@ -103,21 +105,21 @@ class Source:
         rng.shuffle(batches)
         return batches
 
-    def _sort(self, group: int, rng: Random) -> list[Bin]:
-        """Examples worth a group of batches, by bucket."""
+    def _fill_buckets(self, group: int, rng: Random) -> list[Bucket]:
+        """Draw examples for a group of batches, sorted by row length."""
         config = self.config
-        bins = {length: Bin(length, config.rows(length), []) for length in config.buckets}
+        buckets = {length: Bucket(length, config.rows(length), []) for length in config.buckets}
         for turn, pairs in enumerate(self.pairs(group)):
             for pair in pairs:
-                length = choose_bucket(pair, config.buckets, config.small_bias, rng)
+                length = choose_bucket(pair, config.buckets, bias=config.small_bias, rng=rng)
                 if length is not None:
-                    bins[length].pairs.append(pair)
-            worth = sum(item.worth for item in bins.values())
-            if worth >= config.group:
+                    buckets[length].pairs.append(pair)
+            filled = sum(item.batches for item in buckets.values())
+            if filled >= config.group:
                 break
-            if turn >= PATIENCE and not worth:
-                raise OptionError(f"No example fits the buckets {config.buckets}: add longer ones.")
-        return list(bins.values())
+            if turn >= MAX_EMPTY_DRAWS and not filled:
+                raise OptionError(f"No example fits the buckets {config.buckets}; add longer ones.")
+        return list(buckets.values())
 
     def _batch(self, pairs: list[Pair], length: int, rng: Random) -> Batch:
         tokens = np.empty((len(pairs), length), np.uint16)
@@ -131,14 +133,14 @@ class Source:
         return Batch(tokens, start, np.array([pair.task for pair in pairs], np.int64))
 
 
-def share_out(worth: list[float], total: int, point: float) -> list[int]:
-    """How many of `total` batches each bin gets: its share, rounded up or down at random.
+def allocate_batches(weights: list[float], total: int, point: float) -> list[int]:
+    """Divide `total` batches in proportion to the weights, rounded up or down at random.
 
-    `point` is one uniform draw. The mean over it is exactly each bin's share.
+    `point` is one uniform draw. The mean over it is exactly proportional to the weights.
     """
-    bounds = list(accumulate(worth))
-    counts = [0] * len(worth)
+    bounds = list(accumulate(weights))
+    counts = [0] * len(weights)
     for index in range(total):
-        place = (index + point) / total * bounds[-1]
-        counts[min(bisect_right(bounds, place), len(worth) - 1)] += 1
+        value = (index + point) / total * bounds[-1]
+        counts[min(bisect_right(bounds, value), len(weights) - 1)] += 1
     return counts

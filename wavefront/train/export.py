@@ -1,4 +1,4 @@
-"""Models for training: built from a config or a checkpoint, written as a LLaDA checkpoint."""
+"""Build models for training, and write them as LLaDA checkpoints."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from wavefront.train.row_layout import Encoder
 from wavefront.train.state import STATE, read_state
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-THETA, EPS = 500_000.0, 1e-5  # LLaDA's
+THETA, EPS = 500_000.0, 1e-5  # as in LLaDA
 
 
 def build_model(config: TrainConfig, device: torch.device) -> Transformer:
-    """The configured model with random weights, or with those of `config.init`; float32."""
+    """Build the model in float32, with random weights or those of `config.init`."""
     encoder = Encoder(config.data.tokenizer)
     if config.init is not None:
-        return _initial(config.init, encoder, device)
+        return _load_initial(config.init, encoder, device)
     shape = {name: getattr(config, name) for name in ("width", "layers", "heads", "mlp_width")}
-    model = architecture(encoder, max_length=config.max_length, **shape).to_empty(device=device)
+    model = build_architecture(encoder, max_length=config.max_length, **shape).to_empty(
+        device=device
+    )
     model.init_weights(config.data.seed)
     return model.train()
 
 
-def architecture(
+def build_architecture(
     encoder: Encoder, *, width: int, layers: int, heads: int, mlp_width: int, max_length: int
 ) -> Transformer:
-    """A LLaDA model without memory, for this tokenizer."""
+    """Build a LLaDA model on the meta device for this tokenizer."""
     return Net(
         Config(
             vocab_size=encoder.vocab_size,
@@ -55,20 +57,20 @@ def architecture(
     )
 
 
-def _initial(path: Path, encoder: Encoder, device: torch.device) -> Transformer:
+def _load_initial(path: Path, encoder: Encoder, device: torch.device) -> Transformer:
     model = load_model(path, device=device, dtype="float32")
     if not isinstance(model, Transformer) or model.family != "llada":
-        raise CheckpointError(f"{path} is not of the LLaDA family, which is what training makes.")
+        raise CheckpointError(f"{path} is not a LLaDA model; training supports only that family.")
     if model.vocab_size != encoder.vocab_size or model.mask_id != encoder.special.mask:
-        raise CheckpointError(f"{path} belongs to another tokenizer: give its own directory.")
+        raise CheckpointError(f"{path} has another tokenizer; pass its directory as tokenizer.")
     return model.train().requires_grad_(True)
 
 
 def write_model(model: Transformer, tokenizer: Path, directory: Path) -> Path:
-    """fp16 safetensors under the published names, config.json and the tokenizer's files."""
+    """Write fp16 safetensors under the published names, config.json and the tokenizer files."""
     largest = max(float(part.detach().abs().max()) for part in model.parameters())
     if not largest < torch.finfo(torch.float16).max:
-        raise CheckpointError(f"a weight of {largest:g} does not fit float16: training diverged.")
+        raise CheckpointError(f"A weight of {largest:g} does not fit float16; training diverged.")
     save_checkpoint(model, directory, dtype="float16")
     for name in TOKENIZER_FILES:
         if (tokenizer / name).resolve() != (directory / name).resolve():
@@ -77,18 +79,18 @@ def write_model(model: Transformer, tokenizer: Path, directory: Path) -> Path:
 
 
 def export_run(run: Path, tokenizer: Path, directory: Path, *, weights: str = "ema") -> Path:
-    """Export from the `state.pt` of a run's directory, without training further."""
+    """Export the weights in the `state.pt` of a run's directory."""
     if weights not in EXPORTS[1:]:
         raise OptionError(f"weights must be ema or raw, not {weights!r}.")
     state = read_state(run / STATE, "cpu")
     fixed = state["fixed"]
     shape = {name: fixed[name] for name in ("width", "layers", "heads", "mlp_width")}
-    model = architecture(Encoder(tokenizer), max_length=state["max_length"], **shape)
+    model = build_architecture(Encoder(tokenizer), max_length=state["max_length"], **shape)
     model = model.to_empty(device="cpu")
     model.load_state_dict(state["model"])
     if weights == "ema":
         if not state["average"]:
-            raise OptionError(f"{run} was trained without ema: export raw weights.")
+            raise OptionError(f"{run} was trained without ema; export the raw weights.")
         for part, mean in zip(model.parameters(), state["average"], strict=True):
             part.data.copy_(mean)
     return write_model(model, tokenizer, directory)

@@ -1,4 +1,4 @@
-"""What a run says while it runs: one JSON object a line, and a line for whoever watches."""
+"""The log of a run: JSON records in a file, and a progress line on standard error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.train.train_step import Outcome, Rows
+from wavefront.train.train_step import DeviceBatch, StepLoss
 
-QUIET_SECONDS = 5.0  # between two lines where the output is no terminal
+LINE_INTERVAL = 5.0  # seconds between progress lines if the output is not a terminal
 
 
-class Tally:
-    """Sums since the last record, kept on the device so that counting never waits for it."""
+class StepTotals:
+    """Totals since the last record, kept on the device so that adding does not synchronise."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         self.tasks = list(tasks)
@@ -28,7 +28,7 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Start the next count."""
+        """Reset all totals."""
         self.sums.zero_()
         self.losses.clear()
         self.norms.clear()
@@ -36,8 +36,8 @@ class Tally:
         self.waited = 0.0
         self.since = time.monotonic()
 
-    def add(self, rows: Rows, outcome: Outcome, norm: Tensor) -> None:
-        """One step."""
+    def add(self, rows: DeviceBatch, outcome: StepLoss, norm: Tensor) -> None:
+        """Add one step."""
         parts = torch.stack([outcome.bounds, outcome.lengths.to(outcome.bounds.dtype)], 1)
         self.sums.index_add_(0, rows.task, parts)
         self.losses.append(outcome.loss.detach())
@@ -47,7 +47,7 @@ class Tally:
         self.tokens += rows.tokens.numel()
 
     def record(self) -> dict[str, Any]:
-        """Means since the last call, which starts the next count; this waits for the device."""
+        """Return the means since the last call, and reset. This waits for the device."""
         loss = float(torch.stack(self.losses).mean())
         norm = float(torch.stack(self.norms).mean())
         seconds = max(1e-9, time.monotonic() - self.since)
@@ -56,27 +56,27 @@ class Tally:
             for name, (bound, length) in zip(self.tasks, self.sums.tolist(), strict=True)
             if length
         }
-        made = {
+        record = {
             "loss": loss,
             "grad_norm": norm,
             "tokens_per_second": round(self.tokens / seconds),
             "rows_per_second": round(self.rows / seconds, 1),
-            "waiting": round(self.waited / seconds, 4),  # share of the time spent without data
+            "waiting": round(self.waited / seconds, 4),  # share of the time spent waiting for data
             "seconds_per_step": seconds / self.steps,
             "tasks": tasks,
         }
         self.clear()
-        return made
+        return record
 
 
 class Log:
     """`log.jsonl` in a run's directory, and progress on standard error."""
 
     def __init__(self, path: Path, *, step: int, quiet: bool) -> None:
-        """A resumed run drops the records its predecessor wrote after the saved step."""
+        """Open the log. A resumed run drops the records after the saved step."""
         self.path, self.quiet = path, quiet
-        self._said = 0.0
-        kept = _until(path, step) if step else []
+        self._printed_at = 0.0
+        kept = _records_until(path, step) if step else []
         path.write_text("".join(kept), encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
@@ -84,12 +84,12 @@ class Log:
             file.write(json.dumps(record) + "\n")
 
     def progress(self, record: dict[str, Any], left: float) -> None:
-        """Loss, speed and time left: redrawn in a terminal, now and then a line elsewhere."""
+        """Print loss, speed and time left: redrawn in a terminal, otherwise a line now and then."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
-        if self.quiet or (not terminal and now - self._said < QUIET_SECONDS):
+        if self.quiet or (not terminal and now - self._printed_at < LINE_INTERVAL):
             return
-        self._said = now
+        self._printed_at = now
         minutes, seconds = divmod(round(left), 60)
         line = (
             f"step {record['step']}  loss {record['loss']:.4f}  lr {record['lr']:.2e}  "
@@ -103,12 +103,12 @@ class Log:
             flush=True,
         )
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         if not self.quiet:
             print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
-def _until(path: Path, step: int) -> list[str]:
+def _records_until(path: Path, step: int) -> list[str]:
     if not path.is_file():
         return []
     kept: list[str] = []
@@ -116,6 +116,6 @@ def _until(path: Path, step: int) -> list[str]:
         try:
             if json.loads(line).get("step", 0) <= step:
                 kept.append(line)
-        except ValueError:  # the last line of a killed run may be cut short
+        except ValueError:  # the last line of a killed run may be incomplete
             continue
     return kept

@@ -17,50 +17,53 @@ from wavefront.models.loader import resolve_device
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
 from wavefront.train.corpus import with_corpus
-from wavefront.train.data import Source
+from wavefront.train.data import BatchSource
 from wavefront.train.export import build_model, write_model
-from wavefront.train.log import Log, Tally
-from wavefront.train.lr_schedule import StepClock, WallClock, rate
-from wavefront.train.optimizer import Average, build, set_rate
-from wavefront.train.prefetch import Feed
+from wavefront.train.log import Log, StepTotals
+from wavefront.train.lr_schedule import StepClock, WallClock, lr_factor
+from wavefront.train.optimizer import WeightAverage, build_optimizers, set_rate
+from wavefront.train.prefetch import Prefetcher
 from wavefront.train.state import STATE, restore_state, save_state
-from wavefront.train.train_step import Learner, upload
+from wavefront.train.train_step import TrainStep, upload
 from wavefront.train.validation import held_out_loss, held_out_rows
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train as configured; the last record of the log."""
+    """Train as configured, and return the last record of the log."""
     clock = WallClock(config.minutes) if config.minutes else StepClock(config.steps or 0)
     run = Run(config)
     data = with_corpus(config.data, config.out)
-    tasks = Source(data).tasks  # and a bad mixture or tokenizer is refused here, not in a worker
-    # The workers start first, so that they fill their pipes while the model is compiled.
-    with Feed(data, workers=config.data_workers, start=run.step) as feed, _interrupts() as asked:
+    tasks = BatchSource(data).tasks  # raises here, not in a worker, for a bad mixture or tokenizer
+    # Start the workers first, so that they make data while the model is compiled.
+    with (
+        Prefetcher(data, workers=config.data_workers, start=run.step) as batches,
+        _stop_on_signal() as stop,
+    ):
         run.prepare()
         clock.start()
-        run.advance(feed, clock, tasks, asked)
+        run.advance(batches, clock, tasks=tasks, stop=stop)
     return run.finish()
 
 
 class Run:
-    """A run in progress: what it has learned, and where it stands."""
+    """A run in progress: the model, the optimizers and the step."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
         self.device = resolve_device(config.device)
         config.out.mkdir(parents=True, exist_ok=True)
         self.model: Transformer = build_model(config, self.device)
-        self.optimizers = build(self.model, config)
-        self.average = Average(self.model, config.ema)
-        self.learner = Learner(self.model, config)
-        self.began = time.monotonic()
+        self.optimizers = build_optimizers(self.model, config)
+        self.average = WeightAverage(self.model, config.ema)
+        self.train_step = TrainStep(self.model, config)
+        self.started_at = time.monotonic()
         self.step = 0
         self.saved = -1
         state = config.out / STATE
         if config.resume and state.exists():
             self.step = self.saved = restore_state(state, **self._parts())
         elif state.exists():
-            raise OptionError(f"{state} exists: resume from it, or choose another directory.")
+            raise OptionError(f"{state} exists; resume from it, or choose another directory.")
         self.log = Log(config.out / "log.jsonl", step=self.step, quiet=config.quiet)
         self.last: dict[str, Any] = {"step": self.step}
 
@@ -73,48 +76,53 @@ class Run:
         }
 
     def prepare(self) -> None:
-        """Compile, where that is wanted."""
+        """Compile the model if configured."""
         config = self.config
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         size = sum(part.numel() for part in self.model.parameters())
-        self.log.say(f"{size / 1e6:.1f} M parameters on {self.device}, from step {self.step}")
-        wanted = self.device.type == "cuda" if config.compile is None else config.compile
-        if wanted:
+        self.log.message(f"{size / 1e6:.1f} M parameters on {self.device}, from step {self.step}")
+        compiles = self.device.type == "cuda" if config.compile is None else config.compile
+        if compiles:
             begin = time.monotonic()
-            self.learner.compile(
+            self.train_step.compile(
                 (config.data.rows(length), length) for length in config.data.buckets
             )
-            self.log.say(f"compiled in {time.monotonic() - begin:.0f} s")
+            self.log.message(f"compiled in {time.monotonic() - begin:.0f} s")
 
     def advance(
-        self, feed: Feed, clock: StepClock | WallClock, tasks: list[str], asked: threading.Event
+        self,
+        batches: Prefetcher,
+        clock: StepClock | WallClock,
+        *,
+        tasks: list[str],
+        stop: threading.Event,
     ) -> None:
-        """Steps until the clock or somebody says stop; the state is saved at the end."""
+        """Train until the clock is over or `stop` is set, then save the state."""
         config = self.config
-        tally, factor = Tally(tasks, self.device), 0.0
-        while not clock.over(self.step) and not asked.is_set():
-            factor = rate(
+        totals, factor = StepTotals(tasks, self.device), 0.0
+        while not clock.is_over(self.step) and not stop.is_set():
+            factor = lr_factor(
                 self.step,
                 clock.progress(self.step),
                 warmup=config.warmup,
                 decay_fraction=config.decay_fraction,
             )
-            self._learn(feed, tally, factor)
+            self._train_one_step(batches, totals, factor)
             if self.step % config.log_every == 0:
-                self._report(tally, factor, clock)
+                self._report(totals, factor, clock)
             if self.step % config.save_every == 0:
                 self.save()
-        if tally.steps:
-            self._report(tally, factor, clock)
+        if totals.steps:
+            self._report(totals, factor, clock)
         self.save()
 
-    def _learn(self, feed: Feed, tally: Tally, factor: float) -> None:
+    def _train_one_step(self, batches: Prefetcher, totals: StepTotals, factor: float) -> None:
         begin = time.monotonic()
-        batch = next(feed)
-        tally.waited += time.monotonic() - begin
+        batch = next(batches)
+        totals.waited += time.monotonic() - begin
         rows = upload(batch, self.device)
-        outcome = self.learner(rows, self.step)
+        outcome = self.train_step(rows, self.step)
         outcome.loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         set_rate(self.optimizers, factor)
@@ -122,76 +130,76 @@ class Run:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.average.update(self.step)
-        tally.add(rows, outcome, norm)
+        totals.add(rows, outcome, norm)
         self.step += 1
 
-    def _report(self, tally: Tally, factor: float, clock: StepClock | WallClock) -> None:
-        record = tally.record()
+    def _report(self, totals: StepTotals, factor: float, clock: StepClock | WallClock) -> None:
+        record = totals.record()
         pace = record.pop("seconds_per_step")
-        elapsed = round(time.monotonic() - self.began, 2)
+        elapsed = round(time.monotonic() - self.started_at, 2)
         self.last = {"step": self.step, "lr": self.config.lr * factor, "elapsed": elapsed} | record
         if not (record["loss"] < float("inf") and record["grad_norm"] < float("inf")):
             raise NumericalError(
-                f"training diverged before step {self.step} (loss {record['loss']}): "
-                "lower the learning rate and resume."
+                f"Training diverged before step {self.step} (loss {record['loss']}). "
+                "Lower the learning rate and resume."
             )
         self.log.write(self.last)
         self.log.progress(self.last, clock.seconds_left(self.step, pace))
 
     def save(self) -> None:
-        """Write the state, unless it is there already."""
+        """Save the state, unless this step is saved already."""
         if self.saved != self.step:
             save_state(self.config.out / STATE, step=self.step, **self._parts())
             self.saved = self.step
 
     def finish(self) -> dict[str, Any]:
-        """Judge the weights and their average on held-out data; export the better, or the asked."""
+        """Compute the held-out loss of the weights and their average, and export one of them."""
         config = self.config
         batches, source = held_out_rows(config.data, self.device)
-        judged: dict[str, Any] = {}
+        held_out: dict[str, Any] = {}
         self.model.eval()
-        with self.learner.precision():
-            judged["raw"] = held_out_loss(self.model, batches, source)
+        with self.train_step.precision():
+            held_out["raw"] = held_out_loss(self.model, batches, source)
             if config.ema:
                 self.average.swap()
-                judged["ema"] = held_out_loss(self.model, batches, source)
+                held_out["ema"] = held_out_loss(self.model, batches, source)
                 self.average.swap()
         kind = config.export
         if kind == "best":
-            kind = min(judged, key=lambda name: judged[name]["loss"])
+            kind = min(held_out, key=lambda name: held_out[name]["loss"])
         if kind == "ema":
             self.average.swap()
         folder = write_model(self.model, config.data.tokenizer, config.out / "model")
         if kind == "ema":
             self.average.swap()
-        self.last = self.last | {"exported": kind, "held_out": judged}
+        self.last = self.last | {"exported": kind, "held_out": held_out}
         self.log.write(self.last)
-        self.log.say(_summary(judged, kind, folder))
+        self.log.message(_summary(held_out, kind, folder))
         return self.last
 
 
-def _summary(judged: dict[str, Any], kind: str, folder: Path) -> str:
-    losses = ", ".join(f"{name} {entry['loss']:.4f}" for name, entry in judged.items())
+def _summary(held_out: dict[str, Any], kind: str, folder: Path) -> str:
+    losses = ", ".join(f"{name} {entry['loss']:.4f}" for name, entry in held_out.items())
     size = (folder / "model.safetensors").stat().st_size / 1e6
     return f"held-out loss {losses}; {kind} weights in {folder} ({size:.1f} MB)"
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Turns the first Ctrl-C or SIGTERM into a wish to stop after the current step."""
-    asked = threading.Event()
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop after the current step."""
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop
         return
 
-    def ask(number: int, frame: object) -> None:
-        asked.set()
-        signal.signal(number, former[number])  # a second one is meant
+    def request_stop(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, former[number])  # a second signal stops at once
 
     caught = (int(signal.SIGINT), int(signal.SIGTERM))
-    former = {number: signal.signal(number, ask) for number in caught}
+    former = {number: signal.signal(number, request_stop) for number in caught}
     try:
-        yield asked
+        yield stop
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

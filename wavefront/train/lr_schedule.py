@@ -1,15 +1,15 @@
-"""The learning rate: warm-up, a stable stretch, linear decay to zero."""
+"""The learning-rate schedule: warm-up, a constant phase, linear decay to zero."""
 
 from __future__ import annotations
 
 import time
 
 
-def rate(step: int, progress: float, *, warmup: int, decay_fraction: float) -> float:
-    """The factor on the learning rate, in [0, 1].
+def lr_factor(step: int, progress: float, *, warmup: int, decay_fraction: float) -> float:
+    """Return the factor on the learning rate, in [0, 1].
 
-    Warm-up counts steps, because what it waits for is the optimizer's statistics. Decay counts
-    `progress` in [0, 1] through this run, by steps or by time, so that it always fits the end.
+    Warm-up counts steps, because the optimizer needs steps to collect its statistics. Decay follows
+    `progress` in [0, 1] through this run, by steps or by time, so it always ends with the run.
     """
     warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
     left = 1.0 - min(1.0, max(0.0, progress))
@@ -18,29 +18,29 @@ def rate(step: int, progress: float, *, warmup: int, decay_fraction: float) -> f
 
 
 class StepClock:
-    """Progress by steps: the same at the same step, however often the run was interrupted."""
+    """Progress by steps. It depends only on the step, not on interruptions."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
     def start(self) -> None:
-        """Nothing to do: steps count from the run's beginning."""
+        """Do nothing: steps count from the start of the run."""
 
     def progress(self, step: int) -> float:
         return step / self.steps
 
     def seconds_left(self, step: int, pace: float) -> float:
-        """`pace` is in seconds a step."""
+        """Return the seconds left, at `pace` seconds per step."""
         return (self.steps - step) * pace
 
-    def over(self, step: int) -> bool:
+    def is_over(self, step: int) -> bool:
         return step >= self.steps
 
 
 class WallClock:
-    """Progress by time, from `start` to a fixed number of minutes after the making of the clock.
+    """Progress by time, from `start` to a fixed number of minutes after the clock was created.
 
-    What comes before `start` (compilation) uses up minutes, but not the schedule.
+    Time before `start` (compilation) uses up minutes, but the schedule begins at `start`.
     """
 
     def __init__(self, minutes: float) -> None:
@@ -57,5 +57,5 @@ class WallClock:
     def seconds_left(self, step: int, pace: float) -> float:
         return max(0.0, self._end - time.monotonic())
 
-    def over(self, step: int) -> bool:
+    def is_over(self, step: int) -> bool:
         return time.monotonic() >= self._end

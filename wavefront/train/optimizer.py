@@ -1,4 +1,4 @@
-"""Optimizers and the running average of weights."""
+"""The optimizers and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from wavefront.core.errors import OptionError
 from wavefront.train.config import TrainConfig
 
-# The matrices inside the blocks. Embedding and head are tables of rows, for which an orthogonal
-# update has no meaning, and norms are vectors: those stay with AdamW.
-HIDDEN = ("qkv.weight", "attention_out.weight", "gate_up.weight", "down.weight")
+# The matrices inside the blocks. Embedding and head are lookup tables, for which an orthogonal
+# update has no meaning, and norms are vectors. AdamW updates those.
+MUON_MATRICES = ("qkv.weight", "attention_out.weight", "gate_up.weight", "down.weight")
 BETAS = (0.9, 0.98)
 
 
-def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """One optimizer, or two under Muon; each parameter is in exactly one."""
+def build_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Build one optimizer, or two with Muon. Each parameter is in exactly one."""
     parameters = dict(model.named_parameters())
     hidden: dict[str, nn.Parameter] = {}
     if config.optimizer == "muon":
-        hidden = {name: part for name, part in parameters.items() if name.endswith(HIDDEN)}
+        hidden = {name: part for name, part in parameters.items() if name.endswith(MUON_MATRICES)}
     rest = [part for name, part in parameters.items() if name not in hidden]
     groups = [
         {"params": [part for part in rest if part.dim() > 1], "weight_decay": config.weight_decay},
@@ -41,24 +41,24 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
 
 def _muon(matrices: list[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     if not hasattr(torch.optim, "Muon"):
-        raise OptionError(f"torch {torch.__version__} has no Muon: use optimizer='adamw'.")
+        raise OptionError(f"torch {torch.__version__} has no Muon; use optimizer='adamw'.")
     return torch.optim.Muon(
         matrices,
         lr=config.matrix_lr or config.lr,
         weight_decay=config.weight_decay,
-        # Updates of AdamW's size, so that one learning rate serves both.
+        # Scale updates to AdamW's size, so that one learning rate works for both.
         adjust_lr_fn="match_rms_adamw",
     )
 
 
 def set_rate(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
-    """Every group at `factor` of its own peak."""
+    """Set every group to `factor` times its peak learning rate."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
 
 
-class Average:
+class WeightAverage:
     """An exponential moving average of the weights, in float32."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -68,14 +68,14 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After step `step`, from 0. Early on the average is short, to forget the start."""
+        """Update after step `step`, from 0. Early averages are short, to forget the start."""
         if self.decay:
             keep = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_(self.weights, self.parameters, 1.0 - keep)  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the model's weights with the average; a second call undoes it."""
+        """Exchange the model's weights with the average. A second call undoes it."""
         for mine, theirs in zip(self.weights, self.parameters, strict=True):
             held = theirs.clone()
             theirs.copy_(mine)

@@ -1,8 +1,8 @@
-"""Rows as LLaDA's fine-tuning has them: prompt, answer, <|eot_id|>, then <|endoftext|> to the end.
+"""The row layout of LLaDA's fine-tuning: prompt, answer, <|eot_id|>, then <|endoftext|>.
 
 A row is exactly as long as its bucket, so there is no padding and attention needs no mask. The
-canvas N = L - P is whatever the prompt leaves of the bucket: over many prompts the model sees every
-length from MIN_CANVAS to MAX_CANVAS.
+canvas has N = L - P positions, the rest of the bucket after the prompt. Over many prompts the model
+sees every canvas length from MIN_CANVAS to MAX_CANVAS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPECIAL = {
 }
 
 
-class Special(NamedTuple):
+class SpecialIds(NamedTuple):
     """The ids of the control tokens."""
 
     bos: int
@@ -40,8 +40,10 @@ class Special(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One example as ids: a rendered prompt ending with the open assistant turn, and the answer
-    with its <|eot_id|>. A stretch of plain text has neither: both are empty.
+    """One example as ids.
+
+    The prompt ends with the open assistant turn, and the answer with <|eot_id|>. For plain text
+    both are empty.
     """
 
     prompt: list[int]
@@ -50,21 +52,21 @@ class Pair(NamedTuple):
 
 
 class Encoder:
-    """A tokenizer as training uses it: control tokens are written as ids, text is always text."""
+    """The tokenizer of training. It writes control tokens as ids, and encodes text only as text."""
 
     def __init__(self, directory: Path) -> None:
         file = Path(directory) / "tokenizer.json"
         if not file.is_file():
-            raise CheckpointError(f"{file} is missing: make a tokenizer there first.")
+            raise CheckpointError(f"{file} is missing; train a tokenizer first.")
         self.backend = Tokenizer.from_file(str(file))
-        self.backend.encode_special_tokens = True  # a control token typed in a text is text
+        self.backend.encode_special_tokens = True  # encode a control token in a text as text
         ids: dict[str, int] = {}
         for name, text in SPECIAL.items():
             number = self.backend.token_to_id(text)
             if number is None:
-                raise CheckpointError(f"{file} lacks {text}: make the tokenizer with this package.")
+                raise CheckpointError(f"{file} has no {text}; train the tokenizer with wavefront.")
             ids[name] = number
-        self.special = special = Special(**ids)
+        self.special = special = SpecialIds(**ids)
         self.vocab_size = self.backend.get_vocab_size(with_added_tokens=True)
         header = (special.start_header, special.end_header)
         self._opening = [special.bos, header[0], *self.text("user"), header[1]]
@@ -77,12 +79,14 @@ class Encoder:
         ]
 
     def text(self, text: str) -> list[int]:
-        """Ids of a plain text."""
+        """Encode a plain text."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def pairs(self, examples: Sequence[tuple[str, str]], tasks: Sequence[int]) -> list[Pair]:
-        """(prompt, answer) texts as ids. The blank line after the header and the prompt are encoded
-        in one piece, as the chat template's output is.
+        """Encode (prompt, answer) texts.
+
+        The blank line after the header is encoded together with the prompt, as in the output of the
+        chat template.
         """
         texts = [f"\n\n{prompt.strip()}" for prompt, _ in examples]
         texts += [answer for _, answer in examples]
@@ -98,18 +102,18 @@ class Encoder:
         ]
 
 
-def fits(prompt: int, answer: int, length: int) -> bool:
-    """Whether a prompt and an answer (with its <|eot_id|>) of these sizes go into a bucket."""
+def fits_bucket(prompt: int, answer: int, length: int) -> bool:
+    """Return whether a prompt and an answer (with <|eot_id|>) of these sizes fit a bucket."""
     return max(MIN_CANVAS, answer) <= length - prompt <= MAX_CANVAS
 
 
-def choose_bucket(pair: Pair, buckets: Sequence[int], bias: float, rng: Random) -> int | None:
-    """A bucket the pair fits, the shorter the likelier; None when it fits none.
+def choose_bucket(pair: Pair, buckets: Sequence[int], *, bias: float, rng: Random) -> int | None:
+    """Choose a bucket that the pair fits, with a bias to short ones. None if it fits none.
 
-    Plain text fits every bucket: it fills the row, whatever its length.
+    Plain text fits every bucket, because it fills the row.
     """
     prompt, answer = len(pair.prompt), len(pair.answer)
-    able = [length for length in buckets if not answer or fits(prompt, answer, length)]
+    able = [length for length in buckets if not answer or fits_bucket(prompt, answer, length)]
     if len(able) < 2:
         return able[0] if able else None
     weights = [length**-bias for length in able]
@@ -122,7 +126,7 @@ def choose_bucket(pair: Pair, buckets: Sequence[int], bias: float, rng: Random) 
 
 
 def write_row(row: np.ndarray, pair: Pair, eos: int) -> int:
-    """Fill `row` (L,) with a pair; where its canvas begins."""
+    """Write a pair into `row` (L,), and return where its canvas begins."""
     start, end = len(pair.prompt), len(pair.prompt) + len(pair.answer)
     row[:start] = pair.prompt
     row[start:end] = pair.answer

@@ -1,6 +1,6 @@
-"""What a training run keeps on disk to go on from: weights, optimizer, average, step.
+"""The saved state of a training run: weights, optimizers, average and step.
 
-There is no random state to keep: everything random is a function of the seed and the step.
+It has no random state, because everything random is a function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.train.config import TrainConfig
-from wavefront.train.optimizer import Average
+from wavefront.train.optimizer import WeightAverage
 
 FORMAT = 1
 STATE = "state.pt"
@@ -29,13 +29,13 @@ def save_state(
     step: int,
     model: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
-    average: Average,
+    average: WeightAverage,
 ) -> None:
-    """Replace the file in one stroke: a kill at any moment leaves the old state or the new one."""
+    """Replace the file atomically. A kill at any moment leaves the old state or the new one."""
     state = {
         "format": FORMAT,
         "step": step,
-        "fixed": config.fixed(),
+        "fixed": config.resume_settings(),
         "max_length": config.max_length,
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
@@ -50,16 +50,18 @@ def save_state(
 
 
 def read_state(path: Path, device: torch.device | str) -> dict[str, Any]:
-    """The stored state, refused in one sentence when it is none of ours."""
+    """Read a saved state. Raise CheckpointError if the file is missing or not a state."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not there: nothing to resume or export.") from None
+        raise CheckpointError(
+            f"{path} does not exist; there is nothing to resume or export."
+        ) from None
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} cannot be read as a training state: {reason}.") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no training state of format {FORMAT}.")
+        raise CheckpointError(f"{path} is not a training state of format {FORMAT}.")
     return state
 
 
@@ -69,11 +71,11 @@ def restore_state(
     config: TrainConfig,
     model: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
-    average: Average,
+    average: WeightAverage,
 ) -> int:
-    """Put everything back as it was; how many steps are done. Learning rates stay as configured."""
+    """Restore everything but the learning rates, and return the number of steps done."""
     state = read_state(path, next(model.parameters()).device)
-    _check_same(state["fixed"], config.fixed(), path)
+    _check_same(state["fixed"], config.resume_settings(), path)
     model.load_state_dict(state["model"])
     for optimizer, stored in zip(optimizers, state["optimizers"], strict=True):
         wanted = [
@@ -91,6 +93,6 @@ def _check_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> N
     for name, value in wanted.items():
         if stored.get(name) != value:
             raise OptionError(
-                f"{path} was made with {name}={stored.get(name)!r}, but {value!r} was asked for: "
-                "resume with the same, or start afresh from its exported weights."
+                f"{path} was made with {name}={stored.get(name)!r}, not {value!r}. Resume with the"
+                " same value, or start a new run from its exported weights."
             )

@@ -1,7 +1,7 @@
 """The tokenizer of `ripple`: byte-level BPE in the layout of a LLaDA checkpoint.
 
-Digits are tokens of their own, so that numbers are spelled in one way only. Line breaks are pieces
-of their own, so that the ids of a prompt do not depend on the header before it.
+Every digit is a separate token, so that a number has only one encoding. Line breaks are separate
+pieces, so that the ids of a prompt do not depend on the header before it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from wavefront.train import corpus
 from wavefront.train.row_layout import SPECIAL
 
 SIZE = 2048
-# A word, one digit, or a run of signs, each with the space before it; line breaks; other blanks,
-# less the last one, which belongs to what follows.
+# A word, one digit, or a run of symbols, each with the space before it; line breaks; other blanks
+# except the last one, which belongs to the next piece.
 PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+(?!\S)|[^\S\n]+"
 
 
 def train_tokenizer(texts: Iterable[str], size: int = SIZE) -> Tokenizer:
-    """A tokenizer of exactly `size` entries; the same texts give the same tokenizer."""
-    least = 256 + len(SPECIAL)
-    check_int("size", size, least, 1 << 16)
+    """Train a tokenizer of exactly `size` entries. The same texts give the same tokenizer."""
+    minimum = 256 + len(SPECIAL)
+    check_int("size", size, minimum, 1 << 16)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -46,9 +46,9 @@ def train_tokenizer(texts: Iterable[str], size: int = SIZE) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    made = tokenizer.get_vocab_size(with_added_tokens=True)
-    if made != size:
-        raise OptionError(f"the texts give {made} tokens, fewer than the {size} asked for.")
+    count = tokenizer.get_vocab_size(with_added_tokens=True)
+    if count != size:
+        raise OptionError(f"The texts give only {count} tokens, not {size}.")
     return tokenizer
 
 
@@ -60,18 +60,18 @@ def training_texts(
     lines: int = 6_000,
     seed: int = 0,
 ) -> Iterator[str]:
-    """Prompts and answers of the mixture, then some lines of a plain text."""
+    """Yield prompts and answers of the mixture, then some lines of a plain text."""
     chosen = DEFAULT_MIXTURE if mixture is None else mixture
     for sample in islice(stream(chosen, seed=seed), samples):
         yield sample.prompt
         yield sample.answer
     if text is not None:
-        full = [line for line in corpus.lines(text) if len(line) > 80]
+        full = [line for line in corpus.read_lines(text) if len(line) > 80]
         yield from Random(seed).sample(full, min(lines, len(full)))
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: Path, *, max_length: int = 1024) -> None:
-    """`tokenizer.json` and `tokenizer_config.json`, as any loader of LLaDA checkpoints expects."""
+    """Write `tokenizer.json` and `tokenizer_config.json` in the layout of a LLaDA checkpoint."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     added = {

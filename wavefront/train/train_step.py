@@ -1,8 +1,7 @@
-"""One training step's arithmetic: corrupt, forward, loss; compiled block by block on a GPU.
+"""The arithmetic of one training step: corrupt, forward pass, loss.
 
-Only the first transformer block, another and the head with its loss are compiled, once for each
-bucket's shape: the other blocks share one code, so start-up costs seconds a bucket, not half a
-minute.
+On a GPU the step is compiled block by block, once per bucket's shape. All blocks share the same
+compiled code, so start-up takes seconds per bucket, not half a minute.
 """
 
 from __future__ import annotations
@@ -18,11 +17,19 @@ from torch import Tensor
 
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
-from wavefront.train.corruption import bound, corrupt, draws, fronts, levels, normalised, surprise
+from wavefront.train.corruption import (
+    corrupt,
+    draw_levels,
+    front_levels,
+    likelihood_bound,
+    normalise_loss,
+    token_nll,
+    uniform_draws,
+)
 from wavefront.train.data import Batch
 
 
-class Rows(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A batch on the device."""
 
     tokens: Tensor  # (B, L) long
@@ -31,21 +38,21 @@ class Rows(NamedTuple):
 
     @property
     def maskable(self) -> Tensor:
-        """(B, L) bool."""
-        place = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return place >= self.start[:, None]
+        """The positions that may be masked, (B, L) bool."""
+        position = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return position >= self.start[:, None]
 
 
-class Outcome(NamedTuple):
-    """A step's loss, and what it is made of."""
+class StepLoss(NamedTuple):
+    """A step's loss, and each row's bound and length."""
 
     loss: Tensor  # scalar, with its graph
     bounds: Tensor  # (B,) detached
     lengths: Tensor  # (B,)
 
 
-def upload(batch: Batch, device: torch.device) -> Rows:
-    """To the device, without waiting for it where that is possible."""
+def upload(batch: Batch, device: torch.device) -> DeviceBatch:
+    """Copy a batch to the device, asynchronously if possible."""
 
     def move(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array.astype(np.int32))
@@ -53,59 +60,60 @@ def upload(batch: Batch, device: torch.device) -> Rows:
             tensor = tensor.pin_memory()
         return tensor.to(device, non_blocking=True).long()
 
-    return Rows(move(batch.tokens), move(batch.start), move(batch.task))
+    return DeviceBatch(move(batch.tokens), move(batch.start), move(batch.task))
 
 
-class Learner:
-    """A model with its objective."""
+class TrainStep:
+    """Compute the loss of a model on one batch."""
 
     def __init__(self, model: Transformer, config: TrainConfig) -> None:
         self.model, self.config = model, config
         self._bounds: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = self._head
 
-    def __call__(self, rows: Rows, step: int) -> Outcome:
-        """The loss of this step; its masks depend on (seed, step) alone."""
+    def __call__(self, rows: DeviceBatch, step: int) -> StepLoss:
+        """Return the loss of this step. The masks depend only on (seed, step)."""
         config, seed = self.config, self.config.data.seed
         tokens, maskable = rows.tokens, rows.maskable
-        level = levels(seed, step, len(tokens), eps=config.eps, device=tokens.device)
-        level = fronts(level, maskable, config.front_share, seed=seed, step=step)
-        draw = draws(seed, step, tokens)
+        level = draw_levels(seed, step, len(tokens), eps=config.eps, device=tokens.device)
+        level = front_levels(level, maskable, config.front_share, seed=seed, step=step)
+        draw = uniform_draws(seed, step, tokens)
         noisy = corrupt(tokens, maskable, level, draw=draw, mask_id=self.model.mask_id)
         with self.precision():
             hidden = self.model.encode(noisy.tokens)
             bounds = self._bounds(hidden, tokens, noisy.masked, level)
         lengths = maskable.sum(1)
-        loss = normalised(bounds, lengths, by=config.normalise)
-        return Outcome(loss, bounds.detach(), lengths)
+        loss = normalise_loss(bounds, lengths, by=config.normalise)
+        return StepLoss(loss, bounds.detach(), lengths)
 
     def precision(self) -> AbstractContextManager[object]:
-        """bfloat16 arithmetic on CUDA; the weights themselves are float32 always."""
+        """Use bfloat16 arithmetic on CUDA. The weights stay float32."""
         if self.model.device.type == "cuda":
             return torch.autocast("cuda", torch.bfloat16)
         return nullcontext()
 
     def _head(self, hidden: Tensor, tokens: Tensor, masked: Tensor, level: Tensor) -> Tensor:
-        nats = surprise(self.model.head(hidden), tokens, self.model.mask_id)
-        return bound(nats, masked, level)
+        nats = token_nll(self.model.head(hidden), tokens, self.model.mask_id)
+        return likelihood_bound(nats, masked, level)
 
     def compile(
         self, shapes: Iterable[tuple[int, int]], *, backend: str | Callable[..., Any] = "inductor"
     ) -> bool:
-        """Compile for these (rows, length) shapes; False, and eager from then on, when it fails.
+        """Compile for these (rows, length) shapes. Return whether it succeeded.
 
-        A run that costs more is better than none: the reason goes to standard error.
+        If compilation fails, print the reason to standard error and train without it, because a
+        slow run is better than none.
         """
-        # Two blocks' code serves all layers and buckets, each bucket being one specialisation.
+        # All layers share the compiled code, with one specialisation per bucket.
         torch._dynamo.config.recompile_limit = 64
         for block in self.model.layers:
             block.compile(dynamic=False, backend=backend)
         self._bounds = torch.compile(self._head, dynamic=False, backend=backend)
         try:
             for rows, length in shapes:
-                self._try(rows, length)
+                self._run_once(rows, length)
         except Exception as error:  # the compiler stack can raise anything
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            print(f"compilation failed, training without: {reason[0]}", file=sys.stderr)
+            print(f"compilation failed, training without it: {reason[0]}", file=sys.stderr)
             for block in self.model.layers:
                 block._compiled_call_impl = None
             self._bounds = self._head
@@ -114,7 +122,7 @@ class Learner:
             self.model.zero_grad(set_to_none=True)
         return True
 
-    def _try(self, rows: int, length: int) -> None:
+    def _run_once(self, rows: int, length: int) -> None:
         tokens = torch.zeros(rows, length, dtype=torch.long, device=self.model.device)
         start = torch.zeros(rows, dtype=torch.long, device=self.model.device)
-        self(Rows(tokens, start, start), 0).loss.backward()
+        self(DeviceBatch(tokens, start, start), 0).loss.backward()

@@ -1,11 +1,12 @@
-"""Figures of traces and measures, of paper quality, in light and dark; one function a figure.
+"""Figures of traces and measures, in paper quality, light and dark; one function per figure.
 
->>> from wavefront import figures, tracefile
->>> traces = {spec: tracefile.load(file) for spec, file in files.items()}  # doctest: +SKIP
+>>> from wavefront.analysis import figures
+>>> from wavefront.traces import trace_file
+>>> traces = {spec: trace_file.load(file) for spec, file in files.items()}  # doctest: +SKIP
 >>> figures.save(figures.strategies(traces), "out", "figure1")  # doctest: +SKIP
 
-A figure function returns a Picture, which a notebook shows and `save` writes as PNG and SVG in both
-styles. Equal input makes equal files. Needs matplotlib: `pip install 'wavefront[figures]'`.
+Each function returns a Figure. A notebook displays it, and `save` writes it as PNG and SVG in both
+styles. Equal input gives equal files. Figures need matplotlib: `pip install 'wavefront[figures]'`.
 """
 
 from importlib.util import find_spec
@@ -17,45 +18,45 @@ if find_spec("matplotlib") is None:
 
 from wavefront.analysis.figures.accuracy import Point, accuracy
 from wavefront.analysis.figures.bars import Bar, bars
-from wavefront.analysis.figures.bench import Scaled, Trade, scaling, throughput, trade
+from wavefront.analysis.figures.bench import ScalingCurve, Trade, scaling, throughput, trade
 from wavefront.analysis.figures.calibration import reliability
 from wavefront.analysis.figures.case import case, moments
 from wavefront.analysis.figures.differences import Gap, gaps
 from wavefront.analysis.figures.dynamics import dynamics, frontier, heatmap, regret
-from wavefront.analysis.figures.figure import Picture, save
+from wavefront.analysis.figures.figure import Figure, save
 from wavefront.analysis.figures.gradient import gradient
 from wavefront.analysis.figures.mhco import mhco
-from wavefront.analysis.figures.parts import Line, by_item
+from wavefront.analysis.figures.parts import Line, mean_by_item
 from wavefront.analysis.figures.strategies import strategies
 from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
-from wavefront.analysis.figures.tradeoff import Spot, front, tradeoff
+from wavefront.analysis.figures.tradeoff import TradeoffPoint, pareto_front, tradeoff
 
 __all__ = [
     "DARK",
     "LIGHT",
     "STYLES",
     "Bar",
+    "Figure",
     "Gap",
     "Line",
-    "Picture",
     "Point",
-    "Scaled",
-    "Spot",
+    "ScalingCurve",
     "Style",
     "Trade",
+    "TradeoffPoint",
     "accuracy",
     "bars",
-    "by_item",
     "case",
     "dynamics",
-    "front",
     "frontier",
     "gaps",
     "gradient",
     "heatmap",
     "kind",
+    "mean_by_item",
     "mhco",
     "moments",
+    "pareto_front",
     "regret",
     "reliability",
     "save",

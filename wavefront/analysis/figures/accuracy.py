@@ -1,15 +1,21 @@
-"""Accuracy against what it costs: steps asked for, and forwards made."""
+"""Accuracy against cost: step budget and forward passes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import Line, beside, curve, key, labelled
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import (
+    Line,
+    add_legend,
+    draw_curve,
+    legend_entries,
+    offset_log_x,
+)
 from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
 
 
@@ -23,28 +29,28 @@ class Point(NamedTuple):
     high: float
 
 
-@picture
-def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> Figure:
-    """Two panels with one scale: against the step budget, and against the forwards made."""
-    figure = Figure(figsize=(TWO_COLUMNS, 2.5))
+@lazy_figure
+def accuracy(style: Style, points: Mapping[str, Sequence[Point]]) -> MplFigure:
+    """Draw two panels with one scale: against the step budget and against forward passes."""
+    figure = MplFigure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    worn = looks(list(points), style)
+    styles = looks(list(points), style)
     for panel, name in zip(panels, ("steps", "forwards"), strict=True):
         for number, (spec, found) in enumerate(points.items()):
             ordered = sorted(found, key=lambda one: getattr(one, name))
             columns = [[100 * getattr(one, n) for one in ordered] for n in ("mean", "low", "high")]
-            at = beside(number, len(points), [getattr(one, name) for one in ordered])
+            at = offset_log_x(number, len(points), [getattr(one, name) for one in ordered])
             line = Line(at, *columns)
-            curve(panel, line, worn[spec], style, marks=True)
-            panel.lines[-1].set_label(worn[spec].label)
+            draw_curve(panel, line, styles[spec], style, marks=True)
+            panel.lines[-1].set_label(styles[spec].label)
         panel.set_xscale("log", base=2)
         ticks = sorted({one.steps for found in points.values() for one in found})
         panel.xaxis.set_major_locator(FixedLocator(ticks))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         panel.grid(axis="y")
-    panels[0].set(xlabel="steps asked for, T", ylabel="right answers (%)")
-    panels[1].set_xlabel("forwards made (mean over items)")
-    key(figure, labelled(panels[0]))
+    panels[0].set(xlabel="step budget, T", ylabel="right answers (%)")
+    panels[1].set_xlabel("forward passes (mean over items)")
+    add_legend(figure, legend_entries(panels[0]))
     return figure

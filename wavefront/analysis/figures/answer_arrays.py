@@ -1,4 +1,4 @@
-"""A row of a trace as plain arrays over answer places, left to right: what figures draw."""
+"""One row of a trace as numpy arrays over answer positions, for figures."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 from wavefront.traces.trace import Trace
 
 
-class Board(NamedTuple):
-    """S steps of N answer places; `before` is what a step saw, (S, N) all of them."""
+class AnswerArrays(NamedTuple):
+    """S steps of N answer positions. All arrays are (S, N) unless noted."""
 
     known: np.ndarray  # bool: decided before the step
-    scope: np.ndarray  # bool: where the strategy chose
+    scope: np.ndarray  # bool: the strategy's scope
     commit: np.ndarray  # bool: decided by the step
-    chance: np.ndarray  # float: probability of the proposal; NaN where none was read
+    chance: np.ndarray  # float: probability of the proposal; NaN if none was read
     tokens: np.ndarray  # int: of the canvas before the step
     last: np.ndarray  # (N,) int: of the canvas after the last step
 
 
-def board(trace: Trace, row: int) -> Board:
-    """The answer of one row."""
+def read_answer(trace: Trace, row: int) -> AnswerArrays:
+    """Read the answer of one row."""
     at = (trace.first.slot[row] >= 0).nonzero()[:, 0]
     seen = list(trace.before())
     last = [*trace.replay()][-1].tokens if len(trace) else trace.first.tokens
@@ -33,7 +33,7 @@ def board(trace: Trace, row: int) -> Board:
     known = np.array([canvas.known[row, at].numpy() for canvas in seen], dtype=bool)
     chance = np.exp(steps(trace.logp).astype(float))
     read = ~known if trace.full else steps(trace.commit)
-    return Board(
+    return AnswerArrays(
         known=known,
         scope=steps(trace.scope),
         commit=steps(trace.commit),
@@ -43,8 +43,8 @@ def board(trace: Trace, row: int) -> Board:
     )
 
 
-def end_of(trace: Trace, seen: Board) -> int:
-    """How many places the answer has before its first stop token; all, when none is known."""
+def answer_length(trace: Trace, seen: AnswerArrays) -> int:
+    """Return how many positions the answer has before its first stop token, or all."""
     stops = trace.about.get("options", {}).get("stop_ids", [])
     ends = np.isin(seen.last, stops).nonzero()[0]
     return int(ends[0]) if len(ends) else len(seen.last)

@@ -1,4 +1,4 @@
-"""Bars of shares by task and strategy, each with its interval and, if there is one, a mark."""
+"""Bars of shares by task and strategy, each with its interval and an optional mark."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
 
 
 class Bar(NamedTuple):
-    """A share in [0, 1] with its 95 % interval, and another to be marked beside it."""
+    """A share in [0, 1] with its 95 % interval, and an optional second share to mark."""
 
     task: str
     strategy: str
@@ -27,44 +27,47 @@ class Bar(NamedTuple):
     visible: float | None = None
 
 
-@picture
+@lazy_figure
 def bars(
     style: Style, found: Sequence[Bar], *, ylabel: str = "right answers (%)", mark: str = ""
-) -> Figure:
-    """One panel; `mark` names what the mark of a bar is, such as the paper's number."""
+) -> MplFigure:
+    """Draw one panel. `mark` names the mark on a bar, such as the paper's number."""
     tasks = list(dict.fromkeys(bar.task for bar in found))
     specs = list(dict.fromkeys(bar.strategy for bar in found))
     wide = len(tasks) * len(specs) > 9
-    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
     draw_bars(panel, style, found, specs, tasks)
     panel.set_ylabel(ylabel)
-    key_of(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
+    add_bar_legend(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
     return figure
 
 
-def key_of(figure: Figure, style: Style, specs: Sequence[str], *, visible: str = "") -> None:
-    """The strategies of bars, and what the mark means."""
-    worn = looks(specs, style)
+def add_bar_legend(
+    figure: MplFigure, style: Style, specs: Sequence[str], *, visible: str = ""
+) -> None:
+    """Add a legend of the strategies and the mark."""
+    styles = looks(specs, style)
     entries = {
-        worn[one].label: Patch(facecolor=worn[one].colour, hatch=worn[one].hatch) for one in specs
+        styles[one].label: Patch(facecolor=styles[one].colour, hatch=styles[one].hatch)
+        for one in specs
     }
     if visible:
         line = Line2D([], [], linestyle="", marker="_", markersize=7, markeredgewidth=1.2)
         line.set_color(style.ink)
         entries[visible] = line  # pyright: ignore[reportArgumentType]
-    key(figure, entries)
+    add_legend(figure, entries)
 
 
 def draw_bars(
     panel: Axes, style: Style, bars: Sequence[Bar], specs: Sequence[str], tasks: Sequence[str]
 ) -> None:
-    """Bars into a panel: groups by task, in them a bar for each strategy."""
-    worn = looks(specs, style)
+    """Draw bars into a panel: one group per task, one bar per strategy."""
+    styles = looks(specs, style)
     width = 0.8 / len(specs)
     for bar in bars:
-        look = worn[bar.strategy]
+        look = styles[bar.strategy]
         at = tasks.index(bar.task) + (specs.index(bar.strategy) - (len(specs) - 1) / 2) * width
         panel.bar(
             at,
@@ -84,10 +87,12 @@ def draw_bars(
                 100 * bar.visible, at - half, at + half, color=style.ink, linewidth=1.3, zorder=4
             )
         if bar.high == 0:
-            # In points: where all are 0, any height in % may be far outside the panel.
+            # In points: if all are 0, a height in % may be far outside the panel.
             panel.annotate("0", (at, 0), xytext=(0, 2), textcoords="offset points",
                            color=look.colour, ha="center", va="bottom", fontsize=6.5)  # fmt: skip
-    names = [textwrap.fill(task.replace("_", " "), 12) for task in tasks]  # a word a line at worst
+    names = [
+        textwrap.fill(task.replace("_", " "), 12) for task in tasks
+    ]  # at worst one word per line
     panel.set_xticks(range(len(tasks)), names)
     panel.tick_params(axis="x", length=0)
     panel.set_xlim(-0.6, len(tasks) - 0.4)

@@ -1,4 +1,4 @@
-"""What a step costs against length and batch, and accuracy against what a decode costs."""
+"""The cost of a step against length and batch size, and accuracy against cost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import Line, curve, key
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import Line, add_legend, draw_curve
 from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style
 
 TITLES = {"length": "one row", "batch": "rows together"}
-AXES = {"length": "places of the canvas", "batch": "rows of the batch"}
-_WORN = {"exact": ("blue", "^"), "cached": ("green", "o")}
+AXES = {"length": "positions of the canvas", "batch": "rows of the batch"}
+_LOOKS = {"exact": ("blue", "^"), "cached": ("green", "o")}
 _CACHES = (
     ("ink", "v"),
     ("vermilion", "s"),
@@ -27,8 +27,8 @@ _CACHES = (
 )
 
 
-class Scaled(NamedTuple):
-    """Milliseconds a step at every size, with quartiles and the floor, and the fitted exponent."""
+class ScalingCurve(NamedTuple):
+    """Milliseconds per step at every size, with quartiles, lower bound and fitted exponent."""
 
     subject: str
     against: str  # length or batch
@@ -40,18 +40,18 @@ class Scaled(NamedTuple):
     exponent: float | None = None
 
 
-@picture
-def scaling(style: Style, curves: Sequence[Scaled]) -> Figure:
-    """A panel a size, both axes logarithmic: a power is a straight line. Dotted: the floors."""
+@lazy_figure
+def scaling(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
+    """Draw one panel per kind of size with logarithmic axes. Dotted lines are lower bounds."""
     sides = list(dict.fromkeys(one.against for one in curves))
-    figure = Figure(figsize=(TWO_COLUMNS if len(sides) > 1 else TWO_COLUMNS / 2 + 0.4, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS if len(sides) > 1 else TWO_COLUMNS / 2 + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
     for panel, side in zip(panels, sides, strict=True):
         for one in (one for one in curves if one.against == side):
             look = _look(one.subject, style)
-            curve(panel, Line(one.sizes, one.ms, one.low, one.high), look, style, marks=True)
+            draw_curve(panel, Line(one.sizes, one.ms, one.low, one.high), look, style, marks=True)
             entries.setdefault(f"{one.subject} step", panel.lines[-1])
             (floor,) = panel.plot(one.sizes, one.floor_ms, color=look.colour, linestyle=":")
             floor.set_linewidth(0.9)
@@ -60,43 +60,44 @@ def scaling(style: Style, curves: Sequence[Scaled]) -> Figure:
         _axes(panel, sorted({size for one in curves if one.against == side for size in one.sizes}))
         panel.set(title=TITLES.get(side, side), xlabel=AXES.get(side, side))
     panels[0].set_ylabel("ms a step")
-    key(figure, entries)
+    add_legend(figure, entries)
     return figure
 
 
-@picture
-def throughput(style: Style, curves: Sequence[Scaled]) -> Figure:
-    """Tokens a second against the rows of a batch, one token a row and step; dotted: the most that
-    the floors allow.
+@lazy_figure
+def throughput(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
+    """Draw tokens per second against batch size, at one token per row and step.
+
+    Dotted lines are the maximum that the lower bounds allow.
     """
-    figure = Figure(figsize=(TWO_COLUMNS / 2 + 0.4, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS / 2 + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panel = figure.subplots()
     entries: dict[str, Any] = {}
     curves = [one for one in curves if one.against == "batch"]
     for one in curves:
         look = _look(one.subject, style)
-        # The quicker a step, the more tokens: its low quartile is the high one of the rate.
+        # The low quartile of the time is the high quartile of the rate.
         rate, low, high, most = (
             [1000 * size / time for size, time in zip(one.sizes, times, strict=True)]
             for times in (one.ms, one.high, one.low, one.floor_ms)
         )
-        curve(panel, Line(one.sizes, rate, low, high), look, style, marks=True)
+        draw_curve(panel, Line(one.sizes, rate, low, high), look, style, marks=True)
         entries.setdefault(f"{one.subject} step", panel.lines[-1])
         (above,) = panel.plot(one.sizes, most, color=look.colour, linestyle=":", linewidth=0.9)
         entries.setdefault(f"at its floor, {one.subject}", above)
     _axes(panel, sorted({size for one in curves for size in one.sizes}))
     panel.set(xlabel=AXES["batch"], ylabel="tokens a second")
-    key(figure, entries)
+    add_legend(figure, entries)
     return figure
 
 
 def _look(subject: str, style: Style) -> Look:
-    hue, mark = _WORN.get(subject, ("grey", "v"))
+    hue, mark = _LOOKS.get(subject, ("grey", "v"))
     return Look(subject, style.hues[hue], mark, "-", False)
 
 
-def _exponent(panel: Axes, one: Scaled, look: Look) -> None:
+def _exponent(panel: Axes, one: ScalingCurve, look: Look) -> None:
     if one.exponent is None:
         return
     panel.annotate(
@@ -133,13 +134,13 @@ class Trade(NamedTuple):
     high: float
 
 
-@picture
-def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> Figure:
-    """Right answers against cost, a panel a group of tasks and a line a cache.
+@lazy_figure
+def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> MplFigure:
+    """Draw right answers against cost, one panel per group of tasks and one line per cache.
 
-    A line of one point is no line: it is what the others are measured by, and goes across.
+    A cache with a single point is the baseline, drawn as a horizontal line.
     """
-    figure = Figure(figsize=(TWO_COLUMNS, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, len(groups), squeeze=False)[0]
     names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
@@ -155,7 +156,7 @@ def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> 
             line = Line([one.cost for one in ordered], *columns)
             if len(ordered) == 1:
                 panel.axhline(columns[0][0], color=look.colour, linewidth=0.7, linestyle=":")
-            curve(panel, line, look, style, marks=True)
+            draw_curve(panel, line, look, style, marks=True)
             entries.setdefault(name, panel.lines[-1])
         costs = [one.cost for line in lines.values() for one in line]
         panel.set_xscale("log", base=2)
@@ -166,5 +167,5 @@ def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> 
         panel.set(title=group, xlabel="cost (full forwards an answer)")
         panel.grid(axis="y")
     panels[0].set_ylabel("right answers (%)")
-    key(figure, entries)
+    add_legend(figure, entries)
     return figure

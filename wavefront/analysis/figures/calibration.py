@@ -1,4 +1,4 @@
-"""Figure 3: reliability diagrams, confidence against how often it was right."""
+"""Figure 3: reliability diagrams, confidence against accuracy."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
 from wavefront.analysis.measures.calibration import Reliability
 
 
-@picture
-def reliability(style: Style, measured: Mapping[str, Reliability]) -> Figure:
-    """A diagram a strategy, and under it how many tokens fell into every bin."""
+@lazy_figure
+def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
+    """Draw one diagram per strategy, and below it the number of tokens in every bin."""
     columns = len(measured)
     each = TWO_COLUMNS / max(columns, 3)
-    figure = Figure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
+    figure = MplFigure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
     figure.set_layout_engine("constrained", w_pad=0.05, h_pad=0.02)
     grid = figure.subplots(
         2, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(3.6, 1)
     )
-    worn = looks(list(measured), style)
+    styles = looks(list(measured), style)
     for index, (spec, found) in enumerate(measured.items()):
-        _draw_diagram(grid[0, index], style, found, worn[spec])
-        _draw_counts(grid[1, index], found, worn[spec])
+        _draw_diagram(grid[0, index], style, found, styles[spec])
+        _draw_counts(grid[1, index], found, styles[spec])
     grid[0, 0].set_ylabel("share of tokens")
     grid[1, 0].set_ylabel("tokens")
     dashes = {"color": style.soft, "linewidth": 0.8, "linestyle": (0, (3, 2))}
     entries = {
-        "was right": tuple(Patch(color=look.colour) for look in worn.values()),
+        "was right": tuple(Patch(color=look.colour) for look in styles.values()),
         "mean confidence": Line2D([], [], color=style.ink, linewidth=1.2),
         "perfectly calibrated": Line2D([], [], **dashes),
     }
-    key(figure, entries)
+    add_legend(figure, entries)
     return figure
 
 
@@ -49,7 +49,7 @@ def _draw_diagram(panel: Axes, style: Style, found: Reliability, look: Look) -> 
     right, sure = np.asarray(found.accuracy, float)[full], np.asarray(found.confidence, float)[full]
     left, width = edges[:-1][full], np.diff(edges)[full]
     panel.bar(left + width / 2, right, 0.9 * width, color=look.colour, zorder=2)
-    # The gap, from what was the case to what was claimed.
+    # The gap between accuracy and confidence.
     panel.bar(
         left + width / 2,
         sure - right,

@@ -1,4 +1,4 @@
-"""The case study as a film strip: one prompt under two strategies, moment by moment."""
+"""The case study: one prompt with two strategies, frame by frame."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.patches import FancyBboxPatch, Patch
 
-from wavefront.analysis.figures.answer_arrays import Board, board, end_of
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import key
+from wavefront.analysis.figures.answer_arrays import AnswerArrays, answer_length, read_answer
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.strategies import tint
 from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
 from wavefront.traces.trace import Trace
@@ -26,31 +26,31 @@ END, BREAK = "∎", "↵"
 
 
 class Cell(NamedTuple):
-    """Where a token stands: the same in every frame, by its final text."""
+    """Where a token is drawn: at the same place in every frame, by its final text."""
 
     text: str
     line: int
     column: int
 
 
-@picture
+@lazy_figure
 def case(
     style: Style,
     traces: Mapping[str, Trace],
     pieces: Callable[[Sequence[int]], Sequence[str]],
     row: int = 0,
     at: Sequence[int] = (),
-) -> Figure:
-    """A column a strategy, a frame a moment; `pieces` turns token ids into texts.
+) -> MplFigure:
+    """Draw one column per strategy and one frame per step. `pieces` decodes token ids.
 
-    `at` says after which steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every place
-    keeps the room of its final token, so that frames can be laid on one another.
+    `at` selects the steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every position
+    has the width of its final token, so that frames can be compared.
     """
     strip = (TWO_COLUMNS * 72 - GUTTER - 2 * MARGIN) / len(traces)
     letters = int((strip - 10) / ADVANCE)
-    boards = {spec: board(trace, row) for spec, trace in traces.items()}
+    boards = {spec: read_answer(trace, row) for spec, trace in traces.items()}
     films = {
-        spec: lay(_texts(boards[spec], end_of(trace, boards[spec]), pieces), letters)
+        spec: lay_out(_texts(boards[spec], answer_length(trace, boards[spec]), pieces), letters)
         for spec, trace in traces.items()
     }
     longest = max(len(seen.known) for seen in boards.values())
@@ -58,11 +58,11 @@ def case(
     lines = max((cell.line for film in films.values() for cell in film), default=0) + 1
     frame = lines * LEADING + GAP
     height = HEAD + FOOT + frame * len(steps)
-    figure = Figure(figsize=(TWO_COLUMNS, height / 72))
+    figure = MplFigure(figsize=(TWO_COLUMNS, height / 72))
     panel = figure.add_axes((0, 0, 1, 1))
     panel.set(xlim=(0, TWO_COLUMNS * 72), ylim=(height, 0))
     panel.axis("off")
-    worn = looks(list(traces), style)
+    styles = looks(list(traces), style)
     for number, step in enumerate(steps):
         top = HEAD + number * frame
         panel.plot(
@@ -79,33 +79,35 @@ def case(
         before = steps[number - 1] if number else 0
         for index, spec in enumerate(traces):
             corner = (GUTTER + MARGIN + index * strip, top + GAP / 2)
-            _draw_frame(panel, style, boards[spec], films[spec], (before, step), corner, worn[spec])
+            _draw_frame(
+                panel, style, boards[spec], films[spec], (before, step), corner, styles[spec]
+            )
     panel.text(MARGIN, HEAD / 2, "step", fontsize=7, va="center", color=style.soft)
     for index, spec in enumerate(traces):
         panel.text(
             GUTTER + MARGIN + index * strip,
             HEAD / 2,
-            worn[spec].label,
+            styles[spec].label,
             fontsize=8,
             va="center",
-            color=worn[spec].colour,
+            color=styles[spec].colour,
             fontweight="bold",
         )
-    _explain(figure, style, [worn[spec] for spec in traces])
+    _explain(figure, style, [styles[spec] for spec in traces])
     return figure
 
 
 def moments(steps: int) -> list[int]:
-    """The steps after which a decode is looked at."""
+    """Return the steps after which to draw a frame."""
     return sorted({max(1, round(share * steps)) for share in MOMENTS})
 
 
-def lay(texts: Sequence[str], letters: int) -> list[Cell]:
-    """Tokens one after another in lines of so many letters; a line break breaks the line."""
+def lay_out(texts: Sequence[str], letters: int) -> list[Cell]:
+    """Lay out tokens in lines of `letters` characters. A line break starts a new line."""
     cells: list[Cell] = []
     line = column = 0
     for text in texts:
-        shown = plain(text)
+        shown = display_text(text)
         if column and column + len(shown) > letters:
             line, column = line + 1, 0
         cells.append(Cell(shown[:letters], line, column))
@@ -115,15 +117,17 @@ def lay(texts: Sequence[str], letters: int) -> list[Cell]:
     return cells
 
 
-def plain(text: str) -> str:
-    """A token as it is shown: one line, no control characters, never nothing."""
+def display_text(text: str) -> str:
+    """Return the displayed text of a token: one line, no control characters, never empty."""
     shown = text.replace("\n", BREAK)
     shown = "".join("\ufffd" if unicodedata.category(c)[0] == "C" else c for c in shown)
     return shown or " "
 
 
-def _texts(seen: Board, end: int, pieces: Callable[[Sequence[int]], Sequence[str]]) -> list[str]:
-    """The final text of every place, up to the first end token and that one included."""
+def _texts(
+    seen: AnswerArrays, end: int, pieces: Callable[[Sequence[int]], Sequence[str]]
+) -> list[str]:
+    """Return the final text of every position, up to and including the first end token."""
     shown = list(pieces([int(token) for token in seen.last[:end]]))
     return shown + ([END] if end < len(seen.last) else [])
 
@@ -131,13 +135,13 @@ def _texts(seen: Board, end: int, pieces: Callable[[Sequence[int]], Sequence[str
 def _draw_frame(
     panel: Axes,
     style: Style,
-    seen: Board,
+    seen: AnswerArrays,
     film: Sequence[Cell],
     moment: tuple[int, int],
     corner: tuple[float, float],
     look: Look,
 ) -> None:
-    """What stands after a step; coloured what came since the frame before."""
+    """Draw the canvas after a step. Tokens since the previous frame are coloured."""
     before, after = (min(step, len(seen.known)) for step in moment)
     whole = np.concatenate([seen.known, (seen.known[-1:] | seen.commit[-1:])])
     scope = np.concatenate([seen.scope, np.zeros_like(seen.scope[:1])])
@@ -175,13 +179,13 @@ def _draw_frame(
             )
 
 
-def _explain(figure: Figure, style: Style, worn: Sequence[Look]) -> None:
+def _explain(figure: MplFigure, style: Style, styles: Sequence[Look]) -> None:
     thin = {"facecolor": "none", "linewidth": 0.7}
     entries = {
         "decided since the frame above": tuple(
-            Patch(facecolor=tuple(tint(look.colour, style))) for look in worn
+            Patch(facecolor=tuple(tint(look.colour, style))) for look in styles
         ),
-        "masked, in scope next": tuple(Patch(edgecolor=look.colour, **thin) for look in worn),
+        "masked, in scope next": tuple(Patch(edgecolor=look.colour, **thin) for look in styles),
         "masked, out of scope": Patch(edgecolor=style.faint, **thin),
     }
-    key(figure, entries, loc="lower center")
+    add_legend(figure, entries, loc="lower center")

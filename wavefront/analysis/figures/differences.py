@@ -1,18 +1,18 @@
-"""Differences with their intervals, a line each around zero: better to the right."""
+"""Differences with their intervals, one per line. Right of zero is better."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
-from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.style import ONE_COLUMN, Style
 
 
 class Gap(NamedTuple):
-    """A difference with its 95 % interval, and the paper's where it prints one."""
+    """A difference with its 95 % interval, and the paper's value if it has one."""
 
     name: str
     value: float
@@ -21,10 +21,10 @@ class Gap(NamedTuple):
     paper: float | None = None
 
 
-@picture
-def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> Figure:
-    """Lines from the top in the order given."""
-    figure = Figure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
+@lazy_figure
+def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> MplFigure:
+    """Draw the differences from top to bottom in the given order."""
+    figure = MplFigure(figsize=(ONE_COLUMN + 1.2, 0.7 + 0.19 * len(found)))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
     green, ink = style.hues["green"], style.hues["vermilion"]
@@ -37,7 +37,7 @@ def gaps(style: Style, found: Sequence[Gap], *, xlabel: str) -> Figure:
     panel.set_yticks(range(len(found)), [one.name.replace("_", " ") for one in reversed(found)])
     panel.tick_params(axis="y", length=0)
     panel.set_ylim(-0.6, len(found) - 0.4)
-    told = f"{xlabel}; bar: the paper" if any(one.paper is not None for one in found) else xlabel
-    panel.set_xlabel(told)
+    text = f"{xlabel}; bar: the paper" if any(one.paper is not None for one in found) else xlabel
+    panel.set_xlabel(text)
     panel.grid(axis="x")
     return figure

@@ -1,4 +1,4 @@
-"""Picture: a figure that can be drawn in either style, and written as files."""
+"""A figure that can be drawn in either style and written to files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 import matplotlib
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
 from wavefront.analysis.figures.style import LIGHT, STYLES, Style
 
 Given = ParamSpec("Given")
 
-# Neither dates nor versions: equal input makes equal files.
+# No dates or versions, so that equal input gives equal files.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "wavefront"},
     "png": {"Software": "wavefront"},
@@ -25,19 +25,19 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure not yet drawn; a notebook shows it as it is."""
+class Figure:
+    """A figure that is drawn on demand. A notebook displays it."""
 
-    draw: Callable[[Style], Figure]
+    draw: Callable[[Style], MplFigure]
 
     def bytes(self, kind: str = "svg", style: Style = LIGHT) -> bytes:
-        """The figure as a file of `kind`, svg or png."""
+        """Return the figure as a file of `kind`, svg or png."""
         file = io.BytesIO()
         with warnings.catch_warnings(), matplotlib.rc_context(style.settings):
-            # What a model wrote may hold letters that the font lacks; it shows a box for them.
+            # A model may write characters that the font lacks. They show as boxes.
             warnings.filterwarnings("ignore", message=".*[Gg]lyph", category=UserWarning)
             figure = self.draw(style)
-            _settle(figure)
+            _fix_layout(figure)
             figure.savefig(file, format=kind, metadata=_METADATA[kind])
         return file.getvalue()
 
@@ -45,8 +45,8 @@ class Picture:
         return self.bytes("png")
 
 
-def _settle(figure: Figure) -> None:
-    """Lay the panels out now, on a grid: the layout's last digits differ from call to call."""
+def _fix_layout(figure: MplFigure) -> None:
+    """Lay out the panels now and round their positions, which vary in the last digits."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for panel in figure.axes:
@@ -54,19 +54,19 @@ def _settle(figure: Figure) -> None:
         panel.set_position((left, bottom, width, height))
 
 
-def picture(
-    draw: Callable[Concatenate[Style, Given], Figure],
-) -> Callable[Given, Picture]:
-    """A function that draws in a style it is given becomes one that returns a Picture."""
+def lazy_figure(
+    draw: Callable[Concatenate[Style, Given], MplFigure],
+) -> Callable[Given, Figure]:
+    """Decorate a function that draws in a given style, so that it returns a Figure."""
 
     @functools.wraps(draw)
-    def make(*args: Given.args, **kwargs: Given.kwargs) -> Picture:
-        return Picture(lambda style: draw(style, *args, **kwargs))
+    def make(*args: Given.args, **kwargs: Given.kwargs) -> Figure:
+        return Figure(lambda style: draw(style, *args, **kwargs))
 
     return make
 
 
-def save(figure: Picture, folder: str | Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     """Write `name.png`, `name.svg`, `name-dark.png` and `name-dark.svg` into the folder."""
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)

@@ -1,67 +1,72 @@
-"""Entropy by distance to the known, and how often the surest places lie in a scope."""
+"""Entropy by distance to known tokens, and how often a scope has the most confident positions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from wavefront.analysis.figures.figure import picture
-from wavefront.analysis.figures.parts import Line, beside, curve, key, labelled
+from wavefront.analysis.figures.figure import lazy_figure
+from wavefront.analysis.figures.parts import (
+    Line,
+    add_legend,
+    draw_curve,
+    legend_entries,
+    offset_log_x,
+)
 from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
 from wavefront.analysis.measures.gradient import Containment
 
-SCOPES = {"wave": "near the known", "block": "leftmost block", "current_logp": "own scope"}
+SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
 
 
-@picture
+@lazy_figure
 def gradient(
     style: Style,
     entropy: Mapping[str, Line],
     containment: Mapping[str, Mapping[str, Containment]],
-) -> Figure:
-    """Left: mean entropy by distance, x the upper ends of octaves 1, 2, 3-4, 5-8, ...
+) -> MplFigure:
+    """Draw entropy by distance, and the share of the most confident positions in each scope.
 
-    Right: the share of the surest places inside each scope.
-
-    Both by the strategy that was decoding; a mark shows what chance would give.
+    On the left, x has the upper ends of octaves 1, 2, 3-4, 5-8, … Both panels are by the decoding
+    strategy. A mark shows the share by chance.
     """
-    figure = Figure(figsize=(TWO_COLUMNS, 2.45))
+    figure = MplFigure(figsize=(TWO_COLUMNS, 2.45))
     figure.set_layout_engine("constrained", w_pad=0.08)
     left, right = figure.subplots(1, 2)
     _draw_entropy(left, style, entropy)
     _draw_containment(right, style, containment)
-    entries = labelled(left)
-    entries["as many places drawn at random"] = Line2D([], [], color=style.ink, linewidth=1.2)
-    key(figure, entries)
+    entries = legend_entries(left)
+    entries["as many random positions"] = Line2D([], [], color=style.ink, linewidth=1.2)
+    add_legend(figure, entries)
     return figure
 
 
 def _draw_entropy(panel: Axes, style: Style, entropy: Mapping[str, Line]) -> None:
-    worn = looks(list(entropy), style)
+    styles = looks(list(entropy), style)
     for number, (spec, line) in enumerate(entropy.items()):
-        moved = line._replace(x=beside(number, len(entropy), line.x))
-        curve(panel, moved, worn[spec], style, marks=True)
-        panel.lines[-1].set_label(worn[spec].label)
+        moved = line._replace(x=offset_log_x(number, len(entropy), line.x))
+        draw_curve(panel, moved, styles[spec], style, marks=True)
+        panel.lines[-1].set_label(styles[spec].label)
     last = max(float(max(line.x)) for line in entropy.values())
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator([2.0**n for n in range(12) if 2**n <= last]))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x <= 2 else f"{x / 2 + 1:g}–{x:g}")
     panel.tick_params(axis="x", labelsize=6.5)
-    panel.set(xlabel="distance to the nearest known place", ylabel="mean entropy (nats)")
+    panel.set(xlabel="distance to the nearest known position", ylabel="mean entropy (nats)")
     panel.set_ylim(bottom=0)
-    panel.set_title("entropy of masked places")
+    panel.set_title("entropy of masked positions")
     panel.grid(axis="y")
 
 
 def _draw_containment(
     panel: Axes, style: Style, containment: Mapping[str, Mapping[str, Containment]]
 ) -> None:
-    worn = looks(list(containment), style)
+    styles = looks(list(containment), style)
     names = [name for name in SCOPES if all(name in found for found in containment.values())]
     width = 0.8 / len(containment)
     half = 0.43 * width
@@ -72,9 +77,9 @@ def _draw_containment(
                 at,
                 100 * found[name].part,
                 2 * half,
-                color=worn[spec].colour,
+                color=styles[spec].colour,
                 zorder=2,
-                hatch=worn[spec].hatch,
+                hatch=styles[spec].hatch,
             )
             panel.hlines(
                 100 * found[name].chance,
@@ -86,7 +91,7 @@ def _draw_containment(
             )
     panel.set_xticks(range(len(names)), [SCOPES[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    panel.set_ylabel("surest places inside (%)")
+    panel.set_ylabel("most confident positions inside (%)")
     panel.set_ylim(0, 101)
-    panel.set_title("where the surest places lie")
+    panel.set_title("where the most confident positions are")
     panel.grid(axis="y")

@@ -1,13 +1,13 @@
-"""Figure 2: how often a surer place near by, out of scope, had to wait (MHCO)."""
+"""Figure 2: how often a more confident position outside the scope had to wait (MHCO)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
-from wavefront.analysis.figures.bars import Bar, draw_bars, key_of
-from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.bars import Bar, add_bar_legend, draw_bars
+from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style
 
 READINGS = {
@@ -16,12 +16,12 @@ READINGS = {
 }
 
 
-@picture
-def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> Figure:
-    """Bars by task and strategy, a panel a reading: "candidates" and "extent"."""
+@lazy_figure
+def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> MplFigure:
+    """Draw bars by task and strategy, one panel per reading: "candidates" and "extent"."""
     tasks = list(dict.fromkeys(bar.task for bars in readings.values() for bar in bars))
     wide = len(tasks) > 2
-    figure = Figure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.5))
+    figure = MplFigure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.06)
     panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
     specs = list(dict.fromkeys(bar.strategy for bars in readings.values() for bar in bars))
@@ -29,5 +29,5 @@ def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> Figure:
         draw_bars(panel, style, bars, specs, tasks)
         panel.set_title(READINGS.get(reading, reading))
     panels[0].set_ylabel("MHCO (% of committed tokens)")
-    key_of(figure, style, specs, visible="visible steps only")
+    add_bar_legend(figure, style, specs, visible="visible steps only")
     return figure

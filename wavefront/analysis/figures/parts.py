@@ -1,4 +1,4 @@
-"""Parts that several figures share: lines with intervals, whole-number axes, frames."""
+"""Parts of several figures: lines with intervals, integer axes, frames, legends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
@@ -15,7 +15,7 @@ from wavefront.analysis.figures.style import Look, Style
 
 
 class Line(NamedTuple):
-    """Points to join, with an interval around each where there is one."""
+    """Points of a line, with an optional interval around each."""
 
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
@@ -23,10 +23,10 @@ class Line(NamedTuple):
     high: Sequence[float] | np.ndarray | None = None
 
 
-def by_item(row: Any, x: Any, value: Any) -> Line:
-    """The mean of `value` at every x over items, with a 95 % interval over items.
+def mean_by_item(row: Any, x: Any, value: Any) -> Line:
+    """Return the mean of `value` over items at every x, with a 95 % interval over items.
 
-    Events of one item are no independent witnesses, so an item counts once, by its own mean.
+    Events of one item are not independent, so each item counts once, by its own mean.
     """
     rows, places, values = (np.asarray(one) for one in (row, x, value))
     pairs, group = np.unique(np.stack([places, rows], 1), axis=0, return_inverse=True)
@@ -35,13 +35,13 @@ def by_item(row: Any, x: Any, value: Any) -> Line:
     at = np.unique(pairs[:, 0])
     of = [means[pairs[:, 0] == one] for one in at]
     middle = np.array([one.mean() for one in of])
-    # One item has no spread to tell of.
+    # One item has no spread.
     reach = [1.96 * one.std(ddof=1) / len(one) ** 0.5 if len(one) > 1 else 0.0 for one in of]
     return Line(at, middle, middle - np.array(reach), middle + np.array(reach))
 
 
-def curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
-    """A line with its band or, where there are few points, with marks and bars."""
+def draw_curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
+    """Draw a line with a band, or with marks and bars if there are few points."""
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     panel.plot(
         x,
@@ -63,7 +63,7 @@ def curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = Fa
 
 
 def count_axis(axis: Any, last: int, *, first: int = 1, parts: int = 4) -> None:
-    """Ticks at the ends and at equal parts between, where that gives whole numbers."""
+    """Set ticks at the ends and at equal parts between them, if those are integers."""
     if last >= parts and last % parts == 0:
         inner = [last * part // parts for part in range(1, parts + 1)]
         axis.set_major_locator(FixedLocator([first, *inner]))
@@ -71,26 +71,26 @@ def count_axis(axis: Any, last: int, *, first: int = 1, parts: int = 4) -> None:
         axis.set_major_locator(MaxNLocator(parts, integer=True, min_n_ticks=3))
 
 
-def framed(panel: Axes, style: Style) -> None:
-    """A faint frame all round, for panels that are pictures."""
+def add_frame(panel: Axes, style: Style) -> None:
+    """Draw a faint frame around an image panel."""
     panel.spines[["top", "right"]].set_visible(True)
     for spine in panel.spines.values():
         spine.set_color(style.faint)
 
 
-def beside(number: int, count: int, x: Any) -> np.ndarray:
-    """x on a log axis, moved a little, so that the bars of several lines stand side by side."""
+def offset_log_x(number: int, count: int, x: Any) -> np.ndarray:
+    """Shift x on a log axis a little, so that the bars of several lines do not overlap."""
     return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
 
 
-def labelled(panel: Axes) -> dict[str, Any]:
-    """What a panel has given labels to: entries of a key."""
+def legend_entries(panel: Axes) -> dict[str, Any]:
+    """Return the legend entries of a panel."""
     handles, labels = panel.get_legend_handles_labels()
     return dict(zip(labels, handles, strict=True))
 
 
-def key(figure: Figure, entries: Mapping[str, Any], **more: Any) -> None:
-    """One legend for all panels, below them; a tuple of handles is shown as one swatch."""
+def add_legend(figure: MplFigure, entries: Mapping[str, Any], **more: Any) -> None:
+    """Add one legend below all panels. A tuple of handles is shown as one swatch."""
     figure.legend(
         list(entries.values()),
         list(entries),
@@ -101,7 +101,7 @@ def key(figure: Figure, entries: Mapping[str, Any], **more: Any) -> None:
 
 
 def _columns(labels: Sequence[str], room: float) -> int:
-    """How many columns of a legend fit into so many points; it is filled column by column."""
+    """Return how many legend columns fit into `room` points, filled column by column."""
     for columns in range(len(labels), 1, -1):
         deep, extra = divmod(len(labels), columns)
         sizes = [deep + (number < extra) for number in range(columns)]

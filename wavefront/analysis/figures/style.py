@@ -1,8 +1,8 @@
-"""The house style: sizes, colours, marks and fonts, in light and in dark.
+"""The style of figures: sizes, colours, marks and fonts, light and dark.
 
-Colours are Okabe and Ito's, which colour-blind eyes tell apart; each strategy keeps its colour and
-its mark in every figure, and two of one kind differ by a dashed line and a hollow mark. The font is
-the one matplotlib brings, so that a figure is the same file on every machine.
+The colours are Okabe and Ito's, which are safe for colour-blind readers. Each strategy has the same
+colour and mark in every figure. Two strategies of one kind differ by a dashed line and a hollow
+mark. The font is bundled with matplotlib, so that a figure is the same file on every machine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the columns of a paper
 DPI = 300
 
-# Of every strategy on the shelf, and of the first ones from outside: colour and mark.
-_WORN = {
+# Colour and mark of every registered strategy, and of the first ones from outside.
+_LOOKS = {
     "wavefront": ("green", "o"),
     "block": ("vermilion", "s"),
     "standard": ("blue", "^"),
@@ -28,7 +28,7 @@ _WORN = {
     "tbd": ("orange", "h"),
 }
 _SPARE = (("sky", "p"), ("purple", "*"), ("orange", "d"), ("grey", "H"))
-# Of one kind, in the order in which they come: lines, and what fills a bar.
+# For strategies of one kind, in order: line styles, and bar fills.
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (3, 1, 1, 1, 1, 1)))
 _HATCHES = (None, "//////", "||||||", "xxxxxx", "------")  # lines: dots make big files
 
@@ -39,15 +39,15 @@ class Style:
 
     name: str
     paper: str  # the background
-    ink: str  # lines and words
-    soft: str  # second words: ticks, notes
-    faint: str  # what must be seen only when looked for: rules, frames
-    known: str  # places already decided
+    ink: str  # lines and text
+    soft: str  # secondary text: ticks, notes
+    faint: str  # grid lines and frames
+    known: str  # decided positions
     hues: Mapping[str, str]
 
     @property
     def settings(self) -> Any:
-        """For matplotlib, everything that differs from its own defaults."""
+        """The matplotlib settings that differ from its defaults."""
         return {
             "figure.facecolor": self.paper,
             "figure.dpi": DPI,
@@ -89,7 +89,7 @@ class Style:
             "hatch.linewidth": 0.6,
             "hatch.color": self.paper,
             "image.interpolation": "nearest",
-            # Letters as outlines: what was checked by eye is what every reader sees.
+            # Draw text as outlines, so that it looks the same for every reader.
             "svg.fonttype": "path",
             "svg.hashsalt": "wavefront",
         }
@@ -109,7 +109,7 @@ LIGHT = Style(
         "purple": "#cc79a7",
         "sky": "#56b4e9",
         "orange": "#e69f00",
-        "yellow": "#b8a800",  # darker than theirs, which nobody sees on white
+        "yellow": "#b8a800",  # darker than the original, which is invisible on white
         "grey": "#7f7f7f",
         "brown": "#8a5a44",
         "ink": "#1a1a1a",
@@ -150,14 +150,14 @@ class Look(NamedTuple):
 
 
 def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
-    """A look for every strategy of a figure, by its spec string."""
+    """Return the look of every strategy of a figure, by its spec string."""
     kinds = [kind(spec) for spec in specs]
-    strangers = [one for one in dict.fromkeys(kinds) if one not in _WORN]
+    strangers = [one for one in dict.fromkeys(kinds) if one not in _LOOKS]
     found: dict[str, Look] = {}
     for number, (spec, one) in enumerate(zip(specs, kinds, strict=True)):
         before = kinds[:number].count(one)
         spare = _SPARE[strangers.index(one) % len(_SPARE)] if one in strangers else None
-        hue, mark = spare or _WORN[one]
+        hue, mark = spare or _LOOKS[one]
         dash = _DASHES[before % len(_DASHES)]
         fill = _HATCHES[before % len(_HATCHES)]
         found[spec] = Look(label(spec, specs), style.hues[hue], mark, dash, before > 0, fill)
@@ -165,24 +165,24 @@ def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
 
 
 def kind(spec: str) -> str:
-    """`wavefront` of `wavefront(size=8)`; of a strategy from outside, its class."""
+    """Return `wavefront` for `wavefront(size=8)`, or the class of a strategy from outside."""
     return spec.partition("(")[0].strip().rpartition(".")[2]
 
 
 def label(spec: str, beside: Sequence[str]) -> str:
-    """The short name of a strategy; beside others of its kind, with what sets it apart."""
+    """Return a strategy's short name, with the options that distinguish it from its kind."""
     one = kind(spec)
     kin = [_options(other) for other in beside if kind(other) == one]
     if len(kin) < 2:
         return one.replace("_", " ")
     own = [part for part in _options(spec) if not all(part in other for other in kin)]
-    # A word says by itself what it is about; a number does not.
+    # A word needs no option name; a number does.
     own = [part.partition("=")[2] if part.endswith("'") else part for part in own]
     return f"{one} {', '.join(own)}".replace("'", "").replace("_", " ").strip()
 
 
 def _options(spec: str) -> list[str]:
-    """The options of a spec, nested ones kept whole."""
+    """Split the options of a spec at the top level."""
     parts, depth = [""], 0
     for letter in spec.partition("(")[2].rpartition(")")[0]:
         depth += {"(": 1, ")": -1}.get(letter, 0)

@@ -1,18 +1,18 @@
-"""Right answers against what they cost, a mark for each setting, the best of them joined."""
+"""Right answers against cost: one mark per setting, and the Pareto front as a line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MplFigure
 
-from wavefront.analysis.figures.figure import picture
+from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, looks
 
 
-class Spot(NamedTuple):
-    """A setting: its cost, and its share of right answers in [0, 1] with the 95 % interval."""
+class TradeoffPoint(NamedTuple):
+    """A setting: its cost, and its share of right answers in [0, 1] with a 95 % interval."""
 
     name: str  # a spec
     cost: float
@@ -21,32 +21,35 @@ class Spot(NamedTuple):
     high: float
 
 
-def front(spots: Sequence[Spot]) -> list[Spot]:
-    """Those that no other beats at their cost or below, the cheapest first (Pareto's front)."""
-    kept: list[Spot] = []
+def pareto_front(spots: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
+    """Return the points that no other beats at the same or lower cost, cheapest first."""
+    kept: list[TradeoffPoint] = []
     for one in sorted(spots, key=lambda spot: (spot.cost, -spot.mean)):
         if not kept or one.mean > kept[-1].mean:
             kept.append(one)
     return kept
 
 
-@picture
+@lazy_figure
 def tradeoff(
-    style: Style, spots: Sequence[Spot], *, xlabel: str = "forwards (mean over items)",
+    style: Style,
+    spots: Sequence[TradeoffPoint],
+    *,
+    xlabel: str = "forward passes (mean over items)",
     chosen: str = "",
-) -> Figure:  # fmt: skip
-    """One panel; the front is a line, the chosen setting is ringed, names stand at the front."""
-    figure = Figure(figsize=(ONE_COLUMN + 1.6, 3.0))
+) -> MplFigure:
+    """Draw one panel: the Pareto front as a line with names, and a ring at the chosen setting."""
+    figure = MplFigure(figsize=(ONE_COLUMN + 1.6, 3.0))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
     specs = [one.name for one in spots]
-    worn, best = looks(specs, style), front(spots)
+    styles, best = looks(specs, style), pareto_front(spots)
     panel.step([s.cost for s in best], [100 * s.mean for s in best], where="post",
                color=style.soft, linewidth=0.9, zorder=1)  # fmt: skip
     seen: set[str] = set()
     for one in spots:
         few = len(spots) <= 6
-        look, family = worn[one.name], label(one.name, specs) if few else kind(one.name)
+        look, family = styles[one.name], label(one.name, specs) if few else kind(one.name)
         panel.vlines(one.cost, 100 * one.low, 100 * one.high, color=look.colour, alpha=0.35,
                      linewidth=0.8, zorder=2)  # fmt: skip
         panel.plot([one.cost], [100 * one.mean], marker=look.mark, color=look.colour, linestyle="",

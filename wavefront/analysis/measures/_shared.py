@@ -1,4 +1,4 @@
-"""What several measures need: which steps and places count, distances in ranks, curves."""
+"""Helpers of several measures: which steps and positions count, rank correlation, curves."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Curve:
-    """A mean against whole numbers, where there is anything to average: all (n,)."""
+    """A mean for each integer x that has values. All tensors are (n,)."""
 
     x: Tensor  # long
     mean: Tensor  # float64
-    std: Tensor  # float64, of the values themselves
+    std: Tensor  # float64, of the single values
     count: Tensor  # long
 
 
-class Sums(NamedTuple):
-    """What a curve is made of, (n,) float64 each: index x holds the values found at x."""
+class CurveSums(NamedTuple):
+    """The sums behind a curve, (n,) float64 each. Index x holds the sums of the values at x."""
 
     many: Tensor
     total: Tensor
@@ -40,33 +40,33 @@ class Sums(NamedTuple):
         return Curve(x, mean, (square / count - mean**2).clamp(min=0).sqrt(), count.long())
 
 
-def sums(x: Tensor, values: Tensor) -> Sums:
-    """Values (n,) gathered by x (n,) long, from 0."""
+def curve_sums(x: Tensor, values: Tensor) -> CurveSums:
+    """Sum the values (n,) for each x (n,) long, from 0."""
     wide = values.double()
-    return Sums(*(torch.bincount(x, weights) for weights in (wide**0, wide, wide**2)))
+    return CurveSums(*(torch.bincount(x, weights) for weights in (wide**0, wide, wide**2)))
 
 
-def add_sums(parts: Sequence[Sums]) -> Sums:
-    """The sums of all parts together."""
+def add_sums(parts: Sequence[CurveSums]) -> CurveSums:
+    """Add the sums of all parts."""
     longest = max((len(part.many) for part in parts), default=0)
-    columns = zip(*([_padded(c, longest) for c in part] for part in parts), strict=True)
-    return Sums(*(torch.stack(c).sum(0) for c in columns))
+    columns = zip(*([_pad(c, longest) for c in part] for part in parts), strict=True)
+    return CurveSums(*(torch.stack(c).sum(0) for c in columns))
 
 
-def _padded(part: Tensor, size: int) -> Tensor:
+def _pad(part: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - len(part)))
 
 
 def pad_steps(boards: Sequence[Tensor]) -> Tensor:
-    """Boards (S, B) of several traces side by side; the shorter ones are followed by zeros."""
+    """Concatenate boards (S, B) of several traces along rows, padding short ones with zeros."""
     longest = max(len(board) for board in boards)
     return torch.cat(
         [torch.nn.functional.pad(board, (0, 0, 0, longest - len(board))) for board in boards], 1
     )
 
 
-def offsets(rows: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Row numbers of several batches, renumbered as if the batches were one."""
+def renumber_rows(rows: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """Renumber the rows of several batches as if they were one batch."""
     before = [sum(counts[:index]) for index in range(len(counts))]
     return torch.cat([row + start for row, start in zip(rows, before, strict=True)])
 
@@ -75,56 +75,56 @@ def offsets(rows: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
 
 
 def need_full(trace: Trace, measure: str) -> None:
-    """Refuse a trace that does not know every masked place."""
+    """Raise TraceError unless the trace has statistics for every masked position."""
     if not trace.full:
         raise TraceError(
-            f"{measure} reads every masked place, and this trace holds only what its strategy "
-            "asked for: record it with trace='full'."
+            f"{measure} needs statistics of every masked position, and this trace has only those "
+            "of its strategy's candidates. Record it with trace='full'."
         )
 
 
 def option(trace: Trace, name: str) -> Any:
-    """What the trace's header says of an option; None when it says nothing."""
+    """Return an option from the trace's header, or None if it is not there."""
     options = trace.about.get("options")
     return options.get(name) if isinstance(options, dict) else None
 
 
 def stop_ids_of(trace: Trace, given: Sequence[int] | None) -> tuple[int, ...]:
-    """The tokens that end a text: those given, or those of the header."""
+    """Return the stop tokens: those given, or those of the header."""
     ids = option(trace, "stop_ids") if given is None else given
     if ids is None:
-        raise TraceError("The trace does not say which tokens end a text: give stop_ids.")
-    return tuple(int(one) for one in ids)
+        raise TraceError("The trace does not name its stop tokens; pass stop_ids.")
+    return tuple(int(token) for token in ids)
 
 
-def counted(trace: Trace) -> Tensor:
-    """(S, B) bool: the row committed or took back something.
+def active_steps(trace: Trace) -> Tensor:
+    """Return the steps at which a row committed or remasked a token, (S, B) bool.
 
-    A row that is done stands still, and so does one whose step was void or idle: its statistics are
-    old ones then, or those of a canvas that is counted anyway.
+    Other steps of a row do not count: the row was done, or the step was void or a no-op. Their
+    statistics are stale, or belong to a canvas that another step counts.
     """
     return trace.commit.any(-1) | trace.remask.any(-1)
 
 
 def budget(trace: Trace) -> Tensor:
-    """(B,) long: T, as the header says; without one, the last step that counted."""
-    made = torch.where(counted(trace), trace.step + 1, 0)
+    """Return T, (B,) long: from the header, or without it the last active step."""
+    last = torch.where(active_steps(trace), trace.step + 1, 0)
     rows = trace.first.tokens.shape[0]
-    made = made.amax(0) if len(trace) else torch.zeros(rows, dtype=torch.long)
-    said = option(trace, "steps")
-    return made if said is None else torch.full_like(made, int(said))
+    last = last.amax(0) if len(trace) else torch.zeros(rows, dtype=torch.long)
+    steps = option(trace, "steps")
+    return last if steps is None else torch.full_like(last, int(steps))
 
 
 def final_canvas(trace: Trace) -> Canvas:
-    """What the decode left."""
+    """Return the canvas after the last step."""
     canvas = trace.first
     for after in trace.replay():
         canvas = after
     return canvas
 
 
-def visible_places(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
-    """(B, L) bool: the answer as it is read, each hole up to its first stop or undecided place."""
+def visible_positions(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
+    """Return the visible text, (B, L) bool: each hole up to its first stop token or mask."""
     canvas = final_canvas(trace)
     here, inside = positions(canvas.masked), canvas.slot >= 0
     before = torch.nn.functional.pad(inside[:, :-1], (1, 0), value=False)
@@ -134,17 +134,17 @@ def visible_places(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
     return inside & (last_end < start)
 
 
-def lasting(trace: Trace) -> Tensor:
-    """(S, B, L) bool: the commits not taken back, at once or later, nor written over by hand."""
-    # A hand writes before its step, so the step's own commit comes after it.
-    gone = trace.remask | torch.cat([overwritten(trace)[1:], torch.zeros_like(trace.remask[:1])])
+def lasting_commits(trace: Trace) -> Tensor:
+    """Return the commits that were neither remasked nor overridden later, (S, B, L) bool."""
+    # An override happens before its step, so the step's own commit comes after it.
+    gone = trace.remask | torch.cat([override_mask(trace)[1:], torch.zeros_like(trace.remask[:1])])
     return trace.commit & ~(gone.flip(0).cumsum(0).flip(0) > 0)
 
 
-def overwritten(trace: Trace) -> Tensor:
-    """(S, B, L) bool: where a token was written by hand before the step."""
+def override_mask(trace: Trace) -> Tensor:
+    """Return where a token was overridden before the step, (S, B, L) bool."""
     board = torch.zeros_like(trace.commit)
-    board[tuple(trace.by_hand[trace.by_hand[:, 0] < len(trace), :3].T)] = True
+    board[tuple(trace.overrides[trace.overrides[:, 0] < len(trace), :3].T)] = True
     return board
 
 
@@ -152,9 +152,9 @@ def overwritten(trace: Trace) -> Tensor:
 
 
 def correlations(x: Tensor, y: Tensor, among: Tensor) -> Tensor:
-    """(...,) float64: Spearman's rho of x and y (..., L) over the places `among`.
+    """Return Spearman's rho of x and y (..., L) over the positions `among`, (...,) float64.
 
-    Equal values share their mean rank. NaN where there are fewer than two, or all are equal.
+    Equal values share their mean rank. NaN if there are fewer than two values or all are equal.
     """
     count = among.sum(-1, keepdim=True).double()
     a, b = (
@@ -164,8 +164,8 @@ def correlations(x: Tensor, y: Tensor, among: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor, among: Tensor) -> Tensor:
-    """(..., L) float64: ranks from 1, ties at their mean; meaningless outside `among`."""
-    finite = torch.where(among, values.double(), float("inf"))  # after all that count
+    """Return ranks from 1, (..., L) float64, with mean ranks for ties. Only `among` is valid."""
+    finite = torch.where(among, values.double(), float("inf"))  # sorts after all valid values
     ordered = finite.sort(-1).values
     below = torch.searchsorted(ordered, finite, right=False)
     upto = torch.searchsorted(ordered, finite, right=True)
@@ -173,8 +173,10 @@ def _ranks(values: Tensor, among: Tensor) -> Tensor:
 
 
 def rank_correlation(x: Any, y: Any) -> float:
-    """Spearman's rho of two lists of numbers; pairs that hold a NaN are left out."""
+    """Return Spearman's rho of two lists of numbers, without pairs that contain a NaN."""
     a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (x, y))
     if a.shape != b.shape or a.dim() != 1:
-        raise OptionError(f"A rank correlation pairs two lists, not {[*a.shape]} and {[*b.shape]}.")
+        raise OptionError(
+            f"A rank correlation needs two equal lists, not {[*a.shape]} and {[*b.shape]}."
+        )
     return float(correlations(a, b, ~(a.isnan() | b.isnan())))

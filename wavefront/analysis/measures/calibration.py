@@ -1,8 +1,9 @@
 """Calibration under teacher forcing: how often a proposal of probability p is right.
 
-The strategy chooses places as ever, and what is written there is the truth, so that a wrong token
-never spoils what comes after it. Of each choice the proposal's probability and whether it was right
-are kept. (A trace of such a decode holds proposals, so it does not replay.)
+The strategy chooses positions as usual, but the reference token is written there, so that a wrong
+token does not affect later steps. For each choice the measure keeps the proposal's probability and
+whether it was right. The errors are the usual ECE = sum_b n_b / n |acc_b - conf_b| and
+MCE = max_b |acc_b - conf_b|. (A trace of such a decode holds proposals, so it does not replay.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import offsets
+from wavefront.analysis.measures._shared import renumber_rows
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import first, positions
@@ -23,15 +24,15 @@ from wavefront.engine.batcher import decode
 from wavefront.models.protocol import Model
 
 
-class Lesson(NamedTuple):
-    """Canvases whose answers are known."""
+class ForcedBatch(NamedTuple):
+    """Canvases with known answers."""
 
     canvas: Canvas
-    truth: Tensor  # (B, L) long: what belongs at every place to fill
-    steps: list[int]  # T = N, row by row
+    truth: Tensor  # (B, L) long: the reference token at every position to fill
+    steps: list[int]  # T = N, per row
 
 
-def forced(
+def forced_batch(
     prompts: Sequence[Sequence[int]],
     references: Sequence[Sequence[int]],
     *,
@@ -40,20 +41,25 @@ def forced(
     pad_id: int,
     length: int | None = None,
     device: torch.device | str = "cpu",
-) -> Lesson:
-    """Each prompt with places for its reference and one EOS; or for EOS up to `length` places."""
+) -> ForcedBatch:
+    """Make a canvas per prompt, with room for its reference and EOS up to `length` positions.
+
+    Without `length`, each canvas has room for one EOS.
+    """
     if len(prompts) != len(references) or not prompts:
         raise OptionError(f"There are {len(prompts)} prompts for {len(references)} references.")
     longest = max(len(one) for one in references) + 1
     if length is not None and length < longest:
-        raise OptionError(f"The longest reference needs {longest} places: length is {length}.")
+        raise OptionError(
+            f"The longest reference needs {longest} positions, but length is {length}."
+        )
     sizes = [len(one) + 1 if length is None else length for one in references]
     canvas = blank(prompts, sizes, mask_id=mask_id, pad_id=pad_id)
     truth = canvas.tokens.clone()
     for row, (one, size) in enumerate(zip(references, sizes, strict=True)):
         truth[row, canvas.slot[row] >= 0] = torch.tensor([*one, *[eos] * (size - len(one))])
     canvas = Canvas(*(part.to(device) for part in canvas))
-    return Lesson(canvas, truth.to(device), sizes)
+    return ForcedBatch(canvas, truth.to(device), sizes)
 
 
 class TeacherForcing:
@@ -68,11 +74,9 @@ class TeacherForcing:
         self, truth: Tensor, config: Config, *, mask_id: int, prefix: bool = False
     ) -> None:
         if config.sampling.eos == "stop":
-            raise OptionError("Teacher forcing writes the whole truth: use eos='keep'.")
+            raise OptionError("Teacher forcing writes the whole reference; use eos='keep'.")
         if prefix and config.strategy.revises:
-            raise OptionError(
-                f"{config.strategy!r} takes back what it commits, which a prefix does not allow."
-            )
+            raise OptionError(f"{config.strategy!r} remasks tokens, which a prefix does not allow.")
         self.truth, self.config, self.mask_id, self.prefix = truth, config, mask_id, prefix
 
     def before(self, state: DecodeState) -> DecodeState:
@@ -95,15 +99,15 @@ class TeacherForcing:
 def _from_the_left(
     config: Config, rows: DecodeState, after: DecodeState, step: Step, mask_id: int
 ) -> DecodeState:
-    """The rows if the strategy had found the leftmost places the best."""
-    place = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
+    """Return the state as if the strategy had scored the leftmost positions highest."""
+    position = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
     leftmost_first = rows._replace(
-        proposal=step.view.proposal, stats=step.view.stats, score=-place.float()
+        proposal=step.view.proposal, stats=step.view.stats, score=-position.float()
     )
-    void = after.step == rows.step  # reached for more than was read, and stood still
+    void = after.step == rows.step  # it needed positions that were not read, so the step was void
     no = torch.zeros_like(void)
     led, _, decision = decide_and_write(config, leftmost_first, mask_id, bad=no, void=void)
-    # What it commits now are the leftmost, unless it does not go by the score at all.
+    # Commit the leftmost positions, also for a strategy that ignores the score.
     leftmost = first(rows.canvas.masked, decision.commit.sum(-1))
     canvas = rows.canvas.commit(leftmost, step.view.proposal)
     return led._replace(canvas=canvas, final=canvas.known, bad_step=after.bad_step)
@@ -111,7 +115,7 @@ def _from_the_left(
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Every place that was chosen: how sure its proposal was, and whether it was right."""
+    """Every chosen position: the probability of its proposal, and whether it was right."""
 
     confidence: Tensor  # (n,) float32: the probability of the proposal
     correct: Tensor  # (n,) bool
@@ -125,25 +129,25 @@ class Outcomes:
 
     @staticmethod
     def join(parts: Sequence[Outcomes]) -> Outcomes:
-        """The outcomes of several batches as one."""
+        """Join the outcomes of several batches."""
         confidence, correct, place, t = (
             torch.cat([getattr(part, name) for part in parts])
             for name in ("confidence", "correct", "place", "t")
         )
         counts = [part.rows for part in parts]
-        row = offsets([part.row for part in parts], counts)
+        row = renumber_rows([part.row for part in parts], counts)
         return Outcomes(confidence, correct, row, place, t, sum(counts))
 
 
-def taught(
+def decode_forced(
     model: Model,
-    lesson: Lesson,
+    lesson: ForcedBatch,
     config: Config,
     *,
     prefix: bool = False,
     seeds: Sequence[int] | None = None,
 ) -> Outcomes:
-    """Decode a lesson and keep what came of every choice, also of those taken back later."""
+    """Decode with teacher forcing and return the outcome of every choice, also of remasked ones."""
     count = lesson.truth.shape[0]
     steps = decode(
         model,
@@ -159,7 +163,7 @@ def taught(
         right = view.proposal == lesson.truth
         kept.append((step.decision.commit, view.stats.logp, right, view.progress.step))
     if not kept:
-        raise OptionError("The lesson is empty: there is no place to fill.")
+        raise OptionError("The batch is empty; there is no position to fill.")
     commit, logp, right, clock = (torch.stack(column).cpu() for column in zip(*kept, strict=True))
     index, row, place = commit.nonzero().T
     return Outcomes(
@@ -174,11 +178,11 @@ def taught(
 
 @dataclass(frozen=True)
 class Reliability:
-    """Equal-width bins of confidence: [0, 1/n), … the last one with its upper edge."""
+    """Equal-width bins of confidence: [0, 1/n), …; the last one includes 1."""
 
     edges: Tensor  # (bins + 1,) float64
     count: Tensor  # (bins,) long
-    confidence: Tensor  # (bins,) float64: the mean; NaN in an empty bin
+    confidence: Tensor  # (bins,) float64: mean confidence; NaN in an empty bin
     accuracy: Tensor  # (bins,) float64: the share that was right; NaN in an empty bin
 
     @property
@@ -187,22 +191,22 @@ class Reliability:
 
     @property
     def gap(self) -> Tensor:
-        """(bins,) float64: accuracy less confidence; below 0 is overconfident."""
+        """Accuracy minus confidence, (bins,) float64. Negative means overconfident."""
         return self.accuracy - self.confidence
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: the mean gap, a bin weighing as much as it holds."""
+        """Expected calibration error: the mean gap, weighted by the size of the bins."""
         return float((self.gap.abs().nan_to_num() * self.count).sum() / self.count.sum())
 
     @property
     def mce(self) -> float:
-        """Maximum calibration error: the largest gap of a bin that holds anything."""
+        """Maximum calibration error: the largest gap of a bin that is not empty."""
         return float(self.gap.abs().nan_to_num().max()) if self.total else float("nan")
 
 
 def reliability(confidence: Any, correct: Any, bins: int = 10) -> Reliability:
-    """Bins of (probability of a proposal, was it right)."""
+    """Bin proposals by their probability."""
     check_int("bins", bins, 1)
     sure = torch.as_tensor(confidence, dtype=torch.float64)
     right = torch.as_tensor(correct, dtype=torch.float64)
@@ -210,7 +214,9 @@ def reliability(confidence: Any, correct: Any, bins: int = 10) -> Reliability:
         raise OptionError(f"{[*sure.shape]} confidences do not pair with {[*right.shape]} results.")
     if not bool(((sure >= 0) & (sure <= 1)).all()):
         raise OptionError("A confidence is a probability, between 0 and 1.")
-    index = (sure * bins).long().clamp(max=bins - 1)  # exact: float32 leaves the double room
+    index = (
+        (sure * bins).long().clamp(max=bins - 1)
+    )  # exact, because float64 has room for a float32
     count = torch.bincount(index, minlength=bins)
     return Reliability(
         edges=torch.arange(bins + 1).double() / bins,

@@ -1,7 +1,8 @@
-"""Cost: forwards, places computed, FLOPs, and tokens for them.
+"""Cost: forward passes, computed positions, FLOPs, and tokens per forward pass.
 
-FLOPs are counted from the architecture: two for every multiply and add of a matrix product and of
-attention. Norms, rotation, softmax and the sampler are left out, as profilers leave them out.
+FLOPs are counted from the architecture: two for every multiply-add of matrix products and of
+attention. Norms, rotary embeddings, softmax and the sampler are left out, as in profilers. The
+paper's bound on the number of weighed candidates is F x T.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
+    active_steps,
     budget,
-    counted,
     final_canvas,
     option,
     stop_ids_of,
-    visible_places,
+    visible_positions,
 )
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, SpecError, check_float, check_int
@@ -45,26 +46,26 @@ class Flops(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a batch. Tokens are those a reader sees; places are all that were decided."""
+    """The cost of a batch. `visible` counts visible tokens, `places` all decided positions."""
 
     rows: int
-    forwards: int  # of the batch, surplus ones included
-    token_forwards: int  # places computed in them, padding too; guidance computes each twice
+    forwards: int  # forward passes of the batch, including surplus ones
+    token_forwards: int  # computed positions with padding; guidance computes each twice
     visible: int
     places: int
-    candidates: Tensor  # (B,) long: the sizes of the scope added up, what the strategy weighed
+    candidates: Tensor  # (B,) long: the sum of the scope's sizes over all steps
     bound: Tensor  # (B,) long: F x T, the paper's bound on it
     flops: Flops | None = None
     seconds: float | None = None
 
     @property
     def visible_per_forward(self) -> float:
-        """Visible tokens for each forward of a row: a forward of B rows is B of them."""
+        """Visible tokens per forward pass and row."""
         return _ratio(self.visible, self.forwards * self.rows)
 
     @property
     def places_per_forward(self) -> float:
-        """Decided places for each forward of a row."""
+        """Decided positions per forward pass and row."""
         return _ratio(self.places, self.forwards * self.rows)
 
     @property
@@ -89,10 +90,16 @@ def measure(
     seconds: float | None = None,
     read: int | None = None,
 ) -> Cost:
-    """What a decode cost; FLOPs when its model is given, rates when its wall time is.
+    """Measure the cost of a decode: FLOPs if you pass its model, rates if you pass `seconds`.
 
-    `size` is the F of the bound F x T, the same for every strategy. `read` is how many places of a
-    row each forward read; by default what the header's strategy asks for, or else all to be filled.
+    Args:
+        trace: Any trace.
+        model: The model or its architecture, to count FLOPs.
+        stop_ids: The stop tokens; by default those of the header.
+        size: The F of the bound F x T, the same for every strategy that you compare.
+        seconds: The wall time of the decode.
+        read: How many positions of a row each forward pass read. By default what the header's
+            strategy needs, or all positions to fill.
     """
     check_int("size", size, 1)
     if seconds is not None:
@@ -102,14 +109,14 @@ def measure(
     boards = rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "draft") or 1)
     flops = None
     if model is not None:
-        width = places_read(trace) if read is None else read
+        width = positions_read(trace) if read is None else read
         flops = forward_flops(model, length, read=width, rows=boards).times(trace.forwards)
-    weighed = torch.where(counted(trace), trace.scope.sum(-1), 0)
+    weighed = torch.where(active_steps(trace), trace.scope.sum(-1), 0)
     return Cost(
         rows=rows,
         forwards=trace.forwards,
         token_forwards=trace.forwards * boards * length,
-        visible=int(visible_places(trace, stop_ids_of(trace, stop_ids)).sum()),
+        visible=int(visible_positions(trace, stop_ids_of(trace, stop_ids)).sum()),
         places=int((canvas.known & (canvas.slot >= 0)).sum()),
         candidates=weighed.sum(0),
         bound=size * budget(trace),
@@ -118,8 +125,8 @@ def measure(
     )
 
 
-def places_read(trace: Trace) -> int:
-    """How many places of a row each forward of this decode read, as its header lets tell."""
+def positions_read(trace: Trace) -> int:
+    """Return how many positions of a row each forward pass read, according to the header."""
     places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
     text, steps = option(trace, "strategy"), option(trace, "steps")
     if trace.full or option(trace, "fixed_budget") or (option(trace, "draft") or 0) > 1:
@@ -130,7 +137,7 @@ def places_read(trace: Trace) -> int:
         strategy = None
     if strategy is None:
         return places
-    # As the loop plans it: the strategy's guess, or the first candidates where that is more.
+    # As the engine plans it: the strategy's width, or the first candidates if they are more.
     count = trace.first.tokens.shape[0]
     config = Config(strategy=strategy)
     rows = start(trace.first, config, [int(steps)] * count, [0] * count)
@@ -139,19 +146,22 @@ def places_read(trace: Trace) -> int:
 
 
 def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int = 1) -> Flops:
-    """Of one forward over `rows` boards of `length` places, of which `read` are read (None: all).
+    """Count the FLOPs of one forward pass over `rows` rows of `length` positions.
 
-    The last block computes keys and values everywhere, and all the rest only where it is read.
+    `read` is how many positions per row are read (None: all). The last block computes keys and
+    values everywhere, and the rest only at the positions that are read.
     """
     arch = getattr(model, "config", model)
     if not isinstance(arch, Architecture):
-        raise OptionError(f"{type(model).__name__} has no architecture to count operations of.")
+        raise OptionError(
+            f"{type(model).__name__} has no architecture, so its FLOPs cannot be counted."
+        )
     wanted = length if read is None else read
     check_int("read", wanted, 0)
     width, full = arch.width, arch.layers - 1
-    project = 2 * width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim  # of one place
+    project = 2 * width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim  # of one position
     mix = 2 * width * width + 6 * width * arch.mlp_width
-    look = 4 * length * width  # of one place: scores, and the values weighed by them
+    look = 4 * length * width  # of one position: scores and weighted values
     return Flops(
         layers=arch.layers * length * project + (full * length + wanted) * mix,
         attention=(full * length + wanted) * look,

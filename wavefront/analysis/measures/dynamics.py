@@ -1,4 +1,4 @@
-"""Dynamics: where the frontier stands after every step, and what is thought of every place."""
+"""Dynamics: the frontier after every step, and a heat map of every position (figure 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import counted, need_full
+from wavefront.analysis.measures._shared import active_steps, need_full
 from wavefront.core.errors import OptionError, check_choice
 from wavefront.core.masks import FAR
 from wavefront.traces.trace import Trace
@@ -16,17 +16,17 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Frontier:
-    """By slot. Index 0 is the canvas as given, index s the canvas after s recorded steps."""
+    """The frontier by slot. Index 0 is the first canvas, index s the canvas after s steps."""
 
-    t: Tensor  # (S + 1, B) long: the row's own clock
-    leftmost: Tensor  # (S + 1, B) long: the first masked slot; N when none is
-    furthest: Tensor  # (S + 1, B) long: the last decided slot; -1 when none is
+    t: Tensor  # (S + 1, B) long: the row's own step
+    leftmost: Tensor  # (S + 1, B) long: the first masked slot; N if none is
+    furthest: Tensor  # (S + 1, B) long: the last decided slot; -1 if none is
     length: Tensor  # (B,) long: N
-    live: Tensor  # (S + 1, B) bool: the step counts for the row; else the values are held
+    live: Tensor  # (S + 1, B) bool: the step is active for the row; otherwise values repeat
 
     @property
     def plateau(self) -> Tensor:
-        """(B,) long: the most steps in a row that left the first masked slot where it was."""
+        """The longest run of steps that did not move the first masked slot, (B,) long."""
         most = run = torch.zeros_like(self.length)
         for step in range(1, len(self.t)):
             still = self.live[step] & (self.leftmost[step] == self.leftmost[step - 1])
@@ -36,30 +36,30 @@ class Frontier:
 
     @staticmethod
     def join(parts: Sequence[Frontier]) -> Frontier:
-        """The rows of several batches as one; shorter ones are held at their end."""
+        """Join the rows of several batches. Shorter ones repeat their last value."""
         longest = max(len(part.t) for part in parts)
 
-        def held(part: Tensor, dead: bool = False) -> Tensor:
+        def extend(part: Tensor, dead: bool = False) -> Tensor:
             tail = part[-1:].expand(longest - len(part), -1)
             return torch.cat([part, torch.zeros_like(tail) if dead else tail])
 
         return Frontier(
-            t=torch.cat([held(p.t) for p in parts], 1),
-            leftmost=torch.cat([held(p.leftmost) for p in parts], 1),
-            furthest=torch.cat([held(p.furthest) for p in parts], 1),
+            t=torch.cat([extend(p.t) for p in parts], 1),
+            leftmost=torch.cat([extend(p.leftmost) for p in parts], 1),
+            furthest=torch.cat([extend(p.furthest) for p in parts], 1),
             length=torch.cat([p.length for p in parts]),
-            live=torch.cat([held(p.live, dead=True) for p in parts], 1),
+            live=torch.cat([extend(p.live, dead=True) for p in parts], 1),
         )
 
 
 def frontier(trace: Trace) -> Frontier:
-    """The leftmost masked and the furthest committed slot against t; any trace will do."""
+    """Return the leftmost masked and the furthest decided slot after every step of any trace."""
     slot = trace.first.slot
     length = (slot >= 0).sum(-1)
     t, leftmost, furthest = [torch.zeros_like(length)], [], []
-    live = torch.cat([torch.ones_like(length, dtype=torch.bool)[None], counted(trace)])
+    live = torch.cat([torch.ones_like(length, dtype=torch.bool)[None], active_steps(trace)])
     for canvas in (trace.first, *trace.replay()):
-        # Where nothing is masked, the first masked slot is the one after the last.
+        # If nothing is masked, the first masked slot is the one after the last.
         masked = torch.where(canvas.masked, slot, FAR).amin(-1)
         leftmost.append(torch.minimum(masked, length))
         furthest.append(torch.where(canvas.known, slot, -1).amax(-1))
@@ -69,19 +69,19 @@ def frontier(trace: Trace) -> Frontier:
 
 
 @dataclass(frozen=True)
-class Heat:
-    """One row as a picture: its counted steps S' by its N slots."""
+class HeatMap:
+    """The heat map of one row: its active steps S' by its N slots."""
 
     of: str
     row: int
     t: Tensor  # (S',) long
-    values: Tensor  # (S', N) float32; NaN where the slot was decided
+    values: Tensor  # (S', N) float32; NaN for decided slots
     scope: Tensor  # (S', N) bool
     commit: Tensor  # (S', N) bool
 
 
-def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
-    """Scores, probabilities or entropies of one row of a full trace, by step and slot."""
+def heat_map(trace: Trace, row: int = 0, of: str = "score") -> HeatMap:
+    """Return scores, probabilities or entropies of one row of a full trace, by step and slot."""
     need_full(trace, "A heat map")
     check_choice("of", of, ("score", "probability", "entropy"))
     rows = trace.first.tokens.shape[0]
@@ -90,14 +90,14 @@ def heat(trace: Trace, row: int = 0, of: str = "score") -> Heat:
     board = {"score": trace.score, "probability": trace.logp.exp(), "entropy": trace.entropy}[of]
     assert board is not None  # a full trace has them
     inside = trace.first.slot[row] >= 0
-    steps = counted(trace)[:, row]
+    steps = active_steps(trace)[:, row]
 
     def cut(part: Tensor) -> Tensor:
         return part[steps][:, row][:, inside]
 
     masked = [canvas.masked for canvas in trace.before()]
     undecided = cut(torch.stack(masked) if masked else trace.commit)
-    return Heat(
+    return HeatMap(
         of,
         row,
         t=trace.step[steps, row] + 1,

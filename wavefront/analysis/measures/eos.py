@@ -1,6 +1,7 @@
-"""Premature EOS: when a decode first commits an end, how many ends, and how long the text is.
+"""Premature EOS: when a decode first commits a stop token, how many, and how long the text is.
 
-The paper's first motivation: a strategy that looks everywhere settles the end before the answer.
+This is the paper's first motivation: a strategy that considers every position decides the end of
+the text before the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import budget, stop_ids_of, visible_places
+from wavefront.analysis.measures._shared import budget, stop_ids_of, visible_positions
 from wavefront.core.canvas import is_any
 from wavefront.core.errors import OptionError
 from wavefront.traces.trace import Trace
@@ -19,40 +20,40 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Endings:
-    """All (B,) long, an entry per row."""
+    """The stop tokens of each row. All tensors are (B,) long."""
 
-    first: Tensor  # t of the first commit of a stop token, from 1; 0: there was none
+    first: Tensor  # t of the first commit of a stop token, from 1; 0 if there is none
     steps: Tensor  # T
     ends: Tensor  # commits of stop tokens
-    commits: Tensor  # all commits, also those that were taken back
-    visible: Tensor  # tokens of the text as it is read
-    reference: Tensor | None = None  # tokens of the reference, where given
+    commits: Tensor  # all commits, including remasked ones
+    visible: Tensor  # tokens of the visible text
+    reference: Tensor | None = None  # tokens of the reference, if given
 
     @property
     def when(self) -> Tensor:
-        """(B,) float64: the first end as a share of the budget; NaN where there is none."""
+        """The first stop token as a share of the budget, (B,) float64. NaN if there is none."""
         return torch.where(self.first > 0, self.first.double() / self.steps, float("nan"))
 
     @property
     def share(self) -> Tensor:
-        """(B,) float64: of the commits, those that are stop tokens."""
+        """The share of commits that are stop tokens, (B,) float64."""
         return self.ends.double() / self.commits
 
     @property
     def ratio(self) -> Tensor:
-        """(B,) float64: visible length over the reference's; NaN without a reference."""
+        """Visible length divided by reference length, (B,) float64. NaN without a reference."""
         if self.reference is None:
             return torch.full_like(self.visible, float("nan"), dtype=torch.float64)
         return torch.where(self.reference > 0, self.visible.double() / self.reference, float("nan"))
 
     @staticmethod
     def join(parts: Sequence[Endings]) -> Endings:
-        """The rows of several batches as one."""
+        """Join the rows of several batches."""
         names = ("first", "steps", "ends", "commits", "visible")
-        told = [part.reference for part in parts if part.reference is not None]
+        references = [part.reference for part in parts if part.reference is not None]
         return Endings(
             *(torch.cat([getattr(part, name) for part in parts]) for name in names),
-            reference=torch.cat(told) if len(told) == len(parts) else None,
+            reference=torch.cat(references) if len(references) == len(parts) else None,
         )
 
 
@@ -62,7 +63,7 @@ def measure(
     stop_ids: Sequence[int] | None = None,
     reference: Sequence[int] | None = None,
 ) -> Endings:
-    """Any trace will do. `reference` counts the tokens of each row's reference answer."""
+    """Measure the stop tokens of any trace. `reference` has the token count of each reference."""
     ids = stop_ids_of(trace, stop_ids)
     rows = trace.first.tokens.shape[0]
     if reference is not None and len(reference) != rows:
@@ -77,6 +78,6 @@ def measure(
         steps=budget(trace),
         ends=ends.sum(0),
         commits=trace.commit.sum((0, 2)),
-        visible=visible_places(trace, ids).sum(-1),
+        visible=visible_positions(trace, ids).sum(-1),
         reference=None if reference is None else torch.tensor(list(reference), dtype=torch.long),
     )

@@ -1,7 +1,8 @@
-"""Information gradient: does entropy grow with the distance to the known? (the paper's appendix)
+"""Information gradient: whether entropy grows with the distance to known tokens.
 
-The theorem assumes it and concludes that the surest places lie in the wave's scope. Here both are
-measured, on the canvases of any full trace, whatever strategy made it.
+The theorem in the paper's appendix assumes that H(x_i) grows with the distance of i to the nearest
+known token. It concludes that the most confident positions are in the wave's scope. This module
+measures both on the canvases of any full trace, with any strategy.
 """
 
 from __future__ import annotations
@@ -15,54 +16,54 @@ from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
     Curve,
-    Sums,
+    CurveSums,
+    active_steps,
     add_sums,
     correlations,
-    counted,
+    curve_sums,
     need_full,
-    offsets,
     rank_correlation,
-    sums,
+    renumber_rows,
 )
 from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, distance, top
 from wavefront.traces.trace import Trace
 
-SCOPES = ("wave", "block", "current_logp")
+SCOPES = ("wave", "block", "own")
 
 
 class Containment(NamedTuple):
-    """How the K lowest-entropy places lie to one scope, over the steps that have a K."""
+    """How many of the K lowest-entropy positions are in a scope, over the steps with a K."""
 
     whole: float  # the share of steps with all K inside
     part: float  # the mean share of the K that are inside
-    chance: float  # that share for K masked places drawn at random: a large scope holds more
-    size: float  # places in the scope, on average
+    chance: float  # that share for K random masked positions: a large scope holds more
+    size: float  # mean number of positions in the scope
     steps: int
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of n counted steps of rows, and of all masked places at them."""
+    """The results of n active steps of rows, and of all masked positions at them."""
 
-    entropies: Sums  # by distance to the known
+    entropies: CurveSums  # by distance to the nearest known token
     row: Tensor  # (n,) long
     t: Tensor  # (n,) long
-    rho: Tensor  # (n,) float64: rank correlation of entropy and distance among the masked places
+    rho: Tensor  # (n,) float64: rank correlation of entropy and distance over masked positions
     k: Tensor  # (n,) long
-    masked: Tensor  # (n,) long: places masked
+    masked: Tensor  # (n,) long: masked positions
     inside: Tensor  # (3, n) long: of the K, those inside each of SCOPES
-    sizes: Tensor  # (3, n) long: places in each of SCOPES
+    sizes: Tensor  # (3, n) long: positions in each of SCOPES
     rows: int = 0  # in the batch
 
     @property
     def by_distance(self) -> Curve:
-        """Mean entropy, in nats, of masked places by their distance to the nearest known one."""
+        """Mean entropy of masked positions, in nats, by distance to the nearest known token."""
         return self.entropies.curve
 
     @property
     def correlation(self) -> float:
-        """The mean over steps of the rank correlation within a step, where it is defined."""
+        """The rank correlation within a step, averaged over the steps where it is defined."""
         return float(self.rho.nanmean())
 
     @property
@@ -72,7 +73,7 @@ class Gradient:
 
     @property
     def containment(self) -> dict[str, Containment]:
-        """For `wave`, all masked places within R of the known; `block`; and the trace's `own`."""
+        """By scope: `wave` (masked positions within R), `block`, and the trace's `own`."""
         asked = self.k > 0
         k, masked = self.k[asked], self.masked[asked]
         found = {}
@@ -89,11 +90,11 @@ class Gradient:
 
     @staticmethod
     def join(parts: Sequence[Gradient]) -> Gradient:
-        """The steps of several batches as one."""
+        """Join the steps of several batches."""
         flat = ("t", "rho", "k", "masked")
         return Gradient(
             add_sums([part.entropies for part in parts]),
-            offsets([part.row for part in parts], [part.rows for part in parts]),
+            renumber_rows([part.row for part in parts], [part.rows for part in parts]),
             *(torch.cat([getattr(part, name) for part in parts]) for name in flat),
             inside=torch.cat([part.inside for part in parts], 1),
             sizes=torch.cat([part.sizes for part in parts], 1),
@@ -102,10 +103,10 @@ class Gradient:
 
 
 def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = None) -> Gradient:
-    """Entropy by distance, and where the K lowest entropies lie, at every step that counts.
+    """Measure entropy by distance, and the K lowest-entropy positions, at every active step.
 
-    K is how many places the step committed, unless `k` says otherwise. The scopes of `radius` and
-    `block` are drawn on this trace's canvases, so that both meet the same places.
+    K is how many positions the step committed, unless you pass `k`. The scopes of `radius` and
+    `block` are computed on this trace's canvases, so that both see the same positions.
     """
     need_full(trace, "The information gradient")
     check_int("radius", radius, 0)
@@ -113,13 +114,13 @@ def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = No
     if k is not None:
         check_int("k", k, 1)
     assert trace.entropy is not None  # a full trace has it
-    live = counted(trace)
+    live = active_steps(trace)
     far, values, columns = [], [], []
     steps = zip(trace.before(), trace.commit, trace.scope, trace.entropy, live, strict=True)
     for canvas, commit, scope, entropy, rows in steps:
         masked = canvas.masked
         away = distance(canvas.known)
-        near = masked & (away < FAR)  # with nothing known there is no distance
+        near = masked & (away < FAR)  # without a known token there is no distance
         far.append(away[near & rows[:, None]])
         values.append(entropy[near & rows[:, None]])
         wanted = commit.sum(-1) if k is None else masked.sum(-1).clamp(max=k)
@@ -134,7 +135,7 @@ def measure(trace: Trace, *, radius: int = 2, block: int = 8, k: int | None = No
     counts = torch.cat([c for _, c in columns], 1) if columns else torch.zeros(8, 0).long()
     where = live.nonzero()
     return Gradient(
-        sums(torch.cat(far), torch.cat(values)) if far else Sums(*[rho] * 3),
+        curve_sums(torch.cat(far), torch.cat(values)) if far else CurveSums(*[rho] * 3),
         row=where[:, 1],
         t=trace.step[live] + 1,
         rho=rho,

@@ -1,8 +1,9 @@
-"""MHCO: how often a place is committed before a surer one just outside the scope (section 4.4).
+"""MHCO: how often a position is committed before a more confident one (the paper's section 4.4).
 
-A committed place violates the order when some masked place outside the scope, within `radius` of
-it and not committed itself, has a strictly higher probability. "Outside" has two readings, and they
-decide the comparison, so both are always computed.
+MHCO_t is the share of the tokens committed at step t that violate the order. A committed position
+violates it if a masked position has a strictly higher probability, is outside the scope but within
+`radius` of it, and is not committed itself. "Outside" has two readings that give different results,
+so both are always computed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis.measures._shared import (
-    lasting,
+    lasting_commits,
     need_full,
     option,
     pad_steps,
     rank_correlation,
     stop_ids_of,
-    visible_places,
+    visible_positions,
 )
 from wavefront.core import spec
 from wavefront.core.errors import SpecError, check_int
@@ -32,45 +33,45 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Mhco:
-    """One reading, counted per step and row."""
+    """The counts of one reading, per step and row."""
 
     reading: str  # "candidates" or "extent"
-    violations: Tensor  # (S, B) long: commits that something outside beats
+    violations: Tensor  # (S, B) long: commits with a more confident position outside
     commits: Tensor  # (S, B) long
-    visible: Tensor  # (S, B) bool: the step commits a token that is read in the end
+    visible: Tensor  # (S, B) bool: the step commits a token of the visible text
 
     @property
     def by_step(self) -> Tensor:
-        """(S, B) float64: MHCO_t; NaN where nothing is committed."""
+        """MHCO_t, (S, B) float64. NaN if nothing is committed."""
         return self.violations.double() / self.commits
 
     def rows(self, visible: bool = False) -> Tensor:
-        """(B,) float64: the share over a row's committed tokens; NaN where there is none.
+        """Return the share over each row's committed tokens, (B,) float64. NaN if there is none.
 
-        `visible` keeps to the steps that commit visible tokens.
+        With `visible`, count only the steps that commit visible tokens.
         """
         steps = self.visible if visible else torch.ones_like(self.visible)
         return (self.violations * steps).sum(0).double() / (self.commits * steps).sum(0)
 
     def mean(self, visible: bool = False) -> float:
-        """The share over the committed tokens of all rows."""
+        """Return the share over the committed tokens of all rows."""
         steps = self.visible if visible else torch.ones_like(self.visible)
         return float((self.violations * steps).sum().double() / (self.commits * steps).sum())
 
     def correlation(self, correct: Any, visible: bool = False) -> float:
-        """Spearman's rho between an item's MHCO and whether its answer is right."""
+        """Return Spearman's rho between an item's MHCO and whether its answer is right."""
         return rank_correlation(self.rows(visible), torch.as_tensor(correct).double())
 
 
 class Readings(NamedTuple):
-    """Both, because they differ: what could not be chosen, and what lies beyond the edges."""
+    """Both readings: outside the candidates, and outside their extent."""
 
     candidates: Mhco
     extent: Mhco
 
     @staticmethod
     def join(parts: Sequence[Readings]) -> Readings:
-        """The rows of several batches as one."""
+        """Join the rows of several batches."""
         return Readings(*(_join(column) for column in zip(*parts, strict=True)))
 
 
@@ -86,22 +87,22 @@ def measure(
     stop_ids: Sequence[int] | None = None,
     block: int | None = None,
 ) -> Readings:
-    """MHCO of a full trace; `radius` is the same for every strategy that is compared.
+    """Measure MHCO of a full trace. Use the same `radius` for every strategy that you compare.
 
-    `block` is the size of the strategy's blocks, whose edges are its extent; by default what the
-    trace's header says, and for other strategies the extent ends at the outermost candidates.
+    `block` is the size of the strategy's blocks, whose edges are its extent. By default it comes
+    from the trace's header. For other strategies the extent ends at the outermost candidates.
     """
     need_full(trace, "MHCO")
     check_int("radius", radius, 0)
     size = _block_size(trace) if block is None else block
     check_int("block", size, 1)
-    read = visible_places(trace, stop_ids_of(trace, stop_ids))
-    visible = (lasting(trace) & read).any(-1)
+    read = visible_positions(trace, stop_ids_of(trace, stop_ids))
+    visible = (lasting_commits(trace) & read).any(-1)
     commits = trace.commit.sum(-1)
     found: dict[str, list[Tensor]] = {"candidates": [], "extent": []}
     steps = zip(trace.before(), trace.commit, trace.scope, trace.logp, strict=True)
     for canvas, commit, scope, logp in steps:
-        # The probability as float32 has it: places that all round to 1 do not beat one another.
+        # In float32: positions whose probabilities all round to 1 are equal.
         confidence = logp.exp()
         boards = {"candidates": scope, "extent": extent(scope, canvas.slot, size)}
         for reading, board in boards.items():
@@ -118,9 +119,10 @@ def measure(
 
 
 def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
-    """(B, L) bool: all from the first to the last place of the scope, rounded out to whole blocks.
+    """Return all positions from the first to the last of the scope, (B, L) bool.
 
-    Blocks count by slot, edges by position: between two holes there is text that nobody chooses.
+    The extent is rounded outwards to complete blocks. Blocks count by slot and edges by position,
+    because there is fixed text between two holes.
     """
     low = torch.where(scope, slot, FAR).amin(-1, keepdim=True) // block * block
     high = torch.where(scope, slot, -1).amax(-1, keepdim=True) // block * block + block
@@ -131,10 +133,10 @@ def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
 
 
 def _block_size(trace: Trace) -> int:
-    """The block size of a strategy of blocks, from the header; 1 for all others."""
+    """Return the block size of a block strategy from the header, or 1 for other strategies."""
     text = option(trace, "strategy")
     try:
-        # A file may come from anywhere: only names of our own shelves are looked up.
+        # The file is not trusted: look up only names of our own registries.
         strategy = spec.resolve(text, "strategies", outside=False) if text else None
     except SpecError:
         return 1

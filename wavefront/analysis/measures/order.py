@@ -1,4 +1,4 @@
-"""Order: how far a decode is from left to right."""
+"""Order: how close a decode is to left-to-right order (Kendall's tau-b)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import lasting, stop_ids_of, visible_places
+from wavefront.analysis.measures._shared import lasting_commits, stop_ids_of, visible_positions
 from wavefront.core.masks import distance
 from wavefront.traces.trace import Trace
 
@@ -17,31 +17,31 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Order:
-    """All (B,), float64 unless said; NaN where a row has too few commits to say."""
+    """The order of each row, (B,) float64. NaN if a row has too few commits."""
 
-    tau: Tensor  # Kendall's tau-b of place and step of commit: 1 left to right, -1 right to left
-    inversions: Tensor  # of the pairs committed at different steps, those right before left
-    jump: Tensor  # places between one commit and the next, left to right within a step
-    adjacent: Tensor  # of the commits, those next to a place known before the step
+    tau: Tensor  # Kendall's tau-b of position and commit step: 1 is left to right
+    inversions: Tensor  # share of pairs from different steps, right committed before left
+    jump: Tensor  # mean distance from one commit to the next
+    adjacent: Tensor  # share of commits next to a position known before the step
     commits: Tensor  # long
 
     @staticmethod
     def join(parts: Sequence[Order]) -> Order:
-        """The rows of several batches as one."""
+        """Join the rows of several batches."""
         names = ("tau", "inversions", "jump", "adjacent", "commits")
         return Order(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def measure(trace: Trace, *, visible: bool = False, stop_ids: Sequence[int] | None = None) -> Order:
-    """The order of a trace's commits. Distances are by position, as they are everywhere.
+    """Measure the order of a trace's commits. Distances are between positions.
 
-    Pairs are those of the commits that lasted; jumps and neighbours are of every commit, also of
-    those that were taken back. `visible` keeps to the lasting commits of the text that is read.
+    `tau` and `inversions` use the commits that lasted. `jump` and `adjacent` use every commit,
+    including remasked ones. With `visible`, all use only lasting commits of the visible text.
     """
-    last = lasting(trace)
+    last = lasting_commits(trace)
     every = trace.commit
     if visible:
-        every = last = last & visible_places(trace, stop_ids_of(trace, stop_ids))
+        every = last = last & visible_positions(trace, stop_ids_of(trace, stop_ids))
     beside = [(distance(canvas.known) == 1) for canvas in trace.before()]
     next_to = every & torch.stack(beside) if beside else every
     rows = range(every.shape[1])
@@ -57,9 +57,9 @@ def measure(trace: Trace, *, visible: bool = False, stop_ids: Sequence[int] | No
 
 
 def _pairs(commit: Tensor) -> tuple[float, float]:
-    """(tau-b, share of inversions) of one row's commits (S, L), each place at most once."""
-    step = commit.T.nonzero()[:, 1]  # by place, the step of its commit
-    later = (step[None, :] - step[:, None]).triu(1).sign()  # 1: the right place comes later
+    """Return tau-b and the share of inversions of one row's commits (S, L)."""
+    step = commit.T.nonzero()[:, 1]  # by position, the step of its commit
+    later = (step[None, :] - step[:, None]).triu(1).sign()  # 1: the right position comes later
     agree, differ = int((later > 0).sum()), int((later < 0).sum())
     apart, every = agree + differ, len(step) * (len(step) - 1) // 2
     if not apart:

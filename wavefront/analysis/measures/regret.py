@@ -1,8 +1,8 @@
-"""Regret: what the model thinks of a committed token at later steps.
+"""Regret: the model's probability of a committed token at later steps (the paper's figure 4).
 
-Two readings. `direct`: the probability of the token where it stands, in the canvas that the later
-step saw; the model then sees the token it is asked about. `leave-one-out`: the same canvas with
-that one place masked again, so that the model must say it once more; a forward per token and step.
+There are two readings. `direct` is the probability of the token in the canvas of the later step,
+where the model sees the token itself. `leave-one-out` masks that one position first, so that the
+model must predict the token again. It takes one forward pass per token and step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wavefront.analysis.measures._shared import Curve, counted, offsets, overwritten, sums
+from wavefront.analysis.measures._shared import (
+    Curve,
+    active_steps,
+    curve_sums,
+    override_mask,
+    renumber_rows,
+)
 from wavefront.core.errors import check_choice, check_int
 from wavefront.core.reading import Sampling, read
 from wavefront.models.protocol import Model
@@ -23,24 +29,24 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Regret:
-    """n events: a committed token, and a later step that saw it."""
+    """n events, each a committed token and a later step."""
 
     reading: str
     row: Tensor  # (n,) long, as the next three
     place: Tensor
     t: Tensor  # of the later step
-    lag: Tensor  # steps since its commit, by the row's own clock, from 1
+    lag: Tensor  # steps since its commit, in the row's own steps, from 1
     probability: Tensor  # (n,) float32: the model's, at that step
     initial: Tensor  # (n,) float32: the proposal's, when it was committed
     rows: int = 0  # in the batch
 
     def by_lag(self) -> Curve:
-        """Mean probability against steps since the commit."""
-        return sums(self.lag, self.probability).curve
+        """Return the mean probability by steps since the commit."""
+        return curve_sums(self.lag, self.probability).curve
 
     def by_step(self) -> Curve:
-        """Mean probability against t."""
-        return sums(self.t, self.probability).curve
+        """Return the mean probability by t."""
+        return curve_sums(self.t, self.probability).curve
 
     @property
     def mean(self) -> float:
@@ -48,16 +54,16 @@ class Regret:
 
     @property
     def drop(self) -> float:
-        """How much less probable than when they were committed; below 0: more."""
+        """The mean drop in probability since the commit. Negative means a rise."""
         return float((self.initial.double() - self.probability.double()).mean())
 
     @staticmethod
     def join(parts: Sequence[Regret]) -> Regret:
-        """The events of several batches as one."""
+        """Join the events of several batches."""
         flat = ("place", "t", "lag", "probability", "initial")
         return Regret(
             parts[0].reading,
-            offsets([part.row for part in parts], [part.rows for part in parts]),
+            renumber_rows([part.row for part in parts], [part.rows for part in parts]),
             *(torch.cat([getattr(part, name) for part in parts]) for name in flat),
             rows=sum(part.rows for part in parts),
         )
@@ -72,16 +78,16 @@ def measure(
     rows_at_once: int = 64,
     every: int = 1,
 ) -> Regret:
-    """Replay a trace and ask the model about everything that was committed before each step.
+    """Replay a trace, and compute the probability of every committed token at later steps.
 
-    The probability is the model's own: no temperature, no guidance, nothing hidden from it. Only
-    steps that count are asked at, and of those each `every`-th of a row.
+    It is the model's own probability, without temperature or guidance. Only every `every`-th active
+    step of a row is measured.
     """
     check_choice("reading", reading, ("direct", "leave-one-out"))
     check_int("rows_at_once", rows_at_once, 1)
     check_int("every", every, 1)
     tokens, born, initial = _history(trace)
-    live = counted(trace)
+    live = active_steps(trace)
     asked = live & ((live.cumsum(0) - 1) % every == 0)
     wanted = (born >= 0) & asked[..., None]
     step, row, place = wanted.nonzero().T
@@ -100,11 +106,11 @@ def measure(
 
 
 def _history(trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
-    """(S, B, L) each, as every step found it: tokens, the index of the commit or -1, its p."""
+    """Return the state before every step, (S, B, L) each: tokens, commit index or -1, its p."""
     tokens, born, initial = [], [], []
     since = torch.full_like(trace.first.tokens, -1)
     sure = torch.zeros(since.shape)
-    hands = overwritten(trace)
+    hands = override_mask(trace)
     for index, canvas in enumerate(trace.before()):
         since = since.masked_fill(hands[index], -1)
         tokens.append(canvas.tokens)
@@ -119,7 +125,7 @@ def _history(trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _direct(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once: int) -> Tensor:
-    """(n,) float32: every board once, read at all places that are asked about."""
+    """Return (n,) float32: one forward pass per board, read at all wanted positions."""
     steps, rows = wanted.any(-1).nonzero().T
     found = []
     for some in _chunks(len(steps), at_once):
@@ -127,12 +133,12 @@ def _direct(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once:
         at = (~want).to(torch.uint8).argsort(dim=-1, stable=True)[:, : int(want.sum(-1).max())]
         own = boards.gather(-1, at)
         said = _probability(trace, model, boards, rows[some], at, own)
-        found.append(said[want.gather(-1, at)])  # those asked about come first, by place
+        found.append(said[want.gather(-1, at)])  # wanted positions come first, in order
     return torch.cat(found) if found else torch.zeros(0)
 
 
 def _left_out(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once: int) -> Tensor:
-    """(n,) float32: a board for every place asked about, with that place masked."""
+    """Return (n,) float32: one board per wanted position, with that position masked."""
     steps, rows, places = wanted.nonzero().T
     found = []
     for some in _chunks(len(steps), at_once):
@@ -150,7 +156,7 @@ def _chunks(count: int, size: int) -> list[slice]:
 def _probability(
     trace: Trace, model: Model, boards: Tensor, rows: Tensor, at: Tensor, own: Tensor
 ) -> Tensor:
-    """(n, Q) float32 on the CPU: the probability of the tokens `own` at the places `at`."""
+    """Return the probability of the tokens `own` at the positions `at`, (n, Q) float32."""
     real = trace.first.real
     attend = None if bool(real.all()) else real[rows].to(model.device)
     there: Any = at.to(model.device)
@@ -164,5 +170,5 @@ def _probability(
         sampling=Sampling(),
         needs=("current_logp",),
     )
-    assert reading.current_logp is not None  # it was asked for
+    assert reading.current_logp is not None  # because `needs` names it
     return reading.current_logp.exp().cpu()

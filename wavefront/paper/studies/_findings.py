@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wavefront.analysis.figures import Picture, save
+from wavefront.analysis.figures import Figure, save
 from wavefront.results.table import Interval, Item, Run, Table
 from wavefront.results.table import save as save_run
 from wavefront.traces import trace_file
@@ -25,7 +25,7 @@ class Findings:
     configuration: Mapping[str, Any]
     tables: Sequence[Table]
     numbers: Mapping[str, Any]  # all that was measured, also what no table shows
-    figures: Mapping[str, tuple[Picture, str]]  # by file name: the picture and its caption
+    figures: Mapping[str, tuple[Figure, str]]  # by file name: the picture and its caption
     traces: Mapping[str, tuple[Trace, str]] = field(default_factory=dict)
 
     def write(self, folder: str | Path) -> list[Path]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wavefront.analysis import figures
-from wavefront.analysis.measures.calibration import Outcomes, forced, taught
+from wavefront.analysis.measures.calibration import Outcomes, decode_forced, forced_batch
 from wavefront.core.state import Config
 from wavefront.engine.options import plan
 from wavefront.engine.session import source
@@ -82,7 +82,7 @@ def _taught(bench: Bench, samples: list[Sample], spec: str, reading: str) -> Out
     made: Config = plan(options, source(lm.model, lm.stop_ids, lm._id_of)).config
     for start in range(0, len(samples), bench.batch):
         some = samples[start : start + bench.batch]
-        lesson = forced(
+        lesson = forced_batch(
             [prompt_ids(lm.tokenizer, sample.prompt) for sample in some],
             [lm.tokenizer.encode(sample.answer) for sample in some],
             eos=lm.stop_ids[0],
@@ -91,7 +91,7 @@ def _taught(bench: Bench, samples: list[Sample], spec: str, reading: str) -> Out
             length=bench.length if reading == "padded" else None,
             device=lm.model.device,
         )
-        parts.append(taught(lm.model, lesson, made, prefix=reading == "prefix"))
+        parts.append(decode_forced(lm.model, lesson, made, prefix=reading == "prefix"))
         bench.part(f"{spec}, {reading}")
     return Outcomes.join(parts)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures.answer_arrays import board, end_of
-from wavefront.analysis.figures.case import plain
+from wavefront.analysis.figures.answer_arrays import answer_length, read_answer
+from wavefront.analysis.figures.case import display_text
 from wavefront.paper.studies._bench import STRATEGIES, Bench
 from wavefront.paper.studies._findings import Findings
 from wavefront.results.table import Table
@@ -62,12 +62,12 @@ def run(bench: Bench) -> Findings:
 
 def _snapshot(trace: Any, step: int, pieces: Any) -> str:
     """The answer after so many steps, on one line."""
-    seen = board(trace, 0)
+    seen = read_answer(trace, 0)
     known = seen.known[step] if step < len(seen.known) else seen.known[-1] | seen.commit[-1]
     tokens = seen.tokens[step] if step < len(seen.tokens) else seen.last
-    end = end_of(trace, seen)
+    end = answer_length(trace, seen)
     shown = [
-        plain(pieces([int(token)])[0]) if decided else MASKED
+        display_text(pieces([int(token)])[0]) if decided else MASKED
         for token, decided in zip(tokens[:end], known[:end], strict=True)
     ]
     return "".join(shown)

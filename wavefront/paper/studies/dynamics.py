@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wavefront.analysis import figures
 from wavefront.analysis.measures import dynamics, order, regret
-from wavefront.analysis.measures.dynamics import Frontier, Heat
+from wavefront.analysis.measures.dynamics import Frontier, HeatMap
 from wavefront.analysis.measures.regret import Regret
 from wavefront.paper.studies import _endings
 from wavefront.paper.studies._bench import Bench, Decoded, base_of
@@ -46,13 +46,13 @@ def run(bench: Bench) -> Findings:
     for name in bench.tasks:
         samples = bench.draw(name)
         fronts: dict[str, Frontier] = {}
-        heats: dict[str, Heat] = {}
+        heats: dict[str, HeatMap] = {}
         direct: dict[str, Regret] = {}
         items: dict[str, dict[str, Tensor]] = {}
         for spec in bench.strategies:
             made = bench.decode(name, samples, spec)
             one = traces[f"{name}, {spec}"] = made.traces[0].row(0)
-            heats[figures.kind(spec)] = dynamics.heat(one, of="probability")
+            heats[figures.kind(spec)] = dynamics.heat_map(one, of="probability")
             fronts[spec] = Frontier.join([dynamics.frontier(trace) for trace in made.traces])
             direct[spec], alone = _regrets(bench, made)
             items[spec] = _by_item(fronts[spec], direct[spec], alone, made)

@@ -1,1 +1,4 @@
-"""Benchmarks: published items read from files, one benchmark per file."""
+"""Benchmarks: published items read from files, one benchmark per file.
+
+Start reading at `_benchmark`, the base class.
+"""

@@ -16,14 +16,14 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def presets() -> dict[str, list[str]]:
-    """The name of every preset -> the tasks it is for."""
+    """Map every preset to the tasks that it covers."""
     return {name: sorted(table["task"]) for name, table in _table().items()}
 
 
 def preset(name: str, task: str) -> dict[str, Any]:
-    """Options of a decode under our own names, and `shots`, as published for this task.
+    """Return the published decoding options and `shots` for this task, as a new dictionary.
 
-    A new dictionary each time. One entry "bbh" or "countdown" serves all its subsets.
+    One entry "bbh" or "countdown" covers all its subsets.
     """
     check_choice("preset", name, _table())
     table = _table()[name]
@@ -31,7 +31,7 @@ def preset(name: str, task: str) -> dict[str, Any]:
     found = table["task"].get(task, table["task"].get(family))
     if found is None:
         raise OptionError(
-            f"preset {name!r} says nothing of {task!r}; it has {sorted(table['task'])}."
+            f"preset {name!r} does not cover {task!r}. It covers {sorted(table['task'])}."
         )
     options = {**table.get("always", {}), **found}
     options.setdefault("steps", options["max_new_tokens"])

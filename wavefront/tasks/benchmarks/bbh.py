@@ -52,7 +52,7 @@ ENDING = re.compile(r"\s*So the answer is (.*?)\.?\s*\Z", re.S)
 
 @dataclass(frozen=True, kw_only=True)
 class Bbh(Benchmark):
-    """One subset. Worked examples are the published three; `cot` shows their reasoning too."""
+    """One subset, with the three published worked examples. `cot` includes their reasoning."""
 
     splits: ClassVar[tuple[str, ...]] = ("test",)
     subset: str = "navigate"
@@ -81,14 +81,14 @@ class Bbh(Benchmark):
         return [(asked, self._worked(reasons, ask)) for asked, reasons in PUBLISHED.findall(text)]
 
     def _worked(self, reasons: str, ask: Ask) -> str:
-        """The published answer, ended the way the prompt asks for."""
+        """Write the published answer with the ending that the prompt requests."""
         ending = ENDING.search(reasons)
         target = ending[1] if ending else reasons
         last = f"{MARK} {target}" if ask.style == "paper" else f"So the answer is {target}."
         return f"{ENDING.sub('', reasons)}\n{last}" if self.cot else last
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """By the subset's kind; three published targets are an option's text, not its letter."""
+        """Grade by the subset's kind. Three published targets are an option's text."""
         kind = SUBSETS[self.subset]
         if kind == CHOICE and not OPTION.fullmatch(sample.target):
             kind = "words"

@@ -1,4 +1,4 @@
-"""Countdown: reach a number from others by arithmetic, each used once; graded by calculating."""
+"""Countdown: reach a goal by arithmetic that uses each number once. Graded by calculation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wavefront.tasks.grading import Grade
 
 SIZES = ("3", "4", "5")
 VARIANTS = {f"countdown_{size}": {"numbers": int(size)} for size in SIZES}
-SHOWN = {  # ours: the published files are test items
+EXAMPLES = {  # written for wavefront: the published files are test items
     3: (
         ("3,5,2,16", "3+5=8,8*2=16"),
         ("20,4,7,12", "20/4=5,5+7=12"),
@@ -67,10 +67,10 @@ class Countdown(Benchmark):
         ]
 
     def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
-        return SHOWN[self.numbers]
+        return EXAMPLES[self.numbers]
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Strict: the first line is nothing but such steps. Flexible: the steps found anywhere."""
+        """Grade the first line if it has only steps (strict), or all steps found (flexible)."""
         *numbers, goal = map(int, sample.extra["question"].split(","))
         lines = text.strip().splitlines()
         first = lines[0].replace(" ", "") if lines else ""
@@ -82,20 +82,20 @@ class Countdown(Benchmark):
 
 
 def reaches(text: str, numbers: list[int], goal: int) -> bool:
-    """Whether the steps are right, use each number once, and end with the goal."""
+    """Return whether the steps are right, use each number once, and end with the goal."""
     left = Counter(Fraction(number) for number in numbers)
     result = None
     for first, sign, second, said in STEP.findall(text):
         a, b, result = Fraction(first), Fraction(second), Fraction(said)
-        for value in (a, b):
-            if left[value] == 0:
+        for number in (a, b):
+            if left[number] == 0:
                 return False
-            left[value] -= 1
+            left[number] -= 1
         sign = ALIKE.get(sign, sign)
         if sign == "/" and b == 0:
             return False
-        made = a + b if sign == "+" else a - b if sign == "-" else a * b if sign == "*" else a / b
-        if made != result:
+        value = a + b if sign == "+" else a - b if sign == "-" else a * b if sign == "*" else a / b
+        if value != result:
             return False
         left[result] += 1
     return result == goal and sum(left.values()) == 1

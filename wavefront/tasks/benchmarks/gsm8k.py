@@ -1,4 +1,4 @@
-"""GSM8K: word problems of grade school, whose answers end with `#### number`."""
+"""GSM8K: grade-school word problems. Answers end with `#### number`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wavefront.tasks.base import Ask, Sample
-from wavefront.tasks.benchmarks._benchmark import MOST_SHOTS, Benchmark
+from wavefront.tasks.benchmarks._benchmark import MAX_SHOTS, Benchmark
 from wavefront.tasks.grading.final_answer import MARK
 
 FILES = {"test": "gsm8k/test.jsonl", "train": "gsm8k/train.jsonl.gz"}
-CALCULATOR = re.compile(r"<<[^<>]*>>")  # the authors' notes on their arithmetic
+CALCULATOR = re.compile(r"<<[^<>]*>>")  # the calculator annotations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gsm8k(Benchmark):
-    """1,319 problems; worked examples are the first of the training file."""
+    """1,319 problems. The worked examples are the first of the training file."""
 
     splits: ClassVar[tuple[str, ...]] = ("test", "train")
 
@@ -34,5 +34,5 @@ class Gsm8k(Benchmark):
         ]
 
     def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
-        rows = self.read(FILES["train"], ask)[:MOST_SHOTS]
+        rows = self.read(FILES["train"], ask)[:MAX_SHOTS]
         return [(row["question"], CALCULATOR.sub("", row["answer"])) for row in rows]

@@ -13,7 +13,7 @@ from wavefront.tasks.grading import Grade, program
 
 @dataclass(frozen=True, kw_only=True)
 class Humaneval(CodeBenchmark):
-    """164 functions. The prompt's own helpers belong to the tests; only the function is tested."""
+    """164 functions. Helpers from the prompt run with the tests; only the function is tested."""
 
     def samples(self, ask: Ask) -> list[Sample]:
         return [
@@ -22,28 +22,28 @@ class Humaneval(CodeBenchmark):
                 row["prompt"],
                 row["canonical_solution"],
                 row["canonical_solution"],
-                run_by(row),
+                sandbox_arguments(row),
             )
             for row in self.read("humaneval/HumanEval.jsonl", ask)
         ]
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Run the function: the text under the prompt, then what can be found in the text."""
+        """Run the text after the prompt (strict), then the program found in it (flexible)."""
         given = (sample.extra["stub"], sample.extra["entry"], text)
-        return self.grade_code(sample, program.plain(*given), program.found(*given))
+        return self.grade_code(sample, program.strict_program(*given), program.find_program(*given))
 
 
-def run_by(row: Mapping[str, str]) -> dict[str, Any]:
-    """What the sandbox needs: the published check, and before it the prompt's own helpers.
+def sandbox_arguments(row: Mapping[str, str]) -> dict[str, Any]:
+    """Build the sandbox arguments: the published check, and before it the prompt's helpers.
 
-    Where a test calls the function by its name (number 33 compares the answer with itself), it
-    gets the published solution.
+    A test that calls the function by its name (number 33 compares the answer with itself) gets the
+    published solution.
     """
     prompt, entry = row["prompt"], row["entry_point"]
     return {
         "stub": prompt,
         "entry": entry,
         "names": [entry],
-        "before": f"{prompt}{row['canonical_solution']}\npublished = {entry}\n",
+        "setup": f"{prompt}{row['canonical_solution']}\npublished = {entry}\n",
         "tests": f"answer, {entry} = {entry}, published\n{row['test']}\ncheck(answer)\n",
     }

@@ -1,4 +1,4 @@
-"""MATH: competition problems, whose answers stand in a box."""
+r"""MATH: competition problems. Answers are in `\boxed{}`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import ClassVar
 from wavefront.tasks.base import Ask, Sample
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
-from wavefront.tasks.grading.maths import boxed, grade_maths
+from wavefront.tasks.grading.maths import grade_maths, last_boxed
 
 TRAIN = "math/train.jsonl.gz"
-# Short solutions of four subjects.
-SHOWN = (
+# Short solutions from four subjects.
+EXAMPLES = (
     "train/prealgebra/4.json",
     "train/algebra/8.json",
     "train/number_theory/26.json",
@@ -23,7 +23,7 @@ SHOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Math(Benchmark):
-    """5,000 problems of seven subjects."""
+    """5,000 test problems of seven subjects."""
 
     kind: ClassVar[str] = "maths"
     splits: ClassVar[tuple[str, ...]] = ("test", "train")
@@ -36,7 +36,7 @@ class Math(Benchmark):
                 f"{self.name}/{row['unique_id'].removesuffix('.json')}",
                 row["problem"],
                 row["solution"],
-                row.get("answer") or boxed(row["solution"]) or "",
+                row.get("answer") or last_boxed(row["solution"]) or "",
                 {"level": str(row["level"]), "subject": row.get("subject") or row["type"]},
             )
             for row in rows
@@ -44,7 +44,9 @@ class Math(Benchmark):
 
     def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
         rows = {row["unique_id"]: row for row in self.read(TRAIN, ask)}
-        return [(rows[name]["problem"], rows[name]["solution"]) for name in SHOWN if name in rows]
+        return [
+            (rows[name]["problem"], rows[name]["solution"]) for name in EXAMPLES if name in rows
+        ]
 
     def grade(self, sample: Sample, text: str) -> Grade:
         return grade_maths(sample.target, text)

@@ -1,4 +1,4 @@
-"""MATH-500: five hundred of the test problems of MATH."""
+"""MATH-500: five hundred test problems of MATH."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wavefront.tasks.benchmarks.math import Math
 
 @dataclass(frozen=True, kw_only=True)
 class Math500(Math):
-    """The subset that most reports use."""
+    """The subset that most publications use."""
 
     splits: ClassVar[tuple[str, ...]] = ("test",)
     files: ClassVar[Mapping[str, str]] = {"test": "math/math500.jsonl"}

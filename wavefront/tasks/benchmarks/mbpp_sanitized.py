@@ -1,4 +1,4 @@
-"""MBPP sanitized: the items of MBPP that people checked and reworded."""
+"""MBPP sanitized: the items of MBPP that the authors verified and reworded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sudoku of four by four, graded by the rules."""
+"""Sudoku, four by four, graded by the rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wavefront.tasks.grading import Grade
 
 GIVENS = range(4, 13)
 VARIANTS = {"sudoku_4": {}}
-SHOWN = (  # ours: the published files are test items
+EXAMPLES = (  # written for wavefront: the published files are test items
     ("1030\n0410\n2003\n0020", "1234\n3412\n2143\n4321"),
     ("0410\n3002\n0320\n4001", "2413\n3142\n1324\n4231"),
     ("4000\n0140\n0400\n1004", "4321\n2143\n3412\n1234"),
@@ -23,13 +23,13 @@ BOXES = [(row, column) for row in (0, 2) for column in (0, 2)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sudoku(Benchmark):
-    """972 grids, 108 each with 4 to 12 cells given; `givens` takes those with so many."""
+    """972 grids, 108 for each of 4 to 12 given cells. `givens` selects one of these numbers."""
 
     givens: int = 0  # 0: all
 
     def __post_init__(self) -> None:
         if self.givens and self.givens not in GIVENS:
-            raise OptionError(f"givens must be 0 for all, or 4 to 12, not {self.givens!r}.")
+            raise OptionError(f"givens must be 0 (all grids) or 4 to 12, not {self.givens!r}.")
 
     @property
     def name(self) -> str:
@@ -49,10 +49,10 @@ class Sudoku(Benchmark):
         ]
 
     def examples(self, ask: Ask) -> Sequence[tuple[str, str]]:
-        return SHOWN
+        return EXAMPLES
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Strict: four lines of four digits come first. Flexible: the last such grid anywhere."""
+        """Grade four lines of four digits at the start (strict), or the last grid (flexible)."""
         asked = sample.extra["question"].split()
         first = re.match(r"\s*((?:[1-4]{4}\s+){3}[1-4]{4})\b", text)
         strict = bool(first) and solves(asked, first[1].split())
@@ -65,7 +65,7 @@ class Sudoku(Benchmark):
 
 
 def solves(asked: list[str], grid: list[str]) -> bool:
-    """Whether the grid keeps what was given and every row, column and box has all four digits."""
+    """Return whether the grid keeps the given cells and obeys the rules."""
     if [len(row) for row in grid] != [4] * 4:
         return False
     columns = ["".join(row[column] for row in grid) for column in range(4)]

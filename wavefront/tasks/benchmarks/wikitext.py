@@ -1,4 +1,4 @@
-"""WikiText: go on with a sentence, or fill its middle; BERTScore compares with what stood there."""
+"""WikiText: continue a sentence or fill its middle. BERTScore compares with the original."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 from wavefront.tasks.base import Ask, Sample, Style
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
-from wavefront.tasks.procedural.english import typed
+from wavefront.tasks.procedural.english import detokenize
 
 FILES = {
     "test": "wikitext/wiki.test.raw",
@@ -17,16 +17,16 @@ FILES = {
     "train": "wikitext/wiki.train.raw.gz",
 }
 VARIANTS = {"wikitext": {}, "wikitext_infill": {"infill": True}}
-SENTENCES = 1000  # the paper's number
-FEWEST, MOST = 8, 60  # words of a sentence worth cutting
+SENTENCES = 1000  # as in the paper
+MIN_WORDS, MAX_WORDS = 8, 60  # of a sentence
 END = re.compile(r"(?<= [.!?]) (?=[A-Z\"])")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wikitext(Benchmark):
-    """1,000 sentences drawn with the seed: the first half is given, the second is the reference.
+    """1,000 sentences selected by the seed. The first half is given, the second is the reference.
 
-    With `infill` the middle third is the reference; `extra["suffix"]` is the text after it.
+    With `infill`, the middle third is the reference, and `extra["suffix"]` is the text after it.
     """
 
     kind: ClassVar[str] = "text"
@@ -55,26 +55,28 @@ class Wikitext(Benchmark):
         extra = {"suffix": " ".join(words[stop:])} if self.infill else {}
         return Sample(name, given, target, target, extra)
 
-    def ask(self, question: str, style: Style, shown: object) -> str:
-        """A hole in a text is asked without an instruction: the text goes on after it."""
+    def ask(self, question: str, style: Style, shots: object) -> str:
+        """Return the prompt. Infilling has no instruction, because text follows the gap."""
         return question if self.infill else super().ask(question, style, ())
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Strict: the reference word for word; flexible: its first word. The score is elsewhere."""
+        """Compare with the reference (strict) or its first word (flexible)."""
         words, wanted = text.split(), sample.target.split()
         strict, flexible = words == wanted, words[:1] == wanted[:1]
         return Grade(strict, text.strip() or None, "strict", strict, flexible)
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of the running text, typed as a person would, in file order."""
+    """Return the sentences of the running text in file order, as ordinary text."""
     found: list[str] = []
     for line in text.splitlines():
         line = line.strip()
         if line and not line.startswith("="):
             found += [sentence for sentence in END.split(line) if _fit(sentence)]
-    return [typed(sentence) for sentence in found]
+    return [detokenize(sentence) for sentence in found]
 
 
 def _fit(sentence: str) -> bool:
-    return sentence.endswith(" .") and FEWEST <= len(typed(sentence).split(" ")) <= MOST
+    return (
+        sentence.endswith(" .") and MIN_WORDS <= len(detokenize(sentence).split(" ")) <= MAX_WORDS
+    )

@@ -1,7 +1,7 @@
-"""What a model wrote, read and judged: the final answer of a text, an expression, a program.
+"""Graders: find the final answer, expression or program in a model's text, and check it.
 
-Two readings of every answer: strict takes only the form that was asked for, flexible also finds an
-answer that was written otherwise. Both verdicts are always reported.
+Every answer is read in two ways. Strict reading accepts only the requested form. Flexible reading
+also finds an answer in another form. A grade always reports both. Start reading at `final_answer`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A verdict, the answer that was read, and how: "strict", "flexible" or "executed".
+    """A verdict, the answer that was read, and how it was read.
 
-    `correct` is the verdict by which results are counted; `layers` is what stood around code that
-    was run.
+    `how` is "strict", "flexible" or "executed". Results count `correct`. `layers` lists the sandbox
+    layers that were active if code was run.
     """
 
     correct: bool

@@ -1,4 +1,4 @@
-"""The final answer of a text: after the mark `####`, or the last thing of its kind."""
+"""Read the final answer of a text: after the mark `####`, or the last answer of its kind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ EMPHASIS = re.compile(r"\*\*|\\boxed|\\text(?:bf)?|[{}`$]")
 
 
 def grade_final(kind: str, target: str, text: str, *, spoken: bool = False) -> Grade:
-    """Strict: what stands after the last `####`. Without that mark: the last thing of its kind.
+    """Grade the text after the last `####`, or without that mark the last answer of this kind.
 
-    With `spoken`, what follows the last "the answer is" comes before the last thing of its kind.
+    Args:
+        kind: What a final answer is: number, choice, yes_no, true_false, words, …
+        target: The correct final answer.
+        text: The model's text.
+        spoken: Without the mark, try the text after the last "the answer is" first.
     """
     wanted = normalise(kind, target)
     _, mark, after = text.rpartition(MARK)
@@ -63,7 +67,7 @@ def _last(kind: str, text: str) -> str:
 
 
 def normalise(kind: str, answer: str) -> str:
-    """One spelling for answers that mean the same; the benchmark's own spelling."""
+    """Convert equivalent answers to one spelling: the benchmark's."""
     answer = " ".join(answer.strip().strip("<>" if kind != "brackets" else "").split())
     if kind == "number":
         return _number(answer)

@@ -1,7 +1,7 @@
-r"""Mathematical answers: what the last `\boxed` holds, and whether two expressions are equal.
+r"""Grade mathematical answers: read the last `\boxed` and compare two expressions.
 
-Two answers are equal when they are spelled the same after our own clean-up, or when math-verify
-proves it. The first costs nothing and covers texts that no algebra system reads.
+Two answers are equal if they have the same spelling after normalisation, or if math-verify proves
+it. The first test is cheap and covers text that no algebra system can parse.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from wavefront.core.errors import MissingExtraError
 from wavefront.tasks.grading import Grade
 
-SECONDS = 5  # for one question to the algebra system
-LONGEST = 400  # characters of an answer that is worth such a question
+SECONDS = 5  # time limit of one comparison by math-verify
+MAX_CHARACTERS = 400  # longer answers are not given to math-verify
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 SPOKEN = re.compile(r"\b(?:answer is|answer:)[\s:*]*(.+)", re.IGNORECASE)
 INLINE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -36,8 +36,8 @@ SPELLINGS = (
 )
 
 
-def boxed(text: str) -> str | None:
-    r"""What the last `\boxed` or `\fbox` holds; None without one or with unclosed braces."""
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last `\boxed` or `\fbox`, or None without a closed one."""
     boxes = list(BOX.finditer(text))
     if not boxes:
         return None
@@ -47,18 +47,18 @@ def boxed(text: str) -> str | None:
         return word.group() if word else None
     depth, start = 0, at.end() + 1
     escaped = False
-    for place in range(at.end(), len(text)):
-        char = text[place]
+    for index in range(at.end(), len(text)):
+        char = text[index]
         if not escaped:
             depth += (char == "{") - (char == "}")
         escaped = char == "\\" and not escaped
         if depth == 0:
-            return text[start:place].strip()
+            return text[start:index].strip()
     return None
 
 
 def last_expression(text: str) -> str | None:
-    """Flexible: after "the answer is", else the last formula, else the last number."""
+    """Return the text after "the answer is", else the last formula, else the last number."""
     said = SPOKEN.findall(text)
     if said:
         text = said[-1].strip()
@@ -72,8 +72,8 @@ def last_expression(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
-def spelled(answer: str) -> str:
-    """One spelling for answers that differ in typesetting alone."""
+def normalise(answer: str) -> str:
+    """Convert answers that differ only in typesetting to one spelling."""
     answer = answer.strip().strip(".")
     for pattern, replacement in SPELLINGS:
         answer = pattern.sub(replacement, answer)
@@ -83,36 +83,36 @@ def spelled(answer: str) -> str:
     return alone[1] if alone else answer
 
 
-def equal(target: str, answer: str) -> bool:
-    """Whether the two are the same answer."""
+def are_equal(target: str, answer: str) -> bool:
+    """Return whether two answers are equal."""
     if not answer.strip():
         return False
-    if spelled(target) == spelled(answer):
+    if normalise(target) == normalise(answer):
         return True
-    return len(answer) <= LONGEST and _proved(target, answer)
+    return len(answer) <= MAX_CHARACTERS and _proves_equal(target, answer)
 
 
 @lru_cache(maxsize=4096)
-def _proved(target: str, answer: str) -> bool:
+def _proves_equal(target: str, answer: str) -> bool:
     try:
         from math_verify import parse, verify
     except ImportError:
         raise MissingExtraError(
             "Grading MATH needs math-verify: pip install 'wavefront[eval]'."
         ) from None
-    # Its clock is a signal, which only the main thread may set.
+    # math-verify implements its timeout with a signal, which only the main thread can set.
     main = threading.current_thread() is threading.main_thread()
-    # Typed as an int, but None is how it is told to keep no time.
-    clock: Any = SECONDS if main else None
-    wanted, given = (parse(f"${text}$", parsing_timeout=clock) for text in (target, answer))
-    return bool(wanted and given) and verify(wanted, given, timeout_seconds=clock)
+    # Annotated as int, but None turns the timeout off.
+    timeout: Any = SECONDS if main else None
+    wanted, given = (parse(f"${text}$", parsing_timeout=timeout) for text in (target, answer))
+    return bool(wanted and given) and verify(wanted, given, timeout_seconds=timeout)
 
 
 def grade_maths(target: str, text: str) -> Grade:
-    r"""Strict: what the last `\boxed` holds. Without one: the last expression."""
-    answer = boxed(text)
+    r"""Grade the content of the last `\boxed` (strict), or the last expression (flexible)."""
+    answer = last_boxed(text)
     how = "flexible" if answer is None else "strict"
     if answer is None:
         answer = last_expression(text)
-    right = answer is not None and equal(target, answer)
+    right = answer is not None and are_equal(target, answer)
     return Grade(right, answer, how, right and how == "strict", right)

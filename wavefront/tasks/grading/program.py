@@ -1,4 +1,7 @@
-"""The program in what a model wrote: fences, prose around it, a signature repeated or left out."""
+"""Find the program in a model's text.
+
+It handles code fences, prose around the code, and a repeated or missing signature.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,30 @@ import warnings
 
 FENCE = re.compile(r"```[ \t]*[\w+-]*[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
 STOPS = ("[DONE]", "<|endoftext|>", "<|eot_id|>")
-MOST_LINES = 400  # that are tried one by one
+MAX_LINES = 400  # to remove one by one
 
 
-def plain(stub: str, entry: str, text: str) -> str:
-    """Strict: the text as it stands, under the stub unless it has the function itself."""
+def strict_program(stub: str, entry: str, text: str) -> str:
+    """Return the text unchanged, after the stub unless it defines the function itself."""
     return f"{stub}\n{text}" if _defines(text, entry) or not stub else stub + text
 
 
-def found(stub: str, entry: str, text: str) -> str:
-    """Flexible: the longest beginning that is Python and defines `entry`, of the likeliest part."""
+def find_program(stub: str, entry: str, text: str) -> str:
+    """Return the longest prefix of the likeliest part that is Python and defines `entry`."""
     for stop in STOPS:
         text = text.partition(stop)[0]
-    for part in _parts(entry, text):
-        for whole in _wholes(stub, entry, part):
-            if (code := _longest(whole, entry, len(stub.splitlines()))) is not None:
+    for part in _likely_parts(entry, text):
+        for program in _readings(stub, entry, part):
+            if (code := _longest_program(program, entry, len(stub.splitlines()))) is not None:
                 return code
-    return plain(stub, entry, text)
+    return strict_program(stub, entry, text)
 
 
-def _parts(entry: str, text: str) -> list[str]:
+def _likely_parts(entry: str, text: str) -> list[str]:
     blocks = FENCE.findall(text)
     good = [block for block in blocks if _defines(block, entry)]
     rest = [] if good else blocks[:1]
-    # Prose before the code: begin where the first statement does, or else at the function.
+    # Skip prose before the code: start at the first statement, or at the function.
     starts = (
         r"^(?:import|from|def|class|async|@)\b",
         rf"^[ \t]*(?:async )?def {re.escape(entry)}\b",
@@ -41,8 +44,8 @@ def _parts(entry: str, text: str) -> list[str]:
     return [*good, *rest, text, *(text[at.start() :] for at in found if at)]
 
 
-def _wholes(stub: str, entry: str, part: str) -> list[str]:
-    """Ways to read a part as a program, the likeliest first."""
+def _readings(stub: str, entry: str, part: str) -> list[str]:
+    """List the ways to read a part as a program, the likeliest first."""
     if _defines(part, entry) or not stub:
         return [f"{stub}\n{textwrap.dedent(part)}", f"{stub}\n{part}"]
     body = part.strip("\n")
@@ -59,21 +62,21 @@ def _defines(text: str, entry: str) -> bool:
     )
 
 
-def _longest(code: str, entry: str, stub: int) -> str | None:
-    """The code without as many last lines as keep it from being Python."""
+def _longest_program(code: str, entry: str, stub: int) -> str | None:
+    """Remove lines from the end until the code is Python. None if it does not define `entry`."""
     lines = code.split("\n")
-    if len(lines) - stub > MOST_LINES:
-        lines = lines[: stub + MOST_LINES]
+    if len(lines) - stub > MAX_LINES:
+        lines = lines[: stub + MAX_LINES]
     while len(lines) > stub:
-        tree = parsed("\n".join(lines))
+        tree = parse_or_none("\n".join(lines))
         if tree is not None:
-            return "\n".join(lines) if _has(tree, entry) else None
+            return "\n".join(lines) if _defines_body(tree, entry) else None
         lines.pop()
     return None
 
 
-def _has(tree: ast.Module, entry: str) -> bool:
-    """Whether the function is there and does more than its docstring."""
+def _defines_body(tree: ast.Module, entry: str) -> bool:
+    """Return whether the function is defined and has more than a docstring."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in reversed(tree.body):
         if isinstance(node, kinds) and node.name == entry:
@@ -81,11 +84,11 @@ def _has(tree: ast.Module, entry: str) -> bool:
     return False
 
 
-def parsed(code: str) -> ast.Module | None:
-    """The program's tree, or None where it is not Python."""
+def parse_or_none(code: str) -> ast.Module | None:
+    """Parse the program. Return None if it is not Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape is the model's business
+            warnings.simplefilter("ignore")  # such as invalid escapes in model-written code
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -1,1 +1,1 @@
-"""Procedural tasks: items drawn from a seed, one task per file."""
+"""Procedural tasks: items generated from a seed, one task per file."""

@@ -1,4 +1,4 @@
-"""Functions of `code` that are one piece: told in `functions.txt`, and what they do told here."""
+"""The functions of `functions.txt` for the task `code`, and what each of them computes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wavefront.tasks.base import PROCEDURAL
 from wavefront.tasks.procedural._code_ops import Range, parse_head
 
 
-class Whole(NamedTuple):
-    """A function: parameters with their types, what is said, its body, and what it does."""
+class Function(NamedTuple):
+    """A function: its parameters and types, its descriptions, its body, and what it computes."""
 
     name: str
     draws: tuple[Range, ...]
@@ -29,14 +29,14 @@ class Whole(NamedTuple):
 
 
 @cache
-def wholes() -> tuple[Whole, ...]:
-    """Every function of the file."""
+def functions() -> tuple[Function, ...]:
+    """Read every function of `functions.txt`."""
     text = (PROCEDURAL / "functions.txt").read_text("utf-8")
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    return tuple(_whole(block.split("\n")) for block in kept.strip().split("\n\n"))
+    return tuple(_parse_function(block.split("\n")) for block in kept.strip().split("\n\n"))
 
 
-def _whole(block: list[str]) -> Whole:
+def _parse_function(block: list[str]) -> Function:
     name, draws = parse_head(block[0].lstrip("!"))
     takes, _, gives = block[1].partition(" -> ")
     pairs = re.findall(r"(\w+): (.*?)(?=, \w+: |$)", takes[1:-1])
@@ -45,7 +45,7 @@ def _whole(block: list[str]) -> Whole:
     if block[0].startswith("!"):
         says, reserved = (), says + reserved
     body = "\n".join(line for line in block[2:] if not line.startswith("?"))
-    return Whole(name, draws, tuple(pairs), gives, says, reserved, body, RUNS[name])
+    return Function(name, draws, tuple(pairs), gives, says, reserved, body, RUNS[name])
 
 
 def sequence(first: int, second: int, n: int) -> int:
@@ -55,15 +55,15 @@ def sequence(first: int, second: int, n: int) -> int:
     return values[n]
 
 
-def repeated(step: Callable[[int], int], value: int, times: int) -> int:
-    return value if times <= 0 else repeated(step, step(value), times - 1)
+def repeat(step: Callable[[int], int], value: int, times: int) -> int:
+    return value if times <= 0 else repeat(step, step(value), times - 1)
 
 
 def halvings(n: int, k: int) -> int:
     return 0 if n < k else 1 + halvings(n // 2, k)
 
 
-# These are not the bodies: they take another way to the same value where there is one.
+# Independent of the bodies where possible, so that comparing the two is a check.
 RUNS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "product_from": lambda n, k: math.prod(range(k, n + 1)),
@@ -73,7 +73,7 @@ RUNS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "divisors": lambda n: list(filter(lambda i: n // i * i == n, range(1, n + 1))),
         "sum_multiples": lambda n, j, k: sum(set(range(0, n, j)) | set(range(0, n, k))),
         "sum_both": lambda n, j, k: sum(set(range(j, n + 1, j)) - set(range(0, n + 1, k))),
-        "recurrence": lambda n, j, k, m: repeated(lambda x: k * x + m, j, n),
+        "recurrence": lambda n, j, k, m: repeat(lambda x: k * x + m, j, n),
         "halvings": halvings,
         "fizz": lambda n, j, k: [str(n), "buzz", "fizz", "fizz"][(n % j == 0) * 2 + (n % k == 0)],
         "clamp": lambda n, low, high: low if min(n, high) < low else min(n, high),

@@ -1,4 +1,4 @@
-"""Loops of `code` that add up a total: a condition, two updates, sometimes a reason to stop."""
+"""Loops for the task `code`: a condition, two updates of a total, sometimes a reason to stop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from wavefront.tasks.base import between, choose
-from wavefront.tasks.procedural._code_functions import Whole
+from wavefront.tasks.base import choose, draw_int
+from wavefront.tasks.procedural._code_functions import Function
 from wavefront.tasks.procedural._code_ops import Op, op
 
 # fmt: off
@@ -52,9 +52,9 @@ UPDATES = (
 
 
 class Plan(NamedTuple):
-    """A loop before it is put into words and Python; the four parts have their numbers."""
+    """A loop, from which its description and its Python are written."""
 
-    ranged: bool  # over 1 to n, not over a list
+    ranged: bool  # a loop over 1 to n, not over a list
     start: int
     parts: tuple[Op, Op, Op, Op]  # test, reason to stop, update, other update
     values: list[dict[str, int]]
@@ -62,14 +62,14 @@ class Plan(NamedTuple):
     otherwise: bool
 
 
-def loop(rng: Random, reserved: bool) -> Whole:
-    """A new function each time: what to do with each number, and what the total starts from."""
+def loop(rng: Random, reserved: bool) -> Function:
+    """Compose a new function."""
     first, second = rng.sample(UPDATES, 2)
     parts = (choose(rng, CONDITIONS), choose(rng, CONDITIONS), first, second)
-    values = [{slot: between(rng, low, high) for slot, low, high in part.draws} for part in parts]
+    values = [{slot: draw_int(rng, low, high) for slot, low, high in part.draws} for part in parts]
     plan = Plan(
         ranged=rng.random() < 0.3,
-        start=between(rng, 0, 20),
+        start=draw_int(rng, 0, 20),
         parts=parts,
         values=values,
         stopping=rng.random() < 0.3,
@@ -77,11 +77,13 @@ def loop(rng: Random, reserved: bool) -> Whole:
     )
     ways = [part.reserved if reserved else choose(rng, part.says) for part in parts]
     takes = (("n", "int"),) if plan.ranged else (("numbers", "list[int]"),)
-    return Whole("loop", (), takes, "int", (said(plan, ways),), (), body(plan), partial(run, plan))
+    return Function(
+        "loop", (), takes, "int", (describe(plan, ways),), (), body(plan), partial(run, plan)
+    )
 
 
-def said(plan: Plan, ways: list[str]) -> str:
-    """The docstring."""
+def describe(plan: Plan, ways: list[str]) -> str:
+    """Write the docstring."""
     test, stop, first, second = (
         way.format_map(values) for way, values in zip(ways, plan.values, strict=True)
     )
@@ -94,7 +96,7 @@ def said(plan: Plan, ways: list[str]) -> str:
 
 
 def body(plan: Plan) -> str:
-    """The Python."""
+    """Write the Python body."""
     test, stop, first, second = (
         part.code.format_map(values) for part, values in zip(plan.parts, plan.values, strict=True)
     )
@@ -109,7 +111,7 @@ def body(plan: Plan) -> str:
 
 
 def run(plan: Plan, given: list[int] | int) -> int:
-    """What the loop does."""
+    """Compute what the loop returns."""
     test, stop, first, second = (
         partial(part.run, **values) for part, values in zip(plan.parts, plan.values, strict=True)
     )

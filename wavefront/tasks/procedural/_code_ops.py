@@ -1,7 +1,7 @@
-"""The operations that `code` composes: what is said of each, its Python, and what it does.
+"""The list operations that the task `code` composes: descriptions, Python text, and effect.
 
-What an operation does is written apart from its Python text, and by other means where there are
-any, so that running the text and comparing is a check.
+Each effect is implemented apart from the Python text, in another way where possible. So running the
+text and comparing the results is a check.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Op(NamedTuple):
     code: str
     run: Callable[..., Any]
     says: tuple[str, ...]
-    reserved: str  # a way to say it that training never sees
+    reserved: str  # a description that training never sees
     gives: str
 
 
 def parse_head(head: str) -> tuple[str, tuple[Range, ...]]:
-    """`above k=1-9`: a name and the ranges of its numbers."""
+    """Parse `above k=1-9` into a name and the ranges of its numbers."""
     name, *ranges = head.split()
     draws: list[Range] = []
     for text in ranges:
@@ -36,7 +36,7 @@ def parse_head(head: str) -> tuple[str, tuple[Range, ...]]:
 
 
 def op(head: str, code: str, run: Callable[..., Any], says: str, gives: str = "") -> Op:
-    """Head: as `parse_head` reads it. Says: ways apart by ` / `, the last one reserved."""
+    """Make an operation. `says` holds descriptions separated by ` / `; the last is reserved."""
     name, draws = parse_head(head)
     *ways, reserved = says.split(" / ")
     return Op(name, draws, code, run, tuple(ways), reserved, gives)
@@ -50,7 +50,7 @@ def running(values: list[int]) -> list[int]:
     return [sum(values[: index + 1]) for index in range(len(values))]
 
 
-# Lists of whole numbers to lists of whole numbers.
+# From a list of integers to a list of integers.
 # fmt: off
 LISTS = (
     op("above k=0-12", "[x for x in {v} if x > {k}]", lambda v, k: list(filter(k.__lt__, v)),
@@ -158,7 +158,7 @@ LISTS = (
        " / weight numbers by position"),
 )
 
-# Lists of whole numbers to one value.
+# From a list of integers to one value.
 LIST_ENDS = (
     op("sum", "sum({v})", lambda v: sum(v, 0),
        "their sum / the sum of the numbers / what they add up to", "int"),

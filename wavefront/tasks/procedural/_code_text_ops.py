@@ -1,4 +1,4 @@
-"""The operations of `code` on strings and on single whole numbers; see `_code_ops`."""
+"""The operations of the task `code` on strings and on integers; see `_code_ops`."""
 
 from __future__ import annotations
 

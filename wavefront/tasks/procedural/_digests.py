@@ -1,14 +1,14 @@
-"""Writes `real.bin`, the questions that must never be generated, as 8-byte digests.
+"""Write `real.bin`: 8-byte digests of the questions that must never be generated.
 
-Run `python -m wavefront.tasks.procedural._digests` with WAVEFRONT_DATA set, when a task is added.
+When you add a task, run `python -m wavefront.tasks.procedural._digests` with WAVEFRONT_DATA set.
 """
 
 from __future__ import annotations
 
-from wavefront.tasks.base import PROCEDURAL, digest, essence
+from wavefront.tasks.base import PROCEDURAL, digest, question_key
 from wavefront.tasks.benchmarks._data import examples
 
-# The subsets a generator imitates: their questions must never be generated for training.
+# The BBH subsets that a generator imitates. Their questions must never be generated.
 IMITATED = (
     "boolean_expressions",
     "date_understanding",
@@ -31,8 +31,8 @@ IMITATED = (
 
 
 def real_digests() -> bytes:
-    """The sorted digests of every question of the imitated subsets."""
-    questions = {essence(item["input"]) for name in IMITATED for item in examples(name)}
+    """Return the sorted digests of all questions of the imitated subsets."""
+    questions = {question_key(item["input"]) for name in IMITATED for item in examples(name)}
     return b"".join(sorted(map(digest, questions)))
 
 

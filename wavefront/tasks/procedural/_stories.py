@@ -1,4 +1,4 @@
-"""How a word problem of `stories.txt` is read and told: numbers drawn, steps taken, text filled."""
+"""Read the word problems of `stories.txt`, and draw the numbers and steps of one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from wavefront.tasks.base import PROCEDURAL, between, choose
+from wavefront.tasks.base import PROCEDURAL, choose, draw_int
 
-LARGEST = 2000  # results above this make a story worth telling again with other numbers
+LARGEST = 2000  # a story with a larger result is drawn again with other numbers
 PERCENTAGES = (5, 10, 20, 25, 30, 40, 50, 60, 75, 80)
 DRAW = re.compile(r"(\w) (?:(\d+)-(\d+)|([<|%])(\w)(?: (\d+))?|~(\w)([+*-])(\w))$")
 STEP = re.compile(r"(\w) = (\w) ([-+*/%]) (\w) : (.*)$")
 
 
 class Draw(NamedTuple):
-    """One number: from a range, bounded by another number, or computed from two others."""
+    """One number: drawn from a range, bounded by another number, or computed from two others."""
 
     name: str
     how: str  # "-" range, "<" below, "|" divisor, "%" percentage, "+" "*" "~" computed
@@ -41,9 +41,9 @@ Line = Draw | Step
 
 
 class Story(NamedTuple):
-    """A kind of problem, or a link of a chain: its wordings and its plot."""
+    """A word problem or a link of a chain: its wordings and its plot."""
 
-    kind: str  # "@" a whole story; "start", "event", "end" links
+    kind: str  # "@" for a complete story; "start", "event" or "end" for a link
     name: str
     wordings: tuple[str, ...]
     reserved_wordings: tuple[str, ...]
@@ -51,12 +51,12 @@ class Story(NamedTuple):
 
 
 def parse_line(text: str) -> Line:
-    """One line of a plot."""
+    """Parse one line of a plot."""
     if step := STEP.match(text):
         return Step(*step.groups())
     draw = DRAW.match(text)
     if draw is None:
-        raise ValueError(f"not a line of a plot: {text!r}")
+        raise ValueError(f"This is not a line of a plot: {text!r}.")
     name, low, high, relation, other, most, left, operator, right = draw.groups()
     if low:
         return Draw(name, "-", int(low), int(high), "", "")
@@ -67,7 +67,7 @@ def parse_line(text: str) -> Line:
 
 @cache
 def stories() -> tuple[Story, ...]:
-    """Every block of the file."""
+    """Read every block of the file."""
     text = (PROCEDURAL / "stories.txt").read_text("utf-8")
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(_story(block.split("\n")) for block in kept.strip().split("\n\n"))
@@ -84,11 +84,11 @@ def _story(block: list[str]) -> Story:
 
 
 def play(rng: Random, plot: tuple[Line, ...], numbers: dict[str, int]) -> list[Step] | None:
-    """Run a plot: fill `numbers`, give the steps taken; None when the numbers do not work out."""
+    """Run a plot: fill `numbers` and return the steps, or None if a number is out of range."""
     steps: list[Step] = []
     for line in plot:
         if isinstance(line, Draw):
-            value = _drawn(rng, line, numbers)
+            value = _draw_number(rng, line, numbers)
         else:
             left, right = _value(numbers, line.left), _value(numbers, line.right)
             value = calculate(left, line.operator, right)
@@ -107,7 +107,7 @@ def _value(numbers: Mapping[str, int], name: str) -> int:
 
 
 def calculate(left: int, operator: str, right: int) -> int | None:
-    """A whole result, or None."""
+    """Return the result if it is an integer, otherwise None."""
     if operator == "+":
         return left + right
     if operator == "-":
@@ -116,17 +116,17 @@ def calculate(left: int, operator: str, right: int) -> int | None:
         return left * right
     if operator == "%":
         left, right = left * right, 100
-    whole, rest = divmod(left, right)
-    return None if rest else whole
+    result, rest = divmod(left, right)
+    return None if rest else result
 
 
-def _drawn(rng: Random, draw: Draw, numbers: Mapping[str, int]) -> int | None:
+def _draw_number(rng: Random, draw: Draw, numbers: Mapping[str, int]) -> int | None:
     if draw.how == "-":
-        return between(rng, draw.low, draw.high)
+        return draw_int(rng, draw.low, draw.high)
     left = numbers[draw.left]
     if draw.how == "<":
         most = min(left - 1, draw.high)
-        return between(rng, 1, most) if most > 0 else None
+        return draw_int(rng, 1, most) if most > 0 else None
     if draw.how == "|":
         divisors = [number for number in range(2, 13) if left % number == 0 and number < left]
         return choose(rng, divisors) if divisors else None

@@ -1,4 +1,4 @@
-"""Words for the tasks that need many."""
+"""The vocabulary for tasks that need many words."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from wavefront.tasks.base import PROCEDURAL
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Six thousand lower-case words of WikiText-2, neither very common nor very rare."""
+    """Return six thousand lower-case words of WikiText-2, neither very common nor very rare."""
     return tuple((PROCEDURAL / "words.txt").read_text("ascii").split())

@@ -1,18 +1,18 @@
-"""`not ( True ) and ( True ) is`: truth values, reduced one kind of operation at a time."""
+"""Evaluate `not ( True ) and ( True ) is`, one kind of operation at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 
 WORDINGS = Wordings(
     real="{} is",
     other=("Evaluate {}", "What is the value of {}?", "{} ="),
     reserved=("Is this True or False? {}", "Find the truth value of the expression {}."),
 )
-TOKENS = 8  # every real expression has eight, brackets counted
+TOKENS = 8  # in every real expression, brackets included
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,19 @@ class BooleanExpressions(Procedural):
     kind = "true_false"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        size = TOKENS if rng.random() < 0.75 else between(rng, 3, 11)
+        size = TOKENS if rng.random() < 0.75 else draw_int(rng, 3, 11)
         tokens = expression(rng, size)
         steps = list(reductions(tokens))
         target = steps[-1]
         text = " ".join(tokens)
         question, original = WORDINGS.ask(rng, reserved, text)
-        return Draft(question, worked("\n= ".join(steps), target), target, text, original=original)
+        return Draft(
+            question, worked_answer("\n= ".join(steps), target), target, text, original=original
+        )
 
 
 def expression(rng: Random, size: int) -> list[str]:
-    """A random expression of exactly `size` tokens."""
+    """Draw an expression of exactly `size` tokens."""
     if size == 1:
         return [choose(rng, ("True", "False"))]
     shape = rng.random()
@@ -40,13 +42,13 @@ def expression(rng: Random, size: int) -> list[str]:
         return ["not", *expression(rng, size - 1)]
     if shape < 0.45:
         return ["(", *expression(rng, size - 2), ")"]
-    left = between(rng, 1, size - 2)
+    left = draw_int(rng, 1, size - 2)
     operator = choose(rng, ("and", "or"))
     return [*expression(rng, left), operator, *expression(rng, size - 1 - left)]
 
 
 def reductions(tokens: list[str]) -> list[str]:
-    """The expression after each pass, from as given down to one truth value."""
+    """Return the expression after each pass, down to one truth value."""
     lines = [" ".join(tokens)]
     while len(tokens) > 1:
         tokens = reduce_innermost(tokens)
@@ -55,7 +57,7 @@ def reductions(tokens: list[str]) -> list[str]:
 
 
 def reduce_innermost(tokens: list[str]) -> list[str]:
-    """One pass over every bracket that holds no other, or over all when there is none."""
+    """Reduce every innermost bracket once, or the whole expression if it has none."""
     if "(" not in tokens:
         return reduce_flat(tokens)
     out: list[str] = []
@@ -75,7 +77,7 @@ def reduce_innermost(tokens: list[str]) -> list[str]:
 
 
 def reduce_flat(tokens: list[str]) -> list[str]:
-    """Without brackets: double negations go first, then `not`, then `and`, then `or`."""
+    """Reduce an expression without brackets: double `not` first, then `not`, `and`, `or`."""
     if "not" in tokens:
         return reduce_not(tokens)
     operator, absorbing = ("and", "False") if "and" in tokens else ("or", "True")
@@ -90,7 +92,7 @@ def reduce_flat(tokens: list[str]) -> list[str]:
 
 
 def reduce_not(tokens: list[str]) -> list[str]:
-    """Pairs of `not` cancel; where none stands beside another, each is applied."""
+    """Cancel pairs of `not`. Without any pair, apply each `not`."""
     out: list[str] = []
     paired = any(first == second == "not" for first, second in zip(tokens, tokens[1:]))  # noqa: B905, RUF007
     for token in tokens:

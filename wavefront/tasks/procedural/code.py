@@ -1,8 +1,8 @@
-"""Small Python functions from a signature and a docstring, judged by running them.
+"""Write a small Python function from its signature and docstring. Answers are graded by running.
 
-Four sources: chains of operations on a list, a string or a number; loops put together from a
-condition and updates; functions written whole; and one or two operations told by examples alone,
-which is the hard part: what is described only has to be translated, what is shown has to be found.
+There are four sources of functions: chains of operations on a list, a string or a number; loops
+composed of a condition and updates; functions from `functions.txt`; and one or two operations shown
+only by examples. The last is the hardest, because the model must infer the rule.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from random import Random
 from typing import Any, NamedTuple
 
 from wavefront.tasks import sandbox
-from wavefront.tasks.base import Draft, Procedural, Sample, between, choose, terms
+from wavefront.tasks.base import Draft, Procedural, Sample, choose, draw_int, split_words
 from wavefront.tasks.grading import Grade
 from wavefront.tasks.procedural import _code_text_ops as text_ops
-from wavefront.tasks.procedural._code_functions import Whole, wholes
+from wavefront.tasks.procedural._code_functions import Function, functions
 from wavefront.tasks.procedural._code_loops import loop
 from wavefront.tasks.procedural._code_ops import LIST_ENDS, LISTS, Op, Range
 from wavefront.tasks.procedural._words import vocabulary
 
-NAMES = terms(
+NAMES = split_words(
     "solve compute process transform calculate evaluate convert handle derive build f "
     "task apply result_of make"
 )
 TESTS = 5
-SECONDS = 5.0  # for the tests of one answer
-EXAMPLES = 3  # of a function that is told by them alone
+SECONDS = 5.0  # time limit for the tests of one answer
+EXAMPLES = 3  # for a function without a description
 SHOWN = ("Do what the examples show.", "Return what the examples show.")
 RESERVED_SHOWN = ("Behave as in these calls.", "Infer the rule.")
 
 
 class Domain(NamedTuple):
-    """What chains of operations work on."""
+    """The values that a chain of operations works on."""
 
     steps: tuple[Op, ...]
     ends: tuple[Op, ...]
     type: str
     arguments: tuple[str, ...]
-    most: int  # steps before the end
+    max_steps: int  # before the last operation
 
 
 DOMAINS = (
@@ -59,7 +59,7 @@ RESERVED_JOINS = (("{0}; finally, give back {1}.", "; next, "), ("{0}: hand over
 
 @dataclass(frozen=True)
 class Code(Procedural):
-    """Grading runs what the model wrote, in a sandbox, or without where that is allowed."""
+    """Grading runs the answer in a sandbox, or without one if `allow_unsandboxed` is set."""
 
     allow_unsandboxed: bool = False
     kind = "code"
@@ -68,18 +68,18 @@ class Code(Procedural):
     def draft(self, rng: Random, reserved: bool) -> Draft:
         source = rng.random()
         if source < 0.25:
-            return shown(rng, reserved)
+            return example_function(rng, reserved)
         if source < 0.65:
-            function, skeleton = chained(rng, reserved)
+            function, skeleton = chain_function(rng, reserved)
         elif source < 0.8:
             function = loop(rng, reserved)
             skeleton = function.body
         else:
-            function, skeleton = written(rng, reserved)
-        return present(rng, function, skeleton)
+            function, skeleton = file_function(rng, reserved)
+        return make_draft(rng, function, skeleton)
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Run the function on the sample's cases; a bare body is put under the asked signature."""
+        """Run the function on the item's cases. A body without a signature gets the prompt's."""
         code = extract(sample.extra["stub"], sample.extra["entry"], text)
         verdict = sandbox.check_cases(
             code,
@@ -92,18 +92,18 @@ class Code(Procedural):
         return Grade(passed, verdict.reason, "executed", passed, passed, verdict.layers)
 
 
-def drawn(rng: Random, draws: tuple[Range, ...]) -> dict[str, Any]:
-    """Values for the slots; `c` and `d` stand for letters."""
-    values = {slot: between(rng, low, high) for slot, low, high in draws}
+def draw_values(rng: Random, draws: tuple[Range, ...]) -> dict[str, Any]:
+    """Draw values for the slots. The slots `c` and `d` hold letters."""
+    values = {slot: draw_int(rng, low, high) for slot, low, high in draws}
     return {slot: chr(value) if slot in "cd" else value for slot, value in values.items()}
 
 
-def written(rng: Random, reserved: bool) -> tuple[Whole, str]:
-    """A function of the shelf; training never sees the reserved ones, nor any reserved wording."""
-    function = choose(rng, wholes())
+def file_function(rng: Random, reserved: bool) -> tuple[Function, str]:
+    """Choose a function of `functions.txt`. Training never sees a reserved function or wording."""
+    function = choose(rng, functions())
     while not (reserved or function.says):
-        function = choose(rng, wholes())
-    values = drawn(rng, function.draws)
+        function = choose(rng, functions())
+    values = draw_values(rng, function.draws)
     says = choose(rng, function.reserved if reserved else function.says)
     run = function.run
     filled = function._replace(
@@ -114,23 +114,23 @@ def written(rng: Random, reserved: bool) -> tuple[Whole, str]:
     return filled, f"{function.name} {sorted(values.items())} {function.takes}"
 
 
-def shown(rng: Random, reserved: bool) -> Draft:
-    """A function told by examples: one operation, or one and what is returned of its result."""
+def example_function(rng: Random, reserved: bool) -> Draft:
+    """Describe a function of one or two operations only by examples."""
     while True:
-        function, skeleton = chained(rng, reserved, most=1)
+        function, skeleton = chain_function(rng, reserved, most=1)
         calls = [case(rng, function) for _ in range(EXAMPLES)]
         if len({repr(value) for _, value in calls}) == EXAMPLES:
-            break  # examples that all give the same would show nothing
+            break  # examples with equal results would not show the rule
     says = choose(rng, RESERVED_SHOWN if reserved else SHOWN)
-    return present(rng, function._replace(says=(says,)), f"{skeleton} {calls}", calls)
+    return make_draft(rng, function._replace(says=(says,)), f"{skeleton} {calls}", calls=calls)
 
 
-def chained(rng: Random, reserved: bool, most: int | None = None) -> tuple[Whole, str]:
-    """A chain of one to five operations, each a line; `most` steps before its end."""
+def chain_function(rng: Random, reserved: bool, most: int | None = None) -> tuple[Function, str]:
+    """Compose one to five operations, one per line, with at most `most` before the last."""
     domain = choose(rng, DOMAINS)
     ended = rng.random() < 0.7
-    most = domain.most if most is None else most
-    steps = [choose(rng, domain.steps) for _ in range(between(rng, 1 - ended, most))]
+    most = domain.max_steps if most is None else most
+    steps = [choose(rng, domain.steps) for _ in range(draw_int(rng, 1 - ended, most))]
     steps = steps or [choose(rng, domain.steps)]
     last = [choose(rng, domain.ends)] if ended else []
     argument = choose(rng, domain.arguments)
@@ -138,7 +138,7 @@ def chained(rng: Random, reserved: bool, most: int | None = None) -> tuple[Whole
     lines: list[str] = []
     runs: list[tuple[Any, dict[str, Any]]] = []
     for operation in steps + last:
-        values = drawn(rng, operation.draws)
+        values = draw_values(rng, operation.draws)
         way = operation.reserved if reserved else choose(rng, operation.says)
         said.append(way.format_map(values))
         lines.append(f"{argument} = {operation.code.format_map({'v': argument, **values})}")
@@ -157,22 +157,24 @@ def chained(rng: Random, reserved: bool, most: int | None = None) -> tuple[Whole
     gives = last[0].gives if last else domain.type
     skeleton = f"{domain.type} " + "; ".join(line.replace(argument, "v") for line in lines)
     takes = ((argument, domain.type),)
-    return Whole("chain", (), takes, gives, (text,), (), "\n".join(lines), run), skeleton
+    return Function("chain", (), takes, gives, (text,), (), "\n".join(lines), run), skeleton
 
 
-Case = tuple[tuple[Any, ...], Any]  # arguments, and what the function gives for them
+Case = tuple[tuple[Any, ...], Any]  # arguments and result
 
 
-def case(rng: Random, function: Whole) -> Case:
-    """One call with its result."""
+def case(rng: Random, function: Function) -> Case:
+    """Draw arguments and compute the result."""
     args = tuple(INPUTS[kind](rng) for _, kind in function.takes)
     return args, function.run(*args)
 
 
-def present(rng: Random, function: Whole, skeleton: str, calls: Sequence[Case] = ()) -> Draft:
-    """Signature and docstring as the question, the whole function as the answer, and its tests.
+def make_draft(
+    rng: Random, function: Function, skeleton: str, *, calls: Sequence[Case] = ()
+) -> Draft:
+    """Make the item: signature and docstring are the question, the function is the answer.
 
-    The docstring ends with `calls`, if there are any; otherwise sometimes with the first test.
+    The docstring ends with the examples `calls`. Without any, it sometimes shows the first test.
     """
     name = choose(rng, NAMES)
     takes = ", ".join(f"{argument}: {kind}" for argument, kind in function.takes)
@@ -191,30 +193,30 @@ def present(rng: Random, function: Whole, skeleton: str, calls: Sequence[Case] =
 
 
 def whole_number(rng: Random) -> int:
-    return between(rng, 0, 30)
+    return draw_int(rng, 0, 30)
 
 
 def numbers(rng: Random) -> list[int]:
-    return [between(rng, -9, 20) for _ in range(between(rng, 0, 8))]
+    return [draw_int(rng, -9, 20) for _ in range(draw_int(rng, 0, 8))]
 
 
 def rows(rng: Random) -> list[list[int]]:
-    return [numbers(rng)[:4] for _ in range(between(rng, 0, 4))]
+    return [numbers(rng)[:4] for _ in range(draw_int(rng, 0, 4))]
 
 
 def words(rng: Random) -> list[str]:
-    return [choose(rng, vocabulary()) for _ in range(between(rng, 0, 5))]
+    return [choose(rng, vocabulary()) for _ in range(draw_int(rng, 0, 5))]
 
 
 def text(rng: Random) -> str:
     shown = " ".join(words(rng))
     if rng.random() < 0.4:
-        shown = f" {shown.title()} {between(rng, 0, 99)}"
+        shown = f" {shown.title()} {draw_int(rng, 0, 99)}"
     return shown
 
 
 def counts(rng: Random) -> dict[str, int]:
-    return {word: between(rng, 0, 12) for word in words(rng)}
+    return {word: draw_int(rng, 0, 12) for word in words(rng)}
 
 
 INPUTS = {
@@ -228,7 +230,7 @@ INPUTS = {
 
 
 def extract(stub: str, entry: str, text: str) -> str:
-    """The function in what a model wrote: fences removed, a bare body completed by its stub."""
+    """Find the function in a model's text. Remove fences, and add the stub to a bare body."""
     fenced = re.search(r"```(?:python)?\n(.*?)(?:```|\Z)", text, re.DOTALL)
     code = fenced.group(1) if fenced else text
     at = code.find(f"def {entry}(")

@@ -1,11 +1,11 @@
-"""Close the open brackets: the input in pieces, each with the stack it leaves."""
+"""Close the open brackets, by writing the input in pieces with the stack after each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 
 WORDINGS = Wordings(
     real="Complete the rest of the sequence, making sure that the parentheses are closed properly."
@@ -18,7 +18,7 @@ WORDINGS = Wordings(
 )
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 OPENING = tuple(CLOSING)
-LONGEST_ANSWER = 210  # symbols and line ends in the worked answer
+MAX_ANSWER = 210  # symbols and line ends in the worked answer
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,23 @@ class DyckLanguages(Procedural):
         while True:
             symbols, stack = prefix(rng)
             lines = pieces(symbols)
-            if sum(len(line) // 2 + 2 for line in lines) < LONGEST_ANSWER:
+            if sum(len(line) // 2 + 2 for line in lines) < MAX_ANSWER:
                 break
         text = " ".join(symbols)
         target = " ".join(CLOSING[symbol] for symbol in reversed(stack))
         question, original = WORDINGS.ask(rng, reserved, text)
-        return Draft(question, worked("\n".join(lines), target), target, text, original=original)
+        return Draft(
+            question, worked_answer("\n".join(lines), target), target, text, original=original
+        )
 
 
 def prefix(rng: Random) -> tuple[list[str], list[str]]:
-    """A beginning of a balanced sequence and the one to three brackets it leaves open.
+    """Return a prefix of a balanced sequence, and the one to three brackets that it leaves open.
 
-    Short inputs are the rule and inputs of a hundred symbols the exception, as in the benchmark.
+    Most inputs are short and few have a hundred symbols, as in the benchmark.
     """
     wanted = int(2 + 98 * rng.random() ** 3.3)
-    left = between(rng, 1, 3 if wanted > 2 else 2)
+    left = draw_int(rng, 1, 3 if wanted > 2 else 2)
     symbols: list[str] = []
     stack: list[str] = []
     while len(symbols) < wanted or not 0 < len(stack) <= left:
@@ -61,7 +63,7 @@ def prefix(rng: Random) -> tuple[list[str], list[str]]:
 
 
 def pieces(symbols: list[str]) -> list[str]:
-    """Each run of opening then closing brackets, and the stack after it."""
+    """Write each run of opening then closing brackets, and the stack after it."""
     lines: list[str] = []
     stack: list[str] = []
     start = 0

@@ -1,7 +1,7 @@
-"""Plain English from WikiText-2: go on with a text. There is no right answer but a right next word.
+"""Continue a text from WikiText-2. Only the next word has a right answer.
 
-Reads the text under WAVEFRONT_DATA; `held-out-template` is the validation file, whose articles are
-others than those of training.
+It reads the text under WAVEFRONT_DATA. The split `held-out-template` is the validation file, which
+has other articles than the training file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from wavefront.tasks.base import (
     Sample,
     Split,
     Style,
-    between,
     digest,
-    drawn,
+    draw_int,
+    draw_items,
     is_held_out,
     paper_prompt,
 )
@@ -33,9 +33,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "train": ("wikitext/wiki.train.raw.gz", "wikitext/train.txt.gz"),
     "held-out-template": ("wikitext/wiki.valid.raw", "wikitext/valid.txt"),
 }
-SHORTEST = 200  # characters of a paragraph worth having
-# Undo WikiText's word splitting, roughly as a person would type it.
-JOINED = (
+MIN_CHARACTERS = 200  # of a paragraph
+# Undo WikiText's word splitting, roughly as a person would type.
+DETOKENIZE = (
     (re.compile(r" @([-,.])@ "), r"\1"),
     (re.compile(r" ([,.;:!?%)\]]|'s\b|n't\b|'(?:re|ve|ll|d|m)\b)"), r"\1"),
     (re.compile(r"([(\[$]) "), r"\1"),
@@ -46,7 +46,7 @@ JOINED = (
 
 @dataclass(frozen=True)
 class English(Spec):
-    """A paragraph cut in two at a word: the first part is asked, the second answers."""
+    """A paragraph cut at a word: the first part is the prompt, the second the answer."""
 
     version: ClassVar[str] = "1"
     executes: ClassVar[bool] = False
@@ -59,39 +59,39 @@ class English(Spec):
     def sample(self, rng: Random, *, split: Split = "train", style: Style = "bare") -> Sample:
         chunk = self.text(rng, split=split)
         words = chunk.split(" ")
-        cut = between(rng, max(1, len(words) // 5), max(1, len(words) * 3 // 5))
+        cut = draw_int(rng, max(1, len(words) // 5), max(1, len(words) * 3 // 5))
         question, answer = " ".join(words[:cut]), " ".join(words[cut:])
         prompt = question if style == "bare" else paper_prompt(self.name, question)
         return Sample(f"{self.name}/{split}/{digest(chunk).hex()}", prompt, answer, answer)
 
     def text(self, rng: Random, *, split: Split = "train") -> str:
-        """A run of whole sentences, for training without a prompt."""
-        paragraphs = paragraphs_of(split)
-        sentences = paragraphs[int(rng.random() * len(paragraphs))].split(" . ")
-        start = between(rng, 0, max(0, len(sentences) - 3))
+        """Return a run of complete sentences, for training without a prompt."""
+        found = paragraphs(split)
+        sentences = found[int(rng.random() * len(found))].split(" . ")
+        start = draw_int(rng, 0, max(0, len(sentences) - 3))
         taken = sentences[start]
         for sentence in sentences[start + 1 :]:
             if len(taken) + len(sentence) > self.longest:
                 break
             taken += " . " + sentence
-        whole = typed(taken if taken.endswith(" .") else taken + " .")
-        if len(whole) <= self.longest:
-            return whole
-        return whole[: self.longest].rpartition(" ")[0]
+        chunk = detokenize(taken if taken.endswith(" .") else taken + " .")
+        if len(chunk) <= self.longest:
+            return chunk
+        return chunk[: self.longest].rpartition(" ")[0]
 
     def items(self, ask: Ask) -> list[Sample]:
-        return drawn(self, ask)
+        return draw_items(self, ask)
 
     def grade(self, sample: Sample, text: str) -> Grade:
-        """Whether the first word is the one that stood there."""
+        """Compare the first word with the original."""
         words = text.split()
         first = words[0] if words else None
         right = first == sample.target.split()[0]
         return Grade(right, first, "strict", right, right)
 
 
-def paragraphs_of(split: Split) -> tuple[str, ...]:
-    """The paragraphs of a split; train and held-out share a file and no paragraph."""
+def paragraphs(split: Split) -> tuple[str, ...]:
+    """Return the paragraphs of a split. Train and held-out share a file but no paragraph."""
     path = data_file(*FILES["train" if split == "held-out" else split])
     return _paragraphs(path, None if split == "held-out-template" else split == "held-out")
 
@@ -101,12 +101,12 @@ def _paragraphs(path: Path, held_out: bool | None) -> tuple[str, ...]:
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     lines = [line.strip() for line in text.splitlines()]
-    kept = [line for line in lines if len(line) >= SHORTEST and not line.startswith("=")]
+    kept = [line for line in lines if len(line) >= MIN_CHARACTERS and not line.startswith("=")]
     return tuple(line for line in kept if held_out is None or is_held_out(line) == held_out)
 
 
-def typed(text: str) -> str:
-    """WikiText's tokens as ordinary text."""
-    for pattern, replacement in JOINED:
+def detokenize(text: str) -> str:
+    """Convert WikiText's tokens to ordinary text."""
+    for pattern, replacement in DETOKENIZE:
         text = pattern.sub(replacement, text)
     return text

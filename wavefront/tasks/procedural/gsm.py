@@ -1,7 +1,7 @@
-"""Grade-school word problems of one to six steps, each step a sentence with its equation.
+"""Grade-school word problems of one to six steps. Each step is a sentence with an equation.
 
-Half are stories from `stories.txt`; half are chains: a stock of things, a run of events that change
-it, and a question, so that the number of different problems is not the number of stories.
+Half are stories from `stories.txt`. The other half are chains: a stock of things, events that
+change it, and a question. Chains make many more different problems than there are stories.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, between, choose, terms, worked
+from wavefront.tasks.base import Draft, Procedural, choose, draw_int, split_words, worked_answer
 from wavefront.tasks.procedural._stories import Story, play, stories
 from wavefront.tasks.procedural._words import vocabulary
 
@@ -30,9 +30,9 @@ NOUNS = {
     "pack": "boxes bags packs jars bowls crates",
 }
 POOLS = {slot: tuple(text.split()) for slot, text in NOUNS.items()}
-FEWEST, MOST = 1, 6  # steps
-STRANGE = 0.1  # of the people and things have a name from the whole vocabulary
-ITEMS = terms("book shirt toy lamp hat cup ball game chair plate bag kite pen map clock")
+MIN_STEPS, MAX_STEPS = 1, 6
+UNUSUAL_SHARE = 0.1  # of people and things with a name from the whole vocabulary
+ITEMS = split_words("book shirt toy lamp hat cup ball game chair plate bag kite pen map clock")
 
 
 @dataclass(frozen=True)
@@ -41,56 +41,61 @@ class Gsm(Procedural):
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         while True:
-            words = cast(rng)
-            teller = chain if rng.random() < 0.5 else story
-            told = teller(rng, words, reserved)
-            if told is not None:
-                return told
+            words = choose_words(rng)
+            make = chain if rng.random() < 0.5 else story
+            draft = make(rng, words, reserved)
+            if draft is not None:
+                return draft
 
 
-def cast(rng: Random) -> dict[str, str]:
-    """People and things for every slot a story may have."""
+def choose_words(rng: Random) -> dict[str, str]:
+    """Choose people and things for every slot that a story may have."""
     (name, upper, lower, his), (friend, *_), (third, *_) = rng.sample(PEOPLE, 3)
     item, other = rng.sample(ITEMS, 2)
     words = {slot: choose(rng, pool) for slot, pool in POOLS.items()}
-    if rng.random() < STRANGE:  # names must be copied, whatever they are
-        name, friend, third = (strange(rng).capitalize() for _ in range(3))
-    if rng.random() < STRANGE:
-        words["things"] = f"{strange(rng)}s"
+    if rng.random() < UNUSUAL_SHARE:  # so that the model learns to copy any name
+        name, friend, third = (unusual_word(rng).capitalize() for _ in range(3))
+    if rng.random() < UNUSUAL_SHARE:
+        words["things"] = f"{unusual_word(rng)}s"
     return words | {
         "name": name, "friend": friend, "third": third, "He": upper, "he": lower, "his": his,
         "item": item, "other": other,
     }  # fmt: skip
 
 
-def strange(rng: Random) -> str:
-    """Any word: names and things that no list of ours foresees."""
+def unusual_word(rng: Random) -> str:
+    """Choose any word, for names and things outside the lists above."""
     return choose(rng, vocabulary())
 
 
 @cache
-def shelf(kind: str, reserved: bool) -> tuple[Story, ...]:
-    """The stories or links that can be told: in training, or with a wording kept out of it."""
-    told = [story for story in stories() if story.kind == kind]
-    return tuple(s for s in told if (s.reserved_wordings if reserved else s.wordings))
+def stories_of_kind(kind: str, reserved: bool) -> tuple[Story, ...]:
+    """Return the stories or links with a training wording, or with a reserved one."""
+    found = [story for story in stories() if story.kind == kind]
+    return tuple(s for s in found if (s.reserved_wordings if reserved else s.wordings))
 
 
 def story(rng: Random, words: Mapping[str, str], reserved: bool) -> Draft | None:
-    """One whole story with fresh numbers."""
-    return tell((choose(rng, shelf("@", reserved)),), rng, words, reserved)
+    """Make a complete story with new numbers."""
+    return join_parts(
+        (choose(rng, stories_of_kind("@", reserved)),), rng, words=words, reserved=reserved
+    )
 
 
 def chain(rng: Random, words: Mapping[str, str], reserved: bool) -> Draft | None:
-    """A start, one to four events, and a question."""
-    events = [choose(rng, shelf("event", reserved)) for _ in range(between(rng, 1, 4))]
-    start, end = choose(rng, shelf("start", reserved)), choose(rng, shelf("end", reserved))
-    return tell((start, *events, end), rng, words, reserved)
+    """Make a chain: a start, one to four events, and a question."""
+    events = [choose(rng, stories_of_kind("event", reserved)) for _ in range(draw_int(rng, 1, 4))]
+    start, end = (
+        choose(rng, stories_of_kind("start", reserved)),
+        choose(rng, stories_of_kind("end", reserved)),
+    )
+    return join_parts((start, *events, end), rng, words=words, reserved=reserved)
 
 
-def tell(
-    parts: Sequence[Story], rng: Random, words: Mapping[str, str], reserved: bool
+def join_parts(
+    parts: Sequence[Story], rng: Random, *, words: Mapping[str, str], reserved: bool
 ) -> Draft | None:
-    """The parts one after another; None when the numbers or the length do not work out."""
+    """Join the parts. Return None if a number or the number of steps is out of range."""
     numbers: dict[str, int] = {}
     sentences: list[str] = []
     lines: list[str] = []
@@ -106,8 +111,8 @@ def tell(
         lines += [step.sentence.format_map(values) for step in steps]
         last = steps[-1].name if steps else last
         skeleton.append(f"{part.name} {sorted(numbers.items())}")
-    if not FEWEST <= len(lines) <= MOST:
+    if not MIN_STEPS <= len(lines) <= MAX_STEPS:
         return None
     target = str(numbers[last])
-    answer = worked("\n".join(lines), target)
+    answer = worked_answer("\n".join(lines), target)
     return Draft(" ".join(sentences), answer, target, " ".join(skeleton))

@@ -1,4 +1,4 @@
-"""Which of two word orders is right: each adjective gets the number of its kind."""
+"""Choose the right adjective order, by writing the number of each adjective's kind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from wavefront.tasks.base import (
     Draft,
     Procedural,
     Wordings,
-    between,
     choose,
-    lettered,
-    terms,
-    worked,
+    draw_int,
+    option_block,
+    split_words,
+    worked_answer,
 )
 
 WORDINGS = Wordings(
@@ -21,7 +21,7 @@ WORDINGS = Wordings(
     other=("Which phrase has its adjectives in the correct order?",),
     reserved=("Choose the phrase that a careful speaker of English would say.",),
 )
-# In the order English puts them: opinion, size, age, shape, color, origin, material, purpose.
+# In English word order: opinion, size, age, shape, color, origin, material, purpose.
 KINDS = tuple(
     tuple(text.split())
     for text in (
@@ -38,7 +38,7 @@ KINDS = tuple(
         "driving drinking eating exercise hiking smoking snorkeling typing walking whittling",
     )
 )
-NOUNS = terms(
+NOUNS = split_words(
     "baby car cat chair computer dog knife match monkey motorcycle ship shoe sock surfboard sweater"
 )
 
@@ -50,12 +50,12 @@ class Hyperbaton(Procedural):
     kind = "choice"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        kinds = sorted(rng.sample(range(len(KINDS)), between(rng, 2, 6)))
+        kinds = sorted(rng.sample(range(len(KINDS)), draw_int(rng, 2, 6)))
         right = [(choose(rng, KINDS[kind]), kind + 1) for kind in kinds]
         wrong = right[:]
         while wrong == right:
-            if rng.random() < 0.3:  # a near miss: two neighbors change places
-                at = between(rng, 0, len(wrong) - 2)
+            if rng.random() < 0.3:  # a near miss: swap two neighbors
+                at = draw_int(rng, 0, len(wrong) - 2)
                 wrong[at], wrong[at + 1] = wrong[at + 1], wrong[at]
             else:
                 rng.shuffle(wrong)
@@ -70,6 +70,6 @@ class Hyperbaton(Procedural):
             for letter, order in zip("AB", both, strict=True)
         ]
         target = "(A)" if both[0] is right else "(B)"
-        question, original = WORDINGS.ask(rng, reserved, after=lettered(phrases))
-        answer = worked("\n".join(lines), target)
+        question, original = WORDINGS.ask(rng, reserved, after=option_block(phrases))
+        answer = worked_answer("\n".join(lines), target)
         return Draft(question, answer, target, " ".join(phrases), original=original)

@@ -1,14 +1,15 @@
-"""Put objects in order from statements about them: each statement in short form, then the order.
+"""Find the order of objects from statements about them.
 
-The short form keeps the objects' names: a small model copies a name with ease, and fails when it
-has to write a letter that stands for it before anything has been found out.
+The worked answer writes each statement in short form, then the order. The short form keeps the
+objects' names: a small model copies a name easily, but fails if it must write a letter for it
+first.
 
-The statements are chosen so that exactly one order fits, without searching for it. Some objects
-have their places told; the others, in order, are held together link by link, and a link between
-two of them is either a comparison of the two or, where an object with a known place stands between,
-a comparison of one of them with that object: of the lower one in the first part of the row, which
-is thereby filled from the start, of the upper one in the rest, which is filled from the end. (The
-other way around, the objects in the middle would be pinned and those outside them free to swap.)
+The statements are chosen so that exactly one order fits, without a search. Some objects have a
+stated place. The other objects form a chain in order, and each link compares two neighbours in this
+chain. If an object with a known place is between them, the link may compare one of the two with
+that object instead. In the first part of the row it compares the lower one, so the row is filled
+from the start. In the rest it compares the upper one, so the row is filled from the end. The other
+way around would fix the objects in the middle and leave those outside free to swap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from wavefront.tasks.base import Draft, Procedural, between, lettered, listed, terms, worked
+from wavefront.tasks.base import (
+    Draft,
+    Procedural,
+    draw_int,
+    join_list,
+    option_block,
+    split_words,
+    worked_answer,
+)
 
 SIZES = {3: "three", 5: "five", 7: "seven"}
 ORDINALS = ("", "", "second", "third", "fourth")
@@ -29,7 +38,7 @@ OPENING = (
 
 
 class Scene(NamedTuple):
-    """A setting. Places are counted from the first pole; `before` and `after` compare."""
+    """A setting. Places count from the first pole; `before` and `after` are comparisons."""
 
     start: str
     objects: tuple[str, ...]
@@ -49,12 +58,14 @@ LEFT_TO_RIGHT = (
     "is to the left of", "is to the right of", "the leftmost", "the {} from the left",
     "the rightmost", "the {} from the right",
 )  # fmt: skip
-BIRDS = (*terms("crow falcon hawk hummingbird owl quail raven robin cardinal"), "blue jay")
-COLORS = terms("black blue brown gray green orange purple red white yellow")
-# The benchmark's own spelling of the motorcycle.
-VEHICLES = terms("bus convertible hatchback limousine minivan motorcyle sedan tractor truck")
-FRUITS = terms("apples cantaloupes kiwis loquats mangoes oranges peaches pears plums watermelons")
-GOLFERS = terms("Ada Amy Ana Dan Eli Eve Joe Mel Mya Rob")
+BIRDS = (*split_words("crow falcon hawk hummingbird owl quail raven robin cardinal"), "blue jay")
+COLORS = split_words("black blue brown gray green orange purple red white yellow")
+# "motorcyle" is the benchmark's spelling.
+VEHICLES = split_words("bus convertible hatchback limousine minivan motorcyle sedan tractor truck")
+FRUITS = split_words(
+    "apples cantaloupes kiwis loquats mangoes oranges peaches pears plums watermelons"
+)
+GOLFERS = split_words("Ada Amy Ana Dan Eli Eve Joe Mel Mya Rob")
 SCENES = (
     Scene(
         "On a branch, there are {} birds", BIRDS,
@@ -114,21 +125,21 @@ class LogicalDeduction(Procedural):
         order = list(range(count))
         rng.shuffle(order)
         facts = statements(rng, order)
-        said = " ".join(tell(rng, scene, names, fact) for fact in facts)
-        place = between(rng, 0, count - 1)
-        asked = placed(scene, place, count)
+        said = " ".join(statement(rng, scene, names, fact) for fact in facts)
+        place = draw_int(rng, 0, count - 1)
+        asked = place_name(scene, place, count)
         target = f"({chr(65 + order[place])})"
         shown = [article(name) if scene.article else name for name in names]
         size = SIZES[count]
         question = (
-            f"{OPENING.format(size=size)}{scene.start.format(size)}: {listed(shown)}. {said}"
-            + lettered([sentence(scene, name, asked) for name in names])
+            f"{OPENING.format(size=size)}{scene.start.format(size)}: {join_list(shown)}. {said}"
+            + option_block([sentence(scene, name, asked) for name in names])
         )
-        steps = solution([brief(name) for name in names], facts, order, place, asked)
-        # With its names: three objects have so few structures that leaving some out would teach
-        # that they never occur.
+        steps = solution([short_name(name) for name in names], facts, order, place, asked)
+        # The skeleton includes the names. Three objects have so few structures that leaving some
+        # out of training would teach the model that they never occur.
         skeleton = f"{number} {names} {facts} {place}"
-        return Draft(question, worked(steps, target), target, skeleton)
+        return Draft(question, worked_answer(steps, target), target, skeleton)
 
 
 # A fact: ("=", object, place) or ("<", object, object), objects and places by number.
@@ -136,17 +147,17 @@ Fact = tuple[str, int, int]
 
 
 def statements(rng: Random, order: list[int]) -> list[Fact]:
-    """Facts that only this order satisfies, shuffled."""
+    """Return shuffled facts that only this order satisfies."""
     count = len(order)
-    places = rng.sample(range(count), between(rng, 0, count - 2))
+    places = rng.sample(range(count), draw_int(rng, 0, count - 2))
     known = [place in places for place in range(count)]
     facts: list[Fact] = [("=", order[place], place) for place in places]
     free = [place for place in range(count) if not known[place]]
-    pivot = between(rng, 0, count)
+    pivot = draw_int(rng, 0, count)
     for left, right in pairwise(free):
         fact = (left, right)
         if right - left > 1 and rng.random() < 0.5:
-            middle = between(rng, left + 1, right - 1)
+            middle = draw_int(rng, left + 1, right - 1)
             fact = (left, middle) if left < pivot else (middle, right)
         facts.append(("<", order[fact[0]], order[fact[1]]))
     if rng.random() < 0.04 and count > 3:
@@ -156,22 +167,22 @@ def statements(rng: Random, order: list[int]) -> list[Fact]:
     return facts
 
 
-def tell(rng: Random, scene: Scene, names: list[str], fact: Fact) -> str:
-    """One statement, a comparison from either side."""
+def statement(rng: Random, scene: Scene, names: list[str], fact: Fact) -> str:
+    """Write one fact as a sentence. A comparison may start from either side."""
     relation, first, second = fact
     if relation == "=":
-        return sentence(scene, names[first], placed(scene, second, len(names))) + "."
+        return sentence(scene, names[first], place_name(scene, second, len(names))) + "."
     verb = scene.before
     if rng.random() < 0.5:
         first, second, verb = second, first, scene.after
-    return f"{called(scene, names[first], True)} {verb} {called(scene, names[second])}."
+    return f"{object_name(scene, names[first], True)} {verb} {object_name(scene, names[second])}."
 
 
 def sentence(scene: Scene, name: str, place: str) -> str:
-    return f"{called(scene, name, True)} {scene.verb} {place}"
+    return f"{object_name(scene, name, True)} {scene.verb} {place}"
 
 
-def called(scene: Scene, name: str, first: bool = False) -> str:
+def object_name(scene: Scene, name: str, first: bool = False) -> str:
     text = scene.named.format(name)
     return text[0].upper() + text[1:] if first else text
 
@@ -180,22 +191,22 @@ def article(name: str) -> str:
     return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 
-def placed(scene: Scene, place: int, count: int) -> str:
-    """A place in words, counted from the nearer pole."""
+def place_name(scene: Scene, place: int, count: int) -> str:
+    """Write a place in words, counted from the nearer pole."""
     from_last = count - 1 - place
     if from_last < place or (from_last == place and scene.middle_from_last):
         return scene.from_last.format(ORDINALS[from_last + 1]) if from_last else scene.last
     return scene.from_first.format(ORDINALS[place + 1]) if place else scene.first
 
 
-def brief(name: str) -> str:
-    """What tells an object from the others in one word: the color of a book, the jay."""
+def short_name(name: str) -> str:
+    """Return one word that identifies an object, such as the color of a book."""
     first, _, last = name.partition(" ")
     return first if last in ("book", "box") or not last else last
 
 
 def solution(names: list[str], facts: list[Fact], order: list[int], place: int, asked: str) -> str:
-    """The statements in short, the places told, the whole order, the place asked for."""
+    """Write the statements in short form, the stated places, the order, and the answer."""
     short = [
         f"{names[first]} = {second + 1}" if relation == "=" else f"{names[first]} < {names[second]}"
         for relation, first, second in facts

@@ -1,11 +1,11 @@
-"""`((-1 + 2 * 9 - 5) * (4 - -7 + 0 - 3)) =`: each bracket one operation at a time, then both."""
+"""Compute `((-1 + 2 * 9 - 5) * (4 - -7 + 0 - 3)) =`, one operation at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 
 WORDINGS = Wordings(
     real="{} =",
@@ -28,19 +28,21 @@ class MultistepArithmeticTwo(Procedural):
         joined, target = join(a, operator, b)
         steps = f"A = {' = '.join(first)}\nB = {' = '.join(second)}\nA {operator} B = {joined}"
         question, original = WORDINGS.ask(rng, reserved, text)
-        return Draft(question, worked(steps, str(target)), str(target), text, original=original)
+        return Draft(
+            question, worked_answer(steps, str(target)), str(target), text, original=original
+        )
 
 
 def bracket(rng: Random) -> list[str]:
-    """Four numbers and three operations, alternating."""
-    tokens = [str(between(rng, -9, 9))]
+    """Draw four numbers and three operators, alternating."""
+    tokens = [str(draw_int(rng, -9, 9))]
     for _ in range(3):
-        tokens += (choose(rng, OPERATORS), str(between(rng, -9, 9)))
+        tokens += (choose(rng, OPERATORS), str(draw_int(rng, -9, 9)))
     return tokens
 
 
 def reductions(tokens: list[str]) -> list[str]:
-    """The bracket after each operation: products first, otherwise from the left."""
+    """Return the bracket after each operation: products first, then from the left."""
     lines = [" ".join(tokens)]
     while len(tokens) > 1:
         at = tokens.index("*") if "*" in tokens else 1
@@ -57,7 +59,7 @@ def apply(left: int, operator: str, right: int) -> int:
 
 
 def join(left: int, operator: str, right: int) -> tuple[str, int]:
-    """The last operation; a product of two long numbers is split at the digits of the shorter."""
+    """Write the last operation. Split a long product by the digits of the shorter factor."""
     value = apply(left, operator, right)
     text = f"{left} {operator} {right}"
     long, short = sorted((abs(left), abs(right)), reverse=True)

@@ -1,11 +1,11 @@
-"""Do these steps and turns lead back to the start? Worked by writing the place after each."""
+"""Decide whether steps and turns lead back to the start, by writing the place after each one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 
 WORDINGS = Wordings(
     real="If you follow these instructions, do you return to the starting point? {}\n"
@@ -19,11 +19,11 @@ WORDINGS = Wordings(
         "A robot is told: {} Does it end where it started?",
     ),
 )
-# In the order of a clock, so that a quarter turn to the right is one further.
+# Clockwise, so that a quarter turn to the right is the next direction.
 FACINGS = (("north", 0, 1), ("east", 1, 0), ("south", 0, -1), ("west", -1, 0))
 SIDES = ("forward", "right", "backward", "left")
 TURNS = ("", "right", "around", "left")
-LONGEST = 10  # steps in one instruction
+MAX_STEPS = 10  # in one instruction
 
 Move = tuple[str, int]  # ("turn", quarters to the right), ("", steps) or (side, steps)
 
@@ -39,19 +39,19 @@ class Navigate(Procedural):
         returning = rng.random() < 0.8
         moves = sidesteps(rng, returning) if sideways else turns(rng, returning)
         if returning and rng.random() < 0.375:
-            spoil(rng, moves)
+            change_one(rng, moves)
         told = " ".join(map(sentence, moves))
         steps, home = walk(moves, sideways)
         if sideways:
             told = f"Always face forward. {told}"
         target = "Yes" if home else "No"
         question, original = WORDINGS.ask(rng, reserved, told)
-        return Draft(question, worked(steps, target), target, told, original=original)
+        return Draft(question, worked_answer(steps, target), target, told, original=original)
 
 
 def sidesteps(rng: Random, returning: bool) -> list[Move]:
-    """Steps in the four directions, in any order; returning ones sum to nothing."""
-    moves = [(choose(rng, SIDES), between(rng, 1, LONGEST)) for _ in range(between(rng, 1, 5))]
+    """Draw steps in the four directions. With `returning`, they sum to zero."""
+    moves = [(choose(rng, SIDES), draw_int(rng, 1, MAX_STEPS)) for _ in range(draw_int(rng, 1, 5))]
     if returning:
         totals = [sum(steps for side, steps in moves if side == name) for name in SIDES]
         for ahead, behind in ((0, 2), (1, 3)):
@@ -63,16 +63,16 @@ def sidesteps(rng: Random, returning: bool) -> list[Move]:
 
 
 def turns(rng: Random, returning: bool) -> list[Move]:
-    """Walks and turns; returning ones end with the walk back along both axes."""
+    """Draw walks and turns. With `returning`, they end with the walk back along both axes."""
     moves: list[Move] = []
     facing, across, along = 0, 0, 0
-    for _ in range(between(rng, 2, 4 if returning else 8)):
+    for _ in range(draw_int(rng, 2, 4 if returning else 8)):
         if rng.random() < 0.36:
-            quarters = between(rng, 1, 3)
+            quarters = draw_int(rng, 1, 3)
             facing = (facing + quarters) % 4
             moves.append(("turn", quarters))
         else:
-            steps = between(rng, 1, LONGEST)
+            steps = draw_int(rng, 1, MAX_STEPS)
             across += FACINGS[facing][1] * steps
             along += FACINGS[facing][2] * steps
             moves.append(("", steps))
@@ -89,22 +89,22 @@ def turns(rng: Random, returning: bool) -> list[Move]:
 
 
 def pieces(rng: Random, distance: int) -> list[int]:
-    """The distance as one instruction, or as several."""
+    """Split the distance into one or more instructions."""
     parts: list[int] = []
-    while distance > LONGEST or (distance > 1 and not parts and rng.random() < 0.25):
-        parts.append(between(rng, 1, min(distance - 1, LONGEST)))
+    while distance > MAX_STEPS or (distance > 1 and not parts and rng.random() < 0.25):
+        parts.append(draw_int(rng, 1, min(distance - 1, MAX_STEPS)))
         distance -= parts[-1]
     return [*parts, distance] if distance else parts
 
 
-def spoil(rng: Random, moves: list[Move]) -> None:
-    """Change one instruction, so that a near miss looks like a return."""
-    at = between(rng, 0, len(moves) - 1)
+def change_one(rng: Random, moves: list[Move]) -> None:
+    """Change one instruction in place, to turn a return into a near miss."""
+    at = draw_int(rng, 0, len(moves) - 1)
     kind, amount = moves[at]
     if kind == "turn":
         moves[at] = (kind, amount % 3 + 1)
     else:
-        moves[at] = (kind, amount % LONGEST + 1)
+        moves[at] = (kind, amount % MAX_STEPS + 1)
 
 
 def sentence(move: Move) -> str:
@@ -116,7 +116,7 @@ def sentence(move: Move) -> str:
 
 
 def walk(moves: list[Move], sideways: bool) -> tuple[str, bool]:
-    """The place after every instruction, and whether the last is the start."""
+    """Return the place after every instruction, and whether the last one is the start."""
     facing, across, along = 0, 0, 0
     lines = ["(0, 0)" if sideways else "(0, 0) north"]
     for kind, amount in moves:

@@ -1,11 +1,11 @@
-"""`I have a yam, and two onions. How many vegetables do I have?`: a running sum, item by item."""
+"""`I have a yam, and two onions. How many vegetables do I have?`, worked as a running sum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 
 WORDINGS = Wordings(
     real="I have {}. How many {} do I have?",
@@ -19,7 +19,7 @@ WORDINGS = Wordings(
     ),
 )
 NUMBERS = ("", "", "two", "three", "four", "five", "six")
-# Plurals that are not the singular with an s.
+# Irregular plurals.
 PLURALS = {
     "mouse": "mice",
     "fish": "fish",
@@ -57,18 +57,18 @@ KIND_NAMES = tuple(ITEMS)
 
 @dataclass(frozen=True)
 class ObjectCounting(Procedural):
-    """How many things of one kind, sometimes among things of another."""
+    """Count the things of one kind, sometimes among things of another kind."""
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         kind = choose(rng, KIND_NAMES)
-        names = rng.sample(ITEMS[kind], between(rng, 2, 10))
-        strangers = strange(rng, kind)
+        names = rng.sample(ITEMS[kind], draw_int(rng, 2, 10))
+        strangers = other_things(rng, kind)
         every = names + strangers
         rng.shuffle(every)
         parts, steps, total = [], [], 0
         for name in every:
-            number = 1 if rng.random() < 0.78 else between(rng, 2, 5)
-            shown = counted(name, number)
+            number = 1 if rng.random() < 0.78 else draw_int(rng, 2, 5)
+            shown = count_phrase(name, number)
             parts.append(shown)
             if name in strangers:
                 steps.append(f"{name}: no")
@@ -77,20 +77,20 @@ class ObjectCounting(Procedural):
             steps.append(f"{name} + {number} = {total}")
         text = ", ".join(parts[:-1]) + ", and " + parts[-1]
         question, original = WORDINGS.ask(rng, reserved, text, kind)
-        answer = worked(", ".join(steps), str(total))
+        answer = worked_answer(", ".join(steps), str(total))
         return Draft(question, answer, str(total), f"{kind} {text}", original=original)
 
 
-def strange(rng: Random, kind: str) -> list[str]:
-    """Things of another kind, in one item of three; `objects` would cover those too."""
+def other_things(rng: Random, kind: str) -> list[str]:
+    """Draw things of another kind for one item in three. `objects` has none, as it covers all."""
     other = choose(rng, KIND_NAMES)
     if kind == "objects" or other == kind or rng.random() > 0.5:
         return []
-    return rng.sample(ITEMS[other], between(rng, 1, 3))
+    return rng.sample(ITEMS[other], draw_int(rng, 1, 3))
 
 
-def counted(name: str, number: int) -> str:
-    """`an apple`, `two heads of broccoli`."""
+def count_phrase(name: str, number: int) -> str:
+    """Format a count, as in `an apple` or `two heads of broccoli`."""
     if number == 1:
         return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
     return f"{NUMBERS[number]} {PLURALS.get(name, name + 's')}"

@@ -1,4 +1,4 @@
-"""Questions about colored things on a surface: single things, things in a row, things removed."""
+"""Answer questions about colored things on a surface: single things, rows, removed things."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from wavefront.tasks.base import Draft, Procedural, between, choose, lettered, listed, terms, worked
+from wavefront.tasks.base import (
+    Draft,
+    Procedural,
+    choose,
+    draw_int,
+    join_list,
+    option_block,
+    split_words,
+    worked_answer,
+)
 
-COLORS = terms(
+COLORS = split_words(
     "red orange yellow green blue brown magenta fuchsia mauve teal turquoise burgundy "
     "silver gold black grey purple pink"
 )
-THINGS = terms(
+THINGS = split_words(
     "booklet, bracelet, cat toy, crayon, cup, dog leash, envelope, fidget spinner, jug, "
     "keychain, mug, necklace, notebook, pair of sunglasses, paperclip, pen, pencil, "
     "plate, puzzle, scrunchiephone charger, sheet of paper, stress ball, teddy bear, "
@@ -24,7 +33,7 @@ PLURALS = {
     "sheet of paper": "sheets of paper",
     "dog leash": "dog leashes",
 }
-NUMBERS = terms(
+NUMBERS = split_words(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen "
     "fourteen fifteen sixteen"
 )
@@ -35,7 +44,7 @@ GENERIC = ("thing", "object", "item")
 
 
 class Item(NamedTuple):
-    """A question without its surface: text, options, the worked steps and the right option."""
+    """A question without its surface: text, options, worked steps, and the right option."""
 
     text: str
     options: tuple[str, ...]
@@ -46,7 +55,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class ReasoningAboutColoredObjects(Procedural):
-    """Six kinds of question, in the shares of the benchmark."""
+    """Six kinds of question, in the benchmark's proportions."""
 
     kind = "choice"
 
@@ -56,21 +65,21 @@ class ReasoningAboutColoredObjects(Procedural):
         if point < 72:
             item = single(rng)
         elif point < 129:
-            item = removed(rng, surface)
+            item = removal(rng, surface)
         else:
             item = row(rng)
         target = f"({chr(65 + item.options.index(item.right))})"
-        question = f"On the {surface}, {item.text}{lettered(item.options)}"
-        return Draft(question, worked(item.steps, target), target, item.shape)
+        question = f"On the {surface}, {item.text}{option_block(item.options)}"
+        return Draft(question, worked_answer(item.steps, target), target, item.shape)
 
 
 def single(rng: Random) -> Item:
-    """The color of one thing, or how many have neither of two colors."""
-    count = between(rng, 2, 6)
+    """Ask for the color of one thing, or how many things have neither of two colors."""
+    count = draw_int(rng, 2, 6)
     colors, things = rng.sample(COLORS, count), rng.sample(THINGS, count)
     see = choose(rng, ("I see", "you see", "there is"))
-    text = f"{see} {listed([a(f'{c} {t}') for c, t in zip(colors, things, strict=True)])}."
-    asked = between(rng, 0, count - 1)
+    text = f"{see} {join_list([a(f'{c} {t}') for c, t in zip(colors, things, strict=True)])}."
+    asked = draw_int(rng, 0, count - 1)
     shape = f"{colors} {asked}"
     kind = rng.random() * 72
     if kind < 27:
@@ -86,20 +95,23 @@ def single(rng: Random) -> Item:
     while first == second:
         second = choose(rng, COLORS)
     kept = [color for color in colors if color not in (first, second)]
-    steps = counted(kept)
+    steps = count_phrase(kept)
     question = f"{text} How many {choose(rng, GENERIC)}s are neither {first} nor {second}?"
     return Item(question, NUMBERS[:7], steps, NUMBERS[len(kept)], f"{colors} {first} {second}")
 
 
-def removed(rng: Random, surface: str) -> Item:
-    """How many of a kind are left after another kind is taken away."""
-    colors, things = rng.sample(COLORS, between(rng, 2, 4)), rng.sample(THINGS, between(rng, 2, 3))
+def removal(rng: Random, surface: str) -> Item:
+    """Ask how many things of a kind are left after another kind is removed."""
+    colors, things = (
+        rng.sample(COLORS, draw_int(rng, 2, 4)),
+        rng.sample(THINGS, draw_int(rng, 2, 3)),
+    )
     pairs = [(color, thing) for color in colors for thing in things]
-    pairs = rng.sample(pairs, between(rng, 3, min(7, len(pairs))))
-    heaps = [(between(rng, 1, 3), color, thing) for color, thing in pairs]
+    pairs = rng.sample(pairs, draw_int(rng, 3, min(7, len(pairs))))
+    heaps = [(draw_int(rng, 1, 3), color, thing) for color, thing in pairs]
     said = [f"{NUMBERS[n]} {c} {t if n == 1 else plural(t)}" for n, c, t in heaps]
     there = f"there {'is' if heaps[0][0] == 1 else 'are'}"
-    text = f"{choose(rng, ('I see', 'you see', there))} {listed(said)}."
+    text = f"{choose(rng, ('I see', 'you see', there))} {join_list(said)}."
     _, color, thing = choose(rng, heaps)
     generic = choose(rng, GENERIC)
     if rng.random() < 0.5:
@@ -119,14 +131,14 @@ def removed(rng: Random, surface: str) -> Item:
 
 
 def row(rng: Random) -> Item:
-    """Things in a row: ends, neighbors, the furthest, how many on one side."""
-    count = between(rng, 3, 6)
+    """Ask about things in a row: ends, neighbors, the furthest, how many on one side."""
+    count = draw_int(rng, 3, 6)
     colors, things = rng.sample(COLORS, count), rng.sample(THINGS, count)
     generic = choose(rng, GENERIC)
-    said = listed([a(f"{c} {t}") for c, t in zip(colors, things, strict=True)])
+    said = join_list([a(f"{c} {t}") for c, t in zip(colors, things, strict=True)])
     text = f"you see {choose(rng, SETS)} {generic}s arranged in a row: {said}."
     places = ", ".join(f"{index} {color}" for index, color in enumerate(colors, 1))
-    at = between(rng, 0, count - 1)
+    at = draw_int(rng, 0, count - 1)
     named = f"{colors[at]} {generic}" if rng.random() < 0.5 else things[at]
     kind = rng.random() * 121
     right = rng.random() < 0.5
@@ -135,7 +147,7 @@ def row(rng: Random) -> Item:
         other = choose(rng, (choose(rng, COLORS), choose(rng, colors)))
         kept = [c for c in (colors[at + 1 :] if right else colors[:at]) if c != other]
         text += f" How many non-{other} {generic}s do you see to the {side} of the {named}?"
-        steps = f"{places}\n{named}: {at + 1}\n{counted(kept)}"
+        steps = f"{places}\n{named}: {at + 1}\n{count_phrase(kept)}"
         shape = f"{colors} {at} {side} {other}"
         return Item(text, NUMBERS[:7], steps, NUMBERS[len(kept)], shape)
     if kind < 55:
@@ -143,7 +155,7 @@ def row(rng: Random) -> Item:
     elif kind < 85 and 0 <= at + (1 if right else -1) < count:
         found, asked = at + (1 if right else -1), f"{generic} directly to the {side} of the {named}"
     else:
-        at += count % 2 and at == count // 2  # from the very middle, both ends are as far
+        at += count % 2 and at == count // 2  # both ends are equally far from the middle
         named = f"{colors[at]} {generic}" if named not in things else things[at]
         found, asked = (0 if at >= count / 2 else count - 1), f"{generic} furthest from the {named}"
     steps = f"{places}\n" + ("" if "most" in asked else f"{named}: {at + 1}\n")
@@ -152,8 +164,8 @@ def row(rng: Random) -> Item:
     return Item(text, COLORS, steps, colors[found], f"{colors} {at} {asked}")
 
 
-def counted(colors: list[str]) -> str:
-    """`red 1, blue 2`: a list that counts itself."""
+def count_phrase(colors: list[str]) -> str:
+    """Number the colors, as in `red 1, blue 2`."""
     return ", ".join(f"{color} {index}" for index, color in enumerate(colors, 1)) or "none"
 
 

@@ -1,4 +1,4 @@
-"""When could someone have gone there: the hours they were seen elsewhere, and the gap between."""
+"""Find when someone could have gone somewhere: the gap between the hours they were seen."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from wavefront.tasks.base import (
     Draft,
     Procedural,
     Wordings,
-    between,
     choose,
-    lettered,
-    terms,
-    worked,
+    draw_int,
+    option_block,
+    split_words,
+    worked_answer,
 )
 
 WORDINGS = Wordings(
@@ -29,19 +29,19 @@ WORDINGS = Wordings(
         "{2}\nIn which hours was {0} free to visit the {1}?",
     ),
 )
-PEOPLE = terms(
+PEOPLE = split_words(
     "Andrew Anthony Ashley Betty David Elizabeth Emily Hannah James Jason Jennifer "
     "Jessica John Kimberly Leslie Linda Lisa Mark Mary Michael Nancy Richard Samantha "
     "Sarah Sean Steven Susan Thomas Tiffany William"
 )
-PLACES = terms(
+PLACES = split_words(
     "amusement park, art show, art studio, bakery, basketball court, beach, bookstore, "
     "clothing store, coffee shop, construction site, dance studio, football field, gas "
     "station, library, market, movies, museum, orchestra hall, park, physics classroom, "
     "restaurant, soccer field, swimming pool",
     ", ",
 )
-SEEN = terms(
+SEEN = split_words(
     "attending class at the school, buying a bike at the bike shop, buying a phone at the "
     "electronics store, buying clothes at the mall, buying cookies at a bakery, buying "
     "lunch at the deli, driving to the water park, fixing their computer at the "
@@ -57,16 +57,16 @@ SEEN = terms(
 
 @dataclass(frozen=True)
 class TemporalSequences(Procedural):
-    """A day from waking to closing time with one gap in it."""
+    """A day from waking to closing time with one gap."""
 
     kind = "choice"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         who, *others = rng.sample(PEOPLE, 7)
         where = choose(rng, PLACES)
-        count = between(rng, 4, 6)  # stretches of the day, the gap among them
+        count = draw_int(rng, 4, 6)  # parts of the day, including the gap
         hours = sorted(rng.sample(range(5, 23), count + 1))
-        gap = between(rng, 0, count - 1)
+        gap = draw_int(rng, 0, count - 1)
         spans = [f"{clock(a)} to {clock(b)}" for a, b in pairwise(hours)]
         things = rng.sample(SEEN, count)
         facts = [f"{who} woke up at {clock(hours[0])}."]
@@ -82,11 +82,11 @@ class TemporalSequences(Procedural):
         rng.shuffle(options)
         target = f"({chr(65 + options.index(free))})"
         question, original = WORDINGS.ask(
-            rng, reserved, who, where, "\n".join(facts), after=lettered(options)
+            rng, reserved, who, where, "\n".join(facts), after=option_block(options)
         )
         text = ", ".join(steps) + f"\nfree {free}"
         skeleton = f"{hours} {gap} {options}"
-        answer = worked(text, target)
+        answer = worked_answer(text, target)
         return Draft(question, answer, target, skeleton, original=original)
 
 

@@ -1,4 +1,4 @@
-"""Who holds what after the swaps: the whole state is written after every swap, as letters."""
+"""Find who holds what after swaps, by writing the full state as letters after every swap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from wavefront.tasks.base import Draft, Procedural, lettered, listed, terms, worked
+from wavefront.tasks.base import (
+    Draft,
+    Procedural,
+    join_list,
+    option_block,
+    split_words,
+    worked_answer,
+)
 
 PEOPLE = ("Alice", "Bob", "Claire", "Dave", "Eve", "Fred", "Gertrude")
 SIZES = {3: "three", 5: "five", 7: "seven"}
 
 
 class Scene(NamedTuple):
-    """The sentences of one setting, in the order they are told."""
+    """The sentences of one setting, in the order of the text."""
 
     start: str
     has: str
@@ -24,10 +31,10 @@ class Scene(NamedTuple):
 
 
 BALLS = tuple(
-    f"{c} ball" for c in terms("red orange yellow green blue purple brown pink black white")
+    f"{c} ball" for c in split_words("red orange yellow green blue purple brown pink black white")
 )
 PRESENTS = (
-    *(f"{color} present" for color in terms("red yellow green blue purple brown white")),
+    *(f"{color} present" for color in split_words("red yellow green blue purple brown white")),
     "pink ball",
     "orange ball",
     "black ball",
@@ -68,7 +75,7 @@ SCENES = (
         "Throughout the song, the dancers often trade partners.",
         "switch partners",
         "At the end of the dance, {} is dancing with",
-        terms("Helga Izzi Jamie Karl Lola Melissa Ophelia Patrick Rodrigo Sam"),
+        split_words("Helga Izzi Jamie Karl Lola Melissa Ophelia Patrick Rodrigo Sam"),
     ),
     Scene(
         "are on the same team in a soccer match. At the start of the match, they are each assigned"
@@ -99,7 +106,7 @@ RESERVED = (
         "During the evening, pairs of friends exchange drinks.",
         "exchange drinks",
         "At the end of the evening, {} has the",
-        terms("coffee tea juice lemonade milk soda cocoa water cider shake"),
+        split_words("coffee tea juice lemonade milk soda cocoa water cider shake"),
     ),
     Scene(
         "are students in one class. At the start of the week, they each have a desk",
@@ -107,7 +114,7 @@ RESERVED = (
         "During the week, pairs of students change desks.",
         "change desks",
         "At the end of the week, {} has the",
-        tuple(f"{c} desk" for c in terms("red orange yellow green blue purple brown pink")),
+        tuple(f"{c} desk" for c in split_words("red orange yellow green blue purple brown pink")),
     ),
 )
 
@@ -140,10 +147,10 @@ class TrackingShuffledObjects(Procedural):
         asked = int(rng.random() * self.objects)
         steps.append(f"{people[asked]}: {state[asked]}")
         target = f"({state[asked]})"
-        begin = listed([scene.has.format(*pair) for pair in zip(people, things, strict=True)])
+        begin = join_list([scene.has.format(*pair) for pair in zip(people, things, strict=True)])
         question = (
-            f"{listed(people)} {scene.start}: {begin}.\n{scene.meanwhile} {' '.join(told)} "
-            f"{scene.end.format(people[asked])}{lettered(things)}"
+            f"{join_list(people)} {scene.start}: {begin}.\n{scene.meanwhile} {' '.join(told)} "
+            f"{scene.end.format(people[asked])}{option_block(things)}"
         )
         skeleton = f"{number} {' '.join(steps)}"
-        return Draft(question, worked("\n".join(steps), target), target, skeleton)
+        return Draft(question, worked_answer("\n".join(steps), target), target, skeleton)

@@ -1,18 +1,18 @@
-"""Who tells the truth, along a chain of people who speak of one another."""
+"""Find who tells the truth in a chain of people who talk about each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, terms, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, draw_int, split_words, worked_answer
 
 WORDINGS = Wordings(
     real="Question: {} Does {} tell the truth?",
     other=("{} Does {} tell the truth?", "Question: {} Is {} telling the truth?"),
     reserved=("{} Can you believe {}?", "Here is what is known: {} Is {} truthful?"),
 )
-NAMES = terms(
+NAMES = split_words(
     "Alejandro Alexis Amberly Andree Antwan Audrie Bernita Christie Conception Crista "
     "Dallas Delbert Delfina Elanor Fidel Fletcher Gwenn Helene Inga Jamey Jaymie Jerry "
     "Jim Ka Kandi Kristian Leda Lorine Maybelle Michael Michaela Millicent Millie Osvaldo "
@@ -26,12 +26,12 @@ STATEMENTS = 4  # in every real item
 
 @dataclass(frozen=True)
 class WebOfLies(Procedural):
-    """The first is given; each of the others says of the one before that they lie or not."""
+    """The first person is given. Every other says whether the previous one lies."""
 
     kind = "yes_no"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        length = STATEMENTS if rng.random() < 0.8 else between(rng, 2, 6)
+        length = STATEMENTS if rng.random() < 0.8 else draw_int(rng, 2, 6)
         people = rng.sample(NAMES, length + 1)
         says = RESERVED_SAYS if reserved else SAYS
         truthful = rng.random() < 0.5
@@ -45,5 +45,5 @@ class WebOfLies(Procedural):
         text = " ".join(told)
         question, original = WORDINGS.ask(rng, reserved, text, people[-1])
         target = "Yes" if truthful else "No"
-        answer = worked("\n".join(steps), target)
+        answer = worked_answer("\n".join(steps), target)
         return Draft(question, answer, target, text, original=original)

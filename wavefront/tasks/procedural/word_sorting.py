@@ -1,11 +1,11 @@
-"""Sort words: first gathered by their first letter, then within a letter by short beginnings."""
+"""Sort words: group them by first letter, then order each group by short prefixes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from wavefront.tasks.base import Draft, Procedural, Wordings, between, choose, worked
+from wavefront.tasks.base import Draft, Procedural, Wordings, choose, draw_int, worked_answer
 from wavefront.tasks.procedural._words import vocabulary
 
 WORDINGS = Wordings(
@@ -13,29 +13,29 @@ WORDINGS = Wordings(
     other=("Sort these words: {}", "Put these words in alphabetical order: {}"),
     reserved=("Order the words from a to z: {}", "Here is a list: {}. Arrange it alphabetically."),
 )
-LONGEST = 500  # characters of a worked answer: twenty long words and their beginnings
+MAX_CHARACTERS = 500  # of a worked answer: twenty long words and their prefixes
 
 
 @dataclass(frozen=True)
 class WordSorting(Procedural):
-    """Two to twenty words; some are joined from halves, because real lists hold rare words."""
+    """Two to twenty words. Some are joined from halves, because real lists have rare words."""
 
     kind = "words"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
-        words = pick_words(rng, between(rng, 2, 20))
+        words = pick_words(rng, draw_int(rng, 2, 20))
         ordered = sorted(words)
         target = " ".join(ordered)
         text = " ".join(words)
-        answer = worked("\n".join(groups(words)), target)
-        if len(answer) > LONGEST:
+        answer = worked_answer("\n".join(groups(words)), target)
+        if len(answer) > MAX_CHARACTERS:
             return self.draft(rng, reserved)
         question, original = WORDINGS.ask(rng, reserved, text)
         return Draft(question, answer, target, text, original=original)
 
 
 def pick_words(rng: Random, count: int) -> list[str]:
-    """Different words, in no order."""
+    """Choose different words, in random order."""
     known = vocabulary()
     words: dict[str, None] = {}
     while len(words) < count:
@@ -48,7 +48,7 @@ def pick_words(rng: Random, count: int) -> list[str]:
 
 
 def groups(words: list[str]) -> list[str]:
-    """One line a first letter: its words as they come, then their beginnings in order."""
+    """Write one line per first letter: its words as given, then their prefixes in order."""
     by_letter: dict[str, list[str]] = {}
     for word in words:
         by_letter.setdefault(word[0], []).append(word)
@@ -56,12 +56,12 @@ def groups(words: list[str]) -> list[str]:
     for letter in sorted(by_letter):
         group = by_letter[letter]
         line = " ".join(group)
-        lines.append(line if len(group) == 1 else f"{line}: {' '.join(beginnings(group))}")
+        lines.append(line if len(group) == 1 else f"{line}: {' '.join(prefixes(group))}")
     return lines
 
 
-def beginnings(words: list[str]) -> list[str]:
-    """The shortest beginnings that tell the words apart, sorted."""
+def prefixes(words: list[str]) -> list[str]:
+    """Return the shortest prefixes that distinguish the words, sorted."""
     ordered = sorted(words)
     shared = [0] * (len(ordered) + 1)
     for index in range(1, len(ordered)):

@@ -1,8 +1,9 @@
-"""Run code that a model wrote against tests, behind walls, and tell whether it passed.
+"""Run model-written code against tests in isolation, and report whether it passed.
 
-Three processes beside ours: one that keeps the walls, a judge that runs the tests, and a prisoner
-that runs the code. Tests and verdict never enter the prisoner: it is asked for calls and answers
-with plain data, which the judge compares. See docs/tasks.md for what this does not stop.
+Each check starts three processes. The supervisor sets up the isolation, the checker runs the tests,
+and the runner runs the code. The tests and the verdict never enter the runner. The checker asks it
+to make calls, the runner replies with plain data, and the checker compares that data.
+docs/tasks.md lists what this does not stop. Start reading at `check`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError, check_float
 
-SCRIPT = Path(__file__).parent / "entry_point.py"
-MEMORY = 1 << 30
-LONGEST = 600.0  # seconds
-WALL = 3  # times the time on the processor
-PATIENCE = 60.0  # for a sandbox that has nothing to run
-# Cases are compared by how they are written, so that 2, 2.0 and True stay three values.
-_CASES = """
+ENTRY_POINT = Path(__file__).parent / "entry_point.py"
+MEMORY_LIMIT = 1 << 30  # bytes
+MAX_TIMEOUT = 600.0  # seconds
+WALL_CLOCK_FACTOR = 3  # wall-clock limit, as a multiple of the CPU-time limit
+STARTUP_TIMEOUT = 60.0  # seconds, for a sandbox that has nothing to run
+# Compares values by type and repr, so that 2, 2.0 and True stay three different values.
+_CASES_TEST = """
 for _args, _expected in {cases!r}:
     _value = {entry}(*_args)
     assert type(_value) is type(_expected)
@@ -36,11 +37,21 @@ for _args, _expected in {cases!r}:
 
 
 class Verdict(NamedTuple):
-    """Whether the code passed; "passed", or what went wrong first; and the layers around it."""
+    """Whether the code passed, why it failed, and which isolation layers were active.
+
+    `reason` is "passed" or the first thing that went wrong.
+    """
 
     passed: bool
     reason: str
     layers: tuple[str, ...] = ()
+
+
+class _Reply(NamedTuple):
+    """The message from the sandbox, {} if there was none, and whether the wall clock ran out."""
+
+    message: dict[str, Any]
+    timed_out: bool
 
 
 def check(
@@ -48,66 +59,91 @@ def check(
     tests: str,
     *,
     names: Sequence[str],
-    before: str = "",
+    setup: str = "",
     timeout: float = 10.0,
-    memory: int = MEMORY,
+    memory: int = MEMORY_LIMIT,
     allow_unsandboxed: bool = False,
 ) -> Verdict:
-    """Run `tests`, which know the `names` of `code` by stand-ins, after `before`, which is ours.
+    """Run `tests` against `code` in the sandbox.
 
-    `timeout` is in seconds on the processor, so that a busy machine makes no answer wrong; the
-    wall clock gives it three times as long. A failed assertion of the tests is a "wrong value";
-    other reasons are "timeout", "crash", "garbled answer", or the name of an exception.
+    Args:
+        code: The model-written program. It runs in the runner process only.
+        tests: The program that tests it. It runs in the checker process only.
+        names: The names in `code` that the tests use. The tests see them as proxies.
+        setup: Trusted code that runs before the tests, in the checker process.
+        timeout: CPU seconds, so that a busy machine does not turn a right answer into a wrong one.
+            The wall-clock limit is three times as long.
+        memory: The address space of each process, in bytes.
+        allow_unsandboxed: Run the code even where no sandbox is available.
+
+    Returns:
+        The verdict. The reason for a failed assertion of the tests is "wrong value". Other reasons
+        are "timeout", "crash", "garbled answer", or the name of an exception.
+
+    Raises:
+        OptionError: No sandbox is available and `allow_unsandboxed` is false.
     """
-    check_float("timeout", timeout, 0.1, LONGEST)
-    given = {"code": code, "tests": tests, "names": list(names), "before": before}
-    need = not allow_unsandboxed
-    said = _ask(given, timeout=timeout, memory=memory, need=need)
-    if "passed" not in said:
-        # It could not tell its layers: those are the same in every run.
+    check_float("timeout", timeout, 0.1, MAX_TIMEOUT)
+    request = {"code": code, "tests": tests, "names": list(names), "setup": setup}
+    reply = _request_verdict(
+        request, timeout=timeout, memory=memory, allow_unsandboxed=allow_unsandboxed
+    )
+    message = reply.message
+    if "passed" not in message:
+        # Without a verdict there is no list of layers, but every run has the same ones.
         known = layers(allow_unsandboxed=allow_unsandboxed)
-        return Verdict(False, "timeout" if said["timed_out"] else "crash", known)
-    return Verdict(said["passed"] is True, said["reason"], tuple(said["layers"]))
+        return Verdict(False, "timeout" if reply.timed_out else "crash", known)
+    return Verdict(message["passed"] is True, message["reason"], tuple(message["layers"]))
 
 
-def _ask(given: Mapping[str, Any], *, timeout: float, memory: int, need: bool) -> dict[str, Any]:
-    """What the judge said, where it is the judge who said it; and whether the time ran out."""
-    seal = secrets.token_hex(16)
-    message = (json.dumps({**given, "seal": seal}) + "\n").encode()
-    said, timed_out = _run(message, timeout, memory, need=need)
-    if "refused" in said:
+def _request_verdict(
+    request: Mapping[str, Any], *, timeout: float, memory: int, allow_unsandboxed: bool
+) -> _Reply:
+    """Run one request. Drop the reply unless it carries the secret that only the checker knows."""
+    secret = secrets.token_hex(16)
+    line = (json.dumps({**request, "secret": secret}) + "\n").encode()
+    mode = "allow-unsandboxed" if allow_unsandboxed else "require-sandbox"
+    reply = _start(line, [str(timeout), str(memory), mode], seconds=WALL_CLOCK_FACTOR * timeout)
+    if "refused" in reply.message:
         raise OptionError(
-            f"This machine gives no sandbox ({said['refused']}), and what a model wrote is not run "
-            "without: use one that allows user namespaces, or pass allow_unsandboxed=True "
-            "(--i-accept-unsandboxed) if you trust what wrote the code."
+            "No sandbox is available; refusing to run model-written code"
+            f" ({reply.message['refused']}). Use a machine that allows user namespaces, or pass"
+            " allow_unsandboxed=True (--allow-unsandboxed) if you trust the code."
         )
-    return said if said.get("seal") == seal else {"timed_out": timed_out}
+    return reply if reply.message.get("secret") == secret else _Reply({}, reply.timed_out)
 
 
 @cache
 def layers(*, allow_unsandboxed: bool = False) -> tuple[str, ...]:
-    """The layers that a run has on this machine; OptionError where it would be refused."""
-    nothing = {"code": "", "tests": "", "names": [], "before": ""}
-    said = _ask(nothing, timeout=PATIENCE, memory=MEMORY, need=not allow_unsandboxed)
-    if not said.get("passed"):
+    """List the isolation layers that this machine provides.
+
+    Raises:
+        OptionError: The sandbox does not start, or it is not available and not waived.
+    """
+    empty = {"code": "", "tests": "", "names": [], "setup": ""}
+    message = _request_verdict(
+        empty, timeout=STARTUP_TIMEOUT, memory=MEMORY_LIMIT, allow_unsandboxed=allow_unsandboxed
+    ).message
+    if not message.get("passed"):
         raise OptionError(f"The sandbox of {sys.executable} does not start on this machine.")
-    return tuple(said["layers"])
+    return tuple(message["layers"])
 
 
 def check_cases(
     code: str, entry: str, cases: Sequence[tuple[tuple[Any, ...], Any]], **options: Any
 ) -> Verdict:
-    """Call the function `entry` on each case's arguments and compare with what is expected."""
-    tests = _CASES.format(cases=list(cases), entry=entry)
+    """Call the function `entry` with each case's arguments and compare with the expected value.
+
+    `options` are those of `check`.
+    """
+    tests = _CASES_TEST.format(cases=list(cases), entry=entry)
     return check(code, tests, names=[entry], **options)
 
 
-def _run(message: bytes, timeout: float, memory: int, *, need: bool) -> tuple[dict[str, Any], bool]:
-    """What the judge said, {} if nothing; and whether the time ran out."""
-    command = [sys.executable, "-I", "-S", str(SCRIPT)]
-    arguments = [str(timeout), str(memory), "need" if need else "accept"]
+def _start(line: bytes, arguments: list[str], *, seconds: float) -> _Reply:
+    """Start the entry point, send it one line, and kill its process group when it replied."""
     with subprocess.Popen(
-        command + arguments,
+        [sys.executable, "-I", "-S", str(ENTRY_POINT), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -117,14 +153,14 @@ def _run(message: bytes, timeout: float, memory: int, *, need: bool) -> tuple[di
     ) as process:
         timed_out = False
         try:
-            out, _ = process.communicate(message, timeout=WALL * timeout)
+            out, _ = process.communicate(line, timeout=seconds)
         except subprocess.TimeoutExpired:
             out, timed_out = b"", True
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     try:
-        said = json.loads(out)
+        message = json.loads(out)
     except ValueError:
-        said = {}
-    return said, timed_out
+        message = {}
+    return _Reply(message, timed_out)

@@ -1,7 +1,7 @@
-"""The process that runs the tests. The solution's functions and classes are stand-ins here.
+"""The checker: the process that runs the tests.
 
-A stand-in sends a call to the prisoner and builds the answer from plain data, so comparing happens
-here, where the code under test has never been.
+Here the solution's functions and classes are proxies. A proxy sends a call to the runner and builds
+the result from plain data. So values are compared in a process that never ran the solution.
 """
 
 from __future__ import annotations
@@ -10,56 +10,55 @@ import builtins
 
 from wavefront.tasks.sandbox import protocol
 
-TYPE_CHECKING = False  # typing takes longer to import than all else here
+TYPE_CHECKING = False  # importing typing would take longer than all other imports here
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 
-class Lost(Exception):
-    """The prisoner is gone, or talks nonsense."""
+class RunnerError(Exception):
+    """The runner ended, or it sent something that is not a valid message."""
 
 
-class Line:
-    """The way to the prisoner."""
+class Connection:
+    """The two pipes to the runner."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self.requests, self.answers = requests, answers
 
-    def ask(self, what: str, body: Any) -> tuple[Any, Any]:
-        """The value, and the arguments where the call changed them."""
+    def ask(self, operation: str, body: Any) -> tuple[Any, Any]:
+        """Return the value, and the arguments if the call changed them, otherwise None."""
         try:
-            protocol.send(self.requests, [what, body])
+            protocol.send(self.requests, [operation, body])
             kind, value, more = protocol.receive(self.answers)
             if kind == "value":
-                fetch = self.stand_in
-                return protocol.unpack(value, fetch), None if more is None else protocol.unpack(
-                    more, fetch
+                return protocol.unpack(value, self.proxy), None if more is None else (
+                    protocol.unpack(more, self.proxy)
                 )
         except (OSError, EOFError):
-            raise Lost("crash") from None
-        except (protocol.WireError, RecursionError, MemoryError, ValueError, TypeError):
-            raise Lost("garbled answer") from None
+            raise RunnerError("crash") from None
+        except (protocol.ProtocolError, RecursionError, MemoryError, ValueError, TypeError):
+            raise RunnerError("garbled answer") from None
         raise remote_error(value, more)
 
-    def apply(self, what: str, *args: Any) -> Any:
-        """An operation in the prisoner; arguments that it changed are changed here too."""
-        value, after = self.ask(what, protocol.pack(args, _number))
+    def apply(self, operation: str, *args: Any) -> Any:
+        """Run an operation in the runner. Arguments that it changed are changed here too."""
+        value, after = self.ask(operation, protocol.pack(args, _number))
         if isinstance(after, tuple) and len(after) == len(args):
             _update(list(args), list(after))
         return value
 
-    def stand_in(self, number: int) -> StandIn:
-        return StandIn(self, number)
+    def proxy(self, number: int) -> Proxy:
+        return Proxy(self, number)
 
 
 def _number(value: Any) -> int:
-    if isinstance(value, StandIn):
+    if isinstance(value, Proxy):
         return object.__getattribute__(value, "_number")
     raise TypeError(f"a {type(value).__name__} cannot be handed to the solution")
 
 
 def _update(mine: Any, theirs: Any) -> None:
-    """Make my containers hold what theirs do, in place, as a call by reference would have."""
+    """Copy the contents of their containers into mine, in place, as a call by reference does."""
     if type(mine) is not type(theirs) or mine == theirs:
         return
     if isinstance(mine, list | tuple):
@@ -74,76 +73,76 @@ def _update(mine: Any, theirs: Any) -> None:
 
 
 def remote_error(name: Any, message: Any) -> BaseException:
-    """The prisoner's exception by its name: the built-in one, or one made for it."""
+    """Build the runner's exception: the built-in class of that name, or a new class."""
     kind = getattr(builtins, str(name), None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         kind = type(str(name), (Exception,), {})
     try:
         error = kind(str(message))
-    except TypeError:  # UnicodeDecodeError and its like want more than a text
+    except TypeError:  # UnicodeDecodeError and others need more than one argument
         error = type(str(name), (Exception,), {})(str(message))
     error.remote = True  # pyright: ignore[reportAttributeAccessIssue]
     return error
 
 
-class StandIn:
-    """A function, class or object of the solution, which lives in the other process.
+class Proxy:
+    """A function, class or object of the solution, which lives in the runner.
 
-    It equals nothing but itself, and neither calculates nor compares: an object that decides such
-    things for itself would see what is expected, and would always be right.
+    It equals only itself, and it supports neither arithmetic nor comparison. An object that decided
+    these for itself would see the expected value and could always claim to be equal.
     """
 
-    def __init__(self, line: Line, number: int) -> None:
-        object.__setattr__(self, "_line", line)
+    def __init__(self, connection: Connection, number: int) -> None:
+        object.__setattr__(self, "_connection", connection)
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # A list, so that what the call does to its arguments comes back.
-        return self._line.apply("call", self, list(args), kwargs)
+        # A list, so that changes the call makes to its arguments come back.
+        return self._connection.apply("call", self, list(args), kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._line.apply("getattr", self, name)
+        return self._connection.apply("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._line.apply("setattr", self, name, value)
+        self._connection.apply("setattr", self, name, value)
 
     def __iter__(self) -> Any:
-        return iter(self._line.apply("list", self))
+        return iter(self._connection.apply("list", self))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StandIn) and _number(other) == _number(self)
+        return isinstance(other, Proxy) and _number(other) == _number(self)
 
     def __hash__(self) -> int:
         return hash(_number(self))
 
 
-def _forward(what: str) -> None:
-    def method(self: StandIn, *args: Any) -> Any:
-        return self._line.apply(what, self, *args)
+def _forward(operation: str) -> None:
+    def method(self: Proxy, *args: Any) -> Any:
+        return self._connection.apply(operation, self, *args)
 
-    setattr(StandIn, f"__{what}__", method)
-
-
-for _what in protocol.ASKED:
-    _forward(_what)
+    setattr(Proxy, f"__{operation}__", method)
 
 
-def try_tests(line: Line, request: dict[str, Any]) -> tuple[bool, str]:
-    """Whether all went well, and otherwise what went wrong first."""
+for _operation in protocol.FORWARDED:
+    _forward(_operation)
+
+
+def run_tests(connection: Connection, request: dict[str, Any]) -> tuple[bool, str]:
+    """Return whether all tests passed, and "passed" or the first thing that went wrong."""
     scope: dict[str, Any] = {"__name__": "tests"}
     try:
-        exec(compile(request["before"], "<before>", "exec"), scope)
-        line.ask("load", request["code"])
+        exec(compile(request["setup"], "<setup>", "exec"), scope)
+        connection.ask("load", request["code"])
         for name in request["names"]:
-            scope[name] = line.ask("name", name)[0]
+            scope[name] = connection.ask("name", name)[0]
         exec(compile(request["tests"], "<tests>", "exec"), scope)
         return True, "passed"
-    except Lost as lost:
-        return False, str(lost)
+    except RunnerError as error:
+        return False, str(error)
     except BaseException as error:
         if isinstance(error, AssertionError) and not hasattr(error, "remote"):
             return False, "wrong value"
-        name = type(error).__name__  # of the solution's choosing
+        name = type(error).__name__  # chosen by the solution, so it is not trusted
         return False, name if name.isidentifier() and name != "passed" else "exception"

@@ -1,4 +1,4 @@
-"""The walls around judge and prisoner: namespaces, a root of its own, limits, a filter of calls."""
+"""Isolation of the checker and the runner: namespaces, a private root, resource limits."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import sys
 
 from wavefront.tasks.sandbox import syscalls
 
-ROOT = "/tmp"  # any folder: our new root is mounted over it, for us alone
-SPACE = "16m"  # of the private /tmp
+ROOT = "/tmp"  # any folder: the new root is mounted over it, in our namespace only
+TMP_SIZE = "16m"  # of the private /tmp
 NOBODY = 65534
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-INSTALLED = ("/usr/lib/python3/dist-packages", "/usr/lib64/python3/site-packages")
+THIRD_PARTY = ("/usr/lib/python3/dist-packages", "/usr/lib64/python3/site-packages")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 def enter_namespaces() -> list[str]:
-    """Leave every namespace for a new one; a child process has the powers to name its user."""
+    """Move this process into new namespaces. A child outside them writes the user mapping."""
     me, user, group = os.getpid(), os.geteuid(), os.getegid()
     ready, go = os.pipe()
     helper = os.fork()
     if helper == 0:
         os.close(go)
         if os.read(ready, 1):
-            _name_user(me, user, group)
+            _map_user(me, user, group)
         os._exit(0)
     os.close(ready)
     try:
@@ -38,8 +38,8 @@ def enter_namespaces() -> list[str]:
     return [f"{name} namespace" for name in sorted(syscalls.NEW_NAMESPACES)]
 
 
-def _name_user(process: int, user: int, group: int) -> None:
-    """Inside, the user is root of nothing; outside, root becomes nobody, for limits spare root."""
+def _map_user(process: int, user: int, group: int) -> None:
+    """Map the user to root inside. Map root outside to nobody, because limits do not bind root."""
     _write(process, "setgroups", "deny")
     for name, own in (("uid_map", user), ("gid_map", group)):
         if user != 0 or not _write(process, name, f"0 {NOBODY} 1"):
@@ -56,58 +56,61 @@ def _write(process: int, name: str, text: str) -> bool:
 
 
 def enter_root() -> list[str]:
-    """A root that holds Python's library, shared libraries, three devices and an empty /tmp."""
-    syscalls.mount("", "/", "", syscalls.PRIVATE | syscalls.RECURSIVE)
+    """Switch to a root with only Python's library, shared libraries, three devices and a /tmp."""
+    syscalls.mount("", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
     library = os.path.realpath(os.path.dirname(os.__file__))
     sources = [source for source in (*LIBRARIES, library, *DEVICES) if os.path.exists(source)]
-    # Opened by who may pass the folders above them; shown by nobody, who may not.
+    # Open them now: after the change of user, their parent folders may be unreadable.
     opened = {source: os.open(source, os.O_PATH | os.O_NOFOLLOW) for source in sources}
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     os.umask(0o022)
     flags = syscalls.NO_SUID | syscalls.NO_DEVICES
-    syscalls.mount("tmpfs", ROOT, "tmpfs", flags, "size=1m,mode=755")
+    syscalls.mount_tmpfs(ROOT, flags=flags, options="size=1m,mode=755")
     for source, number in opened.items():
-        _put(source, number)
-    # What people installed is no part of the standard library.
-    for name in (f"{library}/site-packages", f"{library}/dist-packages", *INSTALLED):
+        _bind_into_root(source, number)
+    # Hide third-party packages: only the standard library is available.
+    for name in (f"{library}/site-packages", f"{library}/dist-packages", *THIRD_PARTY):
         if os.path.isdir(ROOT + name):
-            syscalls.mount("tmpfs", ROOT + name, "tmpfs", flags, "size=4k,mode=755")
+            syscalls.mount_tmpfs(ROOT + name, flags=flags, options="size=4k,mode=755")
     os.makedirs(f"{ROOT}/tmp", exist_ok=True)
-    syscalls.mount("tmpfs", f"{ROOT}/tmp", "tmpfs", flags, f"size={SPACE},nr_inodes=1024,mode=700")
-    syscalls.pivot(ROOT)
-    syscalls.mount("", "/", "", syscalls.REMOUNT | syscalls.BIND | syscalls.READ_ONLY | flags)
+    syscalls.mount_tmpfs(
+        f"{ROOT}/tmp", flags=flags, options=f"size={TMP_SIZE},nr_inodes=1024,mode=700"
+    )
+    syscalls.pivot_root(ROOT)
+    read_only = syscalls.REMOUNT | syscalls.BIND | syscalls.READ_ONLY
+    syscalls.mount("", "/", flags=read_only | flags)
     os.chdir("/tmp")
     sys.path[:] = [name for name in sys.path if name.startswith(library)]
-    return ["own root, read-only", "no /proc", f"private /tmp of {SPACE}"]
+    return ["own root, read-only", "no /proc", f"private /tmp of {TMP_SIZE}"]
 
 
-def _put(source: str, number: int) -> None:
-    """The opened file or folder at the same place under the new root."""
+def _bind_into_root(source: str, number: int) -> None:
+    """Bind the opened file or folder at the same path under the new root, read-only."""
     target = ROOT + source
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
     elif stat.S_ISDIR(os.fstat(number).st_mode):
         os.makedirs(target, exist_ok=True)
-        syscalls.show(f"/proc/self/fd/{number}", target)
+        syscalls.bind_read_only(f"/proc/self/fd/{number}", target)
     else:
         open(target, "w").close()
-        syscalls.show(f"/proc/self/fd/{number}", target)
+        syscalls.bind_read_only(f"/proc/self/fd/{number}", target)
     os.close(number)
 
 
-def limit(seconds: float, memory: int) -> list[str]:
-    """Hard limits of this process and all it starts."""
+def limit_resources(seconds: float, memory: int) -> list[str]:
+    """Set hard limits for this process and every process that it starts."""
     limits = {
         "AS": memory, "CPU": max(1, math.ceil(seconds)), "NPROC": 16, "FSIZE": 1 << 24,
         "NOFILE": 64, "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0,
     }  # fmt: skip
-    held = []
-    for name, most in limits.items():
+    applied = []
+    for name, maximum in limits.items():
         try:
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-        except (ValueError, OSError, AttributeError):  # other systems have fewer
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (maximum, maximum))
+        except (ValueError, OSError, AttributeError):  # not every system has every limit
             continue
-        held.append(name)
-    return [f"limits: {' '.join(held)}"]
+        applied.append(name)
+    return [f"limits: {' '.join(applied)}"]

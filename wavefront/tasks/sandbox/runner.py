@@ -1,6 +1,7 @@
-"""The process that runs what a model wrote. It never sees a test, only the calls it is asked for.
+"""The runner: the process that runs the model-written code.
 
-Whatever the code does to this process, all it can change is which values it answers with.
+It never sees a test, only the calls that the checker requests. Whatever the code does to this
+process, it can only change the values that the process replies with.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from itertools import islice
 
 from wavefront.tasks.sandbox import protocol
 
-TYPE_CHECKING = False  # typing takes longer to import than all else here
+TYPE_CHECKING = False  # importing typing would take longer than all other imports here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, BinaryIO
 
-MOST_ITEMS = 1_000_000  # of an iterator that is read to its end
-APPLY: dict[str, Callable[..., Any]] = {
+MAX_ITEMS = 1_000_000  # taken from an iterator that the tests read to its end
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, args, kwargs: function(*args, **kwargs),
     "getattr": getattr,
     "setattr": setattr,
-    "list": lambda value: list(islice(value, MOST_ITEMS)),
+    "list": lambda value: list(islice(value, MAX_ITEMS)),
     "next": next,
     "len": len,
     "bool": bool,
@@ -30,39 +31,44 @@ APPLY: dict[str, Callable[..., Any]] = {
 }
 
 
-class Prisoner:
-    """The namespace of the code, and the objects that the judge holds by number."""
+class Runner:
+    """The namespace of the code, and the objects that the checker refers to by number."""
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"__name__": "solution"}
-        self.held: list[Any] = []
+        self.objects: list[Any] = []
 
-    def shelve(self, value: Any) -> int:
-        for number, known in enumerate(self.held):
+    def reference(self, value: Any) -> int:
+        """Return the number of an object. Keep the object if it is new."""
+        for number, known in enumerate(self.objects):
             if known is value:
                 return number
-        self.held.append(value)
-        return len(self.held) - 1
+        self.objects.append(value)
+        return len(self.objects) - 1
 
     def answer(self, request: list[Any]) -> list[Any]:
-        """What was asked for: a value and the arguments as they are now, or what was raised."""
-        what, body = request
+        """Do what was requested.
+
+        Return the value and the changed arguments (None if unchanged), or the raised exception.
+        """
+        operation, body = request
         try:
-            if what == "load":
+            if operation == "load":
                 exec(compile(body, "<solution>", "exec"), self.scope)
                 return ["value", None, None]
-            if what == "name":
+            if operation == "name":
                 if body not in self.scope:
                     raise NameError(body)
-                return ["value", protocol.pack(self.scope[body], self.shelve), None]
-            args = protocol.unpack(body, self.held.__getitem__)
-            value = protocol.pack(APPLY[what](*args), self.shelve)
-            after = protocol.pack(args, self.shelve)
+                return ["value", protocol.pack(self.scope[body], self.reference), None]
+            args = protocol.unpack(body, self.objects.__getitem__)
+            value = protocol.pack(OPERATIONS[operation](*args), self.reference)
+            after = protocol.pack(args, self.reference)
             return ["value", value, after if after != body else None]
         except BaseException as error:
             return ["raised", type(error).__name__, _message(error)]
 
     def serve(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        """Answer requests until the stream ends."""
         while True:
             try:
                 request = protocol.receive(requests)

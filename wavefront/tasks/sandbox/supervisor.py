@@ -1,7 +1,7 @@
-"""The cell: walls go up, judge and prisoner part, the verdict is sent.
+"""The supervisor: sets up the isolation, forks the checker and the runner, waits for the verdict.
 
-The prisoner is forked before anything secret is read, into a process namespace of its own, so it
-has neither the tests nor a way to the judge.
+The runner is forked before the request is read, into a PID namespace of its own. So it has neither
+the tests nor a way to reach the checker.
 """
 
 from __future__ import annotations
@@ -12,105 +12,113 @@ import signal
 from wavefront.tasks.sandbox import checker, isolation, protocol, runner, syscalls
 
 REQUEST, VERDICT = 0, 1
-KEPT = 10  # descriptors below are ours; all others are closed
+KEPT = 10  # the runner's two pipes get this descriptor and the next; all others are closed
 
 
-def main(seconds: float, memory: int, need: bool) -> None:
+def main(seconds: float, memory: int, *, require_sandbox: bool) -> None:
+    """Read a request from stdin, check it in isolation, and write the verdict to stdout."""
     layers = ["own interpreter, empty environment"]
-    nothing = os.open("/dev/null", os.O_RDWR)
+    dev_null = os.open("/dev/null", os.O_RDWR)
     try:
         layers += isolation.enter_namespaces()
         layers += isolation.enter_root()
     except (OSError, KeyError, AttributeError) as error:  # no such call, no such machine
-        if need or len(layers) > 1:  # half a wall is none
-            _say(VERDICT, {"refused": str(error)})
+        # Never run with part of the isolation: the caller accepted none, not half.
+        if require_sandbox or len(layers) > 1:
+            _write_message(VERDICT, {"refused": str(error)})
             return
-    keeper = os.fork()
-    if keeper:
+    child = os.fork()
+    if child:
         os.close(REQUEST)
-        os.waitpid(keeper, 0)
+        os.waitpid(child, 0)
         return
     syscalls.die_with_parent()
-    layers += isolation.limit(seconds, memory)
+    layers += isolation.limit_resources(seconds, memory)
     requests, answers = os.pipe(), os.pipe()
-    walled = len(layers) > 2
-    if walled:
+    isolated = len(layers) > 2
+    if isolated:
         syscalls.unshare(syscalls.NEW_PID)
-    child = os.fork()
-    if child == 0:
-        _be_prisoner(requests[0], answers[1], nothing, walled)
+    process = os.fork()
+    if process == 0:
+        _become_runner(requests[0], answers[1], dev_null, isolated=isolated)
     os.close(requests[0])
     os.close(answers[1])
-    judged = Judged(requests[1], answers[0], child, seconds)
-    _be_judge(judged, nothing, layers, walled)
+    runner_process = RunnerProcess(requests[1], answers[0], process=process, seconds=seconds)
+    _become_checker(runner_process, dev_null, layers, isolated=isolated)
 
 
-def _lock(walled: bool) -> list[str]:
-    if walled:
+def _drop_privileges(*, isolated: bool) -> list[str]:
+    """Drop every capability and filter system calls. Return the layers that this adds."""
+    if isolated:
         syscalls.drop_capabilities()
-    if not syscalls.known_machine():
+    if not syscalls.is_known_machine():
         return []
     try:
-        syscalls.forbid()
+        syscalls.install_filter()
     except OSError:
-        if walled:
+        if isolated:
             raise
-        return []  # who accepted no walls accepts no filter
+        return []  # the caller accepted to run without a sandbox, so also without the filter
     return ["system call filter"]
 
 
-def _be_prisoner(requests: int, answers: int, nothing: int, walled: bool) -> None:
+def _become_runner(requests: int, answers: int, dev_null: int, *, isolated: bool) -> None:
     syscalls.die_with_parent()
-    os.setsid()  # or a signal to the group would reach the judge
+    os.setsid()  # otherwise a signal to the process group would reach the checker
     read, write = (
         os.fdopen(os.dup2(requests, KEPT), "rb"),
         os.fdopen(os.dup2(answers, KEPT + 1), "wb"),
     )
     for number in (0, 1, 2):
-        os.dup2(nothing, number)
+        os.dup2(dev_null, number)
     os.closerange(3, KEPT)
     os.closerange(KEPT + 2, 1024)
-    _lock(walled)
+    _drop_privileges(isolated=isolated)
     try:
-        runner.Prisoner().serve(read, write)
+        runner.Runner().serve(read, write)
     finally:
         os._exit(0)
 
 
-class Judged:
-    """The prisoner as its judge knows it: two pipes, a process, and the time it has."""
+class RunnerProcess:
+    """The runner as the checker sees it: a connection, a process id, and a CPU-time limit."""
 
-    def __init__(self, requests: int, answers: int, process: int, seconds: float) -> None:
-        self.line = checker.Line(os.fdopen(requests, "wb"), os.fdopen(answers, "rb"))
+    def __init__(self, requests: int, answers: int, *, process: int, seconds: float) -> None:
+        self.connection = checker.Connection(os.fdopen(requests, "wb"), os.fdopen(answers, "rb"))
         self.process, self.seconds = process, seconds
 
-    def out_of_time(self) -> bool:
-        """Whether it was ended for the time it took on the processor."""
+    def ran_out_of_time(self) -> bool:
+        """Wait for the process, and return whether it was killed for the CPU time it used."""
         _, status, usage = os.wait4(self.process, 0)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXCPU)
-        # The kernel's two ways of counting differ a little.
+        # 0.8, because the kernel counts the limit and the usage in slightly different ways.
         return killed and usage.ru_utime + usage.ru_stime > 0.8 * self.seconds
 
 
-def _be_judge(judged: Judged, nothing: int, layers: list[str], walled: bool) -> None:
+def _become_checker(
+    runner_process: RunnerProcess, dev_null: int, layers: list[str], *, isolated: bool
+) -> None:
     syscalls.hide_memory()
     verdict = os.dup(VERDICT)
     with open(REQUEST, "rb") as file:
         request = protocol.receive(file)
     for number in (0, 1, 2):
-        os.dup2(nothing, number)
+        os.dup2(dev_null, number)
     try:
-        layers += _lock(walled)
+        layers += _drop_privileges(isolated=isolated)
     except OSError as error:
-        _say(verdict, {"refused": str(error)})
+        _write_message(verdict, {"refused": str(error)})
         os._exit(0)
-    passed, reason = checker.try_tests(judged.line, request)
-    if reason == "crash" and judged.out_of_time():
+    passed, reason = checker.run_tests(runner_process.connection, request)
+    if reason == "crash" and runner_process.ran_out_of_time():
         reason = "timeout"
-    _say(verdict, {"passed": passed, "reason": reason, "layers": layers, "seal": request["seal"]})
+    _write_message(
+        verdict,
+        {"passed": passed, "reason": reason, "layers": layers, "secret": request["secret"]},
+    )
     os._exit(0)
 
 
-def _say(number: int, message: dict[str, object]) -> None:
+def _write_message(number: int, message: dict[str, object]) -> None:
     with os.fdopen(number, "wb") as file:
         protocol.send(file, message)

@@ -1,4 +1,4 @@
-"""System calls the standard library does not have, and the list of those forbidden inside."""
+"""System calls that the standard library lacks, and the filter of forbidden ones."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _CAPABILITY_VERSION = 0x20080522
 _CLONE_THREAD = 0x00010000
 _EPERM, _ENOSYS = 1, 38
 
-# machine -> its name for the filter, pivot_root, capset, clone, clone3
+# machine -> architecture id for the filter, then call numbers: pivot_root, capset, clone, clone3
 _MACHINES = {"x86_64": (0xC000003E, 155, 126, 56, 435), "aarch64": (0xC00000B7, 41, 91, 220, 435)}
-# New programs, other processes, sockets and the kernel's darker corners. In order: execve execveat
-# fork vfork ptrace process_vm_readv process_vm_writev kill tkill tgkill rt_sigqueueinfo
-# rt_tgsigqueueinfo socket socketpair unshare setns mount umount2 pivot_root chroot bpf
-# perf_event_open userfaultfd keyctl add_key request_key init_module finit_module kexec_load
+# New programs, other processes, sockets and rarely used kernel interfaces. In order:
+# execve execveat fork vfork ptrace process_vm_readv process_vm_writev kill tkill tgkill
+# rt_sigqueueinfo rt_tgsigqueueinfo socket socketpair unshare setns mount umount2 pivot_root chroot
+# bpf perf_event_open userfaultfd keyctl add_key request_key init_module finit_module kexec_load
 # memfd_create shmget msgget semget mq_open personality name_to_handle_at open_by_handle_at.
 _FORBIDDEN = {
     "x86_64": (
@@ -61,77 +61,82 @@ _FORBIDDEN = {
 _FORBIDDEN_EVERYWHERE = (424, 425, 426, 427, 428, 429, 430, 431, 432, 434, 438, 447)
 
 
-def _checked(result: int, what: str) -> None:
+def _raise_on_failure(result: int, call: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of these flags for new ones."""
-    _checked(LIBC.unshare(ctypes.c_int(flags)), "unshare")
+    """Move this process into new namespaces of these kinds."""
+    _raise_on_failure(LIBC.unshare(ctypes.c_int(flags)), "unshare")
 
 
-def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """mount(2)."""
+def mount(source: str, target: str, *, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Call mount(2)."""
     texts = [text.encode() if text else None for text in (source, target, kind)]
-    given = data.encode() if data else None
-    _checked(LIBC.mount(*texts, ctypes.c_ulong(flags), given), f"mount {target}")
+    given = options.encode() if options else None
+    _raise_on_failure(LIBC.mount(*texts, ctypes.c_ulong(flags), given), f"mount {target}")
 
 
-def show(source: str, target: str) -> None:
-    """Show a folder or file of the old root at `target`, for reading only."""
-    mount(source, target, "", BIND | RECURSIVE)
+def mount_tmpfs(target: str, *, flags: int, options: str) -> None:
+    """Mount an empty in-memory file system."""
+    mount("tmpfs", target, kind="tmpfs", flags=flags, options=options)
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """Make a folder or file of the old root available at `target`, read-only."""
+    mount(source, target, flags=BIND | RECURSIVE)
     wanted = struct.pack("QQQQ", READ_ONLY | NO_SUID, 0, 0, 0)
     at_here, recursive = ctypes.c_int(-100), ctypes.c_uint(0x8000)
     call = ctypes.c_long(_MOUNT_SETATTR)
     size = ctypes.c_size_t(len(wanted))
     if LIBC.syscall(call, at_here, target.encode(), recursive, wanted, size) != 0:
-        seen = os.statvfs(target).f_flag  # what is set already must be set again
+        seen = os.statvfs(target).f_flag  # a remount must repeat the flags that are set
         kept = (seen & 0xC0E) | (RELATIVE_TIMES if seen & SHOWS_RELATIVE_TIMES else 0)
-        mount("", target, "", BIND | REMOUNT | READ_ONLY | NO_SUID | kept)
+        mount("", target, flags=BIND | REMOUNT | READ_ONLY | NO_SUID | kept)
 
 
-def pivot(root: str) -> None:
-    """Make `root` the root, and the old one unreachable."""
+def pivot_root(root: str) -> None:
+    """Make `root` the root directory, and the old root unreachable."""
     machine = _MACHINES[MACHINE]
     os.chdir(root)
-    _checked(LIBC.syscall(ctypes.c_long(machine[1]), b".", b"."), "pivot_root")
-    _checked(LIBC.umount2(b".", DETACH), "umount")
+    _raise_on_failure(LIBC.syscall(ctypes.c_long(machine[1]), b".", b"."), "pivot_root")
+    _raise_on_failure(LIBC.umount2(b".", DETACH), "umount")
     os.chdir("/")
 
 
-def _prctl(what: int, value: int) -> None:
-    if hasattr(LIBC, "prctl"):  # Linux only, and so are the walls
-        LIBC.prctl(what, value, 0, 0, 0)
+def _prctl(option: int, value: int) -> None:
+    if hasattr(LIBC, "prctl"):  # Linux only, as is the isolation
+        LIBC.prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Be killed when the process that forked us ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     _prctl(_PR_DEATH_SIGNAL, 9)
 
 
 def hide_memory() -> None:
-    """No process of the same user may look into this one."""
+    """Forbid other processes of the same user to read this one's memory."""
     _prctl(_PR_DUMPABLE, 0)
 
 
 def drop_capabilities() -> None:
-    """Give up every power over the namespaces, for good."""
+    """Give up every capability, for good."""
     for capability in range(64):
         LIBC.prctl(_PR_BOUND_DROP, capability, 0, 0, 0)
     call = ctypes.c_long(_MACHINES[MACHINE][2])
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    _checked(LIBC.syscall(call, header, bytes(24)), "capset")
+    _raise_on_failure(LIBC.syscall(call, header, bytes(24)), "capset")
 
 
-def known_machine() -> bool:
-    """Whether the numbers of this processor's system calls are in our table."""
+def is_known_machine() -> bool:
+    """Return whether the table above has the call numbers of this processor."""
     return sys.platform == "linux" and MACHINE in _MACHINES
 
 
-def forbid() -> None:
-    """Install the filter: the forbidden calls answer that they are not permitted."""
+def install_filter() -> None:
+    """Install the seccomp filter. Forbidden calls fail with EPERM."""
     architecture, _, _, clone, clone3 = _MACHINES[MACHINE]
     forbidden = (*_FORBIDDEN[MACHINE], *_FORBIDDEN_EVERYWHERE)
     load, equal, greater, has, give = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -139,16 +144,16 @@ def forbid() -> None:
     code = [
         (load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, kill),
         (load, 0, 0, 0), (greater, 0, 1, 0x40000000), (give, 0, 0, refuse | _EPERM),
-        # The C library takes the older call when it is told that this one does not exist.
+        # When clone3 does not exist, the C library falls back to clone.
         (equal, 0, 1, clone3), (give, 0, 0, refuse | _ENOSYS),
     ]  # fmt: skip
     for number in forbidden:
         code += [(equal, 0, 1, number), (give, 0, 0, refuse | _EPERM)]
-    # A clone is a thread or it is refused.
+    # Allow clone for threads only.
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (has, 1, 0, _CLONE_THREAD)]
     code += [(give, 0, 0, refuse | _EPERM), (give, 0, 0, allow)]
     packed = b"".join(struct.pack("HBBI", *line) for line in code)
     lines = ctypes.create_string_buffer(packed, len(packed))
     program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(lines))
-    _checked(LIBC.prctl(_PR_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no_new_privs")
-    _checked(LIBC.prctl(_PR_SECCOMP, 2, program, 0, 0), "seccomp")
+    _raise_on_failure(LIBC.prctl(_PR_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no_new_privs")
+    _raise_on_failure(LIBC.prctl(_PR_SECCOMP, 2, program, 0, 0), "seccomp")
