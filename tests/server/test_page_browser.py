@@ -83,7 +83,7 @@ def done(page: Page) -> None:
 
 
 def known(page: Page, pane: int = 0) -> int:
-    return page.locator(".pane").nth(pane).locator("[data-place].k").count()
+    return page.locator(".pane").nth(pane).locator("[data-position].k").count()
 
 
 def numbers(page: Page, name: str) -> list[str]:
@@ -92,13 +92,13 @@ def numbers(page: Page, name: str) -> list[str]:
 
 def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Hi")
+    page.get_by_label("Your prompt").fill("Hi")
     decode(page)
-    expect(page.locator("[data-place]")).to_have_count(24)
+    expect(page.locator("[data-position]")).to_have_count(24)
     steps = int(page.locator("#scrub").get_attribute("max") or 0)
     assert 1 < steps <= 24
     expect(page.locator("#moment")).to_have_text(f"step {steps} / {steps}")
-    assert numbers(page, "forwards") == [str(steps)]
+    assert numbers(page, "forwards") == [f"{steps} of {steps}"]
     assert re.fullmatch(r"\d+ % · \d+ %|[\d.]+ % · [\d.]+ %", numbers(page, "MHCO")[0])
     answer = server.post(
         "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], max_tokens=24
@@ -107,8 +107,8 @@ def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
     assert page.locator(".answer").text_content() == text
     page.locator("#scrub").fill("5")
     assert known(page) == 5
-    expect(page.locator("[data-place].now")).to_have_count(1)
-    assert page.locator("[data-place].front").count() > 0
+    expect(page.locator("[data-position].now")).to_have_count(1)
+    assert page.locator("[data-position].front").count() > 0
     page.locator("#scrub").fill("0")
     assert known(page) == 0
 
@@ -116,10 +116,10 @@ def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
 def test_the_canvas_fills_while_it_is_decoded(show: Any) -> None:
     page = show()
     expect(page.locator("#model")).to_have_text("talker")
-    page.get_by_label("What shall it answer?").fill("Hi")
+    page.get_by_label("Your prompt").fill("Hi")
     page.get_by_label("Length").fill("200")
     page.get_by_role("button", name="Decode").click()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
     assert known(page) < 200  # it is still being filled
     expect(page.locator(".status")).to_contain_text("decoding")
     page.get_by_role("button", name="Stop").click()
@@ -136,17 +136,19 @@ def test_the_keyboard_steps_and_plays(show: Any) -> None:
         page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#moment")).to_have_text(re.compile("^step 2 /"))
-    page.get_by_label("Speed").select_option("fast")
+    page.get_by_label("Speed").select_option("40")
     page.locator("body").click(position={"x": 5, "y": 300})
     page.keyboard.press("Space")
     expect(page.locator("#moment")).to_have_text(re.compile(r"^step (\d+) / \1$"))
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    page.locator("[data-place='0']").focus()
+    page.locator("[data-position='0']").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("[data-place='1']")).to_be_focused()
-    expect(page.locator("[data-place='1']")).to_have_attribute("aria-label", re.compile("Place 2"))
+    expect(page.locator("[data-position='1']")).to_be_focused()
+    expect(page.locator("[data-position='1']")).to_have_attribute(
+        "aria-label", re.compile("Position 2")
+    )
     page.keyboard.press("Enter")
-    expect(page.locator(".tools .head")).to_have_text("Place 2")
+    expect(page.locator(".tools .head")).to_have_text("Fork at position 2")
 
 
 def test_three_side_by_side(show: Any) -> None:
@@ -177,7 +179,7 @@ def test_controls_write_the_spec(show: Any) -> None:
     page.get_by_label("Temperature").fill("0.7")
     page.get_by_label("Seed").fill("3")
     decode(page, length=16)
-    assert int(numbers(page, "forwards")[0]) <= 16
+    assert int(numbers(page, "forwards")[0].split()[0]) <= 16
 
 
 def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
@@ -185,27 +187,27 @@ def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
     decode(page, length=16)
     page.locator("#scrub").fill("6")
     before = {
-        place: page.locator(f"[data-place='{place}']").text_content()
+        place: page.locator(f"[data-position='{place}']").text_content()
         for place in range(16)
-        if "k" in (page.locator(f"[data-place='{place}']").get_attribute("class") or "").split()
+        if "k" in (page.locator(f"[data-position='{place}']").get_attribute("class") or "").split()
     }
     masked = next(place for place in range(16) if place not in before)
-    page.locator(f"[data-place='{masked}']").click()
-    page.get_by_label(f"Text to write at place {masked + 1}").fill("Q")
+    page.locator(f"[data-position='{masked}']").click()
+    page.get_by_label(f"Text to write at position {masked + 1}").fill("Q")
     page.get_by_role("button", name="Fork from here").click()
     expect(page.locator(".pane")).to_have_count(2)
     done(page)
     fork = page.locator(".pane").last
-    assert fork.locator(f"[data-place='{masked}']").text_content() == "Q"
+    assert fork.locator(f"[data-position='{masked}']").text_content() == "Q"
     for place, text in before.items():
-        assert fork.locator(f"[data-place='{place}']").text_content() == text
-    expect(fork.locator(".kept")).to_have_count(7)
-    expect(fork.locator(".status")).to_contain_text("of wavefront(size=8, radius=2)")
+        assert fork.locator(f"[data-position='{place}']").text_content() == text
+    expect(fork.locator("[data-position].hand")).to_have_count(7)
+    expect(fork.locator("h2")).to_contain_text("fork of wavefront(size=8, radius=2)")
 
 
 def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Hi </script><img src=x onerror=alert(1)>")
+    page.get_by_label("Your prompt").fill("Hi </script><img src=x onerror=alert(1)>")
     decode(page, length=16, more=1)
     with page.expect_download() as download:
         page.get_by_role("button", name="Share as a file").click()
@@ -213,7 +215,7 @@ def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None
     download.value.save_as(file)
     shared = show(file.as_uri())
     expect(shared.locator(".pane")).to_have_count(2)
-    expect(shared.locator("#prompt")).to_have_text("Hi </script><img src=x onerror=alert(1)>")
+    expect(shared.locator("#lead")).to_have_text("Hi </script><img src=x onerror=alert(1)>")
     expect(shared.locator("img")).to_have_count(0)
     shared.locator("#scrub").fill("3")
     assert [known(shared, 0), known(shared, 1)] == [3, 3]
@@ -235,24 +237,24 @@ def test_errors_are_shown(show: Any) -> None:
 
 def test_holes_are_filled(show: Any) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("One <mask:5> two <mask:4>.")
+    page.get_by_label("Your prompt").fill("One <mask:5> two <mask:4>.")
     expect(page.get_by_label("Length")).to_be_disabled()
     page.get_by_role("button", name="Decode").click()
     done(page)
-    expect(page.locator("[data-place]")).to_have_count(9)
+    expect(page.locator("[data-position]")).to_have_count(9)
     expect(page.locator(".given")).to_have_text(["One ", " two ", "."])
 
 
 def test_a_reload_in_mid_decode_resumes(show: Any) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Reload me")
+    page.get_by_label("Your prompt").fill("Reload me")
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Length").fill("200")
     page.get_by_role("button", name="Decode").click()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
     page.reload()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
-    expect(page.get_by_label("What shall it answer?")).to_have_value("Reload me")
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
+    expect(page.get_by_label("Your prompt")).to_have_value("Reload me")
     done(page)
     expect(page.locator(".answer")).not_to_be_empty()
 
@@ -291,7 +293,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(
     folder = save_talker(tmp_path_factory.mktemp("keyed"))
     with serving("-m", folder, "--name", "talker", key=KEY) as keyed:
         page = show(keyed.url, quiet=False)
-        expect(page.get_by_role("alert")).to_contain_text("wants an API key")
+        expect(page.get_by_role("alert")).to_contain_text("requires an API key")
         page.get_by_label("Key, kept in this page only").fill(KEY)
         page.get_by_label("Key, kept in this page only").press("Enter")
         expect(page.locator("#model")).to_have_text("talker")

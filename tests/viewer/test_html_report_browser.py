@@ -100,7 +100,7 @@ def scrub(page: Page, to: int) -> None:
 
 
 def known(page: Page, pane: int) -> int:
-    return page.locator(".pane").nth(pane).locator("[data-place].k").count()
+    return page.locator(".pane").nth(pane).locator("[data-position].k").count()
 
 
 def test_the_scrubber_moves_both_strategies(show: Any) -> None:
@@ -125,7 +125,7 @@ def test_the_text_is_the_decode_s(show: Any) -> None:
     scrub(page, 12)
     *_, last = trace.replay()
     texts = [trace.about["texts"][str(one)] for one in last.tokens[0, 2:].tolist()]
-    shown = page.locator(".pane").first.locator("[data-place]").all_text_contents()
+    shown = page.locator(".pane").first.locator("[data-position]").all_text_contents()
     plain = [re.fullmatch(r"[!-~]+", one) is not None for one in texts]  # others are made visible
     assert sum(plain) >= 3
     assert all(a == b for a, b, same in zip(shown, texts, plain, strict=True) if same)
@@ -160,10 +160,15 @@ def test_play_goes_to_the_end_and_from_there_to_the_beginning(show: Any) -> None
 
 def test_the_buttons_step(show: Any) -> None:
     page = show("two")
-    for name, moment in [("To the beginning", 0), ("One on", 1), ("One on", 2), ("One back", 1)]:
+    for name, moment in [
+        ("Go to the start", 0),
+        ("One step forward", 1),
+        ("One step forward", 2),
+        ("One step back", 1),
+    ]:
         page.get_by_role("button", name=name).click()
         assert moments(page) == [moment, moment]
-    page.get_by_role("button", name="To the end").click()
+    page.get_by_role("button", name="Go to the end").click()
     assert moments(page) == [12, 12]
 
 
@@ -185,14 +190,14 @@ def test_the_keyboard_steps_plays_and_finds_places(show: Any) -> None:
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")  # the slider's own
     assert moments(page) == [11, 11]
-    page.locator("[data-place='0']").first.focus()
+    page.locator("[data-position='0']").first.focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".history .head").first).to_contain_text("Place 2")
+    expect(page.locator(".history .head").first).to_contain_text("Position 2")
     page.keyboard.press(",")
     assert moments(page) == [10, 10]
     page.keyboard.press("Enter")
     page.keyboard.press("Shift+Tab")
-    expect(page.locator(".history .head").first).to_contain_text("Place 2")  # kept
+    expect(page.locator(".history .head").first).to_contain_text("Position 2")  # kept
     page.keyboard.press("Escape")
     expect(page.locator(".history .hint").first).to_be_visible()
 
@@ -201,17 +206,17 @@ def test_pointing_at_a_place_shows_its_history_in_both(show: Any) -> None:
     page = show("two")
     trace = record("wavefront(size=4, radius=2)", full=True)
     scrub(page, 12)
-    page.locator("[data-place='3']").first.hover()
+    page.locator("[data-position='3']").first.hover()
     heads = page.locator(".history .head")
-    expect(heads.first).to_contain_text("Place 4")
-    expect(heads.last).to_contain_text("Place 4")
+    expect(heads.first).to_contain_text("Position 4")
+    expect(heads.last).to_contain_text("Position 4")
     step = int(trace.commit[:, 0, 5].nonzero()[0])
     chance = float(trace.logp[step, 0, 5].exp())
     expect(page.locator(".history ol").first).to_contain_text(f"step {step + 1} committed")
     expect(page.locator(".history ol").first).to_contain_text(f"{chance:.2f}")
     expect(page.locator(".history").first.locator(".bars li")).to_have_count(5)
     scrub(page, 0)
-    page.locator("[data-place='3']").first.hover()
+    page.locator("[data-position='3']").first.hover()
     expect(heads.first).to_contain_text("masked")
 
 
@@ -246,7 +251,7 @@ def test_what_was_taken_back_is_marked(show: Any) -> None:
     taken = trace.remask[:, 0].sum(-1).tolist()
     step = next(number for number, count in enumerate(taken) if count)
     scrub(page, step + 1)
-    expect(page.locator("[data-place].back")).to_have_count(taken[step])
+    expect(page.locator("[data-position].back")).to_have_count(taken[step])
     expect(page.locator("[data-number=change]")).to_contain_text(f"−{taken[step]}")
     scrub(page, len(trace))
     assert known(page, 0) == 12
@@ -255,9 +260,9 @@ def test_what_was_taken_back_is_marked(show: Any) -> None:
 def test_what_was_written_by_hand_is_marked(show: Any) -> None:
     page = show("hand")
     scrub(page, 2)
-    expect(page.locator("[data-place].hand")).to_have_count(0)
+    expect(page.locator("[data-position].hand")).to_have_count(0)
     scrub(page, 3)
-    expect(page.locator("[data-place].hand")).to_have_count(1)
+    expect(page.locator("[data-position].hand")).to_have_count(1)
     expect(page.locator("[data-number=tokens]")).to_have_text("4 of 12")
 
 
@@ -274,7 +279,7 @@ def test_a_hostile_trace_is_only_shown(show: Any) -> None:
     page = show("hostile")
     scrub(page, 12)
     expect(page.locator("main img")).to_have_count(0)
-    expect(page.locator("[data-place]").first).to_have_text(re.compile("^</script><img"))
+    expect(page.locator("[data-position]").first).to_have_text(re.compile("^</script><img"))
 
 
 def test_it_fits_a_phone(show: Any) -> None:
@@ -286,14 +291,14 @@ def test_it_fits_a_phone(show: Any) -> None:
 
 def test_what_follows_the_end_can_be_hidden(show: Any) -> None:
     page = show("ended")
-    fill = page.locator("[data-place].fill")
+    fill = page.locator("[data-position].fill")
     *_, last = record("wavefront(size=4, radius=2)", full=True).replay()
     answer = last.tokens[0, 2:].tolist()
     count = 12 - answer.index(answer[7])
     expect(fill).to_have_count(count)
     expect(fill.first).to_be_visible()
-    page.get_by_label("Hide what follows the end").check()
+    page.get_by_label("Hide tokens after the end").check()
     expect(fill.first).to_be_hidden()
     scrub(page, 12)
     expect(page.locator(".rest")).to_have_text(f"∎ {count} of {count} after the end")
-    expect(show("two").get_by_label("Hide what follows the end")).to_be_hidden()  # nothing does
+    expect(show("two").get_by_label("Hide tokens after the end")).to_be_hidden()  # nothing does

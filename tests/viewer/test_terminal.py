@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wavefront
+from wavefront.player import visible_text
 from wavefront.viewer import Board, screen, terminal_layout, watch
 from wavefront.viewer.terminal_layout import Cell, Frame
 
@@ -68,20 +69,20 @@ def shown(group: object, width: int = 80) -> list[str]:
 
 def test_printable_drops_control_characters_and_keeps_text() -> None:
     nasty = "a\x1b[31mb\x07\x00c\x9b0md\r\n\te\x7f"
-    assert terminal_layout.printable(nasty) == "a[31mbc0md\n\te"
-    assert terminal_layout.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
+    assert visible_text.printable(nasty) == "a[31mbc0md\n\te"
+    assert visible_text.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
 
 
 @given(st.text())
 def test_no_text_puts_a_control_character_on_the_screen(text: str) -> None:
     assert not re.search(
-        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", terminal_layout.visible(text)
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", visible_text.visible(text)
     )
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", terminal_layout.printable(text))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", visible_text.printable(text))
 
 
 def test_what_cannot_be_seen_is_shown_by_a_sign() -> None:
-    assert terminal_layout.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
+    assert visible_text.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
 
 
 # Layout.
@@ -101,7 +102,7 @@ def test_lines_fit_the_width_and_lose_nothing_but_a_blank(
     texts = ["".join(cell.text for cell in line) for line in lines]
     assert all(cell_len(text) <= width for text in texts)
     if not plain:
-        wanted = "".join(terminal_layout.visible(text) for text, _ in cells)
+        wanted = "".join(visible_text.visible(text) for text, _ in cells)
         assert "".join(texts).replace(" ", "") == wanted.replace("\n", "").replace(" ", "")
 
 

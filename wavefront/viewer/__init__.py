@@ -10,11 +10,12 @@ goes to standard error, because standard output is for the answer.
 Nothing here imports torch, so that the command line starts at once.
 """
 
+from wavefront.player.visible_text import printable, visible
 from wavefront.viewer.cells import Board
 from wavefront.viewer.screen import can_animate, watch
 from wavefront.viewer.side_by_side_view import side_by_side
 from wavefront.viewer.svg_animation import animation
-from wavefront.viewer.terminal_layout import plain, printable, visible
+from wavefront.viewer.terminal_layout import plain
 from wavefront.viewer.trace_stream import Film, Texts
 
 __all__ = [

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from wavefront.player.visible_text import UNKNOWN
 from wavefront.viewer.terminal_layout import (
     CONTROL,
     END,
     FRONT,
     MASKED,
-    UNKNOWN,
     Cell,
     Frame,
     level,

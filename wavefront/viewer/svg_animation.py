@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from wavefront.viewer.terminal_layout import END, level, visible
+from wavefront.player.palette import DRAWING, HUES, Colour
+from wavefront.player.visible_text import visible
+from wavefront.viewer.terminal_layout import END, level
 from wavefront.viewer.trace_stream import Film, titles
 
 if TYPE_CHECKING:
@@ -20,15 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 62  # of text
 WIDE, HIGH, LEFT = 8.4, 22, 14  # a column, a line, the margin
-REST = 0.16  # of the time: the end is looked at before it begins again
-STYLE = """text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1a1a1a}
-.h{font-weight:bold}.n,.end{fill:#6b6b6b}.c{fill:#fff;stroke:#d9d9d9}.m{fill:#ececec}
-.f{fill:none;stroke:#0072b2;stroke-width:1.5}
-.sure{fill:#b9e6d9}.likely{fill:#f8dfa8}.unsure{fill:#f5c0a0}.back{fill:#cfcfcf}
-@media(prefers-color-scheme:dark){text{fill:#ececec}.n,.end{fill:#a7adb5}.c{fill:#12161c;stroke:#2b323b}
-.m{fill:#232a33}.f{stroke:#5aa9f0}.sure{fill:#0d5a45}.likely{fill:#6b4d06}.unsure{fill:#7a3413}
-.back{fill:#444}}
-@media(prefers-reduced-motion:reduce){g,rect{animation:none!important}.g{display:none}}"""
+REST = 0.16  # share of the time for which the end is shown before the animation starts again
 
 
 class Box(NamedTuple):
@@ -64,8 +58,28 @@ def animation(traces: Sequence[Trace], *, names: Sequence[str] = (), seconds: fl
     width = round(2 * LEFT + WIDE * COLUMNS)
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width + 12} {top}' "
-        f"width='{width + 12}'>\n<style>{STYLE}\n{moments.rules()}</style>\n{''.join(body)}</svg>\n"
+        f"width='{width + 12}'>\n<style>{style()}\n{moments.rules()}</style>\n{''.join(body)}</svg>\n"
     )
+
+
+def style() -> str:
+    """Return the CSS rules of the palette; without motion the final answers are shown."""
+    dark = _rules(lambda colour: colour.dark)
+    return (
+        "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}.h{font-weight:bold}\n"
+        f".f{{fill:none;stroke-width:1.5}}\n{_rules(lambda colour: colour.light)}\n"
+        f"@media(prefers-color-scheme:dark){{{dark}}}\n"
+        "@media(prefers-reduced-motion:reduce){g,rect{animation:none!important}.g{display:none}}"
+    )
+
+
+def _rules(shade: Callable[[Colour], str]) -> str:
+    fills = {"text": "ink", ".n,.end": "soft", ".c": "paper", ".m": "masked"}
+    fills |= {f".{name}": name for name in ("sure", "likely", "unsure", "back")}
+    rules = [f"{where}{{fill:{shade(DRAWING[name])}}}" for where, name in fills.items()]
+    rules.append(f".c{{stroke:{shade(DRAWING['faint'])}}}")
+    rules.append(f".f{{stroke:{shade(HUES['blue'])}}}")
+    return "".join(rules)
 
 
 class _Moments:

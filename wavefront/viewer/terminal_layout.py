@@ -6,7 +6,6 @@ writes is untrusted, and this is the place where it loses its control characters
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,18 +13,20 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-MASKED, FRONT, END, CONTROL, BREAK = "·", "□", "∎", "◆", "⏎"
+from wavefront.player.palette import HUES
+from wavefront.player.visible_text import visible
+
+MASKED, FRONT, END, CONTROL = "·", "□", "∎", "◆"
 
 # LLaDA's meaning (red, orange, green), in shades that colour-blind eyes can tell apart; weight,
 # underline and reverse say the same again where there is no colour.
 STYLES = {
     "prompt": "dim",
     "known": "",
-    "sure": "bold #009e73",
-    "likely": "bold underline #e69f00",
-    "unsure": "bold reverse #d55e00",
-    "front": "bold #56b4e9",
+    "sure": f"bold {HUES['green'].light}",
+    "likely": f"bold underline {HUES['orange'].light}",
+    "unsure": f"bold reverse {HUES['vermilion'].light}",
+    "front": f"bold {HUES['sky'].light}",
     "masked": "dim",
     "end": "dim",
 }
@@ -52,30 +53,6 @@ class Frame(NamedTuple):
     committed: int
     places: int
     seconds: float | None  # None where it would mean nothing
-
-
-def printable(text: str) -> str:
-    """Text that is safe to print: no control characters but line breaks and tabs."""
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
-
-
-def visible(piece: str) -> str:
-    """A token's text with every character to be seen; only a line break still breaks the line."""
-    shown = ""
-    for character in piece:
-        code = ord(character)
-        if character == "\n":
-            shown += BREAK + "\n"
-        elif code < 0x20:
-            shown += chr(0x2400 + code)  # the control pictures of Unicode
-        elif code == 0x7F:
-            shown += "\N{SYMBOL FOR DELETE}"
-        # C1 controls, and the format characters, some of which turn the writing direction.
-        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            shown += UNKNOWN
-        else:
-            shown += character
-    return shown
 
 
 def level(probability: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from wavefront.viewer.terminal_layout import UNKNOWN, visible
+from wavefront.player.visible_text import UNKNOWN, visible
 
 if TYPE_CHECKING:
     from wavefront.core.state import Step
