@@ -1,4 +1,4 @@
-"""The page in a real browser: generate, watch, scrub, compare, fork, share; no complaint."""
+"""The server page in a real browser: decode, watch, scrub, compare, fork and share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 1000 * PATIENCE
 def browser() -> Iterator[Any]:
     expect.set_options(timeout=WAIT)
     with sync_playwright() as made:
-        # Containers often have no user for its sandbox; the pages are our own.
+        # Containers often have no user for the sandbox, and the pages are our own.
         opened = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def show(browser: Any, server: Running) -> Iterator[Any]:
-    """Opens the page; in the end nothing may have been complained of, or asked for elsewhere."""
+    """Open the page; fail if it logs an error or requests anything from elsewhere."""
     problems: list[str] = []
     contexts = []
 
@@ -69,7 +69,7 @@ def show(browser: Any, server: Running) -> Iterator[Any]:
 
 
 def decode(page: Page, *, length: int = 24, more: int = 0) -> None:
-    """Ask for a decode and wait for its end."""
+    """Start a decode and wait for its end."""
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Length").fill(str(length))
     for _ in range(more):
@@ -90,7 +90,7 @@ def numbers(page: Page, name: str) -> list[str]:
     return page.locator(f"[data-number='{name}']").all_text_contents()
 
 
-def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
+def test_decode_can_be_watched_and_scrubbed(show: Any, server: Running) -> None:
     page = show()
     page.get_by_label("Your prompt").fill("Hi")
     decode(page)
@@ -113,21 +113,21 @@ def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
     assert known(page) == 0
 
 
-def test_the_canvas_fills_while_it_is_decoded(show: Any) -> None:
+def test_canvas_fills_during_the_decode(show: Any) -> None:
     page = show()
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Your prompt").fill("Hi")
     page.get_by_label("Length").fill("200")
     page.get_by_role("button", name="Decode").click()
     expect(page.locator("[data-position].k").nth(3)).to_be_attached()
-    assert known(page) < 200  # it is still being filled
+    assert known(page) < 200  # the decode is not finished
     expect(page.locator(".status")).to_contain_text("decoding")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Decode")).to_be_enabled()
     expect(page.locator(".answer")).to_have_text(re.compile("Stopped|cancelled"))
 
 
-def test_the_keyboard_steps_and_plays(show: Any) -> None:
+def test_keyboard_steps_and_plays(show: Any) -> None:
     page = show()
     decode(page, length=12)
     page.locator("body").click(position={"x": 5, "y": 300})
@@ -151,7 +151,7 @@ def test_the_keyboard_steps_and_plays(show: Any) -> None:
     expect(page.locator(".tools .head")).to_have_text("Fork at position 2")
 
 
-def test_three_side_by_side(show: Any) -> None:
+def test_three_decodes_side_by_side(show: Any) -> None:
     page = show()
     decode(page, length=16, more=2)
     expect(page.locator(".pane")).to_have_count(3)
@@ -182,7 +182,7 @@ def test_controls_write_the_spec(show: Any) -> None:
     assert int(numbers(page, "forwards")[0].split()[0]) <= 16
 
 
-def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
+def test_fork_from_a_step_with_a_changed_token(show: Any) -> None:
     page = show()
     decode(page, length=16)
     page.locator("#scrub").fill("6")
@@ -205,7 +205,7 @@ def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
     expect(fork.locator("h2")).to_contain_text("fork of wavefront(size=8, radius=2)")
 
 
-def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None:
+def test_shared_file_plays_without_a_server(show: Any, tmp_path: Path) -> None:
     page = show()
     page.get_by_label("Your prompt").fill("Hi </script><img src=x onerror=alert(1)>")
     decode(page, length=16, more=1)
@@ -227,7 +227,7 @@ def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None
 
 
 def test_errors_are_shown(show: Any) -> None:
-    page = show(quiet=False)  # a browser reports every 400 itself
+    page = show(quiet=False)  # a browser logs every 400 itself
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Strategy as a spec string").fill("blok(size=8)")
     page.get_by_role("button", name="Decode").click()
@@ -245,7 +245,7 @@ def test_holes_are_filled(show: Any) -> None:
     expect(page.locator(".given")).to_have_text(["One ", " two ", "."])
 
 
-def test_a_reload_in_mid_decode_resumes(show: Any) -> None:
+def test_reload_during_a_decode_resumes(show: Any) -> None:
     page = show()
     page.get_by_label("Your prompt").fill("Reload me")
     expect(page.locator("#model")).to_have_text("talker")
@@ -276,7 +276,7 @@ def test_light_dark_and_narrow(show: Any) -> None:
     assert tops == sorted(set(tops))  # one below the other
 
 
-def test_everything_has_a_name(show: Any) -> None:
+def test_every_control_has_an_accessible_name(show: Any) -> None:
     page = show()
     decode(page, length=12, more=1)
     nameless = page.evaluate(
@@ -287,7 +287,7 @@ def test_everything_has_a_name(show: Any) -> None:
     assert nameless == []
 
 
-def test_a_key_is_asked_for_and_kept_in_memory_only(
+def test_api_key_is_required_and_kept_in_memory_only(
     show: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = save_talker(tmp_path_factory.mktemp("keyed"))

@@ -316,10 +316,10 @@ def _whisker(cell: Interval, low: float, high: float) -> str:
         round(4 + (WHISKER_WIDTH - 8) * (x - low) / (high - low), 1)
         for x in (cell.low, cell.value, cell.high)
     )
-    middle = WHISKER_HEIGHT / 2
+    width, height, middle = WHISKER_WIDTH, WHISKER_HEIGHT, WHISKER_HEIGHT / 2
     return (
-        f'<svg class="whisker" viewBox="0 0 {WHISKER_WIDTH} {WHISKER_HEIGHT}" width="{WHISKER_WIDTH}" height="{WHISKER_HEIGHT}" '
-        f'aria-hidden="true"><line class="axis" x1="0" x2="{WHISKER_WIDTH}" y1="{middle}" y2="{middle}"/>'
+        f'<svg class="whisker" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'aria-hidden="true"><line class="axis" x1="0" x2="{width}" y1="{middle}" y2="{middle}"/>'
         f'<line x1="{start}" x2="{end}" y1="{middle}" y2="{middle}"/>'
         f'<circle cx="{at}" cy="{middle}" r="3"/></svg>'
     )

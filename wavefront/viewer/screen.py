@@ -1,4 +1,4 @@
-"""Screen: frames put where they are seen, on a terminal or in a file."""
+"""Watch a decode: a moving picture on a terminal, snapshots in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wavefront.viewer.terminal_layout import Frame, draw, headline, plain
 if TYPE_CHECKING:
     from wavefront.core.state import Step
     from wavefront.lm import Stream
-    from wavefront.viewer.trace_stream import Film
+    from wavefront.viewer.trace_stream import TraceStream
 
-PAUSE = 1 / 15  # seconds between two drawings, at least
-SNAPSHOTS = 4  # printed on the way, where nothing can be drawn over
+PAUSE = 1 / 15  # minimum seconds between two drawings
+SNAPSHOTS = 4  # printed where the console cannot redraw
 
 
 def watch(
-    stream: Stream | Film,
+    stream: Stream | TraceStream,
     *,
     console: Console | None = None,
     row: int = 0,
@@ -33,12 +33,17 @@ def watch(
     prompt: bool = True,
     timed: bool = True,
 ) -> Iterator[Step]:
-    """Draw one row of the stream while passing its steps on.
+    """Draw one row of a stream and yield its steps.
 
-    `live` asks for the moving picture or for snapshots, by default whichever the console can show;
-    `transient` leaves a single line of the picture in the end; `delay` seconds are waited after
-    each step, to slow down what is too quick to see. Without `prompt` only what is filled is shown,
-    and no seconds unless `timed`.
+    Args:
+        stream: A decode in progress, or a recorded one.
+        console: Where to draw. Default: standard error.
+        row: The row to draw.
+        delay: Seconds to wait after each step.
+        live: True for a moving picture, False for snapshots. Default: what the console can show.
+        transient: Leave only one line of the picture at the end.
+        prompt: Show the prompt before the answer.
+        timed: Show the seconds.
     """
     console = console or Console(stderr=True)
     live = can_animate(console) if live is None else live
@@ -47,7 +52,7 @@ def watch(
     with screen:
         screen.show(board.frame())
         for step in stream:
-            board.selector(step)
+            board.add(step)
             if screen.is_due(board.step):
                 screen.show(board.frame())
             yield step
@@ -58,12 +63,12 @@ def watch(
 
 
 def can_animate(console: Console) -> bool:
-    """Can what was drawn be drawn over?"""
+    """Return whether the console can redraw what it has drawn."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class _Screen:
-    """The moving picture."""
+    """A moving picture on a terminal."""
 
     def __init__(self, console: Console, transient: bool) -> None:
         self._console, self._transient = console, transient
@@ -72,7 +77,7 @@ class _Screen:
             console=console,
             auto_refresh=False,
             transient=transient,
-            redirect_stdout=False,  # it would send the answer to standard error
+            redirect_stdout=False,  # redirecting would send the answer to standard error
             vertical_overflow="crop",
         )
 
@@ -97,7 +102,7 @@ class _Screen:
 
 
 class _Printer:
-    """Snapshots, for a console that is a file or a pipe."""
+    """Snapshots for a console that is a file or a pipe."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._due = console, [steps * n // SNAPSHOTS for n in range(1, SNAPSHOTS)]
@@ -116,7 +121,7 @@ class _Printer:
 
     def show(self, frame: Frame) -> None:
         if frame.step == self._shown:
-            return  # the last step was due by itself
+            return  # this step was printed before
         if self._shown < 0:
             self._print(frame.strategy)
         self._shown = frame.step
@@ -126,6 +131,6 @@ class _Printer:
         pass
 
     def _print(self, text: str) -> None:
-        # Not by way of the console, which would style and wrap once more.
+        # The console would style and wrap the text again, so write to its file.
         self._console.file.write(text + "\n")
         self._console.file.flush()

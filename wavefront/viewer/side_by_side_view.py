@@ -1,4 +1,4 @@
-"""Side: several decodes drawn next to one another, a step of each in turn."""
+"""Watch several decodes side by side, one step of each in turn."""
 
 from __future__ import annotations
 
@@ -16,24 +16,32 @@ from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_lin
 
 if TYPE_CHECKING:
     from wavefront.lm import Stream
-    from wavefront.viewer.trace_stream import Film
+    from wavefront.viewer.trace_stream import TraceStream
 
-NARROWEST = 34  # columns of a picture: below that the counts lose what they count
+MIN_COLUMNS = 34  # of a picture: a narrower one has no room for the counts
 GAP = 2
-LEAST = FIXED_LINES + 2  # lines of a picture on a low screen
+MIN_LINES = FIXED_LINES + 2  # of a picture on a low screen
 
 
 def side_by_side(
-    streams: Sequence[Stream | Film],
+    streams: Sequence[Stream | TraceStream],
     *,
     console: Console | None,
     delay: float = 0.0,
     timed: bool = True,
 ) -> list[float]:
-    """Go through all streams, a step of each in turn, and draw them; the seconds each has taken.
+    """Run all streams, one step of each in turn, and draw them.
 
-    Where nothing can be drawn over, only the end is printed; without a console, nothing. Drawing is
-    not counted, nor `delay`, which is waited after each round of a moving picture.
+    A console that cannot redraw gets only the final frames; without a console nothing is drawn.
+
+    Args:
+        streams: Decodes in progress, or recorded ones.
+        console: Where to draw, or None.
+        delay: Seconds to wait after each round of a moving picture.
+        timed: Show the seconds.
+
+    Returns:
+        The seconds that each stream took, without drawing and `delay`.
     """
     live = console is not None and can_animate(console)
     glow = GLOW if live else 0.0
@@ -50,13 +58,14 @@ def side_by_side(
                 if step is None:
                     del steps[number]
                 else:
-                    boards[number].selector(step)
+                    boards[number].add(step)
             if screen.is_due():
                 screen.show(_frames(boards, seconds))
             if live and delay > 0 and steps:
                 time.sleep(delay)
         frames = _frames(boards, seconds)
-        screen.end(frames if live else _frames(boards, seconds))  # the second time nothing is new
+        # In plain text a second frame marks no commit as new.
+        screen.end(frames if live else _frames(boards, seconds))
     return seconds
 
 
@@ -66,18 +75,18 @@ def _frames(boards: Sequence[Board], seconds: Sequence[float]) -> list[Frame]:
 
 
 def layout(count: int, width: int) -> tuple[int, int]:
-    """Pictures in a line, and the columns of each; as even as possible: four make two by two."""
-    most = max(1, min(count, (width + GAP) // (NARROWEST + GAP)))
+    """Return the pictures per line and the columns of each; four pictures make two by two."""
+    most = max(1, min(count, (width + GAP) // (MIN_COLUMNS + GAP)))
     across = -(-count // -(-count // most))
     return across, (width - GAP * (across - 1)) // across
 
 
 def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
-    """The pictures in as few lines as fit; `tops` keeps what `draw` hands back."""
+    """Lay out the pictures in as few lines as fit; `tops` keeps the first text line of each."""
     across, column = layout(len(frames), width)
     down = -(-len(frames) // across)
-    # A line for the legend, and one between the lines of pictures.
-    room = max(LEAST, (height - down) // down)
+    # One line for the legend, and one between two lines of pictures.
+    room = max(MIN_LINES, (height - down) // down)
     table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
     for _ in range(across):
         table.add_column(width=column, no_wrap=True)
@@ -93,7 +102,7 @@ def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: li
 
 
 class _Screen:
-    """The moving pictures."""
+    """Moving pictures on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._drawn = console, 0.0
@@ -122,7 +131,7 @@ class _Screen:
 
 
 class _Printer:
-    """The end of each, for a console that is a file or a pipe."""
+    """The final frames for a console that is a file or a pipe."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -143,7 +152,7 @@ class _Printer:
         if self._console is None:
             return
         for frame in frames:
-            # Not by way of the console, which would style and wrap once more.
+            # The console would style and wrap the text again, so write to its file.
             text = f"{frame.strategy}\n{plain(frame, self._console.width)}\n\n"
             self._console.file.write(text)
             self._console.file.flush()

@@ -7,7 +7,7 @@ const NUMBERS = [
   ['change', 'this', 'Tokens committed, and taken back'],
   ['tokens', 'decided', 'Positions that hold a token'],
   ['rate', 'per forward', 'Tokens per forward pass; at the end only those of the answer'],
-  ['visible', 'answer tokens', 'Tokens before the end of the answer'],
+  ['visible', 'answer', 'Tokens before the end of the answer'],
   ['seconds', 'seconds', 'Time since the decode got a row; other requests may share the machine'],
   ['MHCO', 'MHCO', 'Commits that overtook a surer position within 2: outside the candidates · beyond their extent'],
 ];
@@ -78,7 +78,7 @@ class Pane {
       change: [`+${found.committed}${back}`],
       tokens: of(found.known, decode.places),
       rate: [found.rate === null ? '–' : found.rate.toFixed(2)],
-      visible: [found.visible === null ? '–' : `${found.visible}`],
+      visible: this.player.answers ? [found.visible === null ? '–' : `${found.visible}`] : [],
       seconds: found.seconds === undefined ? [] : [found.seconds.toFixed(found.seconds < 10 ? 2 : 1)],
       MHCO: found.mhco ? [`${percent(found.mhco.candidates)} · ${percent(found.mhco.extent)}`] : [],
     };
