@@ -485,7 +485,7 @@ def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
 
 
 def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.viewer.side_by_side_view.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]

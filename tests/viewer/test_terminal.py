@@ -279,14 +279,14 @@ def test_redraws_are_limited_but_include_the_last(
     lm: wavefront.LM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-    show = screen._Screen.show
+    show = screen.LiveScreen.show
 
-    def note(self: screen._Screen, frame: Frame) -> None:
+    def note(self: screen.LiveScreen, frame: Frame) -> None:
         drawn.append(frame.step)
         show(self, frame)
 
     monkeypatch.setattr(screen, "PAUSE", 3600)
-    monkeypatch.setattr(screen._Screen, "show", note)
+    monkeypatch.setattr(screen.LiveScreen, "show", note)
     for _ in watch(lm.stream("Hi", max_new_tokens=9), console=terminal()):
         pass
     assert drawn == [0, 9]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from wavefront.viewer.trace_stream import TraceStream
 
 PAUSE = 1 / 15  # minimum seconds between two drawings
+# Lays out frames: (frames, width, height, first text line of each) -> picture.
+Draw = Callable[[Sequence[Frame], int, int, list[int]], Group]
 SNAPSHOTS = 4  # printed where the console cannot redraw
 
 
@@ -48,7 +50,8 @@ def watch(
     console = console or Console(stderr=True)
     live = can_animate(console) if live is None else live
     board = Board(stream, row, glow=GLOW if live else 0.0, prompt=prompt, timed=timed)
-    screen = _Screen(console, transient) if live else _Printer(console, board.steps)
+    moving = LiveScreen(console, _draw_one, transient=transient)
+    screen = moving if live else _Printer(console, board.steps)
     with screen:
         screen.show(board.frame())
         for step in stream:
@@ -59,7 +62,8 @@ def watch(
             if delay > 0:
                 time.sleep(delay)
         screen.show(board.frame())
-    screen.close(board.frame())
+    if live and transient:
+        console.print(Text(headline(board.frame(), console.width), "dim"))
 
 
 def can_animate(console: Console) -> bool:
@@ -67,12 +71,13 @@ def can_animate(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class _Screen:
-    """A moving picture on a terminal."""
+class LiveScreen:
+    """A moving picture of one or more frames on a terminal."""
 
-    def __init__(self, console: Console, transient: bool) -> None:
-        self._console, self._transient = console, transient
-        self._top, self._drawn = 0, 0.0
+    def __init__(self, console: Console, draw: Draw, *, transient: bool = False) -> None:
+        self._console, self._draw = console, draw
+        self._tops: list[int] = []
+        self._drawn = 0.0
         self._live = Live(
             console=console,
             auto_refresh=False,
@@ -81,8 +86,9 @@ class _Screen:
             vertical_overflow="crop",
         )
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> LiveScreen:
         self._live.__enter__()
+        return self
 
     def __exit__(self, *problem: object) -> None:
         self._live.__exit__(None, None, None)
@@ -90,15 +96,16 @@ class _Screen:
     def is_due(self, step: int) -> bool:
         return time.monotonic() - self._drawn >= PAUSE
 
-    def show(self, frame: Frame) -> None:
+    def show(self, *frames: Frame) -> None:
+        self._tops = self._tops or [0] * len(frames)
         width, height = self._console.size
-        picture, self._top = draw(frame, width, height - 1, self._top)
-        self._live.update(picture, refresh=True)
+        self._live.update(self._draw(frames, width, height - 1, self._tops), refresh=True)
         self._drawn = time.monotonic()
 
-    def close(self, frame: Frame) -> None:
-        if self._transient:
-            self._console.print(Text(headline(frame, self._console.width), "dim"))
+
+def _draw_one(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
+    picture, tops[0] = draw(frames[0], width, height, tops[0])
+    return picture
 
 
 class _Printer:
@@ -126,9 +133,6 @@ class _Printer:
             self._print(frame.strategy)
         self._shown = frame.step
         self._print(plain(frame, self._console.width) + "\n")
-
-    def close(self, frame: Frame) -> None:
-        pass
 
     def _print(self, text: str) -> None:
         # The console would style and wrap the text again, so write to its file.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 
 from wavefront.viewer.cells import GLOW, Board
-from wavefront.viewer.screen import PAUSE, can_animate
+from wavefront.viewer.screen import LiveScreen, can_animate
 from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_line, panel, plain
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def side_by_side(
     boards = [Board(stream, glow=glow, prompt=False, timed=timed) for stream in streams]
     steps = dict(enumerate(map(iter, streams)))
     seconds = [0.0] * len(streams)
-    with _Screen(console) if console and live else _Printer(console) as screen:
-        screen.show(_frames(boards, seconds))
+    screen = LiveScreen(console, draw_side_by_side) if console and live else None
+    with screen or contextlib.nullcontext():
+        if screen:
+            screen.show(*_frames(boards, seconds))
         while steps:
             for number in [*steps]:
                 began = time.monotonic()
@@ -59,13 +61,15 @@ def side_by_side(
                     del steps[number]
                 else:
                     boards[number].add(step)
-            if screen.is_due():
-                screen.show(_frames(boards, seconds))
-            if live and delay > 0 and steps:
+            if screen and screen.is_due(0):
+                screen.show(*_frames(boards, seconds))
+            if screen and delay > 0 and steps:
                 time.sleep(delay)
         frames = _frames(boards, seconds)
-        # In plain text a second frame marks no commit as new.
-        screen.end(frames if live else _frames(boards, seconds))
+        if screen:
+            screen.show(*frames)
+        elif console:
+            _print(_frames(boards, seconds), console)  # a second frame marks no commit as new
     return seconds
 
 
@@ -101,58 +105,8 @@ def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: li
     return Group(table, one_line(legend(width)))
 
 
-class _Screen:
-    """Moving pictures on a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._drawn = console, 0.0
-        self._tops: list[int] = []
-        self._live = Live(
-            console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
-        )
-
-    def __enter__(self) -> _Screen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._live.__exit__(None, None, None)
-
-    def is_due(self) -> bool:
-        return time.monotonic() - self._drawn >= PAUSE
-
-    def show(self, frames: Sequence[Frame]) -> None:
-        self._tops = self._tops or [0] * len(frames)
-        width, height = self._console.size
-        self._live.update(draw_side_by_side(frames, width, height - 1, self._tops), refresh=True)
-        self._drawn = time.monotonic()
-
-    end = show
-
-
-class _Printer:
-    """The final frames for a console that is a file or a pipe."""
-
-    def __init__(self, console: Console | None) -> None:
-        self._console = console
-
-    def __enter__(self) -> _Printer:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        pass
-
-    def is_due(self) -> bool:
-        return False
-
-    def show(self, frames: Sequence[Frame]) -> None:
-        pass
-
-    def end(self, frames: Sequence[Frame]) -> None:
-        if self._console is None:
-            return
-        for frame in frames:
-            # The console would style and wrap the text again, so write to its file.
-            text = f"{frame.strategy}\n{plain(frame, self._console.width)}\n\n"
-            self._console.file.write(text)
-            self._console.file.flush()
+def _print(frames: Sequence[Frame], console: Console) -> None:
+    for frame in frames:
+        # The console would style and wrap the text again, so write to its file.
+        console.file.write(f"{frame.strategy}\n{plain(frame, console.width)}\n\n")
+        console.file.flush()

@@ -22,12 +22,12 @@ class Chart {
     });
     this.frame.addEventListener('pointermove', (event) => {
       if (this.frame.hasPointerCapture(event.pointerId)) go(event);
-      else if (event.pointerType !== 'touch') player.point(this.placeAt(event));
+      else if (event.pointerType !== 'touch') player.point(this.positionAt(event));
     });
     this.frame.addEventListener('pointerleave', () => player.point(null));
   }
 
-  placeAt() { return null; }
+  positionAt() { return null; }
 
   /** Paint everything; needed when the length, the size, the colours or the axis change. */
   paint(unit, length) {
@@ -41,7 +41,7 @@ class Chart {
     const pen = canvas.getContext('2d');
     [pen.fillStyle] = colours('map');
     pen.fillRect(0, 0, canvas.width, canvas.height);
-    if (decode.places) this.fill(pen, unit, ratio);
+    if (decode.size) this.fill(pen, unit, ratio);
     this.axis.textContent = `${unit}s → ${length}`;
   }
 
@@ -60,12 +60,12 @@ class DecodeMap extends Chart {
     this.frame.append(this.line);
   }
 
-  height() { return Math.round(Math.min(Math.max(this.decode.places * 3, 110), 210)); }
+  height() { return Math.round(Math.min(Math.max(this.decode.size * 3, 110), 210)); }
 
-  placeAt(event) {
+  positionAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    const place = Math.floor(((event.clientY - box.top) / box.height) * this.decode.places);
-    return place >= 0 && place < this.decode.places ? place : null;
+    const position = Math.floor(((event.clientY - box.top) / box.height) * this.decode.size);
+    return position >= 0 && position < this.decode.size ? position : null;
   }
 
   fill(pen, unit, ratio) {
@@ -74,10 +74,10 @@ class DecodeMap extends Chart {
     const [front, scope, end, hand, back, ink] = colours('map-front', 'map-scope', 'map-end', 'hand', 'back', 'ink');
     // A column for every step, or for every pixel when there are more steps than pixels.
     const columns = Math.min(this.length, canvas.width);
-    const [w, h] = [canvas.width / columns, canvas.height / decode.places];
-    const cell = (column, place, hue, most = Infinity) => {
+    const [w, h] = [canvas.width / columns, canvas.height / decode.size];
+    const cell = (column, position, hue, most = Infinity) => {
       const [x, right] = [Math.round((column - 1) * w), Math.round(column * w)];
-      const [y, bottom] = [Math.round(place * h), Math.round((place + 1) * h)];
+      const [y, bottom] = [Math.round(position * h), Math.round((position + 1) * h)];
       pen.fillStyle = hue;
       pen.fillRect(x, y, Math.max(Math.min(right - x, most), 1), Math.max(bottom - y, 1));
     };
@@ -85,42 +85,42 @@ class DecodeMap extends Chart {
       const n = Math.round((column * this.length) / columns);
       const t = decode.moment(n, unit);
       const ended = decode.moment(n - 1, unit) >= decode.length;
-      for (let place = 0; place < decode.places; place++) {
-        const entry = decode.at(place, t);
+      for (let position = 0; position < decode.size; position++) {
+        const entry = decode.at(position, t);
         if (entry !== undefined && entry.token >= 0) {
-          cell(column, place, entry.p === null ? hand : decode.fill[place] ? end : shades[shade(entry.p)]);
+          cell(column, position, entry.p === null ? hand : decode.fill[position] ? end : shades[shade(entry.p)]);
         } else if (!ended) {
-          const best = decode.best(t - 1, place);
-          if (decode.isIn('front', t - 1, place)) cell(column, place, front);
-          else if (decode.isIn('scope', t - 1, place)) cell(column, place, scope);
+          const best = decode.best(t - 1, position);
+          if (decode.isIn('front', t - 1, position)) cell(column, position, front);
+          else if (decode.isIn('scope', t - 1, position)) cell(column, position, scope);
           pen.globalAlpha = 0.4;
-          if (best !== null) cell(column, place, shades[shade(best)]);
+          if (best !== null) cell(column, position, shades[shade(best)]);
           pen.globalAlpha = 1;
         }
       }
     }
     // The events on top: a mark of a few pixels, however wide the step.
-    decode.history.forEach((list, place) => {
+    decode.history.forEach((list, position) => {
       for (const {step, token} of list) {
         if (step < 0) continue;
         const n = unit === 'step' ? step + 1 : decode.steps[step].forwards;
-        cell(Math.ceil((n * columns) / this.length), place, token < 0 ? back : ink, Math.min(7 * ratio, Math.max(w / 2, 1)));
+        cell(Math.ceil((n * columns) / this.length), position, token < 0 ? back : ink, Math.min(7 * ratio, Math.max(w / 2, 1)));
       }
     });
   }
 
-  mark(place) {
-    this.line.hidden = place === null || place >= this.decode.places;
-    if (place === null) return;
-    this.line.style.top = `${(100 * place) / this.decode.places}%`;
-    this.line.style.height = `${100 / this.decode.places}%`;
+  mark(position) {
+    this.line.hidden = position === null || position >= this.decode.size;
+    if (position === null) return;
+    this.line.style.top = `${(100 * position) / this.decode.size}%`;
+    this.line.style.height = `${100 / this.decode.size}%`;
   }
 }
 
 /** How far the decode has come: the leftmost masked and the last filled position. */
 class FrontierChart extends Chart {
   constructor(decode, player) {
-    super(decode, player, 'Leftmost masked (solid) and last filled (dashed) position');
+    super(decode, player, 'Leftmost masked (solid), last filled (dashed)');
   }
 
   height() { return 110; }
@@ -128,7 +128,7 @@ class FrontierChart extends Chart {
   fill(pen, unit, ratio) {
     const {decode, canvas} = this;
     const [band, first, last] = colours('map-scope', 'accent', 'soft');
-    const y = (place) => canvas.height - 4 * ratio - (place / decode.places) * (canvas.height - 8 * ratio);
+    const y = (position) => canvas.height - 4 * ratio - (position / decode.size) * (canvas.height - 8 * ratio);
     const points = [[], []];
     for (let n = 0; n <= decode.lengthIn(unit); n++) {
       const [open, filled] = decode.edges[decode.moment(n, unit)];

@@ -50,7 +50,7 @@ class Decode {
   }
 
   begin(event) {
-    this.places = event.places;
+    this.size = event.places;
     this.around = event.around || [event.places];
     this.stops = new Set(event.stop_ids);
     this.prompt = event.prompt || [];
@@ -62,24 +62,24 @@ class Decode {
       for (let k = 0; k < count; k++) this.joins.set(first + k, {first, count, text, k});
     }
     this.steps = [];
-    this.history = Array.from({length: this.places}, () => []);
-    this.final = new Array(this.places).fill(-1);
+    this.history = Array.from({length: this.size}, () => []);
+    this.final = new Array(this.size).fill(-1);
     this.known = []; // at each moment: the number of filled positions
     this.edges = []; // at each moment: the leftmost masked and the last filled position
     this.has = {back: false, hand: event.given.length > 0, front: false, fill: false};
     this.given = event.given.length;
-    for (const [place, token, text] of event.given) this.note(place, {step: -1, token, p: null}, text);
+    for (const [position, token, text] of event.given) this.note(position, {step: -1, token, p: null}, text);
     this.finishMoment();
   }
 
   addStep(event) {
     const step = this.length;
-    for (const [place, token, text] of event.written || []) {
-      this.note(place, {step, token, p: null}, text);
+    for (const [position, token, text] of event.written || []) {
+      this.note(position, {step, token, p: null}, text);
       this.has.hand = true;
     }
-    for (const [place, token, text, p, others] of event.commits) this.note(place, {step, token, p, others}, text);
-    for (const place of event.back) this.note(place, {step, token: -1});
+    for (const [position, token, text, p, others] of event.commits) this.note(position, {step, token, p, others}, text);
+    for (const position of event.back) this.note(position, {step, token: -1});
     const found = {
       forwards: event.forwards,
       seconds: event.seconds,
@@ -100,18 +100,18 @@ class Decode {
     this.finishMoment();
   }
 
-  note(place, entry, text) {
+  note(position, entry, text) {
     if (text !== undefined) this.texts.set(entry.token, visible(text));
-    this.history[place].push(entry);
-    this.final[place] = entry.token;
+    this.history[position].push(entry);
+    this.final[position] = entry.token;
   }
 
   /** Positions, as a list or as base64 bits, as one byte for each position. */
   board(field) {
-    const found = new Uint8Array(this.places);
-    if (typeof field !== 'string') for (const place of field || []) found[place] = 1;
+    const found = new Uint8Array(this.size);
+    if (typeof field !== 'string') for (const position of field || []) found[position] = 1;
     else unpack(field).forEach((byte, n) => {
-      for (let k = 0; k < 8 && 8 * n + k < this.places; k++) found[8 * n + k] = (byte >> (7 - k)) & 1;
+      for (let k = 0; k < 8 && 8 * n + k < this.size; k++) found[8 * n + k] = (byte >> (7 - k)) & 1;
     });
     return found;
   }
@@ -120,7 +120,7 @@ class Decode {
     const filled = this.final.map((token) => token >= 0);
     const open = filled.indexOf(false);
     this.known.push(filled.reduce((sum, one) => sum + one, 0));
-    this.edges.push([open < 0 ? this.places : open, filled.lastIndexOf(true)]);
+    this.edges.push([open < 0 ? this.size : open, filled.lastIndexOf(true)]);
     this.fill = []; // positions of a hole from its first stop token on: nobody reads them
     for (const part of this.around) {
       let ended = false;
@@ -134,30 +134,30 @@ class Decode {
   }
 
   /** The last entry of a position before moment t, or undefined. */
-  at(place, t) {
-    const list = this.history[place];
+  at(position, t) {
+    const list = this.history[position];
     for (let k = list.length - 1; k >= 0; k--) if (list[k].step < t) return list[k];
     return undefined;
   }
 
-  isIn(board, step, place) {
+  isIn(board, step, position) {
     const found = this.steps[step];
-    return found !== undefined && found[board][place] === 1;
+    return found !== undefined && found[board][position] === 1;
   }
 
   /** The best probability of a position at a step; null if it is unknown. */
-  best(step, place) {
+  best(step, position) {
     const found = this.steps[step];
     if (!found) return null;
-    if (found.sure) return found.sure.has(place) ? found.sure.get(place) : null;
-    return found.chance ? found.chance[place * this.alternatives] / 255 : null;
+    if (found.sure) return found.sure.has(position) ? found.sure.get(position) : null;
+    return found.chance ? found.chance[position * this.alternatives] / 255 : null;
   }
 
   /** The likeliest tokens of a position at a step: [token, probability], best first. */
-  belief(step, place) {
+  belief(step, position) {
     const {tokens, chance: chances} = this.steps[step] || {};
     if (!tokens) return [];
-    const start = place * this.alternatives;
+    const start = position * this.alternatives;
     return Array.from({length: this.alternatives}, (_, k) => [tokens[start + k], chances[start + k] / 255]);
   }
 
@@ -180,9 +180,9 @@ class Decode {
   /** The position of the least probable commit that is read in the end. */
   leastSure() {
     let [found, lowest] = [null, Infinity];
-    this.history.forEach((list, place) => {
-      for (const {p} of this.fill[place] ? [] : list) {
-        if (p !== null && p < lowest) [found, lowest] = [place, p];
+    this.history.forEach((list, position) => {
+      for (const {p} of this.fill[position] ? [] : list) {
+        if (p !== null && p < lowest) [found, lowest] = [position, p];
       }
     });
     return found;

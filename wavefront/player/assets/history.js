@@ -8,18 +8,18 @@ class History {
     this.element = make('div', {class: 'history'});
   }
 
-  draw(place, t) {
+  draw(position, t) {
     const {decode} = this;
-    if (place === null || place >= decode.places) {
+    if (position === null || position >= decode.size) {
       this.element.replaceChildren(make('p', {class: 'hint'}, HINT));
       return;
     }
-    const entry = decode.at(place, t);
+    const entry = decode.at(position, t);
     const standing = entry && entry.token >= 0 ? entry.token : -1;
-    const head = make('p', {class: 'head'}, make('b', {}, `Position ${place + 1}`), ' ',
+    const head = make('p', {class: 'head'}, make('b', {}, `Position ${position + 1}`), ' ',
       standing < 0 ? make('span', {class: 'soft'}, 'masked') : this.token(standing));
-    const left = make('div', {}, head, this.entries(place, t));
-    const right = make('div', {}, ...this.thoughts(place, t, entry));
+    const left = make('div', {}, head, this.entries(position, t));
+    const right = make('div', {}, ...this.thoughts(position, t, entry));
     this.element.replaceChildren(left, right);
   }
 
@@ -27,9 +27,9 @@ class History {
     return make('code', {}, (this.decode.texts.get(token) || String(token)).replaceAll('\n', ''));
   }
 
-  entries(place, t) {
+  entries(position, t) {
     const list = make('ol', {});
-    for (const {step, token, p} of this.decode.history[place]) {
+    for (const {step, token, p} of this.decode.history[position]) {
       let when = 'at the start';
       if (step >= 0) {
         const {forwards} = this.decode.steps[step];
@@ -46,7 +46,7 @@ class History {
   }
 
   /** The alternatives: at this step while the position is masked, at its commit afterwards. */
-  thoughts(place, t, entry) {
+  thoughts(position, t, entry) {
     const {decode} = this;
     const known = entry && entry.token >= 0;
     let found = [];
@@ -55,7 +55,7 @@ class History {
       found = entry.others || [];
       words = 'when it was committed';
     } else if (t > 0 && !(entry && entry.step === t - 1)) {
-      found = decode.belief(t - 1, place);
+      found = decode.belief(t - 1, position);
       words = `likeliest at step ${t}`;
     }
     const parts = [];
@@ -68,13 +68,13 @@ class History {
       }
       parts.push(make('p', {class: 'soft'}, words), list);
     }
-    const line = this.growth(place, t);
+    const line = this.growth(position, t);
     if (line) parts.push(line);
     return parts;
   }
 
   /** A line of the best probability over the steps at which the position was masked. */
-  growth(place, t) {
+  growth(position, t) {
     const {decode} = this;
     const steps = decode.length;
     const [width, height] = [160, 30];
@@ -82,8 +82,8 @@ class History {
     const y = (p) => height - 1 - (height - 2) * p;
     const runs = [[]];
     for (let step = 0; steps > 1 && step < steps; step++) {
-      const before = decode.at(place, step);
-      const best = before && before.token >= 0 ? null : decode.best(step, place);
+      const before = decode.at(position, step);
+      const best = before && before.token >= 0 ? null : decode.best(step, position);
       if (best !== null) runs[runs.length - 1].push(`${x(step).toFixed(1)},${y(best).toFixed(1)}`);
       else if (runs[runs.length - 1].length) runs.push([]);
     }

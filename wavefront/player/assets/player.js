@@ -53,14 +53,14 @@ class Pane {
     return make('h2', {}, select);
   }
 
-  draw(n, unit, place) {
+  draw(n, unit, position) {
     const {decode} = this;
     const t = decode.moment(n, unit);
     this.element.dataset.moment = t;
     const before = n ? decode.moment(n - 1, unit) : 0;
     this.board.draw(t, before);
     for (const chart of this.charts) chart.draw(n);
-    this.history.draw(place, t);
+    this.history.draw(position, t);
     this.showNumbers(t, decode.numbers(t, before), unit);
     const finished = decode.over && t >= decode.length;
     this.status.textContent = decode.over ? '' : ' decoding';
@@ -76,7 +76,7 @@ class Pane {
       step: of(t, decode.length),
       forwards: of(found.forwards, decode.forwards),
       change: [`+${found.committed}${back}`],
-      tokens: of(found.known, decode.places),
+      tokens: of(found.known, decode.size),
       rate: [found.rate === null ? '–' : found.rate.toFixed(2)],
       visible: this.player.answers ? [found.visible === null ? '–' : `${found.visible}`] : [],
       seconds: found.seconds === undefined ? [] : [found.seconds.toFixed(found.seconds < 10 ? 2 : 1)],
@@ -89,16 +89,16 @@ class Pane {
     values.change.previousSibling.textContent = `this ${unit}`;
   }
 
-  mark(place) {
-    this.board.mark(place);
-    for (const chart of this.charts) chart.mark(place);
+  mark(position) {
+    this.board.mark(position);
+    for (const chart of this.charts) chart.mark(position);
   }
 
   /** Show the tools for the position that the reader keeps, if this page has any. */
-  showTools(place) {
+  showTools(position) {
     const {tools} = this.player;
-    this.tools.hidden = place === null || !tools;
-    this.tools.replaceChildren(...(this.tools.hidden ? [] : tools(this, place)));
+    this.tools.hidden = position === null || !tools;
+    this.tools.replaceChildren(...(this.tools.hidden ? [] : tools(this, position)));
   }
 }
 
@@ -123,7 +123,7 @@ class Player {
     return Math.max(0, ...this.panes.map((pane) => pane.decode.lengthIn(this.unit)));
   }
 
-  get place() {
+  get position() {
     return this.pointed === null ? this.pinned : this.pointed;
   }
 
@@ -212,7 +212,7 @@ class Player {
     scrub.setAttribute('aria-valuetext', `${this.unit} ${n} of ${this.length}`);
     scrub.style.setProperty('--done', `${(100 * n) / Math.max(this.length, 1)}%`);
     byId('moment').textContent = `${this.unit} ${n} / ${this.length}`;
-    for (const pane of this.panes) pane.draw(n, this.unit, this.place);
+    for (const pane of this.panes) pane.draw(n, this.unit, this.position);
   }
 
   seek(n) {
@@ -246,11 +246,11 @@ class Player {
   }
 
   /** Show the history of a position for as long as something points at it. */
-  point(place) {
-    this.pointed = place;
+  point(position) {
+    this.pointed = position;
     for (const pane of this.panes) {
-      pane.mark(this.place);
-      pane.history.draw(this.place, pane.decode.moment(this.n, this.unit));
+      pane.mark(this.position);
+      pane.history.draw(this.position, pane.decode.moment(this.n, this.unit));
     }
   }
 
@@ -260,8 +260,8 @@ class Player {
   }
 
   /** Keep the history of a position, or let go of it. */
-  pin(place) {
-    this.pinned = this.pinned === place ? null : place;
+  pin(position) {
+    this.pinned = this.pinned === position ? null : position;
     this.point(this.pinned);
     for (const pane of this.panes) pane.showTools(this.pinned);
   }

@@ -171,28 +171,28 @@ async function resume() {
 }
 
 /** The form below a kept position: fork the decode from the step shown. */
-function forkTools(pane, place) {
-  const token = pane.decode.final[place];
+function forkTools(pane, position) {
+  const token = pane.decode.final[position];
   const placeholder = token < 0 ? 'text' : pane.decode.texts.get(token);
-  const input = make('input', {type: 'text', 'aria-label': `Text to write at position ${place + 1}`, placeholder});
+  const input = make('input', {type: 'text', 'aria-label': `Text to write at position ${position + 1}`, placeholder});
   const button = make('button', {type: 'submit'}, 'Fork from here');
   const note = make('small', {}, 'Starts a new decode from the step shown. A text is written first.');
   const form = make('form', {class: 'fork'}, input, button, note);
   form.addEventListener('submit', (event) => {
     event.preventDefault();
-    fork(pane, place, input.value);
+    fork(pane, position, input.value);
   });
-  return [make('p', {class: 'head'}, `Fork at position ${place + 1}`), form];
+  return [make('p', {class: 'head'}, `Fork at position ${position + 1}`), form];
 }
 
-async function fork(pane, place, text) {
+async function fork(pane, position, text) {
   complain('');
   const at = pane.decode.moment(player.n, player.unit);
-  const put = text ? {[place]: text} : {};
+  const put = text ? {[position]: text} : {};
   try {
     const body = JSON.stringify({at, put, measure: true});
     const found = await (await ask(`${DECODES}/${pane.decode.about.id}/fork`, {method: 'POST', body})).json();
-    const what = text ? `, “${text}” at ${place + 1}` : '';
+    const what = text ? `, “${text}” at ${position + 1}` : '';
     const decode = new Decode({id: found.id, title: `fork at step ${at}${what}`, of: pane.decode.about.title});
     const others = player.panes.map((one) => one.decode).filter((one) => one.over);
     announce(`Forked at step ${at}.`);
