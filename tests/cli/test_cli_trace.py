@@ -536,7 +536,9 @@ def test_pictures_fit_the_screen(lm, size):
     ]
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     console.print(
-        side_by_side_view.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3)
+        side_by_side_view.draw_side_by_side(
+            [b.frame() for b in boards], width, height, tops=[0] * 3
+        )
     )
     lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     assert all(cell_len(line) <= width for line in lines)

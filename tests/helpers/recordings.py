@@ -24,11 +24,11 @@ HOSTILE = (
 
 
 @functools.cache
-def record(strategy: str, *, full: bool = False, places: int = 12) -> Trace:
+def record(strategy: str, *, full: bool = False, length: int = 12) -> Trace:
     """Record a decode of the toy model."""
     kind = "full" if full else True
     lm = wavefront.load("toy")
-    return lm.generate("Hi", strategy=strategy, max_new_tokens=places, trace=kind).trace
+    return lm.generate("Hi", strategy=strategy, max_new_tokens=length, trace=kind).trace
 
 
 def hostile(trace: Trace, words: str) -> Trace:

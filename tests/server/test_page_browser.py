@@ -187,11 +187,12 @@ def test_fork_from_a_step_with_a_changed_token(show: Any) -> None:
     decode(page, length=16)
     page.locator("#scrub").fill("6")
     before = {
-        place: page.locator(f"[data-position='{place}']").text_content()
-        for place in range(16)
-        if "k" in (page.locator(f"[data-position='{place}']").get_attribute("class") or "").split()
+        position: page.locator(f"[data-position='{position}']").text_content()
+        for position in range(16)
+        if "k"
+        in (page.locator(f"[data-position='{position}']").get_attribute("class") or "").split()
     }
-    masked = next(place for place in range(16) if place not in before)
+    masked = next(position for position in range(16) if position not in before)
     page.locator(f"[data-position='{masked}']").click()
     page.get_by_label(f"Text to write at position {masked + 1}").fill("Q")
     page.get_by_role("button", name="Fork from here").click()
@@ -199,8 +200,8 @@ def test_fork_from_a_step_with_a_changed_token(show: Any) -> None:
     done(page)
     fork = page.locator(".pane").last
     assert fork.locator(f"[data-position='{masked}']").text_content() == "Q"
-    for place, text in before.items():
-        assert fork.locator(f"[data-position='{place}']").text_content() == text
+    for position, text in before.items():
+        assert fork.locator(f"[data-position='{position}']").text_content() == text
     expect(fork.locator("[data-position].hand")).to_have_count(7)
     expect(fork.locator("h2")).to_contain_text("fork of wavefront(size=8, radius=2)")
 

@@ -170,7 +170,7 @@ def record_of(trace: Trace, readers: TokenReaders | None = None) -> DecodeRecord
 
 def test_record_holds_the_events_of_the_trace(trace):
     first, *steps = record_of(trace).events
-    places = int((trace.first.slot >= 0).sum())
+    count = int((trace.first.slot >= 0).sum())
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
     committed = {(step, c[0]) for step, event in enumerate(steps) for c in event["commits"]}
     assert committed == {(s, p - start) for s, _, p in trace.commit.nonzero().tolist()}
@@ -179,9 +179,9 @@ def test_record_holds_the_events_of_the_trace(trace):
         for at, token, _, p in event["commits"]:
             assert token == int(trace.tokens[step, 0, at + start])
             assert p == pytest.approx(float(trace.logp[step, 0, at + start].exp()), abs=1e-4)
-    assert [bits(event["scope"], places) for event in steps] == trace.scope[:, 0, start:].tolist()
-    assert [bits(event["front"], places) for event in steps] == trace.front[:, 0, start:].tolist()
-    assert first["places"] == places
+    assert [bits(event["scope"], count) for event in steps] == trace.scope[:, 0, start:].tolist()
+    assert [bits(event["front"], count) for event in steps] == trace.front[:, 0, start:].tolist()
+    assert first["places"] == count
     assert first["around"] is None
     assert first["given"] == []
 
@@ -201,9 +201,9 @@ def test_beliefs_are_the_alternatives_of_the_trace():
         len(trace), -1, first["alternatives"]
     )
     masked = torch.stack([canvas.masked[0] for canvas in trace.before()])[:, start:]
-    for step, place in masked.nonzero().tolist():
-        ids = trace.others.tokens[step, 0, place + start].tolist()
-        assert numbers[step, place].tolist() == ids
+    for step, position in masked.nonzero().tolist():
+        ids = trace.others.tokens[step, 0, position + start].tolist()
+        assert numbers[step, position].tolist() == ids
         shown = [first["texts"][str(one)] for one in ids]
         assert shown == [visible(trace.about["texts"][str(one)]) for one in ids]
     commits = [commit for event in steps for commit in event["commits"]]

@@ -64,7 +64,7 @@ def test_candidates_are_outlined_until_they_are_committed(lm: wavefront.LM) -> N
     commits = {one.position: one.begin for one in looks if one.kind != "f"}
     outlined = {one.position: one for one in looks if one.kind == "f"}
     assert set(outlined) == set(commits)
-    assert all(one.end == commits[place] for place, one in outlined.items())
+    assert all(one.end == commits[position] for position, one in outlined.items())
 
 
 def test_texts_and_names_are_escaped(lm: wavefront.LM) -> None:

@@ -112,7 +112,7 @@ def final_tokens(trace: Trace) -> list[int | None]:
 
 
 def _positions(trace: Trace) -> Tensor:
-    """Return the positions to fill, as places on the canvas."""
+    """Return the positions to fill, counted on the whole canvas."""
     return (trace.first.slot[0] >= 0).nonzero()[:, 0]
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from wavefront.viewer.trace_stream import TraceStream
 
 PAUSE = 1 / 15  # minimum seconds between two drawings
-# Lays out frames: (frames, width, height, first text line of each) -> picture.
-Draw = Callable[[Sequence[Frame], int, int, list[int]], Group]
+# Lays out frames: draw(frames, width, height, tops=first text line of each).
+Draw = Callable[..., Group]
 SNAPSHOTS = 4  # printed where the console cannot redraw
 
 
@@ -99,12 +99,12 @@ class LiveScreen:
     def show(self, *frames: Frame) -> None:
         self._tops = self._tops or [0] * len(frames)
         width, height = self._console.size
-        self._live.update(self._draw(frames, width, height - 1, self._tops), refresh=True)
+        self._live.update(self._draw(frames, width, height - 1, tops=self._tops), refresh=True)
         self._drawn = time.monotonic()
 
 
-def _draw_one(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
-    picture, tops[0] = draw(frames[0], width, height, tops[0])
+def _draw_one(frames: Sequence[Frame], width: int, height: int, *, tops: list[int]) -> Group:
+    picture, tops[0] = draw(frames[0], width, height, top=tops[0])
     return picture
 
 

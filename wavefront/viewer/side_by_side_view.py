@@ -85,7 +85,9 @@ def layout(count: int, width: int) -> tuple[int, int]:
     return across, (width - GAP * (across - 1)) // across
 
 
-def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
+def draw_side_by_side(
+    frames: Sequence[Frame], width: int, height: int, *, tops: list[int]
+) -> Group:
     """Lay out the pictures in as few lines as fit; `tops` keeps the first text line of each."""
     across, column = layout(len(frames), width)
     down = -(-len(frames) // across)
@@ -97,7 +99,7 @@ def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: li
     for start in range(0, len(frames), across):
         cells = []
         for number in range(start, min(start + across, len(frames))):
-            rows, tops[number], _ = panel(frames[number], column, room, tops[number])
+            rows, tops[number], _ = panel(frames[number], column, room, top=tops[number])
             cells.append(Group(*rows))
         table.add_row(*cells, *[""] * (across - len(cells)), end_section=False)
         if start + across < len(frames):

@@ -147,13 +147,13 @@ def legend(width: int, note: str = "") -> Text:
     return next((text for text in texts if text.cell_len <= width), texts[-1])
 
 
-def draw(frame: Frame, width: int, height: int, top: int = 0) -> tuple[Group, int]:
+def draw(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[Group, int]:
     """Return the picture and its first line of text; pass that back as `top` next time."""
-    rows, top, hidden = panel(frame, width, height - 1, top)
+    rows, top, hidden = panel(frame, width, height - 1, top=top)
     return Group(*rows, one_line(legend(width, hidden))), top
 
 
-def panel(frame: Frame, width: int, height: int, top: int = 0) -> tuple[list[Text], int, str]:
+def panel(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[list[Text], int, str]:
     """Return the picture without its legend: its lines, `top`, and a note on hidden lines."""
     lines = wrap(frame.cells, width)
     room = max(1, height - FIXED_LINES + 1)
