@@ -16,7 +16,8 @@ import torch
 
 import wavefront
 from wavefront import tasks
-from wavefront.viewer.terminal_layout import END, visible
+from wavefront.player.visible_text import visible
+from wavefront.viewer.terminal_layout import END
 
 OUT = Path(__file__).parent.parent / "docs" / "strategies"
 N = 48  # places

@@ -21,7 +21,7 @@ from rich.console import Console
 import wavefront
 from wavefront.engine.replay import difference
 from wavefront.traces import trace_file
-from wavefront.viewer import Board, Film, side_by_side_view
+from wavefront.viewer import Board, TraceStream, side_by_side_view
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
@@ -156,12 +156,12 @@ def test_the_moments_are_those_of_the_decode(lm, file):
     """What is drawn of a file is what was drawn of the decode itself."""
     trace = trace_file.load(file)
     stream = lm.stream("Hi", max_new_tokens=12, strategy="wavefront(size=4)")
-    film = Film(trace)
-    live, again = Board(stream, glow=0.0, timed=False), Board(film, glow=0.0, timed=False)
+    replayed = TraceStream(trace)
+    live, again = Board(stream, glow=0.0, timed=False), Board(replayed, glow=0.0, timed=False)
     assert live.frame() == again.frame()
-    for step, shown in zip(stream, film, strict=True):
-        live.selector(step)
-        again.selector(shown)
+    for step, shown in zip(stream, replayed, strict=True):
+        live.add(step)
+        again.add(shown)
         assert live.frame() == again.frame()
         assert torch.equal(step.canvas.tokens, shown.canvas.tokens)
 
@@ -485,7 +485,7 @@ def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
 
 
 def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.viewer.side_by_side_view.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]
@@ -536,11 +536,13 @@ def test_pictures_fit_the_screen(lm, size):
     ]
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     console.print(
-        side_by_side_view.draw_side_by_side([b.frame() for b in boards], width, height, [0] * 3)
+        side_by_side_view.draw_side_by_side(
+            [b.frame() for b in boards], width, height, tops=[0] * 3
+        )
     )
     lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     assert all(cell_len(line) <= width for line in lines)
-    assert len(lines) <= max(height, 3 * (side_by_side_view.LEAST + 1))
+    assert len(lines) <= max(height, 3 * (side_by_side_view.MIN_LINES + 1))
     assert "masked" in lines[-1] or "front" in lines[-1]
 
 

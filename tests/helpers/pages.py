@@ -1,4 +1,4 @@
-"""README and docs as tests read them: fenced blocks, commands, links and headings; scripts."""
+"""Read README and docs: fenced blocks, commands, links, headings; load scripts of runs/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHELLS = {"sh": "bash", "shell": "bash"}
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, the file it quotes, the remark before it, and its text."""
+    """A fenced block: its language, the file that it quotes, the comment before it, its text."""
 
     page: Path
     line: int
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command of a shell block, and the file its output goes to."""
+    """A command of a shell block and the file that its output goes to."""
 
     words: list[str]
     into: str
@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 
 def load_script(name: str) -> Any:
-    """A script of runs/, which is no package."""
+    """Load a script of runs/, which is not a package."""
     about = importlib.util.spec_from_file_location(name, ROOT / "runs" / f"{name}.py")
     assert about is not None
     assert about.loader is not None
@@ -56,7 +56,7 @@ def name(page: Path) -> str:
 
 
 def blocks(page: Path, language: str = "") -> list[Block]:
-    """The blocks of a page, in order; of one language, or all."""
+    """Return the blocks of a page in order, of one language or all."""
     text = page.read_text("utf-8")
     found = []
     for match in FENCE.finditer(text):
@@ -70,7 +70,7 @@ def blocks(page: Path, language: str = "") -> list[Block]:
 
 
 def commands(text: str, variables: dict[str, str]) -> list[Command]:
-    """The commands of a shell block; assignments go to `variables`, a pipe is refused."""
+    """Return the commands of a shell block; assignments go to `variables`; pipes fail."""
     found: list[Command] = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.shlex(line, posix=True, punctuation_chars="&;|>")
@@ -82,7 +82,7 @@ def commands(text: str, variables: dict[str, str]) -> list[Command]:
             else:
                 parts[-1].append(Template(word).safe_substitute(variables))
         for part in filter(None, parts):
-            assert "|" not in part, f"a pipe is more than this shell does: {line}"
+            assert "|" not in part, f"pipes are not supported: {line}"
             set_ = re.fullmatch(r"([A-Z]+)=(.*)", part[0], re.DOTALL)
             if set_ is not None and len(part) == 1:
                 variables[set_.group(1)] = set_.group(2)
@@ -93,13 +93,13 @@ def commands(text: str, variables: dict[str, str]) -> list[Command]:
 
 
 def links(page: Path) -> list[str]:
-    """The targets of all links and pictures of a page, code aside."""
+    """Return the targets of all links and images outside code."""
     text = FENCE.sub("", page.read_text("utf-8"))
     return LINK.findall(re.sub(r"`[^`\n]*`", "code", text))
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that headings of a page can be linked by."""
+    """Return the anchors of the headings of a page."""
     text = FENCE.sub("", page.read_text("utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]

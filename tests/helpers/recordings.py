@@ -24,15 +24,15 @@ HOSTILE = (
 
 
 @functools.cache
-def record(strategy: str, *, full: bool = False, places: int = 12) -> Trace:
-    """A decode of the toy."""
+def record(strategy: str, *, full: bool = False, length: int = 12) -> Trace:
+    """Record a decode of the toy model."""
     kind = "full" if full else True
     lm = wavefront.load("toy")
-    return lm.generate("Hi", strategy=strategy, max_new_tokens=places, trace=kind).trace
+    return lm.generate("Hi", strategy=strategy, max_new_tokens=length, trace=kind).trace
 
 
 def hostile(trace: Trace, words: str) -> Trace:
-    """The trace, with every text in its header turned against whoever shows it."""
+    """Return the trace with every text in its header replaced by a hostile one."""
     options = {**trace.about["options"], "strategy": words, words: words}
     texts = dict.fromkeys(trace.about["texts"], words)
     about = {**trace.about, "model": words, "options": options, "texts": texts, words: words}

@@ -1,4 +1,4 @@
-"""The page in a real browser: generate, watch, scrub, compare, fork, share; no complaint."""
+"""The server page in a real browser: decode, watch, scrub, compare, fork and share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 1000 * PATIENCE
 def browser() -> Iterator[Any]:
     expect.set_options(timeout=WAIT)
     with sync_playwright() as made:
-        # Containers often have no user for its sandbox; the pages are our own.
+        # Containers often have no user for the sandbox, and the pages are our own.
         opened = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def show(browser: Any, server: Running) -> Iterator[Any]:
-    """Opens the page; in the end nothing may have been complained of, or asked for elsewhere."""
+    """Open the page; fail if it logs an error or requests anything from elsewhere."""
     problems: list[str] = []
     contexts = []
 
@@ -69,7 +69,7 @@ def show(browser: Any, server: Running) -> Iterator[Any]:
 
 
 def decode(page: Page, *, length: int = 24, more: int = 0) -> None:
-    """Ask for a decode and wait for its end."""
+    """Start a decode and wait for its end."""
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Length").fill(str(length))
     for _ in range(more):
@@ -83,22 +83,22 @@ def done(page: Page) -> None:
 
 
 def known(page: Page, pane: int = 0) -> int:
-    return page.locator(".pane").nth(pane).locator("[data-place].k").count()
+    return page.locator(".pane").nth(pane).locator("[data-position].k").count()
 
 
 def numbers(page: Page, name: str) -> list[str]:
     return page.locator(f"[data-number='{name}']").all_text_contents()
 
 
-def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
+def test_decode_can_be_watched_and_scrubbed(show: Any, server: Running) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Hi")
+    page.get_by_label("Your prompt").fill("Hi")
     decode(page)
-    expect(page.locator("[data-place]")).to_have_count(24)
+    expect(page.locator("[data-position]")).to_have_count(24)
     steps = int(page.locator("#scrub").get_attribute("max") or 0)
     assert 1 < steps <= 24
     expect(page.locator("#moment")).to_have_text(f"step {steps} / {steps}")
-    assert numbers(page, "forwards") == [str(steps)]
+    assert numbers(page, "forwards") == [f"{steps} of {steps}"]
     assert re.fullmatch(r"\d+ % · \d+ %|[\d.]+ % · [\d.]+ %", numbers(page, "MHCO")[0])
     answer = server.post(
         "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], max_tokens=24
@@ -107,27 +107,27 @@ def test_generate_watch_and_scrub(show: Any, server: Running) -> None:
     assert page.locator(".answer").text_content() == text
     page.locator("#scrub").fill("5")
     assert known(page) == 5
-    expect(page.locator("[data-place].now")).to_have_count(1)
-    assert page.locator("[data-place].front").count() > 0
+    expect(page.locator("[data-position].now")).to_have_count(1)
+    assert page.locator("[data-position].front").count() > 0
     page.locator("#scrub").fill("0")
     assert known(page) == 0
 
 
-def test_the_canvas_fills_while_it_is_decoded(show: Any) -> None:
+def test_canvas_fills_during_the_decode(show: Any) -> None:
     page = show()
     expect(page.locator("#model")).to_have_text("talker")
-    page.get_by_label("What shall it answer?").fill("Hi")
+    page.get_by_label("Your prompt").fill("Hi")
     page.get_by_label("Length").fill("200")
     page.get_by_role("button", name="Decode").click()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
-    assert known(page) < 200  # it is still being filled
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
+    assert known(page) < 200  # the decode is not finished
     expect(page.locator(".status")).to_contain_text("decoding")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Decode")).to_be_enabled()
     expect(page.locator(".answer")).to_have_text(re.compile("Stopped|cancelled"))
 
 
-def test_the_keyboard_steps_and_plays(show: Any) -> None:
+def test_keyboard_steps_and_plays(show: Any) -> None:
     page = show()
     decode(page, length=12)
     page.locator("body").click(position={"x": 5, "y": 300})
@@ -136,20 +136,22 @@ def test_the_keyboard_steps_and_plays(show: Any) -> None:
         page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#moment")).to_have_text(re.compile("^step 2 /"))
-    page.get_by_label("Speed").select_option("fast")
+    page.get_by_label("Speed").select_option("40")
     page.locator("body").click(position={"x": 5, "y": 300})
     page.keyboard.press("Space")
     expect(page.locator("#moment")).to_have_text(re.compile(r"^step (\d+) / \1$"))
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    page.locator("[data-place='0']").focus()
+    page.locator("[data-position='0']").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("[data-place='1']")).to_be_focused()
-    expect(page.locator("[data-place='1']")).to_have_attribute("aria-label", re.compile("Place 2"))
+    expect(page.locator("[data-position='1']")).to_be_focused()
+    expect(page.locator("[data-position='1']")).to_have_attribute(
+        "aria-label", re.compile("Position 2")
+    )
     page.keyboard.press("Enter")
-    expect(page.locator(".tools .head")).to_have_text("Place 2")
+    expect(page.locator(".tools .head")).to_have_text("Fork at position 2")
 
 
-def test_three_side_by_side(show: Any) -> None:
+def test_three_decodes_side_by_side(show: Any) -> None:
     page = show()
     decode(page, length=16, more=2)
     expect(page.locator(".pane")).to_have_count(3)
@@ -177,35 +179,36 @@ def test_controls_write_the_spec(show: Any) -> None:
     page.get_by_label("Temperature").fill("0.7")
     page.get_by_label("Seed").fill("3")
     decode(page, length=16)
-    assert int(numbers(page, "forwards")[0]) <= 16
+    assert int(numbers(page, "forwards")[0].split()[0]) <= 16
 
 
-def test_fork_from_a_step_and_with_a_changed_token(show: Any) -> None:
+def test_fork_from_a_step_with_a_changed_token(show: Any) -> None:
     page = show()
     decode(page, length=16)
     page.locator("#scrub").fill("6")
     before = {
-        place: page.locator(f"[data-place='{place}']").text_content()
-        for place in range(16)
-        if "k" in (page.locator(f"[data-place='{place}']").get_attribute("class") or "").split()
+        position: page.locator(f"[data-position='{position}']").text_content()
+        for position in range(16)
+        if "k"
+        in (page.locator(f"[data-position='{position}']").get_attribute("class") or "").split()
     }
-    masked = next(place for place in range(16) if place not in before)
-    page.locator(f"[data-place='{masked}']").click()
-    page.get_by_label(f"Text to write at place {masked + 1}").fill("Q")
+    masked = next(position for position in range(16) if position not in before)
+    page.locator(f"[data-position='{masked}']").click()
+    page.get_by_label(f"Text to write at position {masked + 1}").fill("Q")
     page.get_by_role("button", name="Fork from here").click()
     expect(page.locator(".pane")).to_have_count(2)
     done(page)
     fork = page.locator(".pane").last
-    assert fork.locator(f"[data-place='{masked}']").text_content() == "Q"
-    for place, text in before.items():
-        assert fork.locator(f"[data-place='{place}']").text_content() == text
-    expect(fork.locator(".kept")).to_have_count(7)
-    expect(fork.locator(".status")).to_contain_text("of wavefront(size=8, radius=2)")
+    assert fork.locator(f"[data-position='{masked}']").text_content() == "Q"
+    for position, text in before.items():
+        assert fork.locator(f"[data-position='{position}']").text_content() == text
+    expect(fork.locator("[data-position].hand")).to_have_count(7)
+    expect(fork.locator("h2")).to_contain_text("fork of wavefront(size=8, radius=2)")
 
 
-def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None:
+def test_shared_file_plays_without_a_server(show: Any, tmp_path: Path) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Hi </script><img src=x onerror=alert(1)>")
+    page.get_by_label("Your prompt").fill("Hi </script><img src=x onerror=alert(1)>")
     decode(page, length=16, more=1)
     with page.expect_download() as download:
         page.get_by_role("button", name="Share as a file").click()
@@ -213,7 +216,7 @@ def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None
     download.value.save_as(file)
     shared = show(file.as_uri())
     expect(shared.locator(".pane")).to_have_count(2)
-    expect(shared.locator("#prompt")).to_have_text("Hi </script><img src=x onerror=alert(1)>")
+    expect(shared.locator("#lead")).to_have_text("Hi </script><img src=x onerror=alert(1)>")
     expect(shared.locator("img")).to_have_count(0)
     shared.locator("#scrub").fill("3")
     assert [known(shared, 0), known(shared, 1)] == [3, 3]
@@ -225,7 +228,7 @@ def test_share_is_a_file_that_plays_by_itself(show: Any, tmp_path: Path) -> None
 
 
 def test_errors_are_shown(show: Any) -> None:
-    page = show(quiet=False)  # a browser reports every 400 itself
+    page = show(quiet=False)  # a browser logs every 400 itself
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Strategy as a spec string").fill("blok(size=8)")
     page.get_by_role("button", name="Decode").click()
@@ -235,24 +238,24 @@ def test_errors_are_shown(show: Any) -> None:
 
 def test_holes_are_filled(show: Any) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("One <mask:5> two <mask:4>.")
+    page.get_by_label("Your prompt").fill("One <mask:5> two <mask:4>.")
     expect(page.get_by_label("Length")).to_be_disabled()
     page.get_by_role("button", name="Decode").click()
     done(page)
-    expect(page.locator("[data-place]")).to_have_count(9)
+    expect(page.locator("[data-position]")).to_have_count(9)
     expect(page.locator(".given")).to_have_text(["One ", " two ", "."])
 
 
-def test_a_reload_in_mid_decode_resumes(show: Any) -> None:
+def test_reload_during_a_decode_resumes(show: Any) -> None:
     page = show()
-    page.get_by_label("What shall it answer?").fill("Reload me")
+    page.get_by_label("Your prompt").fill("Reload me")
     expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Length").fill("200")
     page.get_by_role("button", name="Decode").click()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
     page.reload()
-    expect(page.locator("[data-place].k").nth(3)).to_be_attached()
-    expect(page.get_by_label("What shall it answer?")).to_have_value("Reload me")
+    expect(page.locator("[data-position].k").nth(3)).to_be_attached()
+    expect(page.get_by_label("Your prompt")).to_have_value("Reload me")
     done(page)
     expect(page.locator(".answer")).not_to_be_empty()
 
@@ -274,7 +277,7 @@ def test_light_dark_and_narrow(show: Any) -> None:
     assert tops == sorted(set(tops))  # one below the other
 
 
-def test_everything_has_a_name(show: Any) -> None:
+def test_every_control_has_an_accessible_name(show: Any) -> None:
     page = show()
     decode(page, length=12, more=1)
     nameless = page.evaluate(
@@ -285,13 +288,13 @@ def test_everything_has_a_name(show: Any) -> None:
     assert nameless == []
 
 
-def test_a_key_is_asked_for_and_kept_in_memory_only(
+def test_api_key_is_required_and_kept_in_memory_only(
     show: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = save_talker(tmp_path_factory.mktemp("keyed"))
     with serving("-m", folder, "--name", "talker", key=KEY) as keyed:
         page = show(keyed.url, quiet=False)
-        expect(page.get_by_role("alert")).to_contain_text("wants an API key")
+        expect(page.get_by_role("alert")).to_contain_text("requires an API key")
         page.get_by_label("Key, kept in this page only").fill(KEY)
         page.get_by_label("Key, kept in this page only").press("Enter")
         expect(page.locator("#model")).to_have_text("talker")

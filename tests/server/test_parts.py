@@ -29,7 +29,7 @@ from wavefront.server.request_models import NOT_HERE, UNSUPPORTED, Begin, Chat, 
 from wavefront.server.request_parser import check, schema
 from wavefront.server.request_state import Shelf, Ticket
 from wavefront.server.settings import Limits, Settings, Source
-from wavefront.server.static_files import share
+from wavefront.server.static_files import shared_page
 from wavefront.server.step_events import Teller, _withheld
 from wavefront.server.worker_messages import (
     Beat,
@@ -641,7 +641,7 @@ def test_answers_forbid_what_a_page_need_not_do() -> None:
 
 
 def test_the_shared_page_loads_nothing_and_runs_one_script() -> None:
-    page = share()
+    page = shared_page()
     assert page.count("__DATA__") == 1
     assert page.count("sha256-") == 2
     assert "http://" not in page

@@ -1,4 +1,4 @@
-"""The report: what comes in is checked; what goes out is whole, and obeys no text in it."""
+"""The HTML report: inputs are checked, the page is complete, and no text in it can run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from helpers.recordings import HOSTILE, hostile, record
 
 import wavefront
 from wavefront.core.errors import CheckpointError, ReportError, TraceError
-from wavefront.player.player_data import reel
-from wavefront.player.token_text import Words
+from wavefront.player.page import ASSETS, SCRIPTS, START
+from wavefront.player.player_data import DecodeRecord, decode_record
+from wavefront.player.token_text import TokenReaders
 from wavefront.results import table as run_tables
 from wavefront.results.table import Interval, Item, Run, Table
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 from wavefront.viewer import html_report, visible
-from wavefront.viewer.html_assembly import ASSETS, SCRIPTS
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -42,6 +42,17 @@ def saved(trace: Trace, folder: Path, name: str = "one.npz") -> Path:
 def data(html: str) -> dict:
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html)
     return json.loads(text)
+
+
+def texts_of(html: str) -> list[str]:
+    """Return every token text that the page embeds."""
+    found: list[str] = []
+    for decode in data(html)["decodes"]:
+        start, *steps = decode["events"]
+        found += start.get("texts", {}).values()
+        found += [commit[2] for step in steps for commit in step["commits"]]
+        found += [written[2] for step in steps for written in step.get("written", [])]
+    return found
 
 
 class Elements(HTMLParser):
@@ -66,7 +77,7 @@ class Elements(HTMLParser):
             self.text[self.inside].append(data)
 
 
-# The page is whole, and safe.
+# The page is complete and safe.
 
 
 def test_equal_inputs_make_equal_pages_of_a_sensible_size(trace, tmp_path):
@@ -76,7 +87,7 @@ def test_equal_inputs_make_equal_pages_of_a_sensible_size(trace, tmp_path):
     assert 30_000 < len(first) < 200_000
 
 
-def test_the_page_asks_for_nothing(trace, tmp_path):
+def test_page_loads_nothing_from_the_network(trace, tmp_path):
     page = html_report.make([saved(trace, tmp_path), make_run(tmp_path / "run")]).html
     assert not re.search(r"https?:|//\w", page.replace("// ", ""))
     for tag, attributes in Elements(page).found:
@@ -87,7 +98,7 @@ def test_the_page_asks_for_nothing(trace, tmp_path):
         assert tag in ("svg", "path", "line", "circle") or "xmlns" not in attributes
 
 
-def test_the_policy_lets_the_page_s_own_script_and_style_run_and_nothing_else(trace, tmp_path):
+def test_policy_allows_only_the_own_script_and_style(trace, tmp_path):
     page = html_report.make([saved(trace, tmp_path)]).html
     elements = Elements(page)
     (policy,) = [a["content"] for t, a in elements.found if t == "meta" and "http-equiv" in a]
@@ -104,13 +115,13 @@ def test_the_policy_lets_the_page_s_own_script_and_style_run_and_nothing_else(tr
     assert page.index("Content-Security-Policy") < page.index("<style>")
 
 
-def test_the_page_s_own_files_cannot_end_their_element():
-    for name in (*SCRIPTS, "style.css"):
+def test_assets_cannot_end_their_element():
+    for name in (*SCRIPTS, START, "player.css"):
         assert not re.search(r"</(script|style)|<!--", (ASSETS / name).read_text(), re.I)
 
 
 def test_no_script_reads_text_as_html():
-    for name in SCRIPTS:
+    for name in (*SCRIPTS, START):
         text = (ASSETS / name).read_text()
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", text
@@ -118,8 +129,8 @@ def test_no_script_reads_text_as_html():
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-def test_hostile_texts_stay_texts(trace, tmp_path, words):
-    """As tokens, as titles, as names of models and options, as cells and notes."""
+def test_hostile_texts_are_shown_as_text(trace, tmp_path, words):
+    """Use them as tokens, titles, names of models and options, cells and notes."""
     file = saved(hostile(trace, words), tmp_path)
     table = Table(words, [words, "n"], [[words, Interval(1, 0, 2)]], words)
     settings = {words: words, "nested": {words: [words]}}
@@ -128,13 +139,14 @@ def test_hostile_texts_stay_texts(trace, tmp_path, words):
     (folder / "a.svg").write_text(SVG)
     run_tables.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
     page = html_report.make([file, folder], title=words).html
-    page.encode()  # half a character would not pass
+    page.encode()  # a lone surrogate would fail
     plain = html_report.make([saved(trace, tmp_path, "p.npz"), make_run(tmp_path / "q")]).html
     assert tags(page) <= tags(plain)
     assert "\u2028" not in page.split('id="data">')[1]
     assert len(re.findall("<script", page)) == len(re.findall("<script", plain)) == 2
     assert not any(name.startswith("on") for _, found in Elements(page).found for name in found)
-    texts = data(page)["texts"]
+    texts = texts_of(page)
+    assert texts
     assert all(not re.search("[\x00-\x09\x0b-\x1f\u202e\u2028]", text) for text in texts)
 
 
@@ -142,129 +154,146 @@ def tags(page: str) -> set[str]:
     return {tag for tag, _ in Elements(page).found}
 
 
-def test_a_script_element_in_a_token_is_the_token_that_is_shown(trace, tmp_path):
+def test_script_element_in_a_token_is_shown_as_text(trace, tmp_path):
     page = html_report.make([saved(hostile(trace, "</script><img onerror=x>"), tmp_path)]).html
-    assert "</script><img onerror=x>" in data(page)["texts"]
+    assert "</script><img onerror=x>" in texts_of(page)
     assert page.count("</script>") == 2
 
 
-# What the player is told.
+# The data of the player.
 
 
-def test_a_reel_tells_what_the_trace_tells(trace):
-    made = reel(trace, Words().reader(trace.about), title="t", place="p", cut=False)
-    places = int((trace.first.slot >= 0).sum())
+def record_of(trace: Trace, readers: TokenReaders | None = None) -> DecodeRecord:
+    reader = (readers or TokenReaders()).reader(trace.about)
+    return decode_record(trace, reader, title="t", file="f", trim=False)
+
+
+def test_record_holds_the_events_of_the_trace(trace):
+    first, *steps = record_of(trace).events
+    count = int((trace.first.slot >= 0).sum())
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
-    told = {(step, at) for step, at, _, _ in made["commits"]}
-    assert told == {(s, p - start) for s, _, p in trace.commit.nonzero().tolist()}
-    for step, at, _, p in made["commits"]:
-        assert p == pytest.approx(float(trace.logp[step, 0, at + start].exp()), abs=1e-4)
-    scope = bits(made["scope"], places)
-    assert scope == trace.scope[:, 0, start:].tolist()
-    assert bits(made["front"], places) == trace.front[:, 0, start:].tolist()
-    assert len(made["final"]) == places
-    assert made["board"] == [-1] * places
+    committed = {(step, c[0]) for step, event in enumerate(steps) for c in event["commits"]}
+    assert committed == {(s, p - start) for s, _, p in trace.commit.nonzero().tolist()}
+    for step, event in enumerate(steps):
+        assert event["forwards"] == int(trace.launched[step])
+        for at, token, _, p in event["commits"]:
+            assert token == int(trace.tokens[step, 0, at + start])
+            assert p == pytest.approx(float(trace.logp[step, 0, at + start].exp()), abs=1e-4)
+    assert [bits(event["scope"], count) for event in steps] == trace.scope[:, 0, start:].tolist()
+    assert [bits(event["front"], count) for event in steps] == trace.front[:, 0, start:].tolist()
+    assert first["places"] == count
+    assert first["around"] is None
+    assert first["given"] == []
 
 
-def bits(text: str, width: int) -> list[list[bool]]:
-    raw, stride = base64.b64decode(text), -(-width // 8)
-    rows = [raw[at : at + stride] for at in range(0, len(raw), stride)]
-    return [[bool(row[k // 8] >> (7 - k % 8) & 1) for k in range(width)] for row in rows]
+def bits(text: str, width: int) -> list[bool]:
+    raw = base64.b64decode(text)
+    assert len(raw) == -(-width // 8)
+    return [bool(raw[k // 8] >> (7 - k % 8) & 1) for k in range(width)]
 
 
 def test_beliefs_are_the_alternatives_of_the_trace():
     trace = record("standard", full=True)
-    words = Words()
-    made = reel(trace, words.reader(trace.about), title="t", place="p", cut=False)
+    first, *steps = record_of(trace).events
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
-    found = made["beliefs"]
-    raw = base64.b64decode(found["tokens"])
+    raw = b"".join(base64.b64decode(event["beliefs"]["tokens"]) for event in steps)
     numbers = torch.frombuffer(bytearray(raw), dtype=torch.int32).view(
-        len(trace), -1, found["count"]
+        len(trace), -1, first["alternatives"]
     )
     masked = torch.stack([canvas.masked[0] for canvas in trace.before()])[:, start:]
-    for step, place in masked.nonzero().tolist():
-        ids = trace.alternatives.tokens[step, 0, place + start].tolist()
-        shown = [words.texts[number] for number in numbers[step, place].tolist()]
+    for step, position in masked.nonzero().tolist():
+        ids = trace.alternatives.tokens[step, 0, position + start].tolist()
+        assert numbers[step, position].tolist() == ids
+        shown = [first["texts"][str(one)] for one in ids]
         assert shown == [visible(trace.about["texts"][str(one)]) for one in ids]
-    assert [others[0][0] for others in made["others"]] == [
-        text for _, _, text, _ in made["commits"]
-    ]
+    commits = [commit for event in steps for commit in event["commits"]]
+    assert [others[0][0] for *_, others in commits] == [token for _, token, *_ in commits]
+
+
+def test_infilling_keeps_the_given_texts_and_the_sizes_of_the_holes():
+    lm = wavefront.load("toy")
+    trace = lm.infill("One <mask:3> two <mask:2>.", trace=True).trace
+    first = record_of(trace).events[0]
+    assert first["around"] == ["One ", 3, " two ", 2, "."]
+    assert first["places"] == 5
+    assert first["prompt"] == []
 
 
 def test_fill_begins_at_the_first_stop_token_of_every_hole():
-    from wavefront.player.player_data import _fill
+    from wavefront.player.player_data import _after_end
 
     stop = 9
-    assert _fill([0, 1, 2, 3], [1, stop, 2, None], [stop]) == [False, True, True, True]
-    assert _fill([0, 1, 4, 5], [stop, 1, 1, stop], [stop]) == [True, True, False, True]
-    assert _fill([3, 4], [1, None], [stop]) == [False, False]
+    assert _after_end([0, 1, 2, 3], [1, stop, 2, None], [stop]) == [False, True, True, True]
+    assert _after_end([0, 1, 4, 5], [stop, 1, 1, stop], [stop]) == [True, True, False, True]
+    assert _after_end([3, 4], [1, None], [stop]) == [False, False]
 
 
-def test_a_row_of_a_batch_ends_with_its_last_commit(tmp_path):
+def test_row_of_a_batch_ends_with_its_last_commit(tmp_path):
     lm = wavefront.load("toy")
     made = lm.generate(["abc", "d"], max_new_tokens=6, trace=True)[0].trace
     idle = torch.zeros_like(made.commit)
     idle[:4] = made.commit[:4]
     short = replace(made, commit=torch.stack([made.commit[:, 0], idle[:, 1]], 1))
-    reels = data(html_report.make([saved(short, tmp_path)]).html)["reels"]
-    assert [len(one["launched"]) for one in reels] == [6, 4]
-    assert [one["place"] for one in reels] == ["one.npz, row 0", "one.npz, row 1"]
+    decodes = data(html_report.make([saved(short, tmp_path)]).html)["decodes"]
+    assert [len(one["events"]) - 1 for one in decodes] == [6, 4]
+    assert [one["file"] for one in decodes] == ["one.npz, row 0", "one.npz, row 1"]
 
 
-def test_what_was_written_by_hand_is_told(trace, tmp_path):
+def test_tokens_written_by_hand_are_in_the_record(trace, tmp_path):
     start = int((trace.first.slot[0] >= 0).nonzero()[0])
     forked = replace(trace, overrides=torch.tensor([[2, 0, start + 1, 65]]))
-    (made,) = data(html_report.make([saved(forked, tmp_path)]).html)["reels"]
-    assert [one[:2] for one in made["by_hand"]] == [[2, 1]]
+    (made,) = data(html_report.make([saved(forked, tmp_path)]).html)["decodes"]
+    steps = made["events"][1:]
+    written = [(n, *one[:2]) for n, step in enumerate(steps) for one in step.get("written", [])]
+    assert written == [(2, 1, 65)]
 
 
 # Texts.
 
 
-def test_the_texts_of_the_trace_come_first(trace, tmp_path):
+def test_texts_of_the_trace_come_first(trace, tmp_path):
     told = {name: f"<{name}>" for name in trace.about["texts"]}
     file = saved(
         replace(trace, about={**trace.about, "texts": told, "model": "no/where"}), tmp_path
     )
     made = html_report.make([file])
     assert made.notes == []
-    assert all(text.startswith("<") for text in data(made.html)["texts"])
+    assert all(text.startswith("<") for text in texts_of(made.html))
 
 
-def test_without_texts_the_named_model_s_tokenizer_reads(trace, tmp_path):
+def test_named_model_s_tokenizer_reads_a_trace_without_texts(trace, tmp_path):
     about = {name: value for name, value in trace.about.items() if name != "texts"}
     file = saved(replace(trace, about=about), tmp_path)
     made = html_report.make([file])
     assert made.notes == []
-    (one,) = data(made.html)["reels"]
-    assert one["lead"][0][1] == "Hi"
+    (one,) = data(made.html)["decodes"]
+    assert one["events"][0]["prompt"][0][1] == "Hi"
 
 
 @pytest.mark.parametrize("model", ["no/where", "", None, 7])
-def test_without_any_tokenizer_ids_are_shown_and_it_is_said(trace, tmp_path, model):
+def test_ids_are_shown_with_a_note_when_there_is_no_tokenizer(trace, tmp_path, model):
     file = saved(replace(trace, about={"model": model}), tmp_path)
     made = html_report.make([file])
     assert "shown as ids" in made.notes[0]
     assert "shown as ids" in made.html
-    assert all(text.isdecimal() for text in data(made.html)["texts"])
+    assert all(text.isdecimal() for text in texts_of(made.html))
     chosen = html_report.make([file], model="toy")
     assert chosen.notes == []
     with pytest.raises(CheckpointError):
         html_report.make([file], model="nowhere")
 
 
-def test_a_character_in_several_tokens_is_put_together(trace):
+def test_tokens_of_one_character_are_joined(trace):
     lm = wavefront.load("toy")
-    reader = Words("toy").reader({})
+    reader = TokenReaders("toy").reader({})
     ids = lm.tokenizer.encode("né日x")
     assert reader.joins(ids) == [(1, 2, "é"), (3, 3, "日")]
     assert reader.joins(ids[:5]) == [(1, 2, "é")]  # its last byte is missing
 
 
-def test_a_prompt_is_told_by_its_turns():
+def test_prompt_is_split_into_turns():
     lm = wavefront.load("ripple")
-    reader = Words("ripple").reader({})
+    reader = TokenReaders("ripple").reader({})
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "user\nHow?"}]
     ids = lm.generate(said, max_new_tokens=1, trace=True).trace.first.tokens[0].tolist()
     assert reader.turns(ids[:-1]) == [("system", "Be brief."), ("user", "user\nHow?")]
@@ -301,7 +330,7 @@ def make_run(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_a_run_shows_its_tables_figures_and_settings(tmp_path):
+def test_run_shows_its_tables_figures_and_settings(tmp_path):
     made = html_report.make([make_run(tmp_path / "run")])
     assert (made.decodes, made.tables, made.figures) == (0, 1, 2)
     page = made.html
@@ -330,7 +359,7 @@ def test_listed_files_come_first_with_their_titles(trace, tmp_path):
     assert html_report.make([folder]).decodes == 2
 
 
-def test_what_is_saved_is_read(tmp_path):
+def test_saved_run_can_be_read(tmp_path):
     table = Table("T", ["a", "b"], [["x", Interval(0.5, 0.25, 1)], [None, 3], [True, 0.5]])
     run_tables.save(Run("R", "text", {"a": 1}, [table]), tmp_path)
     found = run_tables.read(tmp_path)
@@ -370,7 +399,7 @@ TABLE = {"columns": ["a"], "rows": [[1]]}
         ({"traces": [{"file": "c.npz"}]}, "not in the directory"),
     ],
 )
-def test_a_wrong_run_is_refused_in_a_sentence(tmp_path, changes, words):
+def test_invalid_run_raises_a_one_line_error(tmp_path, changes, words):
     with pytest.raises(ReportError) as error:
         html_report.make([make_run(tmp_path / "run", **changes)])
     assert words in str(error.value)
@@ -378,14 +407,14 @@ def test_a_wrong_run_is_refused_in_a_sentence(tmp_path, changes, words):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"title": NaN}', "null", "\ud800"])
-def test_what_is_not_json_is_refused(tmp_path, text):
+def test_invalid_json_raises(tmp_path, text):
     folder = make_run(tmp_path / "run")
     (folder / "run.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(ReportError, match=r"run\.json"):
         html_report.make([folder])
 
 
-def test_a_figure_that_is_none_is_refused(tmp_path):
+def test_invalid_figure_raises(tmp_path):
     folder = make_run(tmp_path / "run")
     (folder / "a.png").write_text("<html>")
     with pytest.raises(ReportError, match=r"a\.png is not a figure"):
@@ -396,7 +425,7 @@ def test_a_figure_that_is_none_is_refused(tmp_path):
         html_report.make([folder])
 
 
-def test_a_directory_without_a_run_and_a_foreign_file_are_refused(tmp_path):
+def test_directory_without_run_json_and_foreign_file_raise(tmp_path):
     with pytest.raises(ReportError, match=r"no run\.json"):
         html_report.make([tmp_path])
     (tmp_path / "x.npz").write_bytes(b"nothing")
@@ -409,7 +438,7 @@ def test_a_directory_without_a_run_and_a_foreign_file_are_refused(tmp_path):
 # The command.
 
 
-def test_the_command_writes_the_page_and_says_where(trace, tmp_path):
+def test_command_writes_the_page_and_prints_its_path(trace, tmp_path):
     file, page = saved(trace, tmp_path), tmp_path / "new" / "page.html"
     result = run("report", str(file), str(file), "-o", str(page), "--title", "Ours & theirs")
     assert result.stdout == f"{page}\n"
@@ -417,23 +446,23 @@ def test_the_command_writes_the_page_and_says_where(trace, tmp_path):
     assert "<title>Ours &amp; theirs</title>" in page.read_text(encoding="utf-8")
 
 
-def test_rows_are_chosen(tmp_path):
+def test_rows_option_chooses_rows(tmp_path):
     made = wavefront.load("toy").generate(["a"] * 10, max_new_tokens=2, trace=True)[0].trace
     file, page = str(saved(made, tmp_path)), tmp_path / "page.html"
     result = run("report", file, "-o", str(page))
     assert "the first 8 are shown" in result.stderr
-    assert len(data(page.read_text())["reels"]) == 8
+    assert len(data(page.read_text())["decodes"]) == 8
     run("report", file, "-o", str(page), "--rows", "9,1")
-    assert [one["place"] for one in data(page.read_text())["reels"]] == [
+    assert [one["file"] for one in data(page.read_text())["decodes"]] == [
         "one.npz, row 9",
         "one.npz, row 1",
     ]
     assert "has the rows 0 to 9" in refused("report", file, "-o", str(page), "--rows", "10")
 
 
-def test_the_command_refuses_in_a_sentence(trace, tmp_path):
+def test_command_errors_are_one_sentence(trace, tmp_path):
     file = str(saved(trace, tmp_path))
-    assert "does not exist" in refused("report", str(tmp_path / "none.npz"))
+    assert "is not there" in refused("report", str(tmp_path / "none.npz"))
     assert "cannot be written" in refused("report", file, "-o", str(tmp_path))
     assert "give another -o" in refused("report", file, "-o", file)
     page = run("report", "--help").stdout

@@ -1,4 +1,4 @@
-"""The report in a real browser: it plays, obeys the keyboard, and complains of nothing."""
+"""The report in a real browser: playback, keyboard, and no error in the console."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ expect.set_options(timeout=5000)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_playwright() as made:
-        # Containers often have no user for its sandbox; the pages are our own.
+        # Containers often have no user for the sandbox, and the pages are our own.
         opened = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
@@ -35,13 +35,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The reports that the tests open, made once."""
+    """Build the reports that the tests open."""
     folder = tmp_path_factory.mktemp("pages")
     wave, block = (
         record("wavefront(size=4, radius=2)", full=True),
         record("block(size=4)", full=True),
     )
-    # As a decode would be that needs half the forwards.
+    # The same decode with half the forward passes.
     quick = replace(block, launched=(block.launched + 1) // 2)
     back = record("tbd(size=6, drop=2, gamma=0.9, min_kept=2)")
     start = int((wave.first.slot[0] >= 0).nonzero()[0])
@@ -68,7 +68,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def show(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Opens a report; in the end nothing may have been complained of, or asked for."""
+    """Open a report; fail if the page logs an error or requests anything."""
     problems: list[str] = []
     contexts = []
 
@@ -100,12 +100,12 @@ def scrub(page: Page, to: int) -> None:
 
 
 def known(page: Page, pane: int) -> int:
-    return page.locator(".pane").nth(pane).locator("[data-place].k").count()
+    return page.locator(".pane").nth(pane).locator("[data-position].k").count()
 
 
-def test_the_scrubber_moves_both_strategies(show: Any) -> None:
+def test_scrubber_moves_both_decodes(show: Any) -> None:
     page = show("two")
-    assert moments(page) == [5, 5]  # two fifths of the way: neither empty nor done
+    assert moments(page) == [5, 5]  # the page opens at 40 % of the steps
     scrub(page, 0)
     assert [known(page, 0), known(page, 1)] == [0, 0]
     scrub(page, 7)
@@ -115,23 +115,23 @@ def test_the_scrubber_moves_both_strategies(show: Any) -> None:
     expect(page.locator("[data-number=tokens]").first).to_have_text("7 of 12")
     expect(page.locator(".pane").first.locator(".now")).to_have_count(1)
     assert page.locator(".pane").first.locator(".front").count() > 0
-    assert page.locator(".pane").last.locator(".front").count() == 0  # a block keeps none
+    assert page.locator(".pane").last.locator(".front").count() == 0  # a block has none
     assert page.locator(".pane").last.locator(".scope").count() > 0
 
 
-def test_the_text_is_the_decode_s(show: Any) -> None:
+def test_text_is_the_decode_s_answer(show: Any) -> None:
     page = show("two")
     trace = record("wavefront(size=4, radius=2)", full=True)
     scrub(page, 12)
     *_, last = trace.replay()
     texts = [trace.about["texts"][str(one)] for one in last.tokens[0, 2:].tolist()]
-    shown = page.locator(".pane").first.locator("[data-place]").all_text_contents()
-    plain = [re.fullmatch(r"[!-~]+", one) is not None for one in texts]  # others are made visible
+    shown = page.locator(".pane").first.locator("[data-position]").all_text_contents()
+    plain = [re.fullmatch(r"[!-~]+", one) is not None for one in texts]  # others become signs
     assert sum(plain) >= 3
     assert all(a == b for a, b, same in zip(shown, texts, plain, strict=True) if same)
 
 
-def test_by_forward_the_quicker_is_ahead(show: Any) -> None:
+def test_decode_with_fewer_forwards_is_ahead_by_forward(show: Any) -> None:
     page = show("two")
     scrub(page, 4)
     page.get_by_text("by forward", exact=True).click()
@@ -145,29 +145,36 @@ def test_by_forward_the_quicker_is_ahead(show: Any) -> None:
     assert moments(page) == [12, 12]
 
 
-def test_play_goes_to_the_end_and_from_there_to_the_beginning(show: Any) -> None:
+def test_play_runs_to_the_end_and_then_restarts(show: Any) -> None:
     page = show("two")
-    page.locator("#speed").select_option("40")
-    page.get_by_role("button", name="Play").click()
-    expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    expect(page.locator("#moment")).to_have_text("step 12 / 12")
-    expect(page.get_by_role("button", name="Play")).to_be_visible()  # it has stopped
     page.locator("#speed").select_option("2")
     page.get_by_role("button", name="Play").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.locator("#speed").select_option("40")
+    expect(page.locator("#moment")).to_have_text("step 12 / 12")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()  # playback has stopped
+    page.locator("#speed").select_option("2")
+    # Play and pause at once, because a busy machine may miss the first steps.
+    page.get_by_role("button", name="Play").evaluate("(play) => { play.click(); play.click(); }")
     expect(page.locator("#moment")).to_have_text(re.compile("step [01] /"))
-    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
-def test_the_buttons_step(show: Any) -> None:
+def test_buttons_step(show: Any) -> None:
     page = show("two")
-    for name, moment in [("To the beginning", 0), ("One on", 1), ("One on", 2), ("One back", 1)]:
+    for name, moment in [
+        ("Go to the start", 0),
+        ("One step forward", 1),
+        ("One step forward", 2),
+        ("One step back", 1),
+    ]:
         page.get_by_role("button", name=name).click()
         assert moments(page) == [moment, moment]
-    page.get_by_role("button", name="To the end").click()
+    page.get_by_role("button", name="Go to the end").click()
     assert moments(page) == [12, 12]
 
 
-def test_the_keyboard_steps_plays_and_finds_places(show: Any) -> None:
+def test_keyboard_steps_plays_and_moves_between_positions(show: Any) -> None:
     page = show("two")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
@@ -185,37 +192,37 @@ def test_the_keyboard_steps_plays_and_finds_places(show: Any) -> None:
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")  # the slider's own
     assert moments(page) == [11, 11]
-    page.locator("[data-place='0']").first.focus()
+    page.locator("[data-position='0']").first.focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".history .head").first).to_contain_text("Place 2")
+    expect(page.locator(".history .head").first).to_contain_text("Position 2")
     page.keyboard.press(",")
     assert moments(page) == [10, 10]
     page.keyboard.press("Enter")
     page.keyboard.press("Shift+Tab")
-    expect(page.locator(".history .head").first).to_contain_text("Place 2")  # kept
+    expect(page.locator(".history .head").first).to_contain_text("Position 2")  # kept
     page.keyboard.press("Escape")
     expect(page.locator(".history .hint").first).to_be_visible()
 
 
-def test_pointing_at_a_place_shows_its_history_in_both(show: Any) -> None:
+def test_pointing_at_a_position_shows_its_history_in_both(show: Any) -> None:
     page = show("two")
     trace = record("wavefront(size=4, radius=2)", full=True)
     scrub(page, 12)
-    page.locator("[data-place='3']").first.hover()
+    page.locator("[data-position='3']").first.hover()
     heads = page.locator(".history .head")
-    expect(heads.first).to_contain_text("Place 4")
-    expect(heads.last).to_contain_text("Place 4")
+    expect(heads.first).to_contain_text("Position 4")
+    expect(heads.last).to_contain_text("Position 4")
     step = int(trace.commit[:, 0, 5].nonzero()[0])
     chance = float(trace.logp[step, 0, 5].exp())
     expect(page.locator(".history ol").first).to_contain_text(f"step {step + 1} committed")
     expect(page.locator(".history ol").first).to_contain_text(f"{chance:.2f}")
     expect(page.locator(".history").first.locator(".bars li")).to_have_count(5)
     scrub(page, 0)
-    page.locator("[data-place='3']").first.hover()
+    page.locator("[data-position='3']").first.hover()
     expect(heads.first).to_contain_text("masked")
 
 
-def test_a_click_in_the_map_goes_to_that_moment(show: Any) -> None:
+def test_click_in_the_map_goes_to_that_moment(show: Any) -> None:
     page = show("two")
     box = page.locator(".frame").last.bounding_box()
     page.mouse.click(box["x"] + box["width"] * 8.5 / 12, box["y"] + 20)
@@ -240,28 +247,28 @@ def test_light_and_dark(show: Any) -> None:
     assert paper(page) == light
 
 
-def test_what_was_taken_back_is_marked(show: Any) -> None:
+def test_remasked_positions_are_marked(show: Any) -> None:
     page = show("back")
     trace = record("tbd(size=6, drop=2, gamma=0.9, min_kept=2)")
     taken = trace.remask[:, 0].sum(-1).tolist()
     step = next(number for number, count in enumerate(taken) if count)
     scrub(page, step + 1)
-    expect(page.locator("[data-place].back")).to_have_count(taken[step])
+    expect(page.locator("[data-position].back")).to_have_count(taken[step])
     expect(page.locator("[data-number=change]")).to_contain_text(f"−{taken[step]}")
     scrub(page, len(trace))
     assert known(page, 0) == 12
 
 
-def test_what_was_written_by_hand_is_marked(show: Any) -> None:
+def test_tokens_written_by_hand_are_marked(show: Any) -> None:
     page = show("hand")
     scrub(page, 2)
-    expect(page.locator("[data-place].hand")).to_have_count(0)
+    expect(page.locator("[data-position].hand")).to_have_count(0)
     scrub(page, 3)
-    expect(page.locator("[data-place].hand")).to_have_count(1)
+    expect(page.locator("[data-position].hand")).to_have_count(1)
     expect(page.locator("[data-number=tokens]")).to_have_text("4 of 12")
 
 
-def test_of_three_each_side_has_a_choice(show: Any) -> None:
+def test_each_side_chooses_among_three_decodes(show: Any) -> None:
     page = show("three")
     expect(page.locator(".pane")).to_have_count(2)
     page.get_by_label("Decode 2").select_option("2")
@@ -270,30 +277,30 @@ def test_of_three_each_side_has_a_choice(show: Any) -> None:
     assert moments(page) == [3, 3]
 
 
-def test_a_hostile_trace_is_only_shown(show: Any) -> None:
+def test_hostile_trace_is_shown_as_text(show: Any) -> None:
     page = show("hostile")
     scrub(page, 12)
     expect(page.locator("main img")).to_have_count(0)
-    expect(page.locator("[data-place]").first).to_have_text(re.compile("^</script><img"))
+    expect(page.locator("[data-position]").first).to_have_text(re.compile("^</script><img"))
 
 
-def test_it_fits_a_phone(show: Any) -> None:
+def test_page_fits_a_phone(show: Any) -> None:
     page = show("three", viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     tops = page.locator(".pane").evaluate_all("all => all.map((one) => one.offsetTop)")
     assert tops[1] > tops[0]  # one below the other
 
 
-def test_what_follows_the_end_can_be_hidden(show: Any) -> None:
+def test_tokens_after_the_end_can_be_hidden(show: Any) -> None:
     page = show("ended")
-    fill = page.locator("[data-place].fill")
+    fill = page.locator("[data-position].fill")
     *_, last = record("wavefront(size=4, radius=2)", full=True).replay()
     answer = last.tokens[0, 2:].tolist()
     count = 12 - answer.index(answer[7])
     expect(fill).to_have_count(count)
     expect(fill.first).to_be_visible()
-    page.get_by_label("Hide what follows the end").check()
+    page.get_by_label("Hide tokens after the end").check()
     expect(fill.first).to_be_hidden()
     scrub(page, 12)
     expect(page.locator(".rest")).to_have_text(f"∎ {count} of {count} after the end")
-    expect(show("two").get_by_label("Hide what follows the end")).to_be_hidden()  # nothing does
+    expect(show("two").get_by_label("Hide tokens after the end")).to_be_hidden()  # nothing to hide

@@ -1,4 +1,4 @@
-"""Decodes drawn as a film: every commit at its forward, nothing of a text taken for markup."""
+"""The SVG animation: every commit appears at its forward pass, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decoded(lm: wavefront.LM, strategy: str = "wavefront", **options) -> Trace:
 
 
 def spans(svg: str) -> dict[str, tuple[float, bool]]:
-    """Of every named span, when it begins, in percent, and whether it ends."""
+    """Return for every named span when it begins, in percent, and whether it ends."""
     found = re.findall(r"@keyframes (k\d+)\{from,([\d.]+)%\{opacity:0\}(.*)\}\.k", svg)
     return {name: (float(begin), "to{opacity:0}" in rest) for name, begin, rest in found}
 
@@ -51,7 +51,7 @@ def test_every_commit_appears_at_its_forward(lm: wavefront.LM, strategy: str) ->
     assert len([1 for _, *more in shown if more]) == int(trace.remask.sum())
 
 
-def test_one_clock_for_all(lm: wavefront.LM) -> None:
+def test_all_decodes_share_one_clock(lm: wavefront.LM) -> None:
     slow, quick = decoded(lm), decoded(lm, steps=3)
     both, alone = spans(animation([slow, quick])), spans(animation([quick]))
     assert max(begin for begin, _ in alone.values()) == pytest.approx(100 * (1 - REST))
@@ -59,12 +59,12 @@ def test_one_clock_for_all(lm: wavefront.LM) -> None:
     assert any(begin == pytest.approx(latest, abs=0.01) for begin, _ in both.values())
 
 
-def test_what_a_strategy_looks_at_is_outlined_until_it_is_decided(lm: wavefront.LM) -> None:
+def test_candidates_are_outlined_until_they_are_committed(lm: wavefront.LM) -> None:
     looks, _ = _looks(decoded(lm, "left_to_right"))
-    commits = {one.place: one.begin for one in looks if one.kind != "f"}
-    outlined = {one.place: one for one in looks if one.kind == "f"}
+    commits = {one.position: one.begin for one in looks if one.kind != "f"}
+    outlined = {one.position: one for one in looks if one.kind == "f"}
     assert set(outlined) == set(commits)
-    assert all(one.end == commits[place] for place, one in outlined.items())
+    assert all(one.end == commits[position] for position, one in outlined.items())
 
 
 def test_texts_and_names_are_escaped(lm: wavefront.LM) -> None:
@@ -85,7 +85,7 @@ def test_equal_decodes_make_equal_files_and_long_names_are_cut(lm: wavefront.LM)
     ElementTree.fromstring(animation([trace.until(0)]))
 
 
-def test_the_command_writes_a_file_or_standard_output(lm: wavefront.LM, tmp_path: Path) -> None:
+def test_command_writes_a_file_or_standard_output(lm: wavefront.LM, tmp_path: Path) -> None:
     file, out = trace_file.save(decoded(lm), tmp_path / "a.npz"), tmp_path / "wave.svg"
     run("trace", "draw", str(file), str(file), "-o", str(out), "--seconds", "4")
     drawn = out.read_text()

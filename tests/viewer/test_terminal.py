@@ -1,4 +1,4 @@
-"""The live picture: what it shows, that it fits, and that nothing untrusted reaches a terminal."""
+"""The terminal view: its contents, its size, and no untrusted control characters."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wavefront
+from wavefront.player import visible_text
 from wavefront.viewer import Board, screen, terminal_layout, watch
 from wavefront.viewer.terminal_layout import Cell, Frame
 
@@ -68,20 +69,20 @@ def shown(group: object, width: int = 80) -> list[str]:
 
 def test_printable_drops_control_characters_and_keeps_text() -> None:
     nasty = "a\x1b[31mb\x07\x00c\x9b0md\r\n\te\x7f"
-    assert terminal_layout.printable(nasty) == "a[31mbc0md\n\te"
-    assert terminal_layout.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
+    assert visible_text.printable(nasty) == "a[31mbc0md\n\te"
+    assert visible_text.printable("déjà 日本 😀 \u200d") == "déjà 日本 😀 \u200d"
 
 
 @given(st.text())
 def test_no_text_puts_a_control_character_on_the_screen(text: str) -> None:
     assert not re.search(
-        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", terminal_layout.visible(text)
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", visible_text.visible(text)
     )
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", terminal_layout.printable(text))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", visible_text.printable(text))
 
 
-def test_what_cannot_be_seen_is_shown_by_a_sign() -> None:
-    assert terminal_layout.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
+def test_invisible_characters_are_shown_as_signs() -> None:
+    assert visible_text.visible("a\nb\tc\x1b\x7f\x9b\u202e") == "a⏎\nb␉c␛␡\ufffd\ufffd"
 
 
 # Layout.
@@ -101,32 +102,32 @@ def test_lines_fit_the_width_and_lose_nothing_but_a_blank(
     texts = ["".join(cell.text for cell in line) for line in lines]
     assert all(cell_len(text) <= width for text in texts)
     if not plain:
-        wanted = "".join(terminal_layout.visible(text) for text, _ in cells)
+        wanted = "".join(visible_text.visible(text) for text, _ in cells)
         assert "".join(texts).replace(" ", "") == wanted.replace("\n", "").replace(" ", "")
 
 
-def test_a_line_break_is_shown_and_breaks() -> None:
+def test_line_break_is_shown_and_breaks_the_line() -> None:
     lines = terminal_layout.wrap([Cell("one\n\n", "known"), Cell("two", "known")], 40)
     assert [[cell.text for cell in line] for line in lines] == [["one⏎"], ["⏎"], ["two"]]
 
 
-def test_words_are_broken_between_tokens() -> None:
+def test_lines_break_between_tokens() -> None:
     cells = [Cell(" wave", "known"), Cell(" front", "known")]
     assert [line[0].text for line in terminal_layout.wrap(cells, 8)] == [" wave", "front"]
 
 
 @pytest.mark.parametrize("width", [200, 80, 60, 40, 30, 12, 4])
-def test_the_headline_fits_or_is_as_short_as_can_be(width: int) -> None:
+def test_headline_fits_or_has_its_shortest_form(width: int) -> None:
     line = terminal_layout.headline(frame([], step=1024, steps=1024, forwards=1024), width)
     assert len(line) <= max(width, len("3/8"))
 
 
-def test_the_headline_says_everything_in_80_columns() -> None:
+def test_headline_is_complete_in_80_columns() -> None:
     line = terminal_layout.headline(frame([]), 80)
     assert line == "step 3/8 · 3 forwards · 3/8 tokens · 1.00 per forward · 1.2 s"
 
 
-def test_the_front_stays_in_view_of_a_tall_answer() -> None:
+def test_front_stays_in_view_of_a_tall_answer() -> None:
     for at in range(0, 2000, 77):
         cells = [Cell("x", "known")] * at + [Cell(terminal_layout.FRONT, "front")]
         cells += [Cell(terminal_layout.MASKED, "masked")] * (2000 - at)
@@ -138,7 +139,7 @@ def test_the_front_stays_in_view_of_a_tall_answer() -> None:
         assert "lines" in lines[-1]
 
 
-def test_the_view_does_not_move_while_the_front_is_in_it() -> None:
+def test_view_does_not_move_while_the_front_is_in_it() -> None:
     def top(at: int, before: int) -> int:
         states = ["known"] * at + ["front"] + ["masked"] * (99 - at)
         lines = [[Cell("x", state)] for state in states]
@@ -168,14 +169,14 @@ def test_confidence_levels() -> None:
 # The board.
 
 
-def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
+def test_board_follows_the_canvas(lm: wavefront.LM) -> None:
     stream = lm.stream("Hi", max_new_tokens=8, strategy="wavefront(size=3)")
     board = Board(stream, glow=0.0)
     first = board.frame()
     assert [cell.state for cell in first.cells] == ["prompt"] * 2 + ["masked"] * 8
     assert first[2:7] == (0, 8, 0, 0, 8)
     for number, step in enumerate(stream, 1):
-        board.selector(step)
+        board.add(step)
         now = board.frame()
         assert now[2:7] == (number, 8, number, number, 8)
         states = [cell.state for cell in now.cells]
@@ -191,7 +192,7 @@ def test_a_board_follows_the_canvas(lm: wavefront.LM) -> None:
     assert not {"front", "masked"} & {cell.state for cell in board.frame().cells}
 
 
-def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wavefront.LM) -> None:
+def test_skipped_steps_keep_their_own_confidence(lm: wavefront.LM) -> None:
     options = {"max_new_tokens": 12, "strategy": "standard"}
     each = {}
     for step in lm.stream("Hi", **options):  # pyright: ignore[reportArgumentType]
@@ -201,18 +202,18 @@ def test_steps_that_were_not_drawn_are_coloured_by_their_own_confidence(lm: wave
     board = Board(stream)
     board.frame()
     for step in stream:
-        board.selector(step)
+        board.add(step)
     states = {at: cell.state for at, cell in enumerate(board.frame().cells) if at in each}
     assert states == each
 
 
-def test_a_commit_glows_for_a_moment(lm: wavefront.LM) -> None:
+def test_commit_stays_coloured_for_a_moment(lm: wavefront.LM) -> None:
     clock = FakeClock()
     stream = lm.stream("Hi", max_new_tokens=4)
     board = Board(stream, glow=0.4, clock=clock)
     fresh = []
     for step in stream:
-        board.selector(step)
+        board.add(step)
         clock.now += 0.3
         fresh.append(sum(cell.state in terminal_layout.MARKS for cell in board.frame().cells))
     assert fresh == [1, 2, 2, 2]
@@ -220,13 +221,13 @@ def test_a_commit_glows_for_a_moment(lm: wavefront.LM) -> None:
     assert not any(cell.state in terminal_layout.MARKS for cell in board.frame().cells)
 
 
-def test_characters_cut_into_tokens_are_put_together(lm: wavefront.LM) -> None:
+def test_tokens_of_one_character_are_joined(lm: wavefront.LM) -> None:
     board = Board(lm.stream("日本é😀!", max_new_tokens=2, raw=True))
     texts = [cell.text for cell in board.frame().cells]
     assert [text for text in texts if text] == ["日", "本", "é", "😀", "!", "·", "·"]
 
 
-def test_end_and_control_tokens_have_signs_of_their_own(lm: wavefront.LM) -> None:
+def test_end_and_control_tokens_have_own_signs(lm: wavefront.LM) -> None:
     stream = lm.stream("Hi", max_new_tokens=2)
     end, mask = lm.stop_ids[0], lm.model.mask_id
     tokens = stream.decoding.canvas.tokens.clone()
@@ -242,7 +243,7 @@ def test_end_and_control_tokens_have_signs_of_their_own(lm: wavefront.LM) -> Non
     assert texts[2] == (terminal_layout.END, "end")
 
 
-def test_ids_that_nobody_knows_are_shown(lm: wavefront.LM) -> None:
+def test_unknown_ids_are_shown(lm: wavefront.LM) -> None:
     stream = lm.stream("Hi", max_new_tokens=2)
     stream.decoding.canvas.tokens[0, 0] = 9999
     assert Board(stream).frame().cells[0].text == "\ufffd"
@@ -257,7 +258,7 @@ def test_padding_is_not_shown(lm: wavefront.LM) -> None:
 # Watching.
 
 
-def test_watching_passes_every_step_on_and_changes_nothing(lm: wavefront.LM) -> None:
+def test_watch_yields_every_step_unchanged(lm: wavefront.LM) -> None:
     stream = lm.stream("Hi", max_new_tokens=8)
     steps = list(watch(stream, console=terminal()))
     assert [step.number for step in steps] == list(range(8))
@@ -265,7 +266,7 @@ def test_watching_passes_every_step_on_and_changes_nothing(lm: wavefront.LM) -> 
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 20), (10, 6)])
-def test_the_last_frame_is_drawn_and_fits(lm: wavefront.LM, size: tuple[int, int]) -> None:
+def test_last_frame_is_drawn_and_fits(lm: wavefront.LM, size: tuple[int, int]) -> None:
     console = terminal(*size)
     for _ in watch(lm.stream("Hi", max_new_tokens=300, steps=40), console=console):
         pass
@@ -274,31 +275,31 @@ def test_the_last_frame_is_drawn_and_fits(lm: wavefront.LM, size: tuple[int, int
     assert all(cell_len(line) <= size[0] for line in text.replace("\r", "\n").splitlines())
 
 
-def test_redraws_are_limited_but_the_last_is_not_left_out(
+def test_redraws_are_limited_but_include_the_last(
     lm: wavefront.LM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-    show = screen._Screen.show
+    show = screen.LiveScreen.show
 
-    def note(self: screen._Screen, frame: Frame) -> None:
+    def note(self: screen.LiveScreen, frame: Frame) -> None:
         drawn.append(frame.step)
         show(self, frame)
 
     monkeypatch.setattr(screen, "PAUSE", 3600)
-    monkeypatch.setattr(screen._Screen, "show", note)
+    monkeypatch.setattr(screen.LiveScreen, "show", note)
     for _ in watch(lm.stream("Hi", max_new_tokens=9), console=terminal()):
         pass
     assert drawn == [0, 9]
 
 
-def test_a_transient_picture_leaves_one_line(lm: wavefront.LM) -> None:
+def test_transient_picture_leaves_one_line(lm: wavefront.LM) -> None:
     console = terminal(no_color=True)
     for _ in watch(lm.stream("Hi", max_new_tokens=4), console=console, transient=True):
         pass
     assert "step 4/4" in written(console).rstrip("\n").rpartition("\n")[2]
 
 
-def test_an_untrusted_prompt_cannot_reach_the_terminal(lm: wavefront.LM) -> None:
+def test_untrusted_prompt_sends_no_control_characters(lm: wavefront.LM) -> None:
     console = terminal()
     attack = "\x1b]0;owned\x07\x1b[2J\x9b31m"
     for _ in watch(lm.stream(attack, raw=True, max_new_tokens=4), console=console):
@@ -310,7 +311,7 @@ def test_an_untrusted_prompt_cannot_reach_the_terminal(lm: wavefront.LM) -> None
     assert "\x07" not in out
 
 
-def test_elsewhere_snapshots_are_plain_text(lm: wavefront.LM) -> None:
+def test_snapshots_in_a_file_are_plain_text(lm: wavefront.LM) -> None:
     console = Console(file=io.StringIO(), width=60)
     for _ in watch(lm.stream("Hi", max_new_tokens=40), console=console):
         pass
@@ -324,7 +325,7 @@ def test_elsewhere_snapshots_are_plain_text(lm: wavefront.LM) -> None:
     assert terminal_layout.FRONT in out
 
 
-def test_a_decode_that_ends_early_has_its_last_snapshot_too(lm: wavefront.LM) -> None:
+def test_decode_that_ends_early_prints_its_last_snapshot(lm: wavefront.LM) -> None:
     console = Console(file=io.StringIO(), width=60)
     for number, _ in enumerate(watch(lm.stream("Hi", max_new_tokens=40), console=console)):
         if number == 3:
@@ -336,7 +337,7 @@ def test_a_decode_that_ends_early_has_its_last_snapshot_too(lm: wavefront.LM) ->
     assert re.findall(r"^step (\d)/2", written(few), re.MULTILINE) == ["0", "1", "2"]
 
 
-def test_an_infilling_can_be_watched(lm: wavefront.LM) -> None:
+def test_infilling_can_be_watched(lm: wavefront.LM) -> None:
     stream = lm.stream_infill("a<mask:2>b<mask:1>")
     states = [cell.state for cell in Board(stream).frame().cells]
     assert states == ["prompt", "masked", "masked", "prompt", "masked"]

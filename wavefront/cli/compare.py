@@ -25,8 +25,8 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import say_json
+from wavefront.player.visible_text import BREAK
 from wavefront.viewer import can_animate, side_by_side, visible
-from wavefront.viewer.terminal_layout import BREAK
 
 if TYPE_CHECKING:
     from wavefront.lm import Completion

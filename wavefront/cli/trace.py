@@ -29,7 +29,7 @@ from wavefront.cli.options import (
 from wavefront.cli.output import say, say_json, stderr
 from wavefront.cli.trace_events import print_csv, print_json
 from wavefront.core.errors import TraceError, check_choice, check_float, check_int
-from wavefront.viewer import Board, Film, animation, can_animate, plain, side_by_side, watch
+from wavefront.viewer import Board, TraceStream, animation, can_animate, plain, side_by_side, watch
 
 if TYPE_CHECKING:
     from wavefront.traces.trace import Trace
@@ -152,7 +152,7 @@ def show(
         raise UsageError("--speed is a number of steps a second, above 0.")
     traces = [load_row(file, row) for file in files]
     console = Console(highlight=False, emoji=False, markup=False)
-    films, longest = [Film(trace) for trace in traces], max(map(len, traces))
+    films, longest = [TraceStream(trace) for trace in traces], max(map(len, traces))
     delay = 1 / (speed or max(SPEED, longest / LONGEST))
     if step:
         if len(films) > 1:
@@ -166,7 +166,7 @@ def show(
             pass
 
 
-def _print_moments(film: Film, console: Console, wanted: list[int], last: int) -> None:
+def _print_moments(film: TraceStream, console: Console, wanted: list[int], last: int) -> None:
     for number in wanted:
         check_int("step", number, 0, last)
     board = Board(film, glow=0.0, timed=False)
@@ -174,7 +174,7 @@ def _print_moments(film: Film, console: Console, wanted: list[int], last: int) -
     console.file.write(f"{frame.strategy}\n")
     moments = {0: frame}
     for step in film:
-        board.selector(step)
+        board.add(step)
         moments[board.step] = board.frame()
     for number in dict.fromkeys(wanted):
         console.file.write(f"{plain(moments[number], console.width)}\n\n")

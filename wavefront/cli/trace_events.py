@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from wavefront.viewer import Texts, printable
+from wavefront.viewer import TraceTexts, printable
 
 if TYPE_CHECKING:
     from wavefront.traces.trace import Trace
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 def events(trace: Trace) -> Iterator[dict[str, Any]]:
     """Everything that was written or taken back, in order."""
-    texts, slot = Texts(trace.about), trace.first.slot
+    texts, slot = TraceTexts(trace.about), trace.first.slot
     found: list[tuple[int, int, int, int, int | None]] = []
     for step, row, place, token in trace.overrides.tolist():
         found.append((step, row, 0, place, token))
@@ -89,7 +89,7 @@ def differences(before: Trace, after: Trace) -> list[Change]:
 
 def _visible(trace: Trace) -> dict[int, str]:
     """Position -> text, of what stands before the end of each hole."""
-    texts, shown, ended = Texts(trace.about), {}, False
+    texts, shown, ended = TraceTexts(trace.about), {}, False
     *_, last = [trace.first, *trace.replay()]
     stops = trace.about["options"]["stop_ids"]
     row = (part[0].tolist() for part in (last.tokens, last.masked, last.slot))

@@ -1,5 +1,6 @@
-"""Player: the web player of a recorded decode, shared by the report and the server page.
+"""Player: the web player of a decode, shared by the HTML report and the server's page.
 
-Here live its data format, its scripts and its style. It imports `traces` and `text`. Start reading
-at `player_data`.
+Here live its data format (`player_data`), its scripts and style (`assets`), the frame of a
+standalone page (`page`) and every colour (`palette`). It imports `core`, `storage`, `text` and
+`traces`. Start reading at `player_data`.
 """

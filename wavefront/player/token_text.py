@@ -1,8 +1,8 @@
-"""Words: what the ids of a trace read as, every text once for the whole page.
+"""Token ids of a trace as text.
 
-A trace brings the texts of its tokens along. One that does not is read by the tokenizer of the
-model that it names, if that is on this machine: nothing is fetched because a file says so. Weights
-are never loaded.
+A trace usually carries the texts of its tokens. If it does not, the tokenizer of the model that it
+names reads them, provided that model is on this machine: nothing is downloaded because a file says
+so. Weights are never loaded.
 """
 
 from __future__ import annotations
@@ -12,113 +12,99 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wavefront.core.errors import WavefrontError
-from wavefront.models import builtin
+from wavefront.player.visible_text import visible
 from wavefront.storage.hub import locate
+from wavefront.text.byte_tokenizer import byte_tokenizer
 from wavefront.text.tokenizer import UNKNOWN, Tokenizer
-from wavefront.viewer import visible
 
-LONGEST = 48  # characters of a token that are shown
+MAX_SHOWN = 48  # characters shown of one token
+MAX_BYTES = 4  # bytes of one UTF-8 character, so the most tokens that it can be split into
 ROLES = ("system", "user", "assistant")
 
 
 class Turn(NamedTuple):
-    """A part of a prompt."""
+    """One part of a prompt."""
 
-    role: str  # empty when it has none
+    role: str  # empty when the part has none
     text: str
 
 
-def tokenizer_of(name: str, *, offline: bool = False) -> Tokenizer:
-    """The tokenizer of a model, without the model."""
+def load_tokenizer(name: str, *, offline: bool = False) -> Tokenizer:
+    """Load the tokenizer of a model without its weights."""
     if name == "toy":
-        return builtin.make_toy()[1]
+        return byte_tokenizer()
     return Tokenizer.load(locate(name, offline=offline, weights=False))
 
 
-class Words:
-    """The texts of a page; tokens are named by their number in `texts`."""
+class TokenReaders:
+    """Makes a `TokenReader` for each trace; `notes` says why a trace is shown as ids."""
 
     def __init__(self, model: str | None = None) -> None:
-        """`model` names whose tokenizer is to read everything, whatever the traces say."""
-        self.texts: list[str] = []
+        """Read every trace with the tokenizer of `model`, or each as its header says."""
         self.notes: list[str] = []
-        self._numbers: dict[tuple[int, str], int] = {}
-        self._chosen = None if model is None else tokenizer_of(model)
+        self._chosen = None if model is None else load_tokenizer(model)
         self._found: dict[str, Tokenizer | None] = {}
 
-    def number(self, token: int, text: str) -> int:
-        """The number of a token's text. Two tokens keep two numbers, even if they read alike."""
-        key = (token, text)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.texts)
-            self.texts.append(text)
-        return self._numbers[key]
-
-    def reader(self, about: Mapping[str, Any]) -> Reader:
-        """A reader for the trace that says this of itself."""
+    def reader(self, about: Mapping[str, Any]) -> TokenReader:
+        """Return the reader for a trace with this header."""
         if self._chosen is not None:
-            return Reader(self, {}, self._chosen.special_ids, self._chosen)
+            return TokenReader({}, self._chosen.special_ids, self._chosen)
         texts, special = _texts(about), _special(about)
-        # Only a tokenizer can put together a character that is cut into tokens.
+        # Only a tokenizer can join the tokens of a character that is split.
         if texts and not any(UNKNOWN in text for text in texts.values()):
-            return Reader(self, texts, special, None)
+            return TokenReader(texts, special, None)
         name = about.get("model")
         found = self._tokenizer(name) if name and isinstance(name, str) else None
         if texts:
             agrees = found is not None and found.pieces(texts) == list(texts.values())
-            return Reader(self, texts, special, found if agrees else None)
+            return TokenReader(texts, special, found if agrees else None)
         if found is None:
             self._note_ids(name)
-            return Reader(self, {}, frozenset(), None)
-        return Reader(self, {}, found.special_ids, found)
+            return TokenReader({}, frozenset(), None)
+        return TokenReader({}, found.special_ids, found)
 
     def _tokenizer(self, name: str) -> Tokenizer | None:
         if name not in self._found:
             self._found[name] = None
             with contextlib.suppress(WavefrontError):
-                self._found[name] = tokenizer_of(name, offline=True)
+                self._found[name] = load_tokenizer(name, offline=True)
         return self._found[name]
 
     def _note_ids(self, name: Any) -> None:
         why = "A trace names no model"
         if name:
             why = f"The tokenizer of {name!r} is not on this machine"
-        note = f"{why}, so tokens are shown as ids: say whose they are with --model."
+        note = f"{why}, so its tokens are shown as ids. Name the model with --model."
         if note not in self.notes:
             self.notes.append(note)
 
 
-class Reader:
-    """Ids of one trace as texts of the page."""
+class TokenReader:
+    """The texts of one trace's tokens."""
 
     def __init__(
-        self,
-        words: Words,
-        texts: Mapping[int, str],
-        special: frozenset[int],
-        tokenizer: Tokenizer | None,
+        self, texts: Mapping[int, str], special: frozenset[int], tokenizer: Tokenizer | None
     ) -> None:
-        self._words, self._texts, self._special = words, texts, special
-        self._tokenizer = tokenizer
-        self._numbers: dict[int, int] = {}
-        self.reads = bool(texts) or tokenizer is not None  # otherwise there are only ids
+        self._texts, self._special, self._tokenizer = texts, special, tokenizer
+        self._shown: dict[int, str] = {}
+        self.has_text = bool(texts) or tokenizer is not None  # otherwise there are only ids
 
-    def number(self, token: int) -> int:
-        """The number of a token's text in the page's list."""
-        if token not in self._numbers:
+    def text(self, token: int) -> str:
+        """Return a token as it is shown: nothing invisible, and not too long."""
+        if token not in self._shown:
             shown = visible(self._piece(token)) or "·"
-            if len(shown) > LONGEST:
-                shown = shown[: LONGEST - 1] + "…"
-            self._numbers[token] = self._words.number(token, shown)
-        return self._numbers[token]
+            if len(shown) > MAX_SHOWN:
+                shown = shown[: MAX_SHOWN - 1] + "…"
+            self._shown[token] = shown
+        return self._shown[token]
 
     def joins(self, tokens: Sequence[int]) -> list[tuple[int, int, str]]:
-        """(first, count, text) wherever several tokens make one character."""
+        """Return (first, count, text) wherever several tokens make one character."""
         found: list[tuple[int, int, str]] = []
         at = 0
         while self._tokenizer is not None and at < len(tokens):
             step = 1
-            longest = 4 if UNKNOWN in self._piece(tokens[at]) else 1  # bytes of a character
+            longest = MAX_BYTES if UNKNOWN in self._piece(tokens[at]) else 1
             for count in range(2, min(longest, len(tokens) - at) + 1):
                 text = self._tokenizer.decode(tokens[at : at + count], skip_special=False)
                 if UNKNOWN not in text:
@@ -129,7 +115,7 @@ class Reader:
         return found
 
     def turns(self, tokens: Sequence[int]) -> list[Turn]:
-        """A prompt in parts: control tokens part them, and a role in front names one."""
+        """Split a prompt at its control tokens; a role at the start of a part names that part."""
         parts: list[list[int]] = [[]]
         for token in tokens:
             if token in self._special:
@@ -139,9 +125,9 @@ class Reader:
         turns: list[Turn] = []
         role = ""
         for number, part in enumerate(parts):
-            text = self._plain(part).strip()
+            text = self.join(part).strip()
             first, _, rest = text.partition("\n")
-            # Right after a control token, and not after a role, it is no word of a text.
+            # A role follows a control token directly; anywhere else the word is ordinary text.
             if number and not role and first in ROLES:
                 role, text = first, rest.strip()
             if text:
@@ -149,22 +135,22 @@ class Reader:
                 role = ""
         return turns
 
+    def join(self, tokens: Sequence[int]) -> str:
+        """Return tokens as running text with its line breaks and no invisible characters."""
+        if self._tokenizer is not None:
+            text = self._tokenizer.decode(tokens)
+        else:
+            text = ("" if self.has_text else " ").join(map(self._piece, tokens))
+        return "\n".join(visible(line.replace("\t", "    ")) for line in text.split("\n"))
+
     def _piece(self, token: int) -> str:
         if token in self._texts:
             return self._texts[token]
         return str(token) if self._tokenizer is None else self._tokenizer.pieces([token])[0]
 
-    def _plain(self, tokens: Sequence[int]) -> str:
-        """A text as it is read: its lines stay lines, and odd characters are seen."""
-        if self._tokenizer is not None:
-            text = self._tokenizer.decode(tokens)
-        else:
-            text = ("" if self.reads else " ").join(map(self._piece, tokens))
-        return "\n".join(visible(line.replace("\t", "    ")) for line in text.split("\n"))
-
 
 def _texts(about: Mapping[str, Any]) -> dict[int, str]:
-    """The texts that a trace brings along; anything else under that name is none."""
+    """Return the token texts of a trace header; ignore entries of another form."""
     found = about.get("texts")
     if not isinstance(found, dict):
         return {}
@@ -177,8 +163,5 @@ def _texts(about: Mapping[str, Any]) -> dict[int, str]:
 
 def _special(about: Mapping[str, Any]) -> frozenset[int]:
     found = about.get("special_ids")
-    return frozenset(found) if isinstance(found, list) and _all_whole(found) else frozenset()
-
-
-def _all_whole(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, int) for one in values)
+    valid = isinstance(found, list) and all(isinstance(token, int) for token in found)
+    return frozenset(found) if isinstance(found, list) and valid else frozenset()

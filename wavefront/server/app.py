@@ -18,7 +18,7 @@ from wavefront.server.request_models import Begin, Branch, Chat, Complete
 from wavefront.server.request_parser import schema
 from wavefront.server.service import Service
 from wavefront.server.settings import Settings
-from wavefront.server.static_files import Pages
+from wavefront.server.static_files import StaticFiles
 
 ERROR = {
     "type": "object",
@@ -86,7 +86,7 @@ def make(settings: Settings) -> tuple[Any, Service]:
     _probes(app, service)
     public = frozenset[str]()
     if settings.page:
-        public = Pages(service).mount(app)
+        public = StaticFiles().mount(app)
     _errors(app)
     return Guard(Counted(app, service), settings, public), service
 

@@ -1,8 +1,10 @@
-"""Pages: the files of `page/`, served as they are, and the file that is shared, made of them."""
+"""The files of the server's page, and the standalone page that it shares.
+
+The form is in `page/`. The player, its style and its colours come from `wavefront.player`.
+"""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from pathlib import Path
 from string import Template
@@ -10,32 +12,56 @@ from typing import Any
 
 from starlette.responses import Response
 
-FILES = Path(__file__).parent / "page"
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-# What a shared file needs to be played; the rest talks to a server.
-PLAYER = ("dom.js", "reel.js", "board.js", "charts.js", "player.js")
+from wavefront.player import palette
+from wavefront.player.page import SCRIPTS, THEME_BUTTON, asset, player_section, standalone_page
+
+FORM = Path(__file__).parent / "page"
+FORM_SCRIPTS = ("cards.js", "live.js")
 
 
-class Pages:
-    """The page's own files, read once."""
+class StaticFiles:
+    """The files of the page by path, with their media types."""
 
-    def __init__(self, service: Any) -> None:
-        self.service = service
-        self.files = {
-            f"/{path.name}": (path.read_bytes(), KINDS[path.suffix])
-            for path in sorted(FILES.iterdir())
-            if path.suffix in KINDS and path.name not in ("index.html", "share.html")
+    def __init__(self) -> None:
+        scripts = {name: asset(name) for name in SCRIPTS}
+        scripts |= {name: _form_file(name) for name in FORM_SCRIPTS}
+        styles = {
+            "palette.css": palette.page_css(),
+            "player.css": asset("player.css"),
+            "page.css": _form_file("page.css"),
         }
-        self.files["/"] = ((FILES / "index.html").read_bytes(), "text/html")
-        self.files["/share.html"] = (share().encode(), "text/html")
+        index = Template(_form_file("index.html")).substitute(
+            player=player_section(),
+            theme_button=THEME_BUTTON,
+            scripts="\n".join(f'<script src="{name}"></script>' for name in scripts),
+        )
+        self.files = {
+            "/": (index, "text/html"),
+            "/share.html": (shared_page(), "text/html"),
+            **{f"/{name}": (text, "text/javascript") for name, text in scripts.items()},
+            **{f"/{name}": (text, "text/css") for name, text in styles.items()},
+        }
 
     def mount(self, app: Any) -> frozenset[str]:
-        """Add a route for each; the paths."""
-        for path, (content, kind) in self.files.items():
+        """Add a route for each file and return the paths."""
+        for path, (text, kind) in self.files.items():
             app.add_api_route(
-                path, _sender(content, kind), response_class=Response, include_in_schema=False
+                path, _sender(text.encode(), kind), response_class=Response, include_in_schema=False
             )
         return frozenset(self.files)
+
+
+def shared_page() -> str:
+    """Return a standalone page without its data.
+
+    The browser replaces `__DATA__` by JSON in which every `<` is escaped.
+    """
+    return standalone_page(
+        title="wavefront: a decode",
+        header=f'<div class="over"><span>wavefront <b id="model"></b></span>{THEME_BUTTON}</div>',
+        main=player_section(),
+        data="__DATA__",
+    )
 
 
 def _sender(content: bytes, kind: str) -> Any:
@@ -47,24 +73,5 @@ def _sender(content: bytes, kind: str) -> Any:
     return send
 
 
-def share() -> str:
-    """A page in one piece that lacks only its data; its policy lets it run this and load nothing.
-
-    The data goes where `__DATA__` stands, as JSON in which no `<` is left.
-    """
-    style = _text("page.css")
-    parts = [_text(name) for name in PLAYER]
-    script = "'use strict';\n" + "\n".join(parts) + "\nstartShared();\n"
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    return Template(_text("share.html")).substitute(policy=policy, style=style, script=script)
-
-
-def _text(name: str) -> str:
-    return (FILES / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _form_file(name: str) -> str:
+    return (FORM / name).read_text(encoding="utf-8")

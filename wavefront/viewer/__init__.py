@@ -1,26 +1,24 @@
-"""Watch: a decode drawn in the terminal as it happens, a cell per token.
+"""Viewer: decodes in the terminal, as an SVG animation and as an HTML report.
 
-A consumer of steps: `for step in watch(stream): ...` draws, and passes every step on. In a terminal
-the picture is redrawn in place; anywhere else a few snapshots are printed as plain text. All of it
-goes to standard error, because standard output is for the answer.
+Here live the terminal view (`watch`, `side_by_side`), `animation` and `html_report`. It imports
+`player`, `analysis`, `lm` and what those import. Start reading at `screen.watch`.
 
-`board` turns steps into frames, `picture` frames into text, `screen` puts that where it is seen,
-`side` several at once; `film` makes steps of a trace, so that it can be watched again, and
-`animation` a picture that plays by itself.
-Nothing here imports torch, so that the command line starts at once.
+The terminal view draws on standard error, because standard output is for the answer. Importing
+this package does not import torch, so that the command line starts quickly.
 """
 
+from wavefront.player.visible_text import printable, visible
 from wavefront.viewer.cells import Board
 from wavefront.viewer.screen import can_animate, watch
 from wavefront.viewer.side_by_side_view import side_by_side
 from wavefront.viewer.svg_animation import animation
-from wavefront.viewer.terminal_layout import plain, printable, visible
-from wavefront.viewer.trace_stream import Film, Texts
+from wavefront.viewer.terminal_layout import plain
+from wavefront.viewer.trace_stream import TraceStream, TraceTexts
 
 __all__ = [
     "Board",
-    "Film",
-    "Texts",
+    "TraceStream",
+    "TraceTexts",
     "animation",
     "can_animate",
     "plain",

@@ -1,4 +1,4 @@
-"""Board: what a row of a stream has come to, in cells."""
+"""The cells of one row of a decode: what to show at each position after each step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from wavefront.player.visible_text import UNKNOWN
 from wavefront.viewer.terminal_layout import (
     CONTROL,
     END,
     FRONT,
     MASKED,
-    UNKNOWN,
     Cell,
     Frame,
     level,
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
     from wavefront.core.state import Step
     from wavefront.lm import Stream
-    from wavefront.viewer.trace_stream import Film
+    from wavefront.viewer.trace_stream import TraceStream
 
-GLOW = 0.4  # seconds for which a commit stays coloured
+GLOW = 0.4  # seconds for which a new commit stays coloured
+MAX_BYTES = 4  # bytes of one UTF-8 character
 
 
 class Board:
-    """One row of a stream; it remembers what a single step does not tell."""
+    """One row of a stream and what it remembers between steps."""
 
     def __init__(
         self,
-        stream: Stream | Film,
+        stream: Stream | TraceStream,
         row: int = 0,
         *,
         glow: float = GLOW,
@@ -45,8 +46,8 @@ class Board:
         self._prompt, self._timed = prompt, timed
         self._began = clock()
         self._latest: Step | None = None
-        self._logp: Tensor | None = None  # of every commit, as it was when it was made
-        # Place -> when it was first drawn as known; what a fork begins with was known for ever.
+        self._logp: Tensor | None = None  # of every commit, at the step that made it
+        # Position -> when it was first drawn as known. A fork starts with known positions.
         self._seen = dict.fromkeys(self._answered(), float("-inf"))
         self._pieces: dict[tuple[int, ...], str] = {}
         self._stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
@@ -54,23 +55,23 @@ class Board:
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """The number of steps done."""
         return self._decoding.begun if self._latest is None else self._latest.number + 1
 
     def _answered(self) -> list[int]:
-        """The places to fill that are filled."""
+        """Return the positions to fill that are filled."""
         canvas = self._decoding.canvas
         return (canvas.known & (canvas.slot >= 0))[self._row].nonzero()[:, 0].tolist()
 
-    def selector(self, step: Step) -> None:
-        """Note a step. Nothing is fetched from the device before something is drawn."""
+    def add(self, step: Step) -> None:
+        """Record a step. Nothing is copied from the device until a frame is drawn."""
         logp = step.view.stats.logp[self._row]
         before = logp if self._logp is None else self._logp
         self._logp = logp.where(step.decision.commit[self._row], before)
         self._latest = step
 
     def frame(self) -> Frame:
-        """The present moment."""
+        """Return the frame of the present moment."""
         canvas = self._decoding.canvas
         slot, known = canvas.slot[self._row].tolist(), canvas.known[self._row].tolist()
         inside = [known[at] for at, number in enumerate(slot) if number >= 0]
@@ -81,7 +82,7 @@ class Board:
             steps=self.steps,
             forwards=self._decoding.forwards,
             committed=sum(inside),
-            places=len(inside),
+            positions=len(inside),
             seconds=self._clock() - self._began if self._timed else None,
         )
 
@@ -99,28 +100,28 @@ class Board:
                 cells.append(Cell(FRONT, "front") if seen else Cell(MASKED, "masked"))
             elif known[at] and slot[at] < 0:
                 cells += [Cell(texts[at], "prompt")] if self._prompt else []
-            elif known[at]:  # padding is neither masked nor known, and not shown
+            elif known[at]:  # padding is neither masked nor known, so it is not shown
                 text, state = (END, "end") if token in self._stops else (texts[at], "known")
                 cells.append(Cell(text, level(chance[at]) if at in fresh else state))
         return cells
 
     def _fresh(self, committed: Iterable[int]) -> set[int]:
-        """The places that were committed a moment ago."""
+        """Return the positions that were committed within the last `glow` seconds."""
         now, before = self._clock(), self._seen
-        # A place that was taken back is forgotten here, and fresh when it is committed again.
+        # A position that was taken back is dropped, and counts as new when committed again.
         self._seen = {at: before.get(at, now) for at in committed}
         return {
             at for at, when in self._seen.items() if at not in before or now - when < self._glow
         }
 
     def _texts(self, tokens: Sequence[int], known: Sequence[bool]) -> dict[int, str]:
-        """What to show at every known place; a character cut into tokens is put together."""
+        """Return the text at every known position; tokens of one character are joined."""
         texts: dict[int, str] = {}
         for at, token in enumerate(tokens):
             if not known[at] or at in texts:
                 continue
             texts[at] = self._piece((token,))
-            longest = 1 if UNKNOWN not in texts[at] else 4  # bytes of a character
+            longest = MAX_BYTES if UNKNOWN in texts[at] else 1
             for end in range(at + 2, min(at + longest, len(tokens)) + 1):
                 joined = self._piece(tuple(tokens[at:end])) if all(known[at:end]) else UNKNOWN
                 if UNKNOWN not in joined:

@@ -1,12 +1,12 @@
-"""Screen: frames put where they are seen, on a terminal or in a file."""
+"""Watch a decode: a moving picture on a terminal, snapshots in a file or a pipe."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -16,14 +16,16 @@ from wavefront.viewer.terminal_layout import Frame, draw, headline, plain
 if TYPE_CHECKING:
     from wavefront.core.state import Step
     from wavefront.lm import Stream
-    from wavefront.viewer.trace_stream import Film
+    from wavefront.viewer.trace_stream import TraceStream
 
-PAUSE = 1 / 15  # seconds between two drawings, at least
-SNAPSHOTS = 4  # printed on the way, where nothing can be drawn over
+PAUSE = 1 / 15  # minimum seconds between two drawings
+# Lays out frames: draw(frames, width, height, tops=first text line of each).
+Draw = Callable[..., Group]
+SNAPSHOTS = 4  # printed where the console cannot redraw
 
 
 def watch(
-    stream: Stream | Film,
+    stream: Stream | TraceStream,
     *,
     console: Console | None = None,
     row: int = 0,
@@ -33,51 +35,60 @@ def watch(
     prompt: bool = True,
     timed: bool = True,
 ) -> Iterator[Step]:
-    """Draw one row of the stream while passing its steps on.
+    """Draw one row of a stream and yield its steps.
 
-    `live` asks for the moving picture or for snapshots, by default whichever the console can show;
-    `transient` leaves a single line of the picture in the end; `delay` seconds are waited after
-    each step, to slow down what is too quick to see. Without `prompt` only what is filled is shown,
-    and no seconds unless `timed`.
+    Args:
+        stream: A decode in progress, or a recorded one.
+        console: Where to draw. Default: standard error.
+        row: The row to draw.
+        delay: Seconds to wait after each step.
+        live: True for a moving picture, False for snapshots. Default: what the console can show.
+        transient: Leave only one line of the picture at the end.
+        prompt: Show the prompt before the answer.
+        timed: Show the seconds.
     """
     console = console or Console(stderr=True)
     live = can_animate(console) if live is None else live
     board = Board(stream, row, glow=GLOW if live else 0.0, prompt=prompt, timed=timed)
-    screen = _Screen(console, transient) if live else _Printer(console, board.steps)
+    moving = LiveScreen(console, _draw_one, transient=transient)
+    screen = moving if live else _Printer(console, board.steps)
     with screen:
         screen.show(board.frame())
         for step in stream:
-            board.selector(step)
+            board.add(step)
             if screen.is_due(board.step):
                 screen.show(board.frame())
             yield step
             if delay > 0:
                 time.sleep(delay)
         screen.show(board.frame())
-    screen.close(board.frame())
+    if live and transient:
+        console.print(Text(headline(board.frame(), console.width), "dim"))
 
 
 def can_animate(console: Console) -> bool:
-    """Can what was drawn be drawn over?"""
+    """Return whether the console can redraw what it has drawn."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class _Screen:
-    """The moving picture."""
+class LiveScreen:
+    """A moving picture of one or more frames on a terminal."""
 
-    def __init__(self, console: Console, transient: bool) -> None:
-        self._console, self._transient = console, transient
-        self._top, self._drawn = 0, 0.0
+    def __init__(self, console: Console, draw: Draw, *, transient: bool = False) -> None:
+        self._console, self._draw = console, draw
+        self._tops: list[int] = []
+        self._drawn = 0.0
         self._live = Live(
             console=console,
             auto_refresh=False,
             transient=transient,
-            redirect_stdout=False,  # it would send the answer to standard error
+            redirect_stdout=False,  # redirecting would send the answer to standard error
             vertical_overflow="crop",
         )
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> LiveScreen:
         self._live.__enter__()
+        return self
 
     def __exit__(self, *problem: object) -> None:
         self._live.__exit__(None, None, None)
@@ -85,19 +96,20 @@ class _Screen:
     def is_due(self, step: int) -> bool:
         return time.monotonic() - self._drawn >= PAUSE
 
-    def show(self, frame: Frame) -> None:
+    def show(self, *frames: Frame) -> None:
+        self._tops = self._tops or [0] * len(frames)
         width, height = self._console.size
-        picture, self._top = draw(frame, width, height - 1, self._top)
-        self._live.update(picture, refresh=True)
+        self._live.update(self._draw(frames, width, height - 1, tops=self._tops), refresh=True)
         self._drawn = time.monotonic()
 
-    def close(self, frame: Frame) -> None:
-        if self._transient:
-            self._console.print(Text(headline(frame, self._console.width), "dim"))
+
+def _draw_one(frames: Sequence[Frame], width: int, height: int, *, tops: list[int]) -> Group:
+    picture, tops[0] = draw(frames[0], width, height, top=tops[0])
+    return picture
 
 
 class _Printer:
-    """Snapshots, for a console that is a file or a pipe."""
+    """Snapshots for a console that is a file or a pipe."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._due = console, [steps * n // SNAPSHOTS for n in range(1, SNAPSHOTS)]
@@ -116,16 +128,13 @@ class _Printer:
 
     def show(self, frame: Frame) -> None:
         if frame.step == self._shown:
-            return  # the last step was due by itself
+            return  # this step was printed before
         if self._shown < 0:
             self._print(frame.strategy)
         self._shown = frame.step
         self._print(plain(frame, self._console.width) + "\n")
 
-    def close(self, frame: Frame) -> None:
-        pass
-
     def _print(self, text: str) -> None:
-        # Not by way of the console, which would style and wrap once more.
+        # The console would style and wrap the text again, so write to its file.
         self._console.file.write(text + "\n")
         self._console.file.flush()

@@ -1,47 +1,57 @@
-"""Side: several decodes drawn next to one another, a step of each in turn."""
+"""Watch several decodes side by side, one step of each in turn."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 
 from wavefront.viewer.cells import GLOW, Board
-from wavefront.viewer.screen import PAUSE, can_animate
+from wavefront.viewer.screen import LiveScreen, can_animate
 from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_line, panel, plain
 
 if TYPE_CHECKING:
     from wavefront.lm import Stream
-    from wavefront.viewer.trace_stream import Film
+    from wavefront.viewer.trace_stream import TraceStream
 
-NARROWEST = 34  # columns of a picture: below that the counts lose what they count
+MIN_COLUMNS = 34  # of a picture: a narrower one has no room for the counts
 GAP = 2
-LEAST = FIXED_LINES + 2  # lines of a picture on a low screen
+MIN_LINES = FIXED_LINES + 2  # of a picture on a low screen
 
 
 def side_by_side(
-    streams: Sequence[Stream | Film],
+    streams: Sequence[Stream | TraceStream],
     *,
     console: Console | None,
     delay: float = 0.0,
     timed: bool = True,
 ) -> list[float]:
-    """Go through all streams, a step of each in turn, and draw them; the seconds each has taken.
+    """Run all streams, one step of each in turn, and draw them.
 
-    Where nothing can be drawn over, only the end is printed; without a console, nothing. Drawing is
-    not counted, nor `delay`, which is waited after each round of a moving picture.
+    A console that cannot redraw gets only the final frames; without a console nothing is drawn.
+
+    Args:
+        streams: Decodes in progress, or recorded ones.
+        console: Where to draw, or None.
+        delay: Seconds to wait after each round of a moving picture.
+        timed: Show the seconds.
+
+    Returns:
+        The seconds that each stream took, without drawing and `delay`.
     """
     live = console is not None and can_animate(console)
     glow = GLOW if live else 0.0
     boards = [Board(stream, glow=glow, prompt=False, timed=timed) for stream in streams]
     steps = dict(enumerate(map(iter, streams)))
     seconds = [0.0] * len(streams)
-    with _Screen(console) if console and live else _Printer(console) as screen:
-        screen.show(_frames(boards, seconds))
+    screen = LiveScreen(console, draw_side_by_side) if console and live else None
+    with screen or contextlib.nullcontext():
+        if screen:
+            screen.show(*_frames(boards, seconds))
         while steps:
             for number in [*steps]:
                 began = time.monotonic()
@@ -50,13 +60,16 @@ def side_by_side(
                 if step is None:
                     del steps[number]
                 else:
-                    boards[number].selector(step)
-            if screen.is_due():
-                screen.show(_frames(boards, seconds))
-            if live and delay > 0 and steps:
+                    boards[number].add(step)
+            if screen and screen.is_due(0):
+                screen.show(*_frames(boards, seconds))
+            if screen and delay > 0 and steps:
                 time.sleep(delay)
         frames = _frames(boards, seconds)
-        screen.end(frames if live else _frames(boards, seconds))  # the second time nothing is new
+        if screen:
+            screen.show(*frames)
+        elif console:
+            _print(_frames(boards, seconds), console)  # a second frame marks no commit as new
     return seconds
 
 
@@ -66,25 +79,27 @@ def _frames(boards: Sequence[Board], seconds: Sequence[float]) -> list[Frame]:
 
 
 def layout(count: int, width: int) -> tuple[int, int]:
-    """Pictures in a line, and the columns of each; as even as possible: four make two by two."""
-    most = max(1, min(count, (width + GAP) // (NARROWEST + GAP)))
+    """Return the pictures per line and the columns of each; four pictures make two by two."""
+    most = max(1, min(count, (width + GAP) // (MIN_COLUMNS + GAP)))
     across = -(-count // -(-count // most))
     return across, (width - GAP * (across - 1)) // across
 
 
-def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: list[int]) -> Group:
-    """The pictures in as few lines as fit; `tops` keeps what `draw` hands back."""
+def draw_side_by_side(
+    frames: Sequence[Frame], width: int, height: int, *, tops: list[int]
+) -> Group:
+    """Lay out the pictures in as few lines as fit; `tops` keeps the first text line of each."""
     across, column = layout(len(frames), width)
     down = -(-len(frames) // across)
-    # A line for the legend, and one between the lines of pictures.
-    room = max(LEAST, (height - down) // down)
+    # One line for the legend, and one between two lines of pictures.
+    room = max(MIN_LINES, (height - down) // down)
     table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
     for _ in range(across):
         table.add_column(width=column, no_wrap=True)
     for start in range(0, len(frames), across):
         cells = []
         for number in range(start, min(start + across, len(frames))):
-            rows, tops[number], _ = panel(frames[number], column, room, tops[number])
+            rows, tops[number], _ = panel(frames[number], column, room, top=tops[number])
             cells.append(Group(*rows))
         table.add_row(*cells, *[""] * (across - len(cells)), end_section=False)
         if start + across < len(frames):
@@ -92,58 +107,8 @@ def draw_side_by_side(frames: Sequence[Frame], width: int, height: int, tops: li
     return Group(table, one_line(legend(width)))
 
 
-class _Screen:
-    """The moving pictures."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._drawn = console, 0.0
-        self._tops: list[int] = []
-        self._live = Live(
-            console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
-        )
-
-    def __enter__(self) -> _Screen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._live.__exit__(None, None, None)
-
-    def is_due(self) -> bool:
-        return time.monotonic() - self._drawn >= PAUSE
-
-    def show(self, frames: Sequence[Frame]) -> None:
-        self._tops = self._tops or [0] * len(frames)
-        width, height = self._console.size
-        self._live.update(draw_side_by_side(frames, width, height - 1, self._tops), refresh=True)
-        self._drawn = time.monotonic()
-
-    end = show
-
-
-class _Printer:
-    """The end of each, for a console that is a file or a pipe."""
-
-    def __init__(self, console: Console | None) -> None:
-        self._console = console
-
-    def __enter__(self) -> _Printer:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        pass
-
-    def is_due(self) -> bool:
-        return False
-
-    def show(self, frames: Sequence[Frame]) -> None:
-        pass
-
-    def end(self, frames: Sequence[Frame]) -> None:
-        if self._console is None:
-            return
-        for frame in frames:
-            # Not by way of the console, which would style and wrap once more.
-            text = f"{frame.strategy}\n{plain(frame, self._console.width)}\n\n"
-            self._console.file.write(text)
-            self._console.file.flush()
+def _print(frames: Sequence[Frame], console: Console) -> None:
+    for frame in frames:
+        # The console would style and wrap the text again, so write to its file.
+        console.file.write(f"{frame.strategy}\n{plain(frame, console.width)}\n\n")
+        console.file.flush()

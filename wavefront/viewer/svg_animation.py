@@ -1,8 +1,8 @@
-"""Animation: decodes as one SVG file that plays by itself in a browser, a page or a README.
+"""Draw decodes as one SVG file that plays by itself in a browser or a README.
 
-All decodes share one clock of forwards, so that a strategy that needs fewer is done earlier. A
-place is outlined while the strategy looks at it, and its token appears in the colour of how sure
-the model was. Where motion is not wanted the answers stand as they ended.
+All decodes share one clock of forward passes, so a strategy that needs fewer finishes earlier. A
+position is outlined while it is a candidate. Its token appears in a colour for its probability.
+If the reader prefers reduced motion, the final answers are shown.
 """
 
 from __future__ import annotations
@@ -11,28 +11,22 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from wavefront.viewer.terminal_layout import END, level, visible
-from wavefront.viewer.trace_stream import Film, titles
+from wavefront.player.palette import DRAWING, HUES, Colour
+from wavefront.player.visible_text import visible
+from wavefront.viewer.terminal_layout import END, level
+from wavefront.viewer.trace_stream import TraceStream, titles
 
 if TYPE_CHECKING:
     from wavefront.core.state import Step
     from wavefront.traces.trace import Trace
 
 COLUMNS = 62  # of text
-WIDE, HIGH, LEFT = 8.4, 22, 14  # a column, a line, the margin
-REST = 0.16  # of the time: the end is looked at before it begins again
-STYLE = """text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1a1a1a}
-.h{font-weight:bold}.n,.end{fill:#6b6b6b}.c{fill:#fff;stroke:#d9d9d9}.m{fill:#ececec}
-.f{fill:none;stroke:#0072b2;stroke-width:1.5}
-.sure{fill:#b9e6d9}.likely{fill:#f8dfa8}.unsure{fill:#f5c0a0}.back{fill:#cfcfcf}
-@media(prefers-color-scheme:dark){text{fill:#ececec}.n,.end{fill:#a7adb5}.c{fill:#12161c;stroke:#2b323b}
-.m{fill:#232a33}.f{stroke:#5aa9f0}.sure{fill:#0d5a45}.likely{fill:#6b4d06}.unsure{fill:#7a3413}
-.back{fill:#444}}
-@media(prefers-reduced-motion:reduce){g,rect{animation:none!important}.g{display:none}}"""
+WIDE, HIGH, LEFT = 8.4, 22, 14  # sizes of a column, a line and the margin
+REST = 0.16  # share of the time for which the end is shown before the animation starts again
 
 
 class Box(NamedTuple):
-    """Where a place of the answer stands, in columns and lines."""
+    """Where a position of the answer is drawn, in columns and lines."""
 
     column: int
     line: int
@@ -40,36 +34,57 @@ class Box(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a place shows between two moments, counted in forwards."""
+    """What a position shows between two moments, counted in forward passes."""
 
-    place: int
+    position: int
     begin: int
-    end: int | None  # None: to the last
+    end: int | None  # None: until the end
     kind: str
     text: str = ""
 
 
 def animation(traces: Sequence[Trace], *, names: Sequence[str] = (), seconds: float = 10.0) -> str:
-    """The first row of every trace, below one another, as SVG; by name, else by strategy."""
+    """Return an SVG of the first row of every trace, titled by `names` or by strategy."""
     looks = [_looks(trace) for trace in traces]
     last = max((trace.forwards for trace in traces), default=1)
     moments = _Moments(seconds, max(last, 1))
     body, top = [], 6
     heads = names or [titles(trace)[-1] for trace in traces]
     for trace, head, (found, texts) in zip(traces, heads, looks, strict=True):
-        told = f"{trace.forwards} forwards"
-        card, high = _card((head, told), found, _layout(texts), top, moments)
+        counts = f"{trace.forwards} forwards"
+        card, high = _card((head, counts), found, _layout(texts), top=top, moments=moments)
         body.append(card)
         top += high + 8
     width = round(2 * LEFT + WIDE * COLUMNS)
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width + 12} {top}' "
-        f"width='{width + 12}'>\n<style>{STYLE}\n{moments.rules()}</style>\n{''.join(body)}</svg>\n"
+        f"width='{width + 12}'>\n<style>{style()}\n{moments.rules()}</style>\n"
+        f"{''.join(body)}</svg>\n"
     )
 
 
+def style() -> str:
+    """Return the CSS rules of the palette; without motion the final answers are shown."""
+    dark = _rules(lambda colour: colour.dark)
+    return (
+        "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}.h{font-weight:bold}\n"
+        f".f{{fill:none;stroke-width:1.5}}\n{_rules(lambda colour: colour.light)}\n"
+        f"@media(prefers-color-scheme:dark){{{dark}}}\n"
+        "@media(prefers-reduced-motion:reduce){g,rect{animation:none!important}.g{display:none}}"
+    )
+
+
+def _rules(shade: Callable[[Colour], str]) -> str:
+    fills = {"text": "ink", ".n,.end": "soft", ".c": "paper", ".m": "masked"}
+    fills |= {f".{name}": name for name in ("sure", "likely", "unsure", "back")}
+    rules = [f"{where}{{fill:{shade(DRAWING[name])}}}" for where, name in fills.items()]
+    rules.append(f".c{{stroke:{shade(DRAWING['faint'])}}}")
+    rules.append(f".f{{stroke:{shade(HUES['blue'])}}}")
+    return "".join(rules)
+
+
 class _Moments:
-    """Names for spans of time, each written once."""
+    """The CSS animations: one name for each span of time."""
 
     def __init__(self, seconds: float, last: int) -> None:
         self._seconds, self._last, self._names = seconds, last, dict[tuple[int, int | None], str]()
@@ -78,7 +93,7 @@ class _Moments:
         return self._names.setdefault((begin, end), f"k{len(self._names)}")
 
     def rules(self) -> str:
-        """Hidden, then shown from the beginning to the end of a span, again and again."""
+        """Return rules that show an element during its span, repeatedly."""
         made = []
         for (begin, end), name in self._names.items():
             on, off = self._percent(begin), 100 if end is None else self._percent(end)
@@ -94,21 +109,21 @@ class _Moments:
 
 
 def _looks(trace: Trace) -> tuple[list[Look], list[str]]:
-    """What the places of the first row show and when, and the texts they end with."""
-    film = Film(trace)
-    places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
-    stops = frozenset(film.decoding.plan.config.sampling.stop_ids)
+    """Return what the positions of the first row show and when, and their final texts."""
+    stream = TraceStream(trace)
+    positions = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
+    stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
 
     def word(token: int) -> str:
-        return END if token in stops else visible(film.lm.tokenizer.decode([token]))
+        return END if token in stops else visible(stream.lm.tokenizer.decode([token]))
 
     looks: list[Look] = []
-    seen: dict[int, int] = {}  # place: looked at since
-    held: dict[int, Look] = {}  # place: its token
+    seen: dict[int, int] = {}  # position: outlined since
+    held: dict[int, Look] = {}  # position: its token
     before = 0
-    for step in film:
+    for step in stream:
         now, (commit, scope, back) = step.forwards, _marks(step)
-        for number, at in enumerate(places):
+        for number, at in enumerate(positions):
             if scope[at] and number not in held:
                 seen.setdefault(number, before)
             elif number in seen:
@@ -121,14 +136,14 @@ def _looks(trace: Trace) -> tuple[list[Look], list[str]]:
             if back[at] and number in held:
                 looks.append(held.pop(number)._replace(end=now, kind="back"))
         before = now
-    canvas = film.decoding.canvas
+    canvas = stream.decoding.canvas
     final, masked = canvas.tokens[0].tolist(), canvas.masked[0].tolist()
-    texts = ["" if masked[at] else word(final[at]) for at in places]
+    texts = ["" if masked[at] else word(final[at]) for at in positions]
     return looks + list(held.values()), texts
 
 
-def _ended(since: int | None, place: int, now: int) -> list[Look]:
-    return [] if since is None or since == now else [Look(place, since, now, "f")]
+def _ended(since: int | None, position: int, now: int) -> list[Look]:
+    return [] if since is None or since == now else [Look(position, since, now, "f")]
 
 
 def _marks(step: Step) -> tuple[list[bool], list[bool], list[bool]]:
@@ -138,7 +153,7 @@ def _marks(step: Step) -> tuple[list[bool], list[bool], list[bool]]:
 
 
 def _layout(texts: Sequence[str]) -> list[Box]:
-    """A box for each token, in lines; a line break ends its line."""
+    """Return a box for each token; a line break ends its line."""
     boxes, column, line = [], 0, 0
     for text in texts:
         shown = text.rstrip("\n")
@@ -156,10 +171,11 @@ def _card(
     head: tuple[str, str],
     looks: Sequence[Look],
     boxes: Sequence[Box],
+    *,
     top: int,
     moments: _Moments,
 ) -> tuple[str, int]:
-    """A decode with what is said of it above; and how high it is."""
+    """Return one decode with its heading, and its height."""
     high = HIGH * (boxes[-1].line + 1 if boxes else 1) + 38
     width = round(2 * LEFT + WIDE * COLUMNS)
     room = COLUMNS - len(head[1]) - 2
@@ -172,7 +188,7 @@ def _card(
     ]
     parts += [_box("m", box) for box in boxes]
     for look in sorted(looks, key=lambda one: one.begin):
-        parts.append(_drawn(look, boxes[look.place], moments.name))
+        parts.append(_drawn(look, boxes[look.position], moments.name))
     return "\n".join([*parts, "</g>\n"]), high
 
 
@@ -186,7 +202,7 @@ def _box(kind: str, box: Box, more: str = "") -> str:
 
 def _drawn(look: Look, box: Box, name: Callable[[int, int | None], str]) -> str:
     span = name(look.begin, look.end)
-    passing = " g" if look.end is not None else ""  # not there in the end
+    passing = " g" if look.end is not None else ""  # not part of the final answer
     if look.kind == "f":
         return _box("f", box, f" {span}{passing}")
     text = look.text.rstrip("\n")[: box.width] or " "

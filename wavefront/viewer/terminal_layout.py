@@ -1,12 +1,11 @@
-"""Picture: a moment of a decode laid out as text, a cell per token.
+"""Lay out one moment of a decode as text, one cell per token.
 
-Pure: what is known of the moment comes as a Frame, and what comes out are lines. What a model
-writes is untrusted, and this is the place where it loses its control characters.
+The functions are pure: a `Frame` goes in, and lines come out. Model output is untrusted, so every
+text passes through `visible`, which removes control characters.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,35 +13,37 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-MASKED, FRONT, END, CONTROL, BREAK = "·", "□", "∎", "◆", "⏎"
+from wavefront.player.palette import HUES
+from wavefront.player.visible_text import visible
 
-# LLaDA's meaning (red, orange, green), in shades that colour-blind eyes can tell apart; weight,
-# underline and reverse say the same again where there is no colour.
+MASKED, FRONT, END, CONTROL = "·", "□", "∎", "◆"
+
+# Confidence as in LLaDA's demo (red, orange, green), in colours that colour-blind readers can tell
+# apart. Weight, underline and reverse repeat it on a terminal without colour.
 STYLES = {
     "prompt": "dim",
     "known": "",
-    "sure": "bold #009e73",
-    "likely": "bold underline #e69f00",
-    "unsure": "bold reverse #d55e00",
-    "front": "bold #56b4e9",
+    "sure": f"bold {HUES['green'].light}",
+    "likely": f"bold underline {HUES['orange'].light}",
+    "unsure": f"bold reverse {HUES['vermilion'].light}",
+    "front": f"bold {HUES['sky'].light}",
     "masked": "dim",
     "end": "dim",
 }
-# And once more where there is no style either.
+# The same in plain text.
 MARKS = {"sure": ("[", "]"), "likely": ("[", "?]"), "unsure": ("[", "??]")}
-FIXED_LINES = 4  # of the picture: the strategy, the counts, the bar, the legend
+FIXED_LINES = 4  # the strategy, the counts, the bar and the legend
 
 
 class Cell(NamedTuple):
-    """A token as it is shown."""
+    """One token as it is shown."""
 
     text: str
     state: str  # a key of STYLES
 
 
 class Frame(NamedTuple):
-    """All there is to draw of one moment."""
+    """Everything that is drawn of one moment."""
 
     cells: list[Cell]
     strategy: str
@@ -50,41 +51,17 @@ class Frame(NamedTuple):
     steps: int
     forwards: int
     committed: int
-    places: int
-    seconds: float | None  # None where it would mean nothing
-
-
-def printable(text: str) -> str:
-    """Text that is safe to print: no control characters but line breaks and tabs."""
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
-
-
-def visible(piece: str) -> str:
-    """A token's text with every character to be seen; only a line break still breaks the line."""
-    shown = ""
-    for character in piece:
-        code = ord(character)
-        if character == "\n":
-            shown += BREAK + "\n"
-        elif code < 0x20:
-            shown += chr(0x2400 + code)  # the control pictures of Unicode
-        elif code == 0x7F:
-            shown += "\N{SYMBOL FOR DELETE}"
-        # C1 controls, and the format characters, some of which turn the writing direction.
-        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            shown += UNKNOWN
-        else:
-            shown += character
-    return shown
+    positions: int  # to fill
+    seconds: float | None  # None for a decode that is not timed
 
 
 def level(probability: float) -> str:
-    """How sure a commit was."""
+    """Return the style of a commit with this probability."""
     return "unsure" if probability < 0.3 else "likely" if probability < 0.7 else "sure"
 
 
 def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list[Cell]]:
-    """Cells in lines of at most `width` columns, broken between tokens where that is possible."""
+    """Break cells into lines of at most `width` columns, between tokens if possible."""
     lines: list[list[Cell]] = [[]]
     column = 0
     for text, state in cells:
@@ -105,11 +82,11 @@ def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list
 
 
 def _pieces(word: str, width: int) -> list[str]:
-    """A word in pieces of at most `width` columns, nothing lost.
+    """Split a word into pieces of at most `width` columns.
 
-    By hand: rich's own cut loses a word without width (an accent alone), and a joiner misleads it.
+    Rich's own split drops a word of width zero, such as a lone accent, and misreads joiners.
     """
-    if cell_len(word) <= width:  # nearly every word, in every frame
+    if cell_len(word) <= width:
         return [word]
     pieces = [""]
     for letter in word:
@@ -121,7 +98,7 @@ def _pieces(word: str, width: int) -> list[str]:
 
 
 def _marked(text: str, state: str) -> str:
-    """A commit in brackets, with the blanks around it outside."""
+    """Put a commit in brackets, with the blanks around it outside."""
     bare = text.strip() or text
     if state not in MARKS or not bare:
         return text
@@ -131,8 +108,8 @@ def _marked(text: str, state: str) -> str:
 
 
 def headline(frame: Frame, width: int) -> str:
-    """The counts, as fully as `width` columns allow."""
-    step, tokens = f"step {frame.step}/{frame.steps}", f"{frame.committed}/{frame.places}"
+    """Return the counts in the longest form that fits into `width` columns."""
+    step, tokens = f"step {frame.step}/{frame.steps}", f"{frame.committed}/{frame.positions}"
     rate = frame.committed / frame.forwards if frame.forwards else 0.0
     exact, whole = (
         ("", "")
@@ -150,13 +127,13 @@ def headline(frame: Frame, width: int) -> str:
 
 
 def bar(frame: Frame, width: int) -> Text:
-    """A rule that fills up with the answer."""
-    filled = width * frame.committed // max(1, frame.places)
+    """Return a progress bar of the answer."""
+    filled = width * frame.committed // max(1, frame.positions)
     return Text.assemble(("━" * filled, STYLES["front"]), ("─" * (width - filled), "dim"))
 
 
 def legend(width: int, note: str = "") -> Text:
-    """What the signs mean, after a note; as many of them as `width` columns allow."""
+    """Explain the signs, after a note, in the longest form that fits into `width` columns."""
     commits = [("sure", "sure"), (" ", ""), ("likely", "likely"), (" ", ""), ("unsure", "unsure")]
     full = [("just now: ", "dim"), *((text, STYLES.get(state, "")) for text, state in commits)]
     signs = [(FRONT, STYLES["front"]), (" front  ", "dim")]
@@ -170,14 +147,14 @@ def legend(width: int, note: str = "") -> Text:
     return next((text for text in texts if text.cell_len <= width), texts[-1])
 
 
-def draw(frame: Frame, width: int, height: int, top: int = 0) -> tuple[Group, int]:
-    """The picture, and its first line of text: hand that in again, so that the text stays put."""
-    rows, top, hidden = panel(frame, width, height - 1, top)
+def draw(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[Group, int]:
+    """Return the picture and its first line of text; pass that back as `top` next time."""
+    rows, top, hidden = panel(frame, width, height - 1, top=top)
     return Group(*rows, one_line(legend(width, hidden))), top
 
 
-def panel(frame: Frame, width: int, height: int, top: int = 0) -> tuple[list[Text], int, str]:
-    """The same without its legend: the lines, the first line of text, and which are hidden."""
+def panel(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[list[Text], int, str]:
+    """Return the picture without its legend: its lines, `top`, and a note on hidden lines."""
     lines = wrap(frame.cells, width)
     room = max(1, height - FIXED_LINES + 1)
     top = window(lines, room, top)
@@ -191,13 +168,13 @@ def panel(frame: Frame, width: int, height: int, top: int = 0) -> tuple[list[Tex
 
 
 def one_line(row: Text) -> Text:
-    """The text, cut where the line ends."""
+    """Make a text that is cut at the end of its line."""
     row.no_wrap, row.overflow = True, "ellipsis"
     return row
 
 
 def window(lines: Sequence[Sequence[Cell]], height: int, top: int) -> int:
-    """The first line to show, so that the front is in view; `top` again while that will do."""
+    """Return the first line to show so that the front is in view; keep `top` if possible."""
     focus = len(lines) - 1
     for state in ("masked", "front"):
         found = (at for at, line in enumerate(lines) if any(cell.state == state for cell in line))
@@ -208,6 +185,6 @@ def window(lines: Sequence[Sequence[Cell]], height: int, top: int) -> int:
 
 
 def plain(frame: Frame, width: int) -> str:
-    """The moment as bare text: no style, no cursor, nothing cut."""
+    """Return the moment as plain text, without styles and without cuts."""
     lines = ["".join(text for text, _ in line) for line in wrap(frame.cells, width, plain=True)]
     return "\n".join([headline(frame, width), *lines])

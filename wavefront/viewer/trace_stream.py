@@ -1,4 +1,4 @@
-"""Film: a trace as a stream, to be watched again without the model that made it."""
+"""A recorded trace as a stream, to watch it without the model."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from wavefront.viewer.terminal_layout import UNKNOWN, visible
+from wavefront.player.visible_text import UNKNOWN, visible
 
 if TYPE_CHECKING:
     from wavefront.core.state import Step
     from wavefront.traces.trace import Trace
 
 
-class Film:
-    """One row of a trace. What it says of itself comes from a file, so nothing of it is trusted."""
+class TraceStream:
+    """One row of a trace, replayed step by step. Its header is untrusted input."""
 
     def __init__(self, trace: Trace, row: int = 0) -> None:
         self._trace = trace.row(row)
         options = _mapping(trace.about.get("options"))
         steps, stops = options.get("steps"), options.get("stop_ids")
-        sampling = SimpleNamespace(stop_ids=_whole(stops))
+        sampling = SimpleNamespace(stop_ids=_integers(stops))
         self._titles = titles(trace)
         config = SimpleNamespace(sampling=sampling, strategy=_Title(self._titles[0]))
         budget = steps if isinstance(steps, int) and steps >= len(trace) else len(trace)
-        # As much of a stream as a board looks at.
+        # The part of a stream that a board reads.
         self.decoding: Any = SimpleNamespace(
             canvas=self._trace.first,
             plan=SimpleNamespace(config=config, steps=budget),
             forwards=0,
             begun=0,
         )
-        self.lm: Any = SimpleNamespace(tokenizer=Texts(trace.about))
+        self.lm: Any = SimpleNamespace(tokenizer=TraceTexts(trace.about))
 
     def __iter__(self) -> Iterator[Step]:
         from wavefront.core.state import Step
@@ -57,12 +57,12 @@ class Film:
             yield Step(number, forwards, 0, view, decision, after, after.known, done)
 
 
-class Texts:
-    """The texts of tokens that a trace brings along: as much of a tokenizer as a board looks at."""
+class TraceTexts:
+    """The token texts in a trace header, with the part of a tokenizer that a board reads."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self._texts = _mapping(about.get("texts"))
-        self.special_ids = frozenset(_whole(about.get("special_ids")))
+        self.special_ids = frozenset(_integers(about.get("special_ids")))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [str(self._texts.get(str(id), UNKNOWN)) for id in ids]
@@ -72,23 +72,23 @@ class Texts:
 
 
 def titles(trace: Trace) -> list[str]:
-    """What decided each step, in words; a fork says what it was before. At least one."""
+    """Return the strategy of each step; a fork names another before it. At least one."""
     names = [""] * (len(trace) + 1)
     about: Mapping[str, Any] = trace.about
     upto = len(names)
     while upto > 0:
-        told = _mapping(about.get("fork"))
-        begun = told.get("at") if told else 0
+        fork = _mapping(about.get("fork"))
+        begun = fork.get("at") if fork else 0
         begun = begun if isinstance(begun, int) and 0 < begun < upto else 0
         name = str(_mapping(about.get("options")).get("strategy", "unknown strategy"))
         name = " ".join(visible(name).split())
         names[begun:upto] = [name] * (upto - begun)
-        about, upto = _mapping(told.get("of")), begun
+        about, upto = _mapping(fork.get("of")), begun
     return names
 
 
 class _Title(str):
-    """A text whose repr is itself, as a strategy's repr is its title."""
+    """A text whose repr is itself, like the repr of a strategy."""
 
     __repr__ = str.__str__
 
@@ -97,6 +97,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _whole(values: Any) -> tuple[int, ...]:
-    """The whole numbers in a list, if it is one."""
+def _integers(values: Any) -> tuple[int, ...]:
+    """Return the integers of a list, or nothing for another value."""
     return tuple(v for v in values if type(v) is int) if isinstance(values, list | tuple) else ()

@@ -9,11 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
-
 from wavefront.models.toy import toy
 from wavefront.storage.hub import builtin_checkpoints
+from wavefront.text.byte_tokenizer import byte_tokenizer
 from wavefront.text.tokenizer import Tokenizer
 
 
@@ -32,11 +30,7 @@ DEFAULT = names()[0]
 
 def make_toy(*, device: Any = None, dtype: Any = None) -> tuple[Any, Tokenizer]:
     """Return the toy model and a byte tokenizer for it."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={byte: id for id, byte in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|mask|>")])
-    size = backend.get_vocab_size()
+    tokenizer = byte_tokenizer()
+    size = tokenizer.vocab_size
     model = toy(vocab_size=size, max_length=4096, device=device or "cpu", dtype=dtype or "float32")
-    return model, Tokenizer(backend, settings={"eos_token": "<|end|>"}, config={})
+    return model, tokenizer

@@ -1,143 +1,223 @@
-// The player: one or two decodes on one axis, and everything that moves along it.
+// The player: decodes side by side on one axis, and everything that moves along it.
 
-const NUMBERS = [['step', 'step'], ['forwards', 'forwards'], ['change', 'this'],
-  ['tokens', 'decided'], ['rate', 'per forward']];
+const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+const NUMBERS = [
+  ['step', 'step', 'Steps of the strategy'],
+  ['forwards', 'forwards', 'Forward passes of the model'],
+  ['change', 'this', 'Tokens committed, and taken back'],
+  ['tokens', 'decided', 'Positions that hold a token'],
+  ['rate', 'per forward', 'Tokens per forward pass; at the end only those of the answer'],
+  ['visible', 'answer', 'Tokens before the end of the answer'],
+  ['seconds', 'seconds', 'Time since the decode got a row; other requests may share the machine'],
+  ['MHCO', 'MHCO', 'Commits that overtook a surer position within 2: outside the candidates · beyond their extent'],
+];
 
 class Pane {
-  constructor(reel, player, side) {
-    this.reel = reel;
-    this.board = new Board(reel, player);
-    this.chart = new Chart(reel, player);
-    this.history = new History(reel);
+  constructor(decode, player, side) {
+    this.decode = decode;
+    this.player = player;
+    this.board = new Board(decode, player);
+    this.charts = [new DecodeMap(decode, player)];
+    if (player.answers) this.charts.push(new FrontierChart(decode, player));
+    this.history = new History(decode);
     this.values = {};
     const list = make('dl', {class: 'numbers'});
-    for (const [name, words] of NUMBERS) {
+    for (const [name, words, title] of NUMBERS) {
       this.values[name] = make('dd', {'data-number': name});
-      list.append(make('div', {}, make('dt', {}, words), this.values[name]));
+      list.append(make('div', {title}, make('dt', {}, words), this.values[name]));
     }
-    this.element = make('article', {class: 'pane', 'aria-label': reel.title},
-      player.heading(reel, side), player.ownLead(reel), list, this.board.element,
-      this.chart.element, this.history.element);
+    this.lead = make('div', {class: 'prompt', hidden: ''});
+    this.answer = make('p', {class: 'answer', hidden: player.answers ? null : ''});
+    this.tools = make('div', {class: 'tools', hidden: ''});
+    this.element = make('article', {class: 'pane', 'aria-label': decode.about.title},
+      this.heading(side), this.lead, list, this.board.element, this.answer,
+      make('div', {class: 'charts'}, ...this.charts.map((chart) => chart.element)),
+      this.history.element, this.tools);
   }
 
-  draw(n, unit, place) {
-    const {reel, values} = this;
-    const t = reel.moment(n, unit);
+  /** The title; a choice of decodes where there are more of them than panes. */
+  heading(side) {
+    const {decode, player} = this;
+    const {title, file, of} = decode.about;
+    this.status = make('span', {class: 'status'});
+    if (player.decodes.length <= player.sides) {
+      const source = file ? make('span', {class: 'file'}, file) : of ? make('span', {class: 'file'}, `fork of ${of}`) : null;
+      return make('h2', {}, make('span', {class: 'spec'}, title), ' ', source, this.status);
+    }
+    const select = make('select', {'aria-label': `Decode ${side + 1}`});
+    player.decodes.forEach(({about}, number) => {
+      const chosen = number === player.shown[side] ? '' : null;
+      select.append(make('option', {value: number, selected: chosen}, `${about.title} · ${about.file}`));
+    });
+    select.addEventListener('change', () => player.choose(side, Number(select.value)));
+    return make('h2', {}, select);
+  }
+
+  draw(n, unit, position) {
+    const {decode} = this;
+    const t = decode.moment(n, unit);
     this.element.dataset.moment = t;
-    const before = n ? reel.moment(n - 1, unit) : 0;
+    const before = n ? decode.moment(n - 1, unit) : 0;
     this.board.draw(t, before);
-    this.chart.draw(n);
-    this.history.draw(place, t);
-    const forwards = t ? reel.launched[t - 1] : 0;
-    const count = (list) => list.slice(before, t).reduce((sum, one) => sum + one, 0);
-    const [more, less] = [count(reel.committed), count(reel.takenBack)];
-    values.step.replaceChildren(`${t}`, make('small', {}, ` of ${reel.steps}`));
-    values.forwards.replaceChildren(`${forwards}`, make('small', {}, ` of ${reel.forwards}`));
-    values.change.previousSibling.textContent = `this ${unit}`;
-    values.change.textContent = `+${more}` + (less ? ` −${less}` : '');
-    values.tokens.replaceChildren(`${reel.known[t]}`, make('small', {}, ` of ${reel.places}`));
-    values.rate.textContent = forwards ? (reel.known[t] / forwards).toFixed(2) : '–';
-    this.element.classList.toggle('done', t === reel.steps);
+    for (const chart of this.charts) chart.draw(n);
+    this.history.draw(position, t);
+    this.showNumbers(t, decode.numbers(t, before), unit);
+    const finished = decode.over && t >= decode.length;
+    this.status.textContent = decode.over ? '' : ' decoding';
+    this.answer.textContent = decode.error ? decode.error.message : finished && decode.end ? decode.end.text : '';
+    this.answer.classList.toggle('failed', decode.error !== null);
   }
 
-  mark(place) {
-    this.board.mark(place);
-    this.chart.mark(place);
+  showNumbers(t, found, unit) {
+    const {decode, values} = this;
+    const of = (value, all) => [`${value}`, make('small', {}, ` of ${all}`)];
+    const back = found.takenBack ? ` −${found.takenBack}` : '';
+    const shown = {
+      step: of(t, decode.length),
+      forwards: of(found.forwards, decode.forwards),
+      change: [`+${found.committed}${back}`],
+      tokens: of(found.known, decode.size),
+      rate: [found.rate === null ? '–' : found.rate.toFixed(2)],
+      visible: this.player.answers ? [found.visible === null ? '–' : `${found.visible}`] : [],
+      seconds: found.seconds === undefined ? [] : [found.seconds.toFixed(found.seconds < 10 ? 2 : 1)],
+      MHCO: found.mhco ? [`${percent(found.mhco.candidates)} · ${percent(found.mhco.extent)}`] : [],
+    };
+    for (const [name, parts] of Object.entries(shown)) {
+      values[name].replaceChildren(...parts);
+      values[name].parentElement.hidden = parts.length === 0;
+    }
+    values.change.previousSibling.textContent = `this ${unit}`;
+  }
+
+  mark(position) {
+    this.board.mark(position);
+    for (const chart of this.charts) chart.mark(position);
+  }
+
+  /** Show the tools for the position that the reader keeps, if this page has any. */
+  showTools(position) {
+    const {tools} = this.player;
+    this.tools.hidden = position === null || !tools;
+    this.tools.replaceChildren(...(this.tools.hidden ? [] : tools(this, position)));
   }
 }
 
 class Player {
-  constructor(reels) {
-    this.reels = reels;
-    this.sides = reels.length > 1 ? [0, 1] : [0];
+  /** `sides`: panes at most; `answers`: show them below; `tools`: what a kept position offers. */
+  constructor({sides = 2, answers = false, tools = null} = {}) {
+    this.sides = sides;
+    this.answers = answers;
+    this.tools = tools;
+    this.decodes = [];
+    this.panes = [];
+    this.n = 0;
     this.unit = 'step';
-    this.pinned = this.reels[0].leastSure();
+    this.pinned = null;
     this.pointed = null;
     this.timer = null;
     this.listen();
-    this.folds();
-    this.build();
-    // In the middle of things: an empty canvas and a finished one both hide what this is about.
-    this.go(Math.round(0.4 * this.length));
+    byId('swatches').append(...Array.from({length: 10}, (_, k) => make('i', {class: `p${k}`})));
   }
 
   get length() {
-    return Math.max(...this.sides.map((side) => this.reels[side].length(this.unit)));
+    return Math.max(0, ...this.panes.map((pane) => pane.decode.lengthIn(this.unit)));
   }
 
-  get place() {
+  get position() {
     return this.pointed === null ? this.pinned : this.pointed;
   }
 
-  /** The title of a pane; where there are more decodes than panes, a choice of them. */
-  heading(reel, side) {
-    const name = make('span', {class: 'file'}, reel.place);
-    if (this.reels.length < 3) return make('h2', {}, reel.title, ' ', name);
-    const select = make('select', {'aria-label': `Decode ${side + 1}`});
-    for (const one of this.reels) {
-      select.append(make('option', {value: one.number, selected: one === reel ? '' : null}, `${one.title} · ${one.place}`));
-    }
-    select.addEventListener('change', () => {
-      this.sides[side] = Number(select.value);
-      this.build();
-      this.go(Math.min(this.n, this.length));
-      byId('panes').children[side].querySelector('select').focus();
-    });
-    return make('h2', {}, select);
+  /** Show decodes: recorded ones, or ones that still grow. */
+  show(decodes) {
+    this.pause();
+    this.decodes = decodes;
+    this.shown = decodes.slice(0, this.sides).map((_, number) => number);
+    this.pinned = this.pointed = null;
+    byId('player').hidden = decodes.length === 0;
+    byId('fold').checked = decodes.some((decode) => decode.filled > 64);
+    this.build();
+    this.go(this.length);
   }
 
-  /** The prompt in a pane, where the panes differ in it. */
-  ownLead(reel) {
-    return make('div', {class: 'prompt', hidden: this.shared ? '' : null}, ...this.turns(reel));
+  /** Begin in the middle: an empty and a finished canvas both hide what the player is about. */
+  openInTheMiddle() {
+    this.pin(this.decodes[0].leastSure());
+    this.go(Math.round(0.4 * this.length));
   }
 
-  turns(reel) {
-    return reel.lead.map(([role, text]) => {
+  choose(side, number) {
+    this.shown[side] = number;
+    this.build();
+    this.go(Math.min(this.n, this.length));
+    byId('panes').children[side].querySelector('select').focus();
+  }
+
+  turns(decode) {
+    return decode.prompt.map(([role, text]) => {
       const body = make('span', {class: 'said'}, text);
       return make('p', {}, role ? make('span', {class: 'role'}, role) : null, body);
     });
   }
 
   build() {
-    const shown = this.sides.map((side) => this.reels[side]);
-    this.shared = shown.every((reel) => JSON.stringify(reel.lead) === JSON.stringify(shown[0].lead));
-    const lead = byId('lead');
-    lead.replaceChildren(...(this.shared ? this.turns(shown[0]) : []));
-    lead.hidden = !lead.children.length;
-    this.panes = shown.map((reel, side) => new Pane(reel, this, side));
+    this.panes = this.shown.map((number, side) => new Pane(this.decodes[number], this, side));
     byId('panes').replaceChildren(...this.panes.map((pane) => pane.element));
-    byId('panes').className = this.panes.length > 1 ? 'two' : 'one';
-    const happens = {
-      back: shown.some((reel) => reel.takesBack),
-      hand: shown.some((reel) => reel.hasHand),
-      fill: shown.some((reel) => reel.filled),
-      front: shown.some((reel) => reel.front.some((byte) => byte)),
-    };
-    for (const one of document.querySelectorAll('[data-when]')) one.hidden = !happens[one.dataset.when];
+    byId('panes').className = ['', 'one', 'two', 'three'][this.panes.length];
+    // The panes share one prompt above them, or each has its own.
+    const prompts = this.panes.map((pane) => JSON.stringify(pane.decode.prompt));
+    const common = prompts.every((prompt) => prompt === prompts[0]);
+    for (const pane of this.panes) {
+      const lead = common ? byId('lead') : pane.lead;
+      lead.replaceChildren(...this.turns(pane.decode));
+      lead.hidden = !lead.children.length;
+    }
+    if (!common) byId('lead').hidden = true;
+    this.showLegend();
     this.paint();
     this.point(null);
+    this.fold();
   }
 
-  /** Paint what depends on size, colours or the axis. */
+  /** Take in what was added to a decode. */
+  update() {
+    const following = this.timer === null && this.n >= this.painted;
+    this.showLegend();
+    if (this.painted !== this.length) this.paint();
+    this.draw(following ? this.length : this.n);
+  }
+
+  showLegend() {
+    for (const one of document.querySelectorAll('[data-when]')) {
+      one.hidden = !this.panes.some((pane) => pane.decode.has[one.dataset.when]);
+    }
+  }
+
+  /** Paint what depends on the length, the size, the colours or the axis. */
   paint() {
+    this.painted = this.length;
     byId('scrub').max = this.length;
-    for (const pane of this.panes) pane.chart.paint(this.unit, this.length);
+    for (const pane of this.panes) for (const chart of pane.charts) chart.paint(this.unit, this.length);
   }
 
+  /** Draw a moment, and stop playing at the end. */
   go(n) {
+    this.draw(n);
+    if (n >= this.length && this.panes.every((pane) => pane.decode.over)) this.pause();
+  }
+
+  draw(n) {
     this.n = n;
     const scrub = byId('scrub');
     scrub.value = n;
     scrub.setAttribute('aria-valuetext', `${this.unit} ${n} of ${this.length}`);
     scrub.style.setProperty('--done', `${(100 * n) / Math.max(this.length, 1)}%`);
     byId('moment').textContent = `${this.unit} ${n} / ${this.length}`;
-    for (const pane of this.panes) pane.draw(n, this.unit, this.place);
-    if (n >= this.length) this.pause();
+    for (const pane of this.panes) pane.draw(n, this.unit, this.position);
   }
 
-  step(by) {
+  seek(n) {
     this.pause();
-    this.go(Math.min(Math.max(this.n + by, 0), this.length));
+    this.go(Math.min(Math.max(n, 0), this.length));
   }
 
   play() {
@@ -165,55 +245,51 @@ class Player {
     byId('play').classList.toggle('playing', on);
   }
 
-  /** Show the history of a place for as long as something points at it. */
-  point(place) {
-    this.pointed = place;
+  /** Show the history of a position for as long as something points at it. */
+  point(position) {
+    this.pointed = position;
     for (const pane of this.panes) {
-      pane.mark(this.place);
-      if (this.n !== undefined) pane.history.draw(this.place, pane.reel.moment(this.n, this.unit));
+      pane.mark(this.position);
+      pane.history.draw(this.position, pane.decode.moment(this.n, this.unit));
     }
   }
 
-  /** Have the histories read out, or not. */
-  read(aloud) {
-    for (const pane of this.panes) pane.history.element.setAttribute('aria-live', aloud ? 'polite' : 'off');
+  /** Have the histories read aloud by a screen reader, or not. */
+  readAloud(on) {
+    for (const pane of this.panes) pane.history.element.setAttribute('aria-live', on ? 'polite' : 'off');
   }
 
-  /** Keep the history of a place, or let go of it. */
-  pin(place) {
-    this.pinned = this.pinned === place ? null : place;
+  /** Keep the history of a position, or let go of it. */
+  pin(position) {
+    this.pinned = this.pinned === position ? null : position;
     this.point(this.pinned);
+    for (const pane of this.panes) pane.showTools(this.pinned);
   }
 
   setUnit(unit) {
+    if (!this.panes.length) return;
     // Stay where the first decode is.
-    const t = this.panes[0].reel.moment(this.n, this.unit);
+    const {decode} = this.panes[0];
+    const t = decode.moment(this.n, this.unit);
     this.unit = unit;
-    const {launched} = this.panes[0].reel;
     this.paint();
-    this.go(Math.min(unit === 'step' ? t : t ? launched[t - 1] : 0, this.length));
+    this.go(Math.min(unit === 'step' ? t : t ? decode.steps[t - 1].forwards : 0, this.length));
   }
 
-  folds() {
-    const fold = byId('fold');
-    const show = () => byId('panes').toggleAttribute('data-folded', fold.checked);
-    fold.checked = this.reels.some((reel) => reel.filled > 64);
-    fold.addEventListener('change', show);
-    show();
+  fold() {
+    byId('panes').toggleAttribute('data-folded', byId('fold').checked);
   }
 
   listen() {
     const on = (id, kind, what) => byId(id).addEventListener(kind, what);
-    on('first', 'click', () => this.step(-Infinity));
-    on('back', 'click', () => this.step(-1));
+    on('first', 'click', () => this.seek(0));
+    on('back', 'click', () => this.seek(this.n - 1));
     on('play', 'click', () => this.toggle());
-    on('on', 'click', () => this.step(1));
-    on('last', 'click', () => this.step(Infinity));
-    on('scrub', 'input', () => {
-      this.pause();
-      this.go(Number(byId('scrub').value));
-    });
+    on('on', 'click', () => this.seek(this.n + 1));
+    on('last', 'click', () => this.seek(this.length));
+    on('scrub', 'input', () => this.seek(Number(byId('scrub').value)));
     on('speed', 'change', () => this.timer !== null && this.play());
+    on('fold', 'change', () => this.fold());
     for (const radio of document.querySelectorAll('input[name=unit]')) {
       radio.addEventListener('change', () => radio.checked && this.setUnit(radio.value));
     }
@@ -233,15 +309,16 @@ class Player {
     const inView = target === document.body && box.bottom > 0 && box.top < window.innerHeight;
     if (!inside && !inView) return;
     const uses = (names) => target.matches(names);
+    if (uses('input[type=text]')) return;
     if (event.key === 'Escape') this.pin(this.pinned);
     else if (event.key === ' ' && !uses('button, select, input[type=checkbox], input[type=radio]')) this.toggle();
-    else if (event.key === ',') this.step(-1);
-    else if (event.key === '.') this.step(1);
+    else if (event.key === ',') this.seek(this.n - 1);
+    else if (event.key === '.') this.seek(this.n + 1);
     else if (uses('select, input')) return; // these have arrows of their own
-    else if (event.key === 'ArrowLeft') this.step(-1);
-    else if (event.key === 'ArrowRight') this.step(1);
-    else if (event.key === 'Home') this.step(-Infinity);
-    else if (event.key === 'End') this.step(Infinity);
+    else if (event.key === 'ArrowLeft') this.seek(this.n - 1);
+    else if (event.key === 'ArrowRight') this.seek(this.n + 1);
+    else if (event.key === 'Home') this.seek(0);
+    else if (event.key === 'End') this.seek(this.length);
     else return;
     event.preventDefault();
   }

@@ -1,6 +1,6 @@
-// The strategies to decode with: a card each, up to three.
+// The strategies to decode with: one card each, at most three.
 
-// What the letters of the paper are called here, and where they begin.
+// The options with a field of their own: the letter of the paper and the first value.
 const PRESETS = {
   wavefront: {size: ['F', 8], radius: ['R', 2]},
   tide: {size: ['F', 8], radius: ['R', 2]},
@@ -12,12 +12,12 @@ let strategies = {wavefront: '', block: '', standard: ''};
 
 const cards = () => [...byId('cards').children];
 
-/** A strategy: its name, its numbers, a threshold, and the spec that they amount to. */
+/** Add a card: the name of a strategy, its options, a threshold, and the resulting spec string. */
 function addCard(name) {
   const select = make('select', {'aria-label': 'Strategy'}, ...Object.keys(strategies).map((one) => make('option', {value: one}, one)));
   select.value = name in strategies ? name : Object.keys(strategies)[0];
   const fields = make('span', {class: 'fields'});
-  const tau = make('input', {type: 'number', min: 0, max: 1, step: 0.05, placeholder: 'off', 'aria-label': 'Threshold: commit all places at least as sure'});
+  const tau = make('input', {type: 'number', min: 0, max: 1, step: 0.05, placeholder: 'off', 'aria-label': 'Threshold: commit every position with at least this probability'});
   const spec = make('input', {class: 'spec-input', type: 'text', spellcheck: 'false', 'aria-label': 'Strategy as a spec string'});
   const away = make('button', {type: 'button', class: 'quiet', 'aria-label': 'Remove this strategy'}, '×');
   const write = () => {

@@ -1,12 +1,17 @@
-// The page on a server: what is asked, the streams that answer, forks, and files to share.
+// The page of a server: it sends requests, follows their events, forks decodes and shares files.
 
 const DECODES = '/v1/wavefront/decodes';
-const KEPT = 'wavefront.decodes'; // of this tab: what a reload shows again. Never the key.
-const player = new Player();
-let model = {id: '', chat: true};
-let running = []; // {reel, stop}
+const KEPT = 'wavefront.decodes'; // what this tab shows again after a reload; never the API key
+const player = new Player({sides: 3, answers: true, tools: forkTools});
+let running = []; // {decode, stop}
+let shownPrompt = '';
 
-/** fetch with the key; what is not fine becomes an Error with the server's own sentence. */
+/** Write to the live region of screen readers. */
+function announce(text) {
+  byId('announce').textContent = text;
+}
+
+/** Fetch with the API key; a failure becomes an Error with the server's message. */
 async function ask(path, options = {}) {
   const headers = {...options.headers};
   if (byId('key').value) headers.Authorization = `Bearer ${byId('key').value}`;
@@ -16,19 +21,19 @@ async function ask(path, options = {}) {
     response = await fetch(path, {...options, headers});
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new Error('The server cannot be reached.');
+    throw new Error('Cannot reach the server.');
   }
   if (response.ok) return response;
   let message = `The server answered ${response.status}.`;
   try {
     message = (await response.json()).error.message;
-  } catch { /* not one of our answers */ }
+  } catch { /* the body is not from this server */ }
   const error = new Error(message);
   error.status = response.status;
   throw error;
 }
 
-/** Read server-sent events by fetch, which, unlike EventSource, can carry a key. */
+/** Read server-sent events with fetch, because EventSource cannot send a key. */
 async function* events(path, signal) {
   const response = await ask(path, {signal});
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -47,22 +52,22 @@ async function* events(path, signal) {
   }
 }
 
-/** Follow a decode to its end; a broken connection is taken up where it broke. */
-async function follow(reel) {
+/** Follow a decode to its end; reconnect where a connection broke. */
+async function follow(decode) {
   const control = new AbortController();
-  const entry = {reel, stop: () => control.abort()};
+  const entry = {decode, stop: () => control.abort()};
   running.push(entry);
   buttons();
-  for (let tries = 0; !reel.over && tries < 5; tries++) {
+  for (let tries = 0; !decode.over && tries < 5; tries++) {
     try {
-      for await (const event of events(`${DECODES}/${reel.facts.id}/events?from=${reel.events.length}`, control.signal)) {
-        reel.add(event);
+      for await (const event of events(`${DECODES}/${decode.about.id}/events?from=${decode.received.length}`, control.signal)) {
+        decode.add(event);
         tries = 0;
         refresh();
       }
     } catch (error) {
-      if (control.signal.aborted) reel.error = {message: 'Stopped.'};
-      else if (error.status === 404 || error.status === 401 || tries === 4) reel.error = {message: error.message};
+      if (control.signal.aborted) decode.error = {message: 'Stopped.'};
+      else if (error.status === 404 || error.status === 401 || tries === 4) decode.error = {message: error.message};
       else await new Promise((resolve) => setTimeout(resolve, 300 * (tries + 1)));
     }
   }
@@ -70,12 +75,12 @@ async function follow(reel) {
   player.update();
   buttons();
   if (control.signal.aborted) announce('Stopped.');
-  else if (reel.error) complain(reel.error.message);
-  else announce(`${reel.facts.title} is done: ${reel.forwards} forwards.`);
+  else if (decode.error) complain(decode.error.message);
+  else announce(`${decode.about.title} is done: ${decode.forwards} forwards.`);
 }
 
 let due = false;
-/** Draw once a frame, however many events have come. */
+/** Draw once per frame, however many events arrived. */
 function refresh() {
   if (due) return;
   due = true;
@@ -96,7 +101,7 @@ function buttons() {
   byId('share').disabled = running.length > 0 || !player.panes.length;
 }
 
-/** The options that all strategies have in common. */
+/** The options that all strategies share. */
 function common() {
   const number = (id) => (byId(id).value === '' ? null : Number(byId(id).value));
   const said = {
@@ -117,97 +122,98 @@ async function begin(event) {
   else asked.max_new_tokens = Number(byId('length').value);
   announce('Decoding.');
   byId('decode').disabled = byId('share').disabled = true;
-  const reels = [];
+  const decodes = [];
   try {
     for (const card of cards()) {
       const strategy = card.querySelector('.spec-input').value;
       const body = JSON.stringify({...asked, strategy});
       const found = await (await ask(DECODES, {method: 'POST', body})).json();
-      reels.push(new Reel({id: found.id, title: strategy}));
+      decodes.push(new Decode({id: found.id, title: strategy}));
     }
   } catch (error) {
-    for (const reel of reels) ask(`${DECODES}/${reel.facts.id}`, {method: 'DELETE'}).catch(() => {});
+    for (const decode of decodes) ask(`${DECODES}/${decode.about.id}`, {method: 'DELETE'}).catch(() => {});
     complain(error.message);
     buttons();
     return;
   }
-  start(prompt, reels);
+  start(prompt, decodes);
 }
 
-function start(prompt, reels) {
+function start(prompt, decodes) {
   for (const one of running) one.stop();
   shownPrompt = prompt;
-  player.show(reels);
+  player.show(decodes);
   keep();
-  for (const reel of reels) if (!reel.over) follow(reel);
+  for (const decode of decodes) if (!decode.over) follow(decode);
   buttons();
 }
 
-let shownPrompt = '';
-
 function keep() {
-  const facts = player.panes.map((pane) => pane.reel.facts);
-  sessionStorage.setItem(KEPT, JSON.stringify({prompt: shownPrompt, facts}));
+  const decodes = player.decodes.map((decode) => decode.about);
+  sessionStorage.setItem(KEPT, JSON.stringify({prompt: shownPrompt, decodes}));
 }
 
-/** After a reload: the decodes that this tab had, as far as the server still has them. */
+/** After a reload, show the decodes of this tab that the server still keeps. */
 async function resume() {
   const kept = JSON.parse(sessionStorage.getItem(KEPT) || 'null');
-  if (!kept || !kept.facts.length) return;
+  if (!kept || !kept.decodes.length) return;
   byId('prompt').value = kept.prompt;
-  const reels = [];
-  for (const facts of kept.facts) {
+  const decodes = [];
+  for (const about of kept.decodes) {
     const control = new AbortController();
     try {
-      await ask(`${DECODES}/${facts.id}/events`, {signal: control.signal});
-      reels.push(new Reel(facts));
-    } catch { /* forgotten there, forgotten here */ }
+      await ask(`${DECODES}/${about.id}/events`, {signal: control.signal});
+      decodes.push(new Decode(about));
+    } catch { /* the server no longer keeps it */ }
     control.abort();
   }
-  if (reels.length) start(kept.prompt, reels);
+  if (decodes.length) start(kept.prompt, decodes);
 }
 
-/** What stands under a place that was picked: another text for it, and a way on from here. */
-player.onFork = (pane, place) => {
-  const entry = pane.reel.at(place, Infinity);
-  const input = make('input', {type: 'text', 'aria-label': `Text to write at place ${place + 1}`, placeholder: entry ? visible(entry.text) : 'text'});
+/** The form below a kept position: fork the decode from the step shown. */
+function forkTools(pane, position) {
+  const token = pane.decode.final[position];
+  const placeholder = token < 0 ? 'text' : pane.decode.texts.get(token);
+  const input = make('input', {type: 'text', 'aria-label': `Text to write at position ${position + 1}`, placeholder});
   const button = make('button', {type: 'submit'}, 'Fork from here');
-  const form = make('form', {class: 'fork'}, input, button, make('small', {}, 'Goes on from the step shown; with a text, that is written first.'));
+  const note = make('small', {}, 'Starts a new decode from the step shown. A text is written first.');
+  const form = make('form', {class: 'fork'}, input, button, note);
   form.addEventListener('submit', (event) => {
     event.preventDefault();
-    fork(pane, place, input.value);
+    fork(pane, position, input.value);
   });
-  return form;
-};
+  return [make('p', {class: 'head'}, `Fork at position ${position + 1}`), form];
+}
 
-async function fork(pane, place, text) {
+async function fork(pane, position, text) {
   complain('');
-  const at = pane.here;
-  const put = text ? {[place]: text} : {};
+  const at = pane.decode.moment(player.n, player.unit);
+  const put = text ? {[position]: text} : {};
   try {
     const body = JSON.stringify({at, put, measure: true});
-    const found = await (await ask(`${DECODES}/${pane.reel.facts.id}/fork`, {method: 'POST', body})).json();
-    const what = text ? `, “${text}” at ${place + 1}` : '';
-    const reel = new Reel({id: found.id, title: `fork at step ${at}${what}`, of: pane.reel.facts.title});
-    const others = player.panes.map((one) => one.reel).filter((one) => one.over);
+    const found = await (await ask(`${DECODES}/${pane.decode.about.id}/fork`, {method: 'POST', body})).json();
+    const what = text ? `, “${text}” at ${position + 1}` : '';
+    const decode = new Decode({id: found.id, title: `fork at step ${at}${what}`, of: pane.decode.about.title});
+    const others = player.panes.map((one) => one.decode).filter((one) => one.over);
     announce(`Forked at step ${at}.`);
-    start(shownPrompt, [...others.slice(0, 2), reel]);
+    start(shownPrompt, [...others.slice(0, 2), decode]);
   } catch (error) {
     complain(error.message);
   }
 }
 
-/** One HTML file with the player and everything that was shown, and no need of a server. */
+/** Download one HTML file that plays the shown decodes without a server. */
 async function share() {
   try {
     const page = await (await ask('/share.html')).text();
-    const reels = player.panes.map((pane) => pane.reel.save());
-    const data = JSON.stringify({prompt: shownPrompt, model: model.id, reels}).replaceAll('<', '\\u003c');
+    const decodes = player.decodes.map((decode) => decode.save(shownPrompt));
+    const options = {sides: 3, answers: true};
+    const data = JSON.stringify({options, decodes}).replaceAll('<', '\\u003c');
     const [before, after] = page.split('__DATA__');
     const url = URL.createObjectURL(new Blob([before, data, after], {type: 'text/html'}));
     make('a', {href: url, download: 'wavefront.html'}).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
-    announce('The file was made.');
+    announce('The file is ready.');
   } catch (error) {
     complain(error.message);
   }
@@ -218,14 +224,13 @@ function showHoles() {
   byId('holes').hidden = !hasHoles();
 }
 
-/** Find out what is served; with a wrong key, say so and wait for another. */
+/** Ask which model is served. If the API key is wrong, say so and wait for another. */
 async function connect() {
   try {
     const {data} = await (await ask('/v1/models')).json();
-    if (!data.length) throw new Error('The model is being loaded.');
-    model = {id: data[0].id, chat: data[0].wavefront.text.chat_template};
+    if (!data.length) throw new Error('The model is still loading.');
     strategies = data[0].wavefront.strategies;
-    byId('model').textContent = model.id;
+    byId('model').textContent = data[0].id;
     complain('');
     const chosen = cards().map((card) => card.querySelector('select').value);
     byId('cards').replaceChildren();
@@ -234,7 +239,7 @@ async function connect() {
   } catch (error) {
     if (error.status === 401) {
       byId('key-box').open = true;
-      complain(byId('key').value ? error.message : 'This server wants an API key: write it above.');
+      complain(byId('key').value ? error.message : 'This server requires an API key. Enter it above.');
     } else {
       complain(error.message);
       setTimeout(connect, 1500);
@@ -244,8 +249,8 @@ async function connect() {
 
 byId('form').addEventListener('submit', begin);
 byId('stop').addEventListener('click', () => {
-  for (const {reel, stop} of running) {
-    ask(`${DECODES}/${reel.facts.id}`, {method: 'DELETE'}).catch(() => {});
+  for (const {decode, stop} of running) {
+    ask(`${DECODES}/${decode.about.id}`, {method: 'DELETE'}).catch(() => {});
     stop();
   }
 });
