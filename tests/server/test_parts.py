@@ -108,7 +108,7 @@ def test_what_is_not_supported_is_refused_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "param", "word"),
     [
-        ({"prompt": "x", "shedule": "block"}, "shedule", "strategy"),
+        ({"prompt": "x", "stratgy": "block"}, "stratgy", "strategy"),
         ({"prompt": "x", "temperature": -1}, "temperature", "greater"),
         ({"prompt": "x", "temperature": "1"}, "temperature", "number"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens", "greater"),

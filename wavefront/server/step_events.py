@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from wavefront.analysis.measures.mhco import extent
 from wavefront.completion import Completion
-from wavefront.core.masks import distance
+from wavefront.core.masks import distance, extent
 from wavefront.engine.requests import ActiveRequest, StepUpdate
 from wavefront.lm import LM
 from wavefront.server.request_builder import Prepared

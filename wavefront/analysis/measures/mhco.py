@@ -25,7 +25,7 @@ from wavefront.analysis.measures._shared import (
 )
 from wavefront.core import spec
 from wavefront.core.errors import SpecError, check_int
-from wavefront.core.masks import FAR, distance
+from wavefront.core.masks import distance, extent
 from wavefront.strategies.block import Block
 from wavefront.traces.trace import Trace
 
@@ -115,19 +115,6 @@ def measure(
             for name, counts in found.items()
         )
     )
-
-
-def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
-    """(B, L) bool: all from the first to the last place of the scope, rounded out to whole blocks.
-
-    Blocks count by slot, edges by position: between two holes there is text that nobody chooses.
-    """
-    low = torch.where(scope, slot, FAR).amin(-1, keepdim=True) // block * block
-    high = torch.where(scope, slot, -1).amax(-1, keepdim=True) // block * block + block
-    inside = (slot >= low) & (slot < high) & scope.any(-1, keepdim=True)
-    after_first = inside.cumsum(-1) > 0
-    before_last = inside.flip(-1).cumsum(-1).flip(-1) > 0
-    return after_first & before_last
 
 
 def _block_size(trace: Trace) -> int:
