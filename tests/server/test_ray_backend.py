@@ -16,15 +16,30 @@ from helpers.commands import refused
 
 import wavefront
 from wavefront.core.errors import MissingExtraError, OptionError
-from wavefront.server.decode_worker import Decoder
-from wavefront.server.fair_queue import Queue
+from wavefront.server.decode_worker import DecodeWorker
+from wavefront.server.fair_queue import FairQueue
 from wavefront.server.metrics import Metrics
-from wavefront.server.ray_backend import Fleet
-from wavefront.server.ray_replica import Keeper, Relay, Tally
-from wavefront.server.ray_serve import aside, begin, load_serve, remote, still
-from wavefront.server.request_state import Ticket
+from wavefront.server.ray_backend import (
+    RayBackend,
+    deploy,
+    join_threads,
+    load_serve,
+    replica_settings,
+    run_in_thread,
+)
+from wavefront.server.ray_replica import Coordinator, HeartbeatBuffer, ReplicaRequest
+from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Limits, Scale, Settings, Source
-from wavefront.server.worker_messages import Beat, Check, Ended, Job, Refused, Seated, Taken, Told
+from wavefront.server.worker_messages import (
+    Accepted,
+    CheckJob,
+    Finished,
+    Heartbeat,
+    Job,
+    Progress,
+    RequestFailed,
+    Started,
+)
 from wavefront.storage.ray_start import load_ray
 
 START = {"type": "start"}
@@ -42,7 +57,7 @@ STEP = {"type": "step", "commits": [[0, 5, "x", 0.5]], "back": []}
         (("--engine", "ray", "--cpus-per-replica", "-1"), "cpus_per_replica must be at least 0"),
         (
             ("--engine", "ray", "--gpus-per-replica", "1.5"),
-            "gpus_per_replica above 1 must be whole",
+            "gpus_per_replica above 1 must be a whole number",
         ),
     ],
 )
@@ -64,12 +79,13 @@ def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delattr("ray.serve", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[ray-serve\]'"):
         load_serve("auto")
-    said = refused("serve", "-m", "toy", "--port", "0", "--engine", "ray", "--address", "auto")
-    assert said.endswith("--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'.")
+    messages = refused("serve", "-m", "toy", "--port", "0", "--engine", "ray", "--address", "auto")
+    assert messages.endswith("--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'.")
 
 
 def test_the_server_with_replicas_loads_no_torch() -> None:
-    code = "import sys, wavefront.server.ray_backend; print('torch' in sys.modules, 'ray' in sys.modules)"
+    check = "print('torch' in sys.modules, 'ray' in sys.modules)"
+    code = f"import sys, wavefront.server.ray_backend; {check}"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout == "False False\n"
 
@@ -80,7 +96,7 @@ def test_a_ray_of_our_own_wants_a_token_and_one_elsewhere_is_left_alone(
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray")  # put back in the end, whatever it was
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
-        monkeypatch.setenv(name, "")  # so that what is set here is taken back in the end
+        monkeypatch.setenv(name, "")  # so that what is set here is accepted back in the end
         monkeypatch.delenv(name)
     nowhere = SimpleNamespace(find_spec=lambda *_: None)  # there is no Ray to be found
     monkeypatch.setattr(sys, "meta_path", [nowhere])
@@ -99,105 +115,107 @@ def test_a_replica_gets_no_secret_and_a_path_that_holds_anywhere(
     monkeypatch.chdir(tmp_path.parent)
     scale = Scale(replicas=2, cpus=3)
     settings = Settings(source=Source(model=tmp_path.name), api_key="secret", scale=scale)
-    given = remote(settings)
+    given = replica_settings(settings)
     assert given.source.model == str(tmp_path)
-    assert (given.api_key, given.threads, given.limits.keep) == (None, 3, 0.0)
+    assert (given.api_key, given.threads, given.limits.event_ttl) == (None, 3, 0.0)
     for name in ("toy", "ripple", "org/model"):
-        kept = remote(Settings(source=Source(model=name), scale=scale, threads=1))
+        kept = replica_settings(Settings(source=Source(model=name), scale=scale, threads=1))
         assert (kept.source.model, kept.threads) == (name, 1)
 
 
 def test_whoever_lost_its_turn_is_the_next() -> None:
-    queue = Queue[Any]()
-    tickets = {id: Ticket(Job(id=id, client=id[0])) for id in ("a1", "a2", "b1", "c1")}
-    for one in tickets.values():
-        queue.add(one)
-    first = queue.next()
-    assert first is tickets["a1"]
-    queue.back(first)
+    queue = FairQueue[Any]()
+    states = {id: RequestState(Job(id=id, client=id[0])) for id in ("a1", "a2", "b1", "c1")}
+    for one in states.values():
+        queue.push(one)
+    first = queue.pop()
+    assert first is states["a1"]
+    queue.push_front(first)
     order = []
-    while one := queue.next():
+    while one := queue.pop():
         order.append(one.id)
     assert order == ["a1", "b1", "c1", "a2"]
 
 
-def heard(job: Job, *messages: Any) -> Ticket:
-    ticket = Ticket(job)
+def make_state(job: Job, *messages: Any) -> RequestState:
+    state = RequestState(job)
     for message in messages:
-        ticket.hear(message)
-    return ticket
+        state.update(message)
+    return state
 
 
 def test_only_what_nobody_has_seen_begins_anew() -> None:
-    taken, seated = Taken("a", 3, None, START), Seated("a")
-    whole = heard(Job(id="a", told=False), taken, seated, Told("a", "some text", None))
-    assert whole.forget()
-    assert (whole.text, whole.seated, whole.taken) == ("", None, taken)
-    assert not heard(Job(id="a"), taken, Told("a", "some text", None)).forget()
-    assert not heard(Job(id="a", events=True), taken, Told("a", "", STEP)).forget()
-    watched = heard(Job(id="a", events=True), taken, seated)
-    assert watched.forget()
-    for message in (taken, seated, Told("a", "", STEP)):
-        watched.hear(message)
-    assert len(watched.events) == 2  # it begins once
-    assert watched.size == sum(len(one) + 64 for one in watched.events)
+    accepted, started = Accepted("a", 3, None, START), Started("a")
+    whole = make_state(
+        Job(id="a", incremental=False), accepted, started, Progress("a", "some text", None)
+    )
+    assert whole.reset()
+    assert (whole.text, whole.started_after, whole.accepted) == ("", None, accepted)
+    assert not make_state(Job(id="a"), accepted, Progress("a", "some text", None)).reset()
+    assert not make_state(Job(id="a", events=True), accepted, Progress("a", "", STEP)).reset()
+    watched = make_state(Job(id="a", events=True), accepted, started)
+    assert watched.reset()
+    for message in (accepted, started, Progress("a", "", STEP)):
+        watched.update(message)
+    assert len(watched.events) == 2  # the start event is not repeated
+    assert watched.event_bytes == sum(len(one) + 64 for one in watched.events)
 
 
 def test_a_check_takes_no_row() -> None:
     lm = wavefront.load("toy")
-    decoder = Decoder(lm, Limits(rows=2, length=64), fit=True)
+    worker = DecodeWorker(lm, Limits(rows=2, length=64), fit=True)
     job = Job(id="a", prompt="Once", options={"max_new_tokens": 8}, events=True)
-    (taken,) = decoder.selector(Check(job))
-    assert not decoder.busy
-    assert [taken] == list(decoder.selector(job))
-    (wrong,) = decoder.selector(Check(Job(id="b", prompt="Once", options={"strategy": "nothing"})))
-    assert isinstance(wrong, Refused)
+    (accepted,) = worker.handle(CheckJob(job))
+    assert not worker.busy
+    assert [accepted] == list(worker.handle(job))
+    (wrong,) = worker.handle(CheckJob(Job(id="b", prompt="Once", options={"strategy": "nothing"})))
+    assert isinstance(wrong, RequestFailed)
     assert (wrong.status, wrong.param) == (400, "strategy")
 
 
-def ended(text: str) -> Ended:
-    return Ended("a", text, "stop", 3, 4, 4, 0.1, None)
+def ended(text: str) -> Finished:
+    return Finished("a", text, "stop", 3, 4, 4, 0.1, None)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_an_answer_wanted_whole_travels_in_few_messages(told: bool) -> None:
+@pytest.mark.parametrize("incremental", [True, False])
+def test_an_answer_wanted_whole_travels_in_few_messages(incremental: bool) -> None:
     async def sent() -> list[list[Any]]:
-        relay, found = Relay(Job(id="a", told=told)), []
+        request, found = ReplicaRequest(Job(id="a", incremental=incremental)), []
         for message in (
-            Taken("a", 3, None, None),
-            *(Told("a", c, None) for c in "abc"),
+            Accepted("a", 3, None, None),
+            *(Progress("a", c, None) for c in "abc"),
             ended("d"),
         ):
-            relay.hear(message)
-            if relay._some.is_set():
-                found.append(await relay.said())
-        relay.hear(ended("too late"))
-        assert not relay._some.is_set()
+            request.update(message)
+            if request._has_unsent.is_set():
+                found.append(await request.next_messages())
+        request.update(ended("too late"))
+        assert not request._has_unsent.is_set()
         return found
 
     batches = asyncio.run(sent())
-    assert len(batches) == (5 if told else 3)
+    assert len(batches) == (5 if incremental else 3)
     every = [one for batch in batches for one in batch]
-    assert "".join(one.text for one in every if isinstance(one, Told | Ended)) == "abcd"
+    assert "".join(one.text for one in every if isinstance(one, Progress | Finished)) == "abcd"
 
 
 def test_beats_are_taken_along_once() -> None:
-    tally = Tally()
-    tally.step(Beat(1, 0, 0, 0.0))
+    buffer = HeartbeatBuffer()
+    buffer.record_step(Heartbeat(1, 0, 0, 0.0))
     for number in range(3000):
-        tally.step(Beat(1, 1, number, 0.1))
-    beats = tally.selector()
+        buffer.record_step(Heartbeat(1, 1, number, 0.1))
+    beats = buffer.pop_all()
     assert (len(beats), beats[-1].commits) == (1000, 2999)
-    assert tally.selector() == []
+    assert buffer.pop_all() == []
 
 
 def test_replicas_must_hold_the_same_model() -> None:
-    keeper = Keeper()
-    assert keeper.agree("fp_1")
-    assert keeper.agree("fp_1")
-    assert not keeper.agree("fp_2")
-    keeper.note("It is not there.")
-    assert keeper.failed() == ["It is not there."]
+    coordinator = Coordinator()
+    assert coordinator.matches("fp_1")
+    assert coordinator.matches("fp_1")
+    assert not coordinator.matches("fp_2")
+    coordinator.add_load_error("It is not there.")
+    assert coordinator.load_errors() == ["It is not there."]
 
 
 def test_whoever_still_asks_ray_is_waited_for_before_it_ends() -> None:
@@ -208,13 +226,13 @@ def test_whoever_still_asks_ray_is_waited_for_before_it_ends() -> None:
         done.append("asked")
 
     async def given_up() -> None:
-        asking = asyncio.create_task(aside(ask))
+        asking = asyncio.create_task(run_in_thread(ask))
         await asyncio.sleep(0.05)
         asking.cancel()
 
     asyncio.run(given_up())
     assert done == []
-    still(patience=30.0)
+    join_threads(timeout=30.0)
     assert done == ["asked"]
 
 
@@ -237,27 +255,27 @@ def test_a_server_that_ends_while_it_deploys_takes_its_deployment_along(monkeypa
     monkeypatch.setattr("wavefront.server.ray_backend.load_serve", lambda address: serve)
     scale = Scale(replicas=1, cpus=1, gpus=0, address="somewhere:6379")
     settings = Settings(source=Source(model="toy"), limits=Limits(), scale=scale)
-    fleet = Fleet(settings, Metrics())
-    fleet._keeper = None
+    backend = RayBackend(settings, Metrics())
+    backend._coordinator = None
 
     async def leave_at_once() -> None:
-        fleet._tasks = [asyncio.create_task(fleet._deploy())]
+        backend._tasks = [asyncio.create_task(backend._deploy())]
         await asyncio.sleep(0.05)
-        await fleet.stop()
+        await backend.stop()
 
     asyncio.run(leave_at_once())
     assert seen == ["deployed", "deleted"]
 
 
 def test_a_deployment_is_not_waited_for_where_ray_can_do_that() -> None:
-    said: list[Any] = []
+    messages: list[Any] = []
     new = SimpleNamespace(
         RunTarget=lambda app, **more: (app, more),
-        run_many=lambda targets, **more: said.append((targets, more)),
+        run_many=lambda targets, **more: messages.append((targets, more)),
     )
-    begin(new, "app", "name")
-    (((app, named),), waits) = said.pop()
+    deploy(new, "app", "name")
+    (((app, named),), waits) = messages.pop()
     assert (app, named) == ("app", {"name": "name", "route_prefix": None})
     assert set(waits.values()) == {False}
-    begin(SimpleNamespace(run=lambda app, **more: said.append((app, more))), "app", "name")
-    assert said == [("app", named)]
+    deploy(SimpleNamespace(run=lambda app, **more: messages.append((app, more))), "app", "name")
+    assert messages == [("app", named)]

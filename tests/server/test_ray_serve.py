@@ -245,7 +245,7 @@ def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
 
 
 def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> None:
-    with fleet(folder, *REPLICAS, "--drain-seconds", "120") as server:
+    with fleet(folder, *REPLICAS, "--drain-timeout", "120") as server:
         every = below(server.process.pid)
         assert any("raylet" in one for one in every.values())
         with ThreadPoolExecutor(10) as pool:
@@ -263,7 +263,7 @@ def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> No
 
 def ours(server: Running) -> set[int]:
     """What of its processes holds a model, or a part of Ray that could start one."""
-    words = ("ServeReplica", "spawn_main", "ServeController", "Keeper", "raylet", "gcs_server")
+    words = ("ServeReplica", "spawn_main", "ServeController", "Coordinator", "raylet", "gcs_server")
     return {pid for word in words for pid in named(server, word)}
 
 

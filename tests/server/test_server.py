@@ -361,7 +361,7 @@ def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
 
 
 def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
-    with serving("-m", folder, "--stuck-seconds", "3") as server:
+    with serving("-m", folder, "--stall-timeout", "3") as server:
         pid = server.decoder()
         os.kill(pid, signal.SIGSTOP)
         refused = server.post("/v1/completions", prompt="Hi", max_tokens=4)
@@ -372,7 +372,7 @@ def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
 
 
 def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
-    with serving("-m", folder, "--rows", "2", "--drain-seconds", "120") as server:
+    with serving("-m", folder, "--rows", "2", "--drain-timeout", "120") as server:
         with ThreadPoolExecutor(10) as pool:
             jobs = [
                 pool.submit(server.post, "/v1/completions", prompt=f"n{n}", max_tokens=200)
@@ -390,7 +390,7 @@ def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
 
 
 def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
-    with serving("-m", folder, "--drain-seconds", "0", "--threads", "1") as server:
+    with serving("-m", folder, "--drain-timeout", "0", "--threads", "1") as server:
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.post, "/v1/completions", **LONG)
             eventually(lambda: server.metric("num_requests_running") >= 1)

@@ -1,7 +1,7 @@
-"""Every error a user can cause, as a type; each message is one sentence that names the fix.
+"""Every error that a caller can cause, as a type with a message that names the fix.
 
-All are `WavefrontError`, so one `except` at a border (command line, server) catches them, and all
-are `ValueError`, because that is what a caller who knows nothing of us would expect.
+All errors are `WavefrontError`, so the command line and the server catch one type. All are
+`ValueError` too, which is what a caller who does not know this library expects.
 """
 
 from __future__ import annotations
@@ -11,78 +11,104 @@ from collections.abc import Iterable
 
 
 class WavefrontError(ValueError):
-    """Something the caller can put right."""
+    """An error that the caller can fix.
+
+    Args:
+        message: One or two sentences that say what is wrong and how to fix it.
+        option: The name of the option at fault, such as "radius", if there is one.
+        value: The value that was given for the option.
+        hint: Further advice, such as the command to run.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        option: str | None = None,
+        value: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.option = option
+        self.value = value
+        self.hint = hint
 
 
 class OptionError(WavefrontError):
-    """An option is unknown, out of range, or does not go with another."""
+    """An option is unknown, out of range, or conflicts with another option."""
 
 
 class SpecError(OptionError):
-    """A spec string such as `wavefront(size=8)` does not parse or names nothing."""
+    """A spec string such as `wavefront(size=8)` does not parse or names nothing known."""
 
 
 class PromptError(WavefrontError):
-    """A prompt is empty, too long, or not of a form we take."""
+    """A prompt is empty, too long, or in a form that is not supported."""
 
 
 class CheckpointError(WavefrontError):
-    """A checkpoint is missing, damaged, unsafe, or of a shape we do not support."""
+    """A checkpoint is missing, damaged, unsafe, or of an unsupported architecture."""
 
 
 class TraceError(WavefrontError):
-    """A trace file is damaged, foreign, or lacks what was asked of it."""
+    """A trace file is damaged, has another format, or lacks the requested data."""
 
 
 class ReportError(WavefrontError):
-    """A run directory, or something in it, cannot be shown."""
+    """A run directory, or a file in it, cannot be shown."""
 
 
 class RunError(WavefrontError):
-    """The directory of an evaluation is foreign, damaged, busy, or of another configuration."""
+    """An evaluation directory is damaged, in use, not ours, or of another configuration."""
 
 
 class NumericalError(WavefrontError):
-    """The model produced NaN: decoding stops and says at which step."""
+    """The model produced NaN logits. Decoding stops; the message names the step."""
 
 
 class MissingExtraError(WavefrontError):
-    """An optional dependency is needed; the message says what to install."""
+    """An optional dependency is not installed; the message says how to install it."""
 
 
 class WavefrontWarning(UserWarning):
-    """Legal, but probably not what was meant."""
+    """A legal setting that is probably a mistake."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'block'?)"`, or nothing when no known name is near."""
+    """Return `" (did you mean 'block'?)"`, or "" if no known name is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Refuse anything but an integer in [low, high]; True and 8.0 are not integers here."""
+    """Raise `OptionError` unless `value` is an int in [low, high]. True and 8.0 are not ints."""
     bound = f"at least {low}" if high is None else f"between {low} and {high}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be a whole number {bound}, not {value!r}.")
+        raise OptionError(
+            f"{name} must be a whole number {bound}, not {value!r}.", option=name, value=value
+        )
     if value < low or (high is not None and value > high):
-        raise OptionError(f"{name} must be {bound}, not {value}.")
+        raise OptionError(f"{name} must be {bound}, not {value}.", option=name, value=value)
 
 
 def check_float(name: str, value: object, low: float, high: float | None = None) -> None:
-    """Refuse anything but a finite number in [low, high]."""
+    """Raise `OptionError` unless `value` is a finite number in [low, high]."""
     bound = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name} must be a number {bound}, not {value!r}.")
+        raise OptionError(
+            f"{name} must be a number {bound}, not {value!r}.", option=name, value=value
+        )
     if not (low <= value < float("inf")) or (high is not None and value > high):
-        raise OptionError(f"{name} must be {bound}, not {value!r}.")
+        raise OptionError(f"{name} must be {bound}, not {value!r}.", option=name, value=value)
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a word that is not on the list, and say which is nearest."""
+    """Raise `OptionError` unless `value` is one of `known`; the message names the closest one."""
     words = list(known)
     if value not in words:
         listed = ", ".join(words)
         raise OptionError(
-            f"{name} must be one of {listed}; {value!r} is not{did_you_mean(str(value), words)}."
+            f"{name} must be one of {listed}; {value!r} is not{did_you_mean(str(value), words)}.",
+            option=name,
+            value=value,
         )

@@ -75,7 +75,9 @@ class Batcher:
         if plan.steps > self.steps:
             raise OptionError(f"steps must be at most {self.steps} here, not {plan.steps}.")
         if plan.config.cfg_scale > 0:
-            raise OptionError("Guidance needs two rows for one: leave out cfg_scale here.")
+            raise OptionError(
+                "Guidance needs two rows for one: leave out cfg_scale here.", option="cfg_scale"
+            )
         if plan.config.fixed_budget:
             raise OptionError("Forwards are shared, so none is spent idly: leave out fixed_budget.")
         if plan.draft > 1:

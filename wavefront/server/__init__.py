@@ -1,12 +1,10 @@
-"""Serve: a model behind OpenAI's API, and a page where the wave moves.
+"""The HTTP server: OpenAI's API for one model, and a page that shows each decode live.
 
-Two processes. The HTTP process (`app`, `guard`, `bodies`, `replies`, `streams`) checks, counts and
-answers; it never touches torch's tensors. The decode process (`decoder`, `lanes`, `telling`) owns
-the model and its slots. They exchange the plain messages of `jobs` through a pipe; `engine` starts
-the decode process, watches over it and starts another when it dies or is stuck. Instead of it,
-`fleet` has Ray Serve keep several, each in a `replica`, on this machine or on many.
-
-Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
+An HTTP process validates, queues and answers requests without torch; a decode process owns the
+model, and the two exchange the messages of `worker_messages` (with Ray, there are many decode
+processes). It imports core, storage, text, strategies, models, engine, lm and player; FastAPI,
+uvicorn and prometheus-client come with `pip install 'wavefront[serve]'`. Start reading at
+`service.py` for the HTTP side and at `decode_worker.py` for the decode side.
 """
 
 from importlib.util import find_spec
