@@ -97,7 +97,7 @@ def said(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-def test_the_official_client(server: Running, alone: Any) -> None:
+def test_openai_client(server: Running, alone: Any) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
     chat = client.chat.completions.create
 
@@ -124,7 +124,7 @@ def test_the_official_client(server: Running, alone: Any) -> None:
     assert [one.id for one in client.models.list()] == ["talker"]
 
 
-def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
+def test_decodes_of_any_replica_can_be_watched_forked_and_cancelled(
     server: Running, alone: Any
 ) -> None:
     want = alone.generate("Hi", max_new_tokens=20).text
@@ -144,7 +144,7 @@ def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
     eventually(lambda: server.metric("num_requests_running") == 0)
 
 
-def test_both_replicas_work_and_clients_that_go_away_leave_their_rows(server: Running) -> None:
+def test_both_replicas_work_and_disconnected_clients_free_their_rows(server: Running) -> None:
     steps = server.metric("steps_total")
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
@@ -158,7 +158,7 @@ def test_both_replicas_work_and_clients_that_go_away_leave_their_rows(server: Ru
     assert server.metric("steps_total") > steps + 200
 
 
-def test_who_waits_knows_at_once_that_a_request_is_wrong(server: Running) -> None:
+def test_invalid_request_fails_before_it_waits(server: Running) -> None:
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
         eventually(lambda: server.metric("num_requests_waiting") > 0)
@@ -192,7 +192,7 @@ def stream(server: Running, body: dict[str, Any]) -> tuple[str, dict[str, Any] |
 
 
 @pytest.mark.parametrize("victim", ["ServeReplica", "spawn_main"])
-def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, victim: str) -> None:
+def test_killed_replica_loses_no_answer(folder: str, alone: Any, victim: str) -> None:
     """The replica itself, or its decode process: both are the loss of a replica."""
     want = alone.generate("Once", raw=True, max_new_tokens=200).text
     with fleet(folder, *REPLICAS) as server:
@@ -228,7 +228,7 @@ def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, vi
             assert {one.result().status_code for one in jobs} == {200}
 
 
-def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
+def test_server_without_replicas_reports_it_and_recovers(folder: str) -> None:
     with fleet(folder, "--rows", "1") as server:
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(3)]
@@ -244,7 +244,7 @@ def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
         server.wait()
 
 
-def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> None:
+def test_sigterm_answers_all_accepted_requests_and_ends_ray(folder: str) -> None:
     with fleet(folder, *REPLICAS, "--drain-timeout", "120") as server:
         every = below(server.process.pid)
         assert any("raylet" in one for one in every.values())
@@ -267,7 +267,7 @@ def ours(server: Running) -> set[int]:
     return {pid for word in words for pid in named(server, word)}
 
 
-def test_no_replica_outlives_a_server_that_is_killed(folder: str) -> None:
+def test_replicas_end_with_a_killed_server(folder: str) -> None:
     with fleet(folder, *REPLICAS) as server:
         every = ours(server)
         server.process.kill()
@@ -299,7 +299,7 @@ def cluster() -> Iterator[str]:
         process.communicate()
 
 
-def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) -> None:
+def test_two_servers_share_an_existing_cluster(folder: str, cluster: str, alone: Any) -> None:
     want = alone.generate("Hi", raw=True, max_new_tokens=12).text
     there = ("--address", cluster, "--rows", "1", "--gpus-per-replica", "0.5", "--device", "cpu")
 
@@ -327,7 +327,7 @@ def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) ->
         eventually(lambda: not {*replicas()} - before)
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
+def test_unknown_model_exits_with_an_error() -> None:
     arguments = ["-m", "nothing-like-it", "--port", "0", "--engine", "ray"]
     command = [sys.executable, "-m", "wavefront", "serve", *arguments]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -107,7 +107,7 @@ def attempt(operation: Any, mode: GenerationMode, id: str) -> int:
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_no_request_breaks_it(server: Running, mode: GenerationMode) -> None:
+def test_no_generated_request_causes_a_server_error(server: Running, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     id = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=8).json()["id"]
     made = {}

@@ -57,7 +57,7 @@ def said(text: str) -> list[Any]:
 # The official client
 
 
-def test_the_official_client_completes(client: openai.OpenAI, alone: Any) -> None:
+def test_openai_client_completes(client: openai.OpenAI, alone: Any) -> None:
     made = client.chat.completions.create(model="talker", messages=said("Hi"), max_tokens=24)
     want = alone.generate("Hi", max_new_tokens=24)
     assert made.choices[0].message.content == want.text
@@ -72,7 +72,7 @@ def test_the_official_client_completes(client: openai.OpenAI, alone: Any) -> Non
     assert text.choices[0].text == alone.generate("Hi", raw=True, max_new_tokens=24).text
 
 
-def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
+def test_openai_client_streams(client: openai.OpenAI, alone: Any) -> None:
     want = alone.generate("Hi", max_new_tokens=48)
     chunks = list(
         client.chat.completions.create(
@@ -96,7 +96,7 @@ def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
     assert text == alone.generate("Hi", raw=True, max_new_tokens=20).text
 
 
-def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> None:
+def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any) -> None:
     options = {
         "strategy": "block(size=4)",
         "steps": 12,
@@ -122,7 +122,7 @@ def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> Non
     assert filled.choices[0].text == alone.infill(holes).text
 
 
-def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
+def test_openai_client_gets_errors(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create
     with pytest.raises(openai.BadRequestError) as caught:
         chat(model="talker", messages=said("Hi"), logprobs=True)
@@ -143,7 +143,7 @@ def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
     assert client.models.retrieve("talker").id == "talker"
 
 
-def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any) -> None:
+def test_concurrent_requests_equal_lone_decodes(client: openai.OpenAI, alone: Any) -> None:
     kinds: list[dict[str, Any]] = [
         {"strategy": "wavefront(size=4, radius=1)"},
         {"strategy": "block(size=8)"},
@@ -172,7 +172,7 @@ def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any)
 # Streams and events
 
 
-def test_the_stream_on_the_wire(server: Running) -> None:
+def test_stream_is_server_sent_events(server: Running) -> None:
     body = {"prompt": "Hi", "max_tokens": 16, "stream": True}
     with server.client.stream(
         "POST", "/v1/completions", json=body, headers={"x-request-id": "mine-1"}
@@ -184,7 +184,7 @@ def test_the_stream_on_the_wire(server: Running) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: Any) -> None:
+def test_events_can_be_read_again_and_from_any_number(server: Running, alone: Any) -> None:
     begun = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=20, measure=True)
     assert begun.status_code == 202
     id = begun.json()["id"]
@@ -203,7 +203,7 @@ def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: An
     assert odd.json()["error"]["param"] == "put"
 
 
-def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
+def test_completion_with_events_can_be_watched(server: Running) -> None:
     made = server.post("/v1/completions", prompt="Hi", max_tokens=12, events=True).json()
     told = server.events(made["id"])
     assert told[-1]["end"]["text"] == made["choices"][0]["text"]
@@ -211,7 +211,7 @@ def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
     assert server.client.get(f"/v1/wavefront/decodes/{quiet['id']}/events").status_code == 404
 
 
-def test_a_decode_can_be_cancelled(server: Running) -> None:
+def test_decode_can_be_cancelled(server: Running) -> None:
     id = server.post("/v1/wavefront/decodes", **LONG).json()["id"]
     assert server.client.delete(f"/v1/wavefront/decodes/{id}").status_code == 204
     assert server.events(id)[-1]["error"]["code"] == "cancelled"
@@ -240,7 +240,7 @@ def eventually(what: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_clients_that_go_away_leave_their_rows(server: Running, stream: bool) -> None:
+def test_disconnected_clients_free_their_rows(server: Running, stream: bool) -> None:
     gone = server.metric("request_success_total")
     sockets = [raw_post(server, {**LONG, "stream": stream}) for _ in range(8)]
     eventually(lambda: server.metric("num_requests_running") >= 1)
@@ -252,7 +252,7 @@ def test_clients_that_go_away_leave_their_rows(server: Running, stream: bool) ->
     assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
 
 
-def test_who_does_not_read_holds_up_nobody(server: Running) -> None:
+def test_slow_reader_does_not_block_others(server: Running) -> None:
     lazy = [raw_post(server, {**LONG, "stream": True, "events": True}) for _ in range(3)]
     for _ in range(3):
         answer = server.post("/v1/completions", prompt="Hi", max_tokens=8)
@@ -283,7 +283,7 @@ def test_probes_metrics_and_version(server: Running) -> None:
     assert server.metric("time_to_first_token_seconds_count") > 0
 
 
-def test_bad_addresses_methods_and_json(server: Running) -> None:
+def test_invalid_addresses_methods_and_json(server: Running) -> None:
     assert server.client.get("/nowhere").json()["error"]["code"] == "http_404"
     wrong = server.client.get("/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "http_405")
@@ -299,7 +299,7 @@ def test_bad_addresses_methods_and_json(server: Running) -> None:
     assert (odd.status_code, odd.json()["error"]["param"]) == (400, "prompt")
 
 
-def test_a_deadline_is_kept(server: Running) -> None:
+def test_request_timeout_is_enforced(server: Running) -> None:
     late = server.post("/v1/completions", **LONG, timeout=0.05)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
     body = {**LONG, "timeout": 0.3, "stream": True}
@@ -309,7 +309,7 @@ def test_a_deadline_is_kept(server: Running) -> None:
     assert text.rstrip().endswith("[DONE]")
 
 
-def test_a_full_queue_answers_at_once(folder: str) -> None:
+def test_full_queue_rejects_at_once(folder: str) -> None:
     with serving("-m", folder, "--rows", "1", "--queue", "1") as server:
         with ThreadPoolExecutor(12) as pool:
             made = list(pool.map(lambda _: server.post("/v1/completions", **LONG), range(12)))
@@ -325,7 +325,7 @@ def test_a_full_queue_answers_at_once(folder: str) -> None:
 # Bad days
 
 
-def test_a_killed_decode_process_is_started_again(folder: str, alone: Any) -> None:
+def test_killed_decode_process_is_restarted(folder: str, alone: Any) -> None:
     with serving("-m", folder, "--rows", "2") as server:
         body = {**LONG, "stream": True}
         with ThreadPoolExecutor(4) as pool:
@@ -349,7 +349,7 @@ def test_a_killed_decode_process_is_started_again(folder: str, alone: Any) -> No
         assert server.metric("engine_restarts_total") == 1
 
 
-def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
+def test_health_fails_during_a_restart(folder: str) -> None:
     with serving("-m", folder) as server:
         os.kill(server.decoder(), signal.SIGKILL)
         server.wait("/health", 503)
@@ -360,7 +360,7 @@ def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
         server.wait()
 
 
-def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
+def test_stalled_decode_process_is_restarted(folder: str) -> None:
     with serving("-m", folder, "--stall-timeout", "3") as server:
         pid = server.decoder()
         os.kill(pid, signal.SIGSTOP)
@@ -371,7 +371,7 @@ def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
         assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
 
 
-def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
+def test_sigterm_answers_all_accepted_requests(folder: str) -> None:
     with serving("-m", folder, "--rows", "2", "--drain-timeout", "120") as server:
         with ThreadPoolExecutor(10) as pool:
             jobs = [
@@ -389,7 +389,7 @@ def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
+def test_requests_that_outlast_the_drain_fail(folder: str) -> None:
     with serving("-m", folder, "--drain-timeout", "0", "--threads", "1") as server:
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.post, "/v1/completions", **LONG)
@@ -400,7 +400,7 @@ def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_its_decode_process_does_not_outlive_it(folder: str) -> None:
+def test_decode_process_ends_with_a_killed_server(folder: str) -> None:
     with serving("-m", folder) as server:
         pid = server.decoder()
         server.process.kill()
@@ -416,7 +416,7 @@ def test_its_decode_process_does_not_outlive_it(folder: str) -> None:
         eventually(ended)
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
+def test_unknown_model_exits_with_an_error() -> None:
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "nothing-like-it", "--port", "0"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert made.returncode == 1
@@ -424,7 +424,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
     assert "Traceback" not in made.stderr
 
 
-def test_a_taken_port_is_told(server: Running) -> None:
+def test_port_in_use_is_reported(server: Running) -> None:
     port = server.url.rpartition(":")[2]
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "toy", "--port", port]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -432,7 +432,7 @@ def test_a_taken_port_is_told(server: Running) -> None:
     assert "Cannot listen" in made.stderr
 
 
-def test_nobody_waits_for_a_thread(server: Running) -> None:
+def test_probes_answer_while_all_rows_are_busy(server: Running) -> None:
     """Probes answer while every row is busy."""
     stop = threading.Event()
 
@@ -449,7 +449,7 @@ def test_nobody_waits_for_a_thread(server: Running) -> None:
             job.result()
 
 
-def test_load_with_rude_clients() -> None:
+def test_load_with_misbehaving_clients() -> None:
     """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
     script = Path(__file__).parents[2] / "runs" / "load.py"
     arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
