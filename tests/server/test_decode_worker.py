@@ -33,12 +33,12 @@ def test_streamed_text_only_grows(lm: Any) -> None:
         worker = make_worker(lm)
         list(worker.handle(make_job("a", options=options)))
         messages, text = run_to_end(worker), ""
-        whole = lm.generate("Once", raw=True, **options).text
+        alone = lm.generate("Once", raw=True, **options).text
         pieces = [one.text for one in messages if isinstance(one, Progress | Finished)]
         for piece in pieces:
             text += piece
-            assert whole.startswith(text), number
-        assert text == whole
+            assert alone.startswith(text), number
+        assert text == alone
         assert "\N{REPLACEMENT CHARACTER}" not in pieces[0][-1:] or len(pieces) == 1
 
 
@@ -63,13 +63,13 @@ def test_mixed_requests_on_the_embedded_model() -> None:
         {"strategy": "block(size=8)", "max_new_tokens": 32, "steps": 16, "eos": "stop"},
         {"temperature": 0.7, "seed": 11, "max_new_tokens": 16},
     )
-    asked = {f"{q} {k}": (questions[q], kinds[k]) for q in range(2) for k in range(3)}
-    for id, (question, options) in asked.items():
+    cases = {f"{q} {k}": (questions[q], kinds[k]) for q in range(2) for k in range(3)}
+    for id, (question, options) in cases.items():
         messages = [{"role": "user", "content": question}]
         (taken,) = worker.handle(Job(id=id, messages=messages, options=options))
         assert isinstance(taken, Accepted)
     texts = answers(run_to_end(worker))
-    for id, (question, options) in asked.items():
+    for id, (question, options) in cases.items():
         assert texts[id] == lm.generate(question, **options).text
 
 
@@ -78,21 +78,21 @@ def test_usage_counts_visible_tokens(lm: Any) -> None:
     (taken,) = worker.handle(make_job("a"))
     assert taken.prompt_tokens == 4
     (ended,) = (one for one in run_to_end(worker) if isinstance(one, Finished))
-    whole = lm.generate("Once", raw=True, max_new_tokens=16)
+    alone = lm.generate("Once", raw=True, max_new_tokens=16)
     counts = (ended.completion_tokens, ended.finish_reason, ended.forwards)
-    assert counts == (len(whole.tokens), whole.finish_reason, whole.forwards)
+    assert counts == (len(alone.tokens), alone.finish_reason, alone.forwards)
 
 
 def test_stop_string_cuts_the_text_and_frees_the_row(lm: Any) -> None:
-    whole = lm.generate("Once", raw=True, max_new_tokens=40).text
-    stop = whole[4:6]
+    alone = lm.generate("Once", raw=True, max_new_tokens=40).text
+    stop = alone[4:6]
     worker = make_worker(lm)
     list(worker.handle(make_job("a", options={"max_new_tokens": 40}, stop=(stop, "never"))))
     messages = run_to_end(worker)
     ended = messages[-2]
-    assert answers(messages)["a"] == whole[: whole.index(stop)]
+    assert answers(messages)["a"] == alone[: alone.index(stop)]
     assert ended.finish_reason == "stop"
-    assert ended.completion_tokens <= whole.index(stop) + 1
+    assert ended.completion_tokens <= alone.index(stop) + 1
     assert ended.forwards < 40
     assert not worker.active
 
@@ -142,10 +142,12 @@ def test_invalid_request_is_rejected_and_imports_nothing(
 
 
 def test_default_length_fits_the_limits(lm: Any) -> None:
-    made = build_request(lm, Job(id="a", prompt="x" * 100), Limits(), length=128)
-    assert made.request.plan.length == 28
-    made = build_request(lm, Job(id="a", prompt="x"), Limits(new_tokens=48, steps=24), length=128)
-    assert made.request.plan.length == 24
+    prepared = build_request(lm, Job(id="a", prompt="x" * 100), Limits(), length=128)
+    assert prepared.request.plan.length == 28
+    prepared = build_request(
+        lm, Job(id="a", prompt="x"), Limits(new_tokens=48, steps=24), length=128
+    )
+    assert prepared.request.plan.length == 24
 
 
 def test_cancelled_request_frees_its_row_before_the_next_step(lm: Any) -> None:
@@ -164,7 +166,7 @@ def test_cancelled_request_frees_its_row_before_the_next_step(lm: Any) -> None:
     assert beat == Heartbeat(0, 0, 0, beat.seconds)
 
 
-class Narrow:
+class FailingModel:
     """A model that raises an error for batches of more than `rows` rows."""
 
     def __init__(self, model: Any, rows: int, error: Exception) -> None:
@@ -180,7 +182,7 @@ class Narrow:
 
 
 def test_out_of_memory_fails_only_its_own_requests(lm: Any) -> None:
-    narrow = wavefront.LM(Narrow(lm.model, 1, torch.OutOfMemoryError("no")), lm.tokenizer)
+    narrow = wavefront.LM(FailingModel(lm.model, 1, torch.OutOfMemoryError("no")), lm.tokenizer)
     worker = make_worker(narrow)
     for id in "abcd":
         list(worker.handle(make_job(id)))
@@ -195,7 +197,7 @@ def test_out_of_memory_fails_only_its_own_requests(lm: Any) -> None:
 
 
 def test_three_consecutive_failures_end_the_process(lm: Any) -> None:
-    broken = wavefront.LM(Narrow(lm.model, 0, RuntimeError("device lost")), lm.tokenizer)
+    broken = wavefront.LM(FailingModel(lm.model, 0, RuntimeError("device lost")), lm.tokenizer)
     worker = make_worker(broken, rows=1)
     for attempt in range(3):
         list(worker.handle(make_job(str(attempt))))
@@ -210,12 +212,12 @@ def test_three_consecutive_failures_end_the_process(lm: Any) -> None:
 
 
 def test_nan_fails_the_request(lm: Any) -> None:
-    class Spoilt(Narrow):
+    class NaNModel(FailingModel):
         def hidden(self, tokens: Any, *rest: Any, **more: Any) -> Any:
             return self._model.hidden(tokens, *rest, **more) * float("nan")
 
-    spoilt = wavefront.LM(Spoilt(lm.model, 9, ValueError()), lm.tokenizer)
-    worker = make_worker(spoilt)
+    broken = wavefront.LM(NaNModel(lm.model, 9, ValueError()), lm.tokenizer)
+    worker = make_worker(broken)
     list(worker.handle(make_job("a")))
     (failure,) = (one for one in run_to_end(worker) if isinstance(one, RequestFailed))
     assert failure.code == "numerical_error"
@@ -238,18 +240,18 @@ def test_steps_with_static_buffers_give_the_same_answers(
     lm: Any, cache: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Static, "KEPT", 5)  # some are dropped and captured again
-    limits, found, made = Limits(rows=3, length=128), [], []
-    for calls in (lambda: eagerly, lambda: made.append(Static()) or made[-1]):
+    limits, texts, static = Limits(rows=3, length=128), [], []
+    for calls in (lambda: eagerly, lambda: static.append(Static()) or static[-1]):
         worker = DecodeWorker(lm, limits, fit=False, cache=cache, make_call=calls)
         worker.warm_up()
         assert not worker.busy
         for number, options in enumerate(MIXED):
             list(worker.handle(make_job(str(number), options=options)))
-        found.append(answers(run_to_end(worker)))
-    assert found[0] == found[1]
-    assert len(found[0]) == len(MIXED)
-    assert len(made) == 1
-    assert len(made[0]._made) == 5
+        texts.append(answers(run_to_end(worker)))
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == len(MIXED)
+    assert len(static) == 1
+    assert len(static[0]._made) == 5
 
 
 def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:

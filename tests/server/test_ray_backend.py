@@ -1,4 +1,4 @@
-"""What of replicas can be shown without Ray: options, turns, what is told twice and what is not."""
+"""The Ray backend, without Ray: options, settings, deployment and shutdown."""
 
 from __future__ import annotations
 
@@ -61,26 +61,24 @@ def test_missing_ray_says_what_to_install(missing: str, monkeypatch: pytest.Monk
         monkeypatch.delattr("ray.serve", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[ray-serve\]'"):
         load_serve("auto")
-    messages = refused("serve", "-m", "toy", "--port", "0", "--engine", "ray", "--address", "auto")
-    assert messages.endswith("--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'.")
+    error = refused("serve", "-m", "toy", "--port", "0", "--engine", "ray", "--address", "auto")
+    assert error.endswith("--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'.")
 
 
 def test_ray_backend_imports_neither_torch_nor_ray() -> None:
     check = "print('torch' in sys.modules, 'ray' in sys.modules)"
     code = f"import sys, wavefront.server.ray_backend; {check}"
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert made.stdout == "False False\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
 
 
-def test_only_a_local_ray_gets_a_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_a_local_ray_gets_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "ray")  # put back in the end, whatever it was
+    monkeypatch.delitem(sys.modules, "ray")  # monkeypatch restores it at the end
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
-        monkeypatch.setenv(name, "")  # so that what is set here is accepted back in the end
+        monkeypatch.setenv(name, "")  # monkeypatch restores it at the end
         monkeypatch.delenv(name)
-    nowhere = SimpleNamespace(find_spec=lambda *_: None)  # there is no Ray to be found
+    nowhere = SimpleNamespace(find_spec=lambda *_: None)  # finds no module
     monkeypatch.setattr(sys, "meta_path", [nowhere])
     with pytest.raises(MissingExtraError):
         load_ray("10.0.0.1:6379")
@@ -97,9 +95,9 @@ def test_replica_settings_have_no_key_and_an_absolute_path(
     monkeypatch.chdir(tmp_path.parent)
     scale = Scale(replicas=2, cpus=3)
     settings = Settings(source=Source(model=tmp_path.name), api_key="secret", scale=scale)
-    given = replica_settings(settings)
-    assert given.source.model == str(tmp_path)
-    assert (given.api_key, given.threads, given.limits.event_ttl) == (None, 3, 0.0)
+    copied = replica_settings(settings)
+    assert copied.source.model == str(tmp_path)
+    assert (copied.api_key, copied.threads, copied.limits.event_ttl) == (None, 3, 0.0)
     for name in ("toy", "ripple", "org/model"):
         kept = replica_settings(Settings(source=Source(model=name), scale=scale, threads=1))
         assert (kept.source.model, kept.threads) == (name, 1)
@@ -108,29 +106,29 @@ def test_replica_settings_have_no_key_and_an_absolute_path(
 def test_join_threads_waits_for_pending_calls() -> None:
     done: list[str] = []
 
-    def ask() -> None:
+    def call() -> None:
         time.sleep(0.3)
-        done.append("asked")
+        done.append("called")
 
-    async def given_up() -> None:
-        asking = asyncio.create_task(run_in_thread(ask))
+    async def cancel_call() -> None:
+        task = asyncio.create_task(run_in_thread(call))
         await asyncio.sleep(0.05)
-        asking.cancel()
+        task.cancel()
 
-    asyncio.run(given_up())
+    asyncio.run(cancel_call())
     assert done == []
     join_threads(timeout=30.0)
-    assert done == ["asked"]
+    assert done == ["called"]
 
 
 def test_stop_during_deployment_deletes_the_deployment(monkeypatch) -> None:
     seen: list[str] = []
 
     def start(**options: Any) -> None:
-        time.sleep(0.3)  # as long as a controller takes to come up, in small
+        time.sleep(0.3)  # starting the controller takes time
 
     def deployment(**options: Any) -> Any:
-        return lambda kind: SimpleNamespace(bind=lambda *given: "app")
+        return lambda kind: SimpleNamespace(bind=lambda *arguments: "app")
 
     serve = SimpleNamespace(
         deployment=deployment,
@@ -145,24 +143,24 @@ def test_stop_during_deployment_deletes_the_deployment(monkeypatch) -> None:
     backend = RayBackend(settings, Metrics())
     backend._coordinator = None
 
-    async def leave_at_once() -> None:
+    async def stop_at_once() -> None:
         backend._tasks = [asyncio.create_task(backend._deploy())]
         await asyncio.sleep(0.05)
         await backend.stop()
 
-    asyncio.run(leave_at_once())
+    asyncio.run(stop_at_once())
     assert seen == ["deployed", "deleted"]
 
 
 def test_deploy_does_not_wait_if_ray_supports_it() -> None:
-    messages: list[Any] = []
+    calls: list[Any] = []
     new = SimpleNamespace(
         RunTarget=lambda app, **more: (app, more),
-        run_many=lambda targets, **more: messages.append((targets, more)),
+        run_many=lambda targets, **more: calls.append((targets, more)),
     )
     deploy(new, "app", "name")
-    (((app, named),), waits) = messages.pop()
+    (((app, named),), waits) = calls.pop()
     assert (app, named) == ("app", {"name": "name", "route_prefix": None})
     assert set(waits.values()) == {False}
-    deploy(SimpleNamespace(run=lambda app, **more: messages.append((app, more))), "app", "name")
-    assert messages == [("app", named)]
+    deploy(SimpleNamespace(run=lambda app, **more: calls.append((app, more))), "app", "name")
+    assert calls == [("app", named)]

@@ -40,11 +40,11 @@ def make_state(job: Job, *messages: Any) -> RequestState:
 
 def test_reset_only_before_output_was_read() -> None:
     accepted, started = Accepted("a", 3, None, START), Started("a")
-    whole = make_state(
+    unread = make_state(
         Job(id="a", incremental=False), accepted, started, Progress("a", "some text", None)
     )
-    assert whole.reset()
-    assert (whole.text, whole.started_after, whole.accepted) == ("", None, accepted)
+    assert unread.reset()
+    assert (unread.text, unread.started_after, unread.accepted) == ("", None, accepted)
     assert not make_state(Job(id="a"), accepted, Progress("a", "some text", None)).reset()
     assert not make_state(Job(id="a", events=True), accepted, Progress("a", "", STEP)).reset()
     watched = make_state(Job(id="a", events=True), accepted, started)

@@ -1,4 +1,4 @@
-"""The server as its clients meet it: a real process, the official client, and bad days."""
+"""A real server process: the OpenAI client, streams, limits, failures and shutdown."""
 
 from __future__ import annotations
 
@@ -50,24 +50,26 @@ def alone(folder: str) -> wavefront.LM:
     return wavefront.load(folder)
 
 
-def said(text: str) -> list[Any]:
+def user_message(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-# The official client
+# The OpenAI client
 
 
 def test_openai_client_completes(client: openai.OpenAI, alone: Any) -> None:
-    made = client.chat.completions.create(model="talker", messages=said("Hi"), max_tokens=24)
+    answer = client.chat.completions.create(
+        model="talker", messages=user_message("Hi"), max_tokens=24
+    )
     want = alone.generate("Hi", max_new_tokens=24)
-    assert made.choices[0].message.content == want.text
-    assert made.choices[0].message.role == "assistant"
-    assert made.choices[0].finish_reason == want.finish_reason
-    assert made.usage.completion_tokens == len(want.tokens)
-    assert made.usage.prompt_tokens == want.prompt_tokens
-    assert made.usage.total_tokens == want.prompt_tokens + len(want.tokens)
-    assert made.system_fingerprint.startswith("fp_")
-    assert made.id.startswith("chatcmpl-")
+    assert answer.choices[0].message.content == want.text
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == want.finish_reason
+    assert answer.usage.completion_tokens == len(want.tokens)
+    assert answer.usage.prompt_tokens == want.prompt_tokens
+    assert answer.usage.total_tokens == want.prompt_tokens + len(want.tokens)
+    assert answer.system_fingerprint.startswith("fp_")
+    assert answer.id.startswith("chatcmpl-")
     text = client.completions.create(model="talker", prompt="Hi", max_tokens=24)
     assert text.choices[0].text == alone.generate("Hi", raw=True, max_new_tokens=24).text
 
@@ -77,7 +79,7 @@ def test_openai_client_streams(client: openai.OpenAI, alone: Any) -> None:
     chunks = list(
         client.chat.completions.create(
             model="talker",
-            messages=said("Hi"),
+            messages=user_message("Hi"),
             max_completion_tokens=48,
             stream=True,
             stream_options={"include_usage": True},
@@ -105,9 +107,9 @@ def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any
         "order_noise": 0.1,
         "top_k": 9,
     }
-    made = client.chat.completions.create(
+    answer = client.chat.completions.create(
         model="talker",
-        messages=said("Hi"),
+        messages=user_message("Hi"),
         max_tokens=24,
         temperature=0.8,
         seed=7,
@@ -115,8 +117,8 @@ def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any
         extra_body=options,
     )
     want = alone.generate("Hi", max_new_tokens=24, temperature=0.8, seed=7, top_p=0.9, **options)
-    assert made.choices[0].message.content == want.text
-    assert made.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
+    assert answer.choices[0].message.content == want.text
+    assert answer.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
     holes = "Once <mask:6> upon <mask:5>."
     filled = client.completions.create(model="talker", prompt=holes, extra_body={"infill": True})
     assert filled.choices[0].text == alone.infill(holes).text
@@ -125,20 +127,20 @@ def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any
 def test_openai_client_gets_errors(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), logprobs=True)
+        chat(model="talker", messages=user_message("Hi"), logprobs=True)
     assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_field")
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), extra_body={"strategy": "os.path"})
+        chat(model="talker", messages=user_message("Hi"), extra_body={"strategy": "os.path"})
     assert caught.value.param == "strategy"
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), max_tokens=2000, stream=True)
+        chat(model="talker", messages=user_message("Hi"), max_tokens=2000, stream=True)
     assert "there is room for 256" in caught.value.message
     with pytest.raises(openai.NotFoundError) as caught:
-        chat(model="gpt-9", messages=said("Hi"))
+        chat(model="gpt-9", messages=user_message("Hi"))
     assert caught.value.code == "model_not_found"
-    stranger = openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0)
+    other = openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0)
     with pytest.raises(openai.AuthenticationError):
-        stranger.models.list()
+        other.models.list()
     assert [one.id for one in client.models.list()] == ["talker"]
     assert client.models.retrieve("talker").id == "talker"
 
@@ -152,20 +154,20 @@ def test_concurrent_requests_equal_lone_decodes(client: openai.OpenAI, alone: An
         {"strategy": "tide(selector=threshold(tau=0.3))"},
     ]
 
-    def one(number: int) -> tuple[str, str]:
+    def request(number: int) -> tuple[str, str]:
         options = kinds[number % len(kinds)]
-        prompt, places = f"Number {number % 7}", 8 + 5 * (number % 6)
-        asked = {"model": "talker", "messages": said(prompt), "max_tokens": places}
+        prompt, tokens = f"Number {number % 7}", 8 + 5 * (number % 6)
+        body = {"model": "talker", "messages": user_message(prompt), "max_tokens": tokens}
         if number % 2:
-            stream = client.chat.completions.create(**asked, extra_body=options, stream=True)
+            stream = client.chat.completions.create(**body, extra_body=options, stream=True)
             text = "".join(c.choices[0].delta.content or "" for c in stream)
         else:
-            made = client.chat.completions.create(**asked, extra_body=options)
-            text = made.choices[0].message.content
-        return text, alone.generate(prompt, max_new_tokens=places, **options).text
+            answer = client.chat.completions.create(**body, extra_body=options)
+            text = answer.choices[0].message.content
+        return text, alone.generate(prompt, max_new_tokens=tokens, **options).text
 
     with ThreadPoolExecutor(24) as pool:
-        for text, want in pool.map(one, range(48)):
+        for text, want in pool.map(request, range(48)):
             assert text == want
 
 
@@ -219,7 +221,7 @@ def test_decode_can_be_cancelled(server: Running) -> None:
 
 
 def raw_post(server: Running, body: dict[str, Any]) -> socket.socket:
-    """A request on a socket of its own, of which nothing is read."""
+    """Send a request on a new socket and read nothing."""
     host, port = server.url.removeprefix("http://").split(":")
     data = json.dumps(body).encode()
     head = (
@@ -232,9 +234,9 @@ def raw_post(server: Running, body: dict[str, Any]) -> socket.socket:
     return made
 
 
-def eventually(what: Any) -> None:
+def eventually(condition: Any) -> None:
     until = time.monotonic() + PATIENCE
-    while not what():
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -257,7 +259,7 @@ def test_slow_reader_does_not_block_others(server: Running) -> None:
     for _ in range(3):
         answer = server.post("/v1/completions", prompt="Hi", max_tokens=8)
         assert answer.status_code == 200
-    for one in lazy:  # nothing was lost to it
+    for one in lazy:  # a slow reader still gets everything
         one.settimeout(PATIENCE)
         data = b""
         while b"[DONE]" not in data:
@@ -267,7 +269,7 @@ def test_slow_reader_does_not_block_others(server: Running) -> None:
         one.close()
 
 
-# Probes and borders
+# Probes and limits
 
 
 def test_probes_metrics_and_version(server: Running) -> None:
@@ -322,7 +324,7 @@ def test_full_queue_rejects_at_once(folder: str) -> None:
                 assert one.json()["error"]["type"] == "rate_limit_error"
 
 
-# Bad days
+# Failures
 
 
 def test_killed_decode_process_is_restarted(folder: str, alone: Any) -> None:
@@ -450,7 +452,7 @@ def test_probes_answer_while_all_rows_are_busy(server: Running) -> None:
 
 
 def test_load_with_misbehaving_clients() -> None:
-    """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
+    """Run runs/load.py for a short time: no answer is lost or wrong, and memory stays flat."""
     script = Path(__file__).parents[2] / "runs" / "load.py"
     arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
     made = subprocess.run(

@@ -84,7 +84,7 @@ def test_measure_of_a_large_decode_is_rejected(lm: Any) -> None:
 
 def test_fork_continues_from_the_canvas_of_that_step(lm: Any) -> None:
     state = run_job(lm, make_job("a", events=True, options={"eos": "keep"}))
-    whole = lm.generate("Once", raw=True, max_new_tokens=16)
+    alone = lm.generate("Once", raw=True, max_new_tokens=16)
     canvas = state.canvas_at(6)
     assert sum(canvas.holes) == 10
     worker = make_worker(lm)
@@ -95,7 +95,7 @@ def test_fork_continues_from_the_canvas_of_that_step(lm: Any) -> None:
     z = lm.tokenizer.encode("z")[0]
     assert given[3] == given[4] == z
     kept = {position: token for position, token in given.items() if position not in (3, 4)}
-    assert all(whole.tokens[position] == token for position, token in kept.items())
+    assert all(alone.tokens[position] == token for position, token in kept.items())
     final = steps[-1]["end"]
     assert "zz" in final["text"]
     filled = [position for step in steps for position, *_ in step["commits"]]
