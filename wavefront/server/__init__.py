@@ -1,10 +1,10 @@
 """The HTTP server: OpenAI's API for one model, and a page that shows each decode live.
 
-An HTTP process validates, queues and answers requests without torch; a decode process owns the
-model, and the two exchange the messages of `worker_messages` (with Ray, there are many decode
-processes). It imports core, storage, text, strategies, models, engine, lm and player; FastAPI,
-uvicorn and prometheus-client come with `pip install 'wavefront[serve]'`. Start reading at
-`service.py` for the HTTP side and at `decode_worker.py` for the decode side.
+One process answers HTTP without torch; another one owns the model and decodes, here or in replicas
+on Ray. It imports core, storage, strategies, text, models, engine, lm and player. Start reading at
+`service.py` for HTTP and at `decode_worker.py` for decoding.
+
+Install the dependencies with `pip install 'wavefront[serve]'`.
 """
 
 from importlib.util import find_spec
