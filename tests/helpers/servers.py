@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for the tests that talk to one."""
+"""Runs a real server in its own process."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from typing import Any
 
 import httpx
 
-PATIENCE = 180.0  # seconds: other tests may keep the machine busy
+PATIENCE = 180.0  # seconds; other tests may keep the machine busy
 
 
 class Running:
-    """A server: where it is, and its process."""
+    """A running server: its URL, process and HTTP client."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, key: str | None) -> None:
         self.process, self.url = process, url
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # It may take a while, and must not reuse a connection that the server has just closed.
         self.client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, json=body)
 
     def events(self, id: str, start: int = 0) -> list[dict[str, Any]]:
-        """The events of a decode, to its end."""
+        """Return all events of a decode from number `start` on."""
         path = f"/v1/wavefront/decodes/{id}/events?from={start}"
         with self.client.stream("GET", path) as answer:
             assert answer.status_code == 200
@@ -41,26 +40,26 @@ class Running:
         return [json.loads(line) for line in lines]
 
     def wait(self, path: str = "/ready", status: int = 200) -> None:
-        """Until a probe says so."""
+        """Wait until a path answers with a status."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             with contextlib.suppress(httpx.TransportError):
                 if self.client.get(path).status_code == status:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"{path} never said {status}")
+        raise AssertionError(f"{path} never answered {status}")
 
     def decoder(self) -> int:
-        """The pid of its decode process."""
+        """Return the pid of the decode process."""
         children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         pids = [int(one) for file in children for one in file.read_text().split()]
-        # spawn also keeps a small process that tracks shared resources.
+        # multiprocessing also starts a small process that tracks shared resources.
         return next(
             pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         found = re.findall(
             rf"^wavefront:{name}(?:{{.*}})? (\S+)$", self.client.get("/metrics").text, re.M
         )
@@ -69,7 +68,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(*arguments: str, key: str | None = None, **environment: str) -> Iterator[Running]:
-    """`wavefront serve` with these arguments, ready; ended when left."""
+    """Run `wavefront serve` with these arguments, wait until it is ready, and kill it at exit."""
     command = [
         sys.executable,
         "-m",
@@ -82,8 +81,8 @@ def serving(*arguments: str, key: str | None = None, **environment: str) -> Iter
         *arguments,
     ]
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    for mine in ("WAVEFRONT_API_KEY", "WAVEFRONT_API_KEY_FILE"):
-        settings.pop(mine, None)
+    for name in ("WAVEFRONT_API_KEY", "WAVEFRONT_API_KEY_FILE"):
+        settings.pop(name, None)
     settings |= environment
     if key:
         settings["WAVEFRONT_API_KEY"] = key

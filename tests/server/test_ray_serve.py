@@ -1,4 +1,4 @@
-"""Replicas on the real Ray Serve: the same API, and bad days."""
+"""Replicas on a real Ray Serve: the same API, lost replicas and shutdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 KEY = "a-secret"
 LONG = {"prompt": "Once", "max_tokens": 200}
 ROWS = 2
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}  # of a cluster that wants one
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}  # cluster with a token
 REPLICAS = ("--replicas", "2", "--rows", str(ROWS))
 
 
@@ -42,8 +42,10 @@ def alone(folder: str) -> wavefront.LM:
 
 
 @contextlib.contextmanager
-def fleet(folder: str, *arguments: str, key: str | None = None, **env: str) -> Iterator[Running]:
-    """A server with replicas, all of them there; ended as servers are, so that Ray ends too."""
+def serving_replicas(
+    folder: str, *arguments: str, key: str | None = None, **env: str
+) -> Iterator[Running]:
+    """Run a server with replicas and end it with SIGTERM, so that Ray ends too."""
     with serving("-m", folder, "--engine", "ray", *arguments, key=key, **env) as running:
         try:
             yield running
@@ -54,20 +56,20 @@ def fleet(folder: str, *arguments: str, key: str | None = None, **env: str) -> I
 
 @pytest.fixture(scope="module")
 def server(folder: str) -> Iterator[Running]:
-    with fleet(folder, "--name", "talker", *REPLICAS, key=KEY) as running:
+    with serving_replicas(folder, "--name", "talker", *REPLICAS, key=KEY) as running:
         eventually(lambda: running.metric("replicas") == 2)
         yield running
 
 
-def eventually(what: Callable[[], Any]) -> None:
+def eventually(condition: Callable[[], Any]) -> None:
     until = time.monotonic() + PATIENCE
-    while not what():
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Every process that is not a mere remainder: pid -> (its parent, what it runs)."""
+    """Return all processes except zombies: pid to (parent pid, command line)."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -80,8 +82,8 @@ def processes() -> dict[int, tuple[int, str]]:
     return found
 
 
-def below(pid: int) -> dict[int, str]:
-    """The descendants of a process, and what they run."""
+def descendants(pid: int) -> dict[int, str]:
+    """Return the descendants of a process: pid to command line."""
     every, found, new = processes(), dict[int, str](), {pid}
     while new:
         new = {one for one, (parent, _) in every.items() if parent in new}
@@ -90,41 +92,41 @@ def below(pid: int) -> dict[int, str]:
 
 
 def named(server: Running, word: str) -> list[int]:
-    return [pid for pid, command in below(server.process.pid).items() if word in command]
+    return [pid for pid, command in descendants(server.process.pid).items() if word in command]
 
 
-def said(text: str) -> list[Any]:
+def user_message(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-def test_the_official_client(server: Running, alone: Any) -> None:
+def test_openai_client(server: Running, alone: Any) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
     chat = client.chat.completions.create
 
-    def one(number: int) -> tuple[str | None, str]:
-        prompt, places = f"Number {number % 5}", 8 + 5 * (number % 4)
-        asked = {"model": "talker", "messages": said(prompt), "max_tokens": places}
-        want = alone.generate(prompt, max_new_tokens=places)
+    def request(number: int) -> tuple[str | None, str]:
+        prompt, tokens = f"Number {number % 5}", 8 + 5 * (number % 4)
+        body = {"model": "talker", "messages": user_message(prompt), "max_tokens": tokens}
+        want = alone.generate(prompt, max_new_tokens=tokens)
         if number % 2:
-            text = "".join(c.choices[0].delta.content or "" for c in chat(**asked, stream=True))
+            text = "".join(c.choices[0].delta.content or "" for c in chat(**body, stream=True))
         else:
-            made = chat(**asked)
+            made = chat(**body)
             text = made.choices[0].message.content
             assert made.usage.completion_tokens == len(want.tokens)
         return text, want.text
 
     with ThreadPoolExecutor(12) as pool:
-        for text, want in pool.map(one, range(24)):
+        for text, want in pool.map(request, range(24)):
             assert text == want
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), max_tokens=2000)
+        chat(model="talker", messages=user_message("Hi"), max_tokens=2000)
     assert "there is room for 256" in caught.value.message
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0).models.list()
     assert [one.id for one in client.models.list()] == ["talker"]
 
 
-def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
+def test_decodes_of_any_replica_can_be_watched_forked_and_cancelled(
     server: Running, alone: Any
 ) -> None:
     want = alone.generate("Hi", max_new_tokens=20).text
@@ -144,7 +146,7 @@ def test_whichever_replica_decodes_it_can_be_watched_forked_and_cancelled(
     eventually(lambda: server.metric("num_requests_running") == 0)
 
 
-def test_both_replicas_work_and_clients_that_go_away_leave_their_rows(server: Running) -> None:
+def test_both_replicas_work_and_disconnected_clients_free_their_rows(server: Running) -> None:
     steps = server.metric("steps_total")
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
@@ -158,7 +160,7 @@ def test_both_replicas_work_and_clients_that_go_away_leave_their_rows(server: Ru
     assert server.metric("steps_total") > steps + 200
 
 
-def test_who_waits_knows_at_once_that_a_request_is_wrong(server: Running) -> None:
+def test_invalid_request_fails_before_it_waits(server: Running) -> None:
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
         eventually(lambda: server.metric("num_requests_waiting") > 0)
@@ -174,32 +176,32 @@ def test_probes_page_and_key(server: Running) -> None:
         assert "<canvas" in bare.get("/").text or "<html" in bare.get("/").text
         for path in ("/metrics", "/version", "/v1/models", "/-/routes", "/-/healthz"):
             assert bare.get(path).status_code == 401
-    for pid in ours(server):  # the key stays with the server
+    for pid in model_processes(server):  # no other process gets the key
         assert KEY.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def stream(server: Running, body: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """The text of a stream, and its error if it ends in one; it must end as streams do."""
-    asked = {**body, "stream": True}
-    with server.client.stream("POST", "/v1/completions", json=asked) as answer:
+    """Return the text of a stream, and its error or None. The stream must end with [DONE]."""
+    body = {**body, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200
         lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
-    said = [json.loads(line) for line in lines]
-    errors = [one["error"] for one in said if "error" in one]
-    text = "".join(one["choices"][0]["text"] for one in said if "choices" in one)
+    chunks = [json.loads(line) for line in lines]
+    errors = [one["error"] for one in chunks if "error" in one]
+    text = "".join(one["choices"][0]["text"] for one in chunks if "choices" in one)
     return text, errors[0] if errors else None
 
 
 @pytest.mark.parametrize("victim", ["ServeReplica", "spawn_main"])
-def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, victim: str) -> None:
-    """The replica itself, or its decode process: both are the loss of a replica."""
+def test_killed_replica_loses_no_answer(folder: str, alone: Any, victim: str) -> None:
+    """Kill a replica or its decode process: the replica is lost in both cases."""
     want = alone.generate("Once", raw=True, max_new_tokens=200).text
-    with fleet(folder, *REPLICAS) as server:
+    with serving_replicas(folder, *REPLICAS) as server:
         eventually(lambda: server.metric("replicas") == 2)
         with ThreadPoolExecutor(16) as pool:
             plain = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(6)]
-            told = [pool.submit(stream, server, LONG) for _ in range(6)]
+            streams = [pool.submit(stream, server, LONG) for _ in range(6)]
             eventually(lambda: server.metric("slots_busy") > ROWS)
             first = set(named(server, "ServeReplica"))
             os.kill(named(server, victim)[0], signal.SIGKILL)
@@ -209,27 +211,27 @@ def test_a_replica_killed_under_load_costs_no_answer(folder: str, alone: Any, vi
                 assert answer.status_code == 200, answer.text
                 assert answer.json()["choices"][0]["text"] == want
             broken = 0
-            for text, error in (one.result() for one in told):
+            for text, error in (one.result() for one in streams):
                 if error is None:
                     assert text == want
                     continue
                 broken += 1
                 assert error["code"] == "engine_down"
                 assert want.startswith(text)
-                assert text  # of whom nothing was told yet, another replica takes care
+                assert text  # a stream without text moves to another replica
             assert broken <= ROWS
         assert server.metric("engine_restarts_total") == 1
         assert server.client.get("/ready").status_code == 200
         eventually(lambda: set(named(server, "ServeReplica")) - first)
         eventually(lambda: server.metric("replicas") == 2)
-        with ThreadPoolExecutor(8) as pool:  # the new one works as well
+        with ThreadPoolExecutor(8) as pool:  # the new replica works too
             jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
             eventually(lambda: server.metric("slots_busy") > ROWS)
             assert {one.result().status_code for one in jobs} == {200}
 
 
-def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
-    with fleet(folder, "--rows", "1") as server:
+def test_server_without_replicas_reports_it_and_recovers(folder: str) -> None:
+    with serving_replicas(folder, "--rows", "1") as server:
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(3)]
             eventually(lambda: server.metric("slots_busy") == 1)
@@ -239,14 +241,14 @@ def test_without_any_replica_it_says_so_and_recovers(folder: str) -> None:
             refused = server.post("/v1/completions", prompt="Hi")
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_down")
             assert refused.headers["retry-after"]
-            # What was accepted before waits for the next replica.
+            # Requests accepted before wait for the next replica.
             assert [one.result().status_code for one in jobs] == [200] * 3
         server.wait()
 
 
-def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> None:
-    with fleet(folder, *REPLICAS, "--drain-seconds", "120") as server:
-        every = below(server.process.pid)
+def test_sigterm_answers_all_accepted_requests_and_ends_ray(folder: str) -> None:
+    with serving_replicas(folder, *REPLICAS, "--drain-timeout", "120") as server:
+        every = descendants(server.process.pid)
         assert any("raylet" in one for one in every.values())
         with ThreadPoolExecutor(10) as pool:
             jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(8)]
@@ -261,28 +263,28 @@ def test_sigterm_answers_what_was_accepted_and_leaves_nothing(folder: str) -> No
         eventually(lambda: not every.keys() & processes().keys())
 
 
-def ours(server: Running) -> set[int]:
-    """What of its processes holds a model, or a part of Ray that could start one."""
-    words = ("ServeReplica", "spawn_main", "ServeController", "Keeper", "raylet", "gcs_server")
+def model_processes(server: Running) -> set[int]:
+    """Return the processes that hold a model, or that could start such a process."""
+    words = ("ServeReplica", "spawn_main", "ServeController", "Coordinator", "raylet", "gcs_server")
     return {pid for word in words for pid in named(server, word)}
 
 
-def test_no_replica_outlives_a_server_that_is_killed(folder: str) -> None:
-    with fleet(folder, *REPLICAS) as server:
-        every = ours(server)
+def test_replicas_end_with_a_killed_server(folder: str) -> None:
+    with serving_replicas(folder, *REPLICAS) as server:
+        every = model_processes(server)
         server.process.kill()
         server.process.wait()
-        # Two agents of Ray, which hold nothing, take a minute longer.
+        # Two agents of Ray, which hold no model, end a minute later.
         eventually(lambda: not every & processes().keys())
 
 
 @pytest.fixture
 def cluster() -> Iterator[str]:
-    """A Ray of somebody else's; its address."""
+    """Start a Ray cluster and return its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # A GPU that is only said to be there: Ray shares it out all the same.
+    # Ray also assigns a GPU that does not exist.
     options = f"--head --block --port={port} --num-cpus=4 --num-gpus=1 --include-dashboard=false"
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
     environment = {**os.environ, **TOKEN, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
@@ -295,11 +297,11 @@ def cluster() -> Iterator[str]:
             assert line, process.wait()
             assert time.monotonic() < until
         yield f"127.0.0.1:{port}"
-        process.kill()  # by SIGTERM it would wait half a minute for others to leave
+        process.kill()  # SIGTERM would wait half a minute for clients
         process.communicate()
 
 
-def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) -> None:
+def test_two_servers_share_an_existing_cluster(folder: str, cluster: str, alone: Any) -> None:
     want = alone.generate("Hi", raw=True, max_new_tokens=12).text
     there = ("--address", cluster, "--rows", "1", "--gpus-per-replica", "0.5", "--device", "cpu")
 
@@ -307,27 +309,32 @@ def test_on_a_cluster_of_somebody_else(folder: str, cluster: str, alone: Any) ->
         return [pid for pid, (_, command) in processes().items() if "ServeReplica" in command]
 
     before = set(replicas())
-    with fleet(folder, *there, **TOKEN) as one, fleet(folder, *there, **TOKEN) as two:
-        for server in (one, two):  # neither is in the other's way
+    with (
+        serving_replicas(folder, *there, **TOKEN) as one,
+        serving_replicas(folder, *there, **TOKEN) as two,
+    ):
+        for server in (one, two):  # both work at the same time
             made = server.post("/v1/completions", prompt="Hi", max_tokens=12)
             assert made.json()["choices"][0]["text"] == want
         found = {*replicas()} - before
         assert len(found) == 2
         for pid in found:
-            (decoder,) = (one for one, command in below(pid).items() if "spawn_main" in command)
+            (decoder,) = (
+                one for one, command in descendants(pid).items() if "spawn_main" in command
+            )
             environment = Path(f"/proc/{decoder}/environ").read_bytes().split(b"\0")
             assert b"CUDA_VISIBLE_DEVICES=0" in environment
         two.process.terminate()
         assert two.process.wait(PATIENCE) == 0, two.process.stderr.read()
         eventually(lambda: len({*replicas()} - before) == 1)
         assert one.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
-        # Nobody can say goodbye for the other: its replica notices by itself.
+        # The replica of a killed server notices by itself.
         one.process.kill()
         one.process.wait()
         eventually(lambda: not {*replicas()} - before)
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
+def test_unknown_model_exits_with_an_error() -> None:
     arguments = ["-m", "nothing-like-it", "--port", "0", "--engine", "ray"]
     command = [sys.executable, "-m", "wavefront", "serve", *arguments]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

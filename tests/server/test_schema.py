@@ -1,4 +1,4 @@
-"""The API against its own schema: valid and invalid data; no 5xx, no hang, nothing undocumented."""
+"""Requests generated from the API's schema: no 5xx, no hang, no undocumented response."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import HealthCheck
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-# A library of its own style: it warns of what it will change.
+# schemathesis warns of its own future changes.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-EXAMPLES = 25  # of every operation and mode
+EXAMPLES = 25  # per operation and mode
 SPECS = (
     "wavefront(size=4, radius=1)",
     "block(size=4)",
@@ -27,10 +27,19 @@ SPECS = (
     "dsb(size=8)",
     "tbd(size=8, drop=2)",
 )
-# Names of one thing, or of what does not go together: a body that has all of them is refused.
-RIVALS = ("model", "strategy", "alg", "eps", "alg_temp", "block_length", "block_size", "radius")
-RIVALS += ("max_wave_size", "remasking", "eos_policy", "logits_eos_inf", "stop_ids")
-RIVALS += ("confidence_eos_eot_inf", "max_tokens", "gen_length", "max_completion_tokens")
+# Aliases and options that exclude each other: a body with all of them is rejected.
+CONFLICTING = (
+    "model",
+    "strategy",
+    "alg",
+    "eps",
+    "alg_temp",
+    "block_length",
+    "block_size",
+    "radius",
+)
+CONFLICTING += ("max_wave_size", "remasking", "eos_policy", "logits_eos_inf", "stop_ids")
+CONFLICTING += ("confidence_eos_eot_inf", "max_tokens", "gen_length", "max_completion_tokens")
 WITH_BODY = {
     "/v1/chat/completions",
     "/v1/completions",
@@ -49,40 +58,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @schemathesis.check
 def no_failure(ctx: Any, response: Any, case: Any) -> None:
-    """No 5xx; but whoever asks for a short time may get it."""
-    asked = case.body if isinstance(case.body, dict) else {}
-    hasty = response.status_code == 504 and asked.get("timeout") is not None
-    assert response.status_code < 500 or hasty, response.text
+    """Fail on 5xx, except for a timeout that the request asked for."""
+    body = case.body if isinstance(case.body, dict) else {}
+    timed_out = response.status_code == 504 and body.get("timeout") is not None
+    assert response.status_code < 500 or timed_out, response.text
     if response.status_code >= 400:
         assert response.json()["error"]["message"]
 
 
-def sensible(body: Any) -> Any:
-    """The body, with what would keep most from being decoded put right."""
-    made = {name: value for name, value in body.items() if name not in RIVALS}
-    made["strategy"] = SPECS[len(str(body)) % len(SPECS)]
+def repair(body: Any) -> Any:
+    """Return the body with values that can be decoded."""
+    fixed = {name: value for name, value in body.items() if name not in CONFLICTING}
+    fixed["strategy"] = SPECS[len(str(body)) % len(SPECS)]
     for name in ("steps", "max_new_tokens"):
-        if made.get(name):
-            made[name] = made[name] % 24 + 1
-    if made.get("messages"):
-        made["messages"] = [*made["messages"], {"role": "user", "content": "Hi"}]
-    elif "at" not in made:
-        made["prompt"] = "a <mask:5>" if made.get("infill") else "Hi"
-    if made.get("infill"):
-        made.pop("max_new_tokens", None)
-    if not made.get("stream"):
-        made.pop("stream_options", None)
-    if "at" in made:
-        made |= {"at": made["at"] % 8, "put": {}}
-    if made.get("stop") == "" or isinstance(made.get("stop"), list):
-        del made["stop"]
-    return made
+        if fixed.get(name):
+            fixed[name] = fixed[name] % 24 + 1
+    if fixed.get("messages"):
+        fixed["messages"] = [*fixed["messages"], {"role": "user", "content": "Hi"}]
+    elif "at" not in fixed:
+        fixed["prompt"] = "a <mask:5>" if fixed.get("infill") else "Hi"
+    if fixed.get("infill"):
+        fixed.pop("max_new_tokens", None)
+    if not fixed.get("stream"):
+        fixed.pop("stream_options", None)
+    if "at" in fixed:
+        fixed |= {"at": fixed["at"] % 8, "put": {}}
+    if fixed.get("stop") == "" or isinstance(fixed.get("stop"), list):
+        del fixed["stop"]
+    return fixed
 
 
 def attempt(operation: Any, mode: GenerationMode, id: str) -> int:
-    """Many requests of one kind; how many."""
-    made = 0
-    # The id of a decode that there is; others are tried as well, one time in a while.
+    """Send many requests to one operation and return their number."""
+    sent = 0
+    # Use the id of an existing decode; schemathesis also tries others.
     known = {"path_parameters": {"id": id}} if "{id}" in operation.path else {}
     strategy = operation.as_strategy(generation_mode=mode, **known)
 
@@ -94,36 +103,36 @@ def attempt(operation: Any, mode: GenerationMode, id: str) -> int:
         suppress_health_check=list(HealthCheck),
     )
     @hypothesis.given(case=strategy)
-    def one(case: Any) -> None:
-        nonlocal made
-        made += 1
-        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict) and made % 3:
-            case.body = sensible(case.body)
+    def send(case: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict) and sent % 3:
+            case.body = repair(case.body)
         checks = [no_failure, status_code_conformance, content_type_conformance]
         case.call_and_validate(checks=checks, timeout=120)
 
-    one()
-    return made
+    send()
+    return sent
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_no_request_breaks_it(server: Running, mode: GenerationMode) -> None:
+def test_no_generated_request_causes_a_server_error(server: Running, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     id = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=8).json()["id"]
-    made = {}
+    counts = {}
     for found in schema.get_all_operations():
         operation = found.ok()  # pyright: ignore[reportAttributeAccessIssue]
         if operation.method.upper() == "DELETE" or operation.path == "/v1/models/{id}":
-            id_there = "none"
+            known_id = "none"
         else:
-            id_there = id
+            known_id = id
         if mode is GenerationMode.NEGATIVE and operation.path not in WITH_BODY:
-            continue  # there is nothing to get wrong
-        made[f"{operation.method} {operation.path}"] = attempt(operation, mode, id_there)
-    assert all(count >= 1 for count in made.values())
-    assert all(made[f"post {path}"] >= EXAMPLES // 2 for path in WITH_BODY)
+            continue  # nothing can be invalid
+        counts[f"{operation.method} {operation.path}"] = attempt(operation, mode, known_id)
+    assert all(count >= 1 for count in counts.values())
+    assert all(counts[f"post {path}"] >= EXAMPLES // 2 for path in WITH_BODY)
     assert server.client.get("/health").status_code == 200
     assert server.metric("engine_restarts_total") == 0
     assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
     if mode is GenerationMode.POSITIVE:
-        assert server.metric("generation_tokens_total") > 100  # much of it was decoded
+        assert server.metric("generation_tokens_total") > 100  # many requests were decoded

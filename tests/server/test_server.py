@@ -1,4 +1,4 @@
-"""The server as its clients meet it: a real process, the official client, and bad days."""
+"""A real server process: the OpenAI client, streams, limits, failures and shutdown."""
 
 from __future__ import annotations
 
@@ -50,34 +50,36 @@ def alone(folder: str) -> wavefront.LM:
     return wavefront.load(folder)
 
 
-def said(text: str) -> list[Any]:
+def user_message(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-# The official client
+# The OpenAI client
 
 
-def test_the_official_client_completes(client: openai.OpenAI, alone: Any) -> None:
-    made = client.chat.completions.create(model="talker", messages=said("Hi"), max_tokens=24)
+def test_openai_client_completes(client: openai.OpenAI, alone: Any) -> None:
+    answer = client.chat.completions.create(
+        model="talker", messages=user_message("Hi"), max_tokens=24
+    )
     want = alone.generate("Hi", max_new_tokens=24)
-    assert made.choices[0].message.content == want.text
-    assert made.choices[0].message.role == "assistant"
-    assert made.choices[0].finish_reason == want.finish_reason
-    assert made.usage.completion_tokens == len(want.tokens)
-    assert made.usage.prompt_tokens == want.prompt_tokens
-    assert made.usage.total_tokens == want.prompt_tokens + len(want.tokens)
-    assert made.system_fingerprint.startswith("fp_")
-    assert made.id.startswith("chatcmpl-")
+    assert answer.choices[0].message.content == want.text
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == want.finish_reason
+    assert answer.usage.completion_tokens == len(want.tokens)
+    assert answer.usage.prompt_tokens == want.prompt_tokens
+    assert answer.usage.total_tokens == want.prompt_tokens + len(want.tokens)
+    assert answer.system_fingerprint.startswith("fp_")
+    assert answer.id.startswith("chatcmpl-")
     text = client.completions.create(model="talker", prompt="Hi", max_tokens=24)
     assert text.choices[0].text == alone.generate("Hi", raw=True, max_new_tokens=24).text
 
 
-def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
+def test_openai_client_streams(client: openai.OpenAI, alone: Any) -> None:
     want = alone.generate("Hi", max_new_tokens=48)
     chunks = list(
         client.chat.completions.create(
             model="talker",
-            messages=said("Hi"),
+            messages=user_message("Hi"),
             max_completion_tokens=48,
             stream=True,
             stream_options={"include_usage": True},
@@ -96,7 +98,7 @@ def test_the_official_client_streams(client: openai.OpenAI, alone: Any) -> None:
     assert text == alone.generate("Hi", raw=True, max_new_tokens=20).text
 
 
-def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> None:
+def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any) -> None:
     options = {
         "strategy": "block(size=4)",
         "steps": 12,
@@ -105,9 +107,9 @@ def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> Non
         "order_noise": 0.1,
         "top_k": 9,
     }
-    made = client.chat.completions.create(
+    answer = client.chat.completions.create(
         model="talker",
-        messages=said("Hi"),
+        messages=user_message("Hi"),
         max_tokens=24,
         temperature=0.8,
         seed=7,
@@ -115,35 +117,35 @@ def test_options_by_their_python_names(client: openai.OpenAI, alone: Any) -> Non
         extra_body=options,
     )
     want = alone.generate("Hi", max_new_tokens=24, temperature=0.8, seed=7, top_p=0.9, **options)
-    assert made.choices[0].message.content == want.text
-    assert made.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
+    assert answer.choices[0].message.content == want.text
+    assert answer.usage.to_dict()["wavefront"]["forwards"] == want.forwards  # pyright: ignore[reportIndexIssue]
     holes = "Once <mask:6> upon <mask:5>."
     filled = client.completions.create(model="talker", prompt=holes, extra_body={"infill": True})
     assert filled.choices[0].text == alone.infill(holes).text
 
 
-def test_the_official_client_gets_errors(client: openai.OpenAI) -> None:
+def test_openai_client_gets_errors(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), logprobs=True)
+        chat(model="talker", messages=user_message("Hi"), logprobs=True)
     assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_field")
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), extra_body={"strategy": "os.path"})
+        chat(model="talker", messages=user_message("Hi"), extra_body={"strategy": "os.path"})
     assert caught.value.param == "strategy"
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=said("Hi"), max_tokens=2000, stream=True)
+        chat(model="talker", messages=user_message("Hi"), max_tokens=2000, stream=True)
     assert "there is room for 256" in caught.value.message
     with pytest.raises(openai.NotFoundError) as caught:
-        chat(model="gpt-9", messages=said("Hi"))
+        chat(model="gpt-9", messages=user_message("Hi"))
     assert caught.value.code == "model_not_found"
-    stranger = openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0)
+    other = openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0)
     with pytest.raises(openai.AuthenticationError):
-        stranger.models.list()
+        other.models.list()
     assert [one.id for one in client.models.list()] == ["talker"]
     assert client.models.retrieve("talker").id == "talker"
 
 
-def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any) -> None:
+def test_concurrent_requests_equal_lone_decodes(client: openai.OpenAI, alone: Any) -> None:
     kinds: list[dict[str, Any]] = [
         {"strategy": "wavefront(size=4, radius=1)"},
         {"strategy": "block(size=8)"},
@@ -152,27 +154,27 @@ def test_at_once_each_gets_what_it_gets_alone(client: openai.OpenAI, alone: Any)
         {"strategy": "tide(selector=threshold(tau=0.3))"},
     ]
 
-    def one(number: int) -> tuple[str, str]:
+    def request(number: int) -> tuple[str, str]:
         options = kinds[number % len(kinds)]
-        prompt, places = f"Number {number % 7}", 8 + 5 * (number % 6)
-        asked = {"model": "talker", "messages": said(prompt), "max_tokens": places}
+        prompt, tokens = f"Number {number % 7}", 8 + 5 * (number % 6)
+        body = {"model": "talker", "messages": user_message(prompt), "max_tokens": tokens}
         if number % 2:
-            stream = client.chat.completions.create(**asked, extra_body=options, stream=True)
+            stream = client.chat.completions.create(**body, extra_body=options, stream=True)
             text = "".join(c.choices[0].delta.content or "" for c in stream)
         else:
-            made = client.chat.completions.create(**asked, extra_body=options)
-            text = made.choices[0].message.content
-        return text, alone.generate(prompt, max_new_tokens=places, **options).text
+            answer = client.chat.completions.create(**body, extra_body=options)
+            text = answer.choices[0].message.content
+        return text, alone.generate(prompt, max_new_tokens=tokens, **options).text
 
     with ThreadPoolExecutor(24) as pool:
-        for text, want in pool.map(one, range(48)):
+        for text, want in pool.map(request, range(48)):
             assert text == want
 
 
 # Streams and events
 
 
-def test_the_stream_on_the_wire(server: Running) -> None:
+def test_stream_is_server_sent_events(server: Running) -> None:
     body = {"prompt": "Hi", "max_tokens": 16, "stream": True}
     with server.client.stream(
         "POST", "/v1/completions", json=body, headers={"x-request-id": "mine-1"}
@@ -184,7 +186,7 @@ def test_the_stream_on_the_wire(server: Running) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: Any) -> None:
+def test_events_can_be_read_again_and_from_any_number(server: Running, alone: Any) -> None:
     begun = server.post("/v1/wavefront/decodes", prompt="Hi", max_new_tokens=20, measure=True)
     assert begun.status_code == 202
     id = begun.json()["id"]
@@ -203,7 +205,7 @@ def test_events_can_be_read_again_and_from_the_middle(server: Running, alone: An
     assert odd.json()["error"]["param"] == "put"
 
 
-def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
+def test_completion_with_events_can_be_watched(server: Running) -> None:
     made = server.post("/v1/completions", prompt="Hi", max_tokens=12, events=True).json()
     told = server.events(made["id"])
     assert told[-1]["end"]["text"] == made["choices"][0]["text"]
@@ -211,7 +213,7 @@ def test_an_ordinary_request_can_be_watched_too(server: Running) -> None:
     assert server.client.get(f"/v1/wavefront/decodes/{quiet['id']}/events").status_code == 404
 
 
-def test_a_decode_can_be_cancelled(server: Running) -> None:
+def test_decode_can_be_cancelled(server: Running) -> None:
     id = server.post("/v1/wavefront/decodes", **LONG).json()["id"]
     assert server.client.delete(f"/v1/wavefront/decodes/{id}").status_code == 204
     assert server.events(id)[-1]["error"]["code"] == "cancelled"
@@ -219,7 +221,7 @@ def test_a_decode_can_be_cancelled(server: Running) -> None:
 
 
 def raw_post(server: Running, body: dict[str, Any]) -> socket.socket:
-    """A request on a socket of its own, of which nothing is read."""
+    """Send a request on a new socket and read nothing."""
     host, port = server.url.removeprefix("http://").split(":")
     data = json.dumps(body).encode()
     head = (
@@ -232,15 +234,15 @@ def raw_post(server: Running, body: dict[str, Any]) -> socket.socket:
     return made
 
 
-def eventually(what: Any) -> None:
+def eventually(condition: Any) -> None:
     until = time.monotonic() + PATIENCE
-    while not what():
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_clients_that_go_away_leave_their_rows(server: Running, stream: bool) -> None:
+def test_disconnected_clients_free_their_rows(server: Running, stream: bool) -> None:
     gone = server.metric("request_success_total")
     sockets = [raw_post(server, {**LONG, "stream": stream}) for _ in range(8)]
     eventually(lambda: server.metric("num_requests_running") >= 1)
@@ -252,12 +254,12 @@ def test_clients_that_go_away_leave_their_rows(server: Running, stream: bool) ->
     assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
 
 
-def test_who_does_not_read_holds_up_nobody(server: Running) -> None:
+def test_slow_reader_does_not_block_others(server: Running) -> None:
     lazy = [raw_post(server, {**LONG, "stream": True, "events": True}) for _ in range(3)]
     for _ in range(3):
         answer = server.post("/v1/completions", prompt="Hi", max_tokens=8)
         assert answer.status_code == 200
-    for one in lazy:  # nothing was lost to it
+    for one in lazy:  # a slow reader still gets everything
         one.settimeout(PATIENCE)
         data = b""
         while b"[DONE]" not in data:
@@ -267,7 +269,7 @@ def test_who_does_not_read_holds_up_nobody(server: Running) -> None:
         one.close()
 
 
-# Probes and borders
+# Probes and limits
 
 
 def test_probes_metrics_and_version(server: Running) -> None:
@@ -283,7 +285,7 @@ def test_probes_metrics_and_version(server: Running) -> None:
     assert server.metric("time_to_first_token_seconds_count") > 0
 
 
-def test_bad_addresses_methods_and_json(server: Running) -> None:
+def test_invalid_addresses_methods_and_json(server: Running) -> None:
     assert server.client.get("/nowhere").json()["error"]["code"] == "http_404"
     wrong = server.client.get("/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "http_405")
@@ -299,7 +301,7 @@ def test_bad_addresses_methods_and_json(server: Running) -> None:
     assert (odd.status_code, odd.json()["error"]["param"]) == (400, "prompt")
 
 
-def test_a_deadline_is_kept(server: Running) -> None:
+def test_request_timeout_is_enforced(server: Running) -> None:
     late = server.post("/v1/completions", **LONG, timeout=0.05)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
     body = {**LONG, "timeout": 0.3, "stream": True}
@@ -309,7 +311,7 @@ def test_a_deadline_is_kept(server: Running) -> None:
     assert text.rstrip().endswith("[DONE]")
 
 
-def test_a_full_queue_answers_at_once(folder: str) -> None:
+def test_full_queue_rejects_at_once(folder: str) -> None:
     with serving("-m", folder, "--rows", "1", "--queue", "1") as server:
         with ThreadPoolExecutor(12) as pool:
             made = list(pool.map(lambda _: server.post("/v1/completions", **LONG), range(12)))
@@ -322,10 +324,10 @@ def test_a_full_queue_answers_at_once(folder: str) -> None:
                 assert one.json()["error"]["type"] == "rate_limit_error"
 
 
-# Bad days
+# Failures
 
 
-def test_a_killed_decode_process_is_started_again(folder: str, alone: Any) -> None:
+def test_killed_decode_process_is_restarted(folder: str, alone: Any) -> None:
     with serving("-m", folder, "--rows", "2") as server:
         body = {**LONG, "stream": True}
         with ThreadPoolExecutor(4) as pool:
@@ -349,7 +351,7 @@ def test_a_killed_decode_process_is_started_again(folder: str, alone: Any) -> No
         assert server.metric("engine_restarts_total") == 1
 
 
-def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
+def test_health_fails_during_a_restart(folder: str) -> None:
     with serving("-m", folder) as server:
         os.kill(server.decoder(), signal.SIGKILL)
         server.wait("/health", 503)
@@ -360,8 +362,8 @@ def test_health_is_red_while_the_decode_process_is_away(folder: str) -> None:
         server.wait()
 
 
-def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
-    with serving("-m", folder, "--stuck-seconds", "3") as server:
+def test_stalled_decode_process_is_restarted(folder: str) -> None:
+    with serving("-m", folder, "--stall-timeout", "3") as server:
         pid = server.decoder()
         os.kill(pid, signal.SIGSTOP)
         refused = server.post("/v1/completions", prompt="Hi", max_tokens=4)
@@ -371,8 +373,8 @@ def test_a_stuck_decode_process_is_started_again(folder: str) -> None:
         assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
 
 
-def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
-    with serving("-m", folder, "--rows", "2", "--drain-seconds", "120") as server:
+def test_sigterm_answers_all_accepted_requests(folder: str) -> None:
+    with serving("-m", folder, "--rows", "2", "--drain-timeout", "120") as server:
         with ThreadPoolExecutor(10) as pool:
             jobs = [
                 pool.submit(server.post, "/v1/completions", prompt=f"n{n}", max_tokens=200)
@@ -389,8 +391,8 @@ def test_sigterm_loses_nothing_that_was_accepted(folder: str) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
-    with serving("-m", folder, "--drain-seconds", "0", "--threads", "1") as server:
+def test_requests_that_outlast_the_drain_fail(folder: str) -> None:
+    with serving("-m", folder, "--drain-timeout", "0", "--threads", "1") as server:
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(server.post, "/v1/completions", **LONG)
             eventually(lambda: server.metric("num_requests_running") >= 1)
@@ -400,7 +402,7 @@ def test_what_does_not_finish_in_time_is_told_so(folder: str) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_its_decode_process_does_not_outlive_it(folder: str) -> None:
+def test_decode_process_ends_with_a_killed_server(folder: str) -> None:
     with serving("-m", folder) as server:
         pid = server.decoder()
         server.process.kill()
@@ -416,7 +418,7 @@ def test_its_decode_process_does_not_outlive_it(folder: str) -> None:
         eventually(ended)
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
+def test_unknown_model_exits_with_an_error() -> None:
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "nothing-like-it", "--port", "0"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert made.returncode == 1
@@ -424,7 +426,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_a_sentence() -> None:
     assert "Traceback" not in made.stderr
 
 
-def test_a_taken_port_is_told(server: Running) -> None:
+def test_port_in_use_is_reported(server: Running) -> None:
     port = server.url.rpartition(":")[2]
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "toy", "--port", port]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -432,7 +434,7 @@ def test_a_taken_port_is_told(server: Running) -> None:
     assert "Cannot listen" in made.stderr
 
 
-def test_nobody_waits_for_a_thread(server: Running) -> None:
+def test_probes_answer_while_all_rows_are_busy(server: Running) -> None:
     """Probes answer while every row is busy."""
     stop = threading.Event()
 
@@ -449,8 +451,8 @@ def test_nobody_waits_for_a_thread(server: Running) -> None:
             job.result()
 
 
-def test_load_with_rude_clients() -> None:
-    """A short version of runs/load.py: nothing lost, nothing mixed, nothing left behind."""
+def test_load_with_misbehaving_clients() -> None:
+    """Run runs/load.py for a short time: no answer is lost or wrong, and memory stays flat."""
     script = Path(__file__).parents[2] / "runs" / "load.py"
     arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
     made = subprocess.run(

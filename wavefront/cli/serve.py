@@ -1,4 +1,4 @@
-"""`wavefront serve`."""
+"""The command `wavefront serve`."""
 
 from __future__ import annotations
 
@@ -30,122 +30,149 @@ ENGINES = ("local", "ray")
 def serve(
     *,
     host: Annotated[
-        str, option("Server", "NAME", "Where to listen; by default this machine only.")
+        str, option("Server", "NAME", "Address to listen on; by default this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, option("Server", "N", "By default 8000; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, option("Server", "N", "Port to listen on; by default 8000. 0 picks a free port.")
+    ] = 8000,
     api_key: Annotated[
         str | None,
         option(
             "Server",
             "KEY",
-            f"Wanted of every request but the probes; by default ${KEY}, or the text in the file "
-            f"${KEY_FILE}. "
-            "A command line can be read by other users of the machine: the variable cannot.",
+            f"Key that every request must send, except probes; by default ${KEY}, or the content "
+            f"of the file ${KEY_FILE}. "
+            "Other users of this machine can read a command line, but not these variables.",
         ),
     ] = None,
     open_metrics: Annotated[
-        bool, option("Server", "", "Give /metrics without the key.", "--open-metrics")
+        bool, option("Server", "", "Serve /metrics without the API key.", "--open-metrics")
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        option("Server", "NAME", "A name that requests may call us by; may be given again."),
+        option("Server", "NAME", "Host name to accept in requests; can be repeated."),
     ] = None,
     name: Annotated[
-        str | None, option("Server", "NAME", "Of the model, in the API; by default its own.")
+        str | None,
+        option("Server", "NAME", "Name of the model in the API; by default its own name."),
     ] = None,
     page: Annotated[
-        bool, option("Server", "", "Serve the page at /; by default yes.", "--page/--no-page")
+        bool, option("Server", "", "Serve the web page at /; by default yes.", "--page/--no-page")
     ] = True,
     engine: Annotated[
-        str, option("Replicas", "WORD", "local (the default), or ray: replicas on Ray Serve.")
+        str,
+        option(
+            "Replicas",
+            "WORD",
+            "local: one decode process; ray: replicas on Ray Serve. By default local.",
+        ),
     ] = "local",
     replicas: Annotated[
         int | None,
-        option("Replicas", "N", "Each with the model and rows of its own; by default 1."),
+        option(
+            "Replicas", "N", "Number of replicas, each with its own model and rows; by default 1."
+        ),
     ] = None,
     address: Annotated[
         str | None,
         option(
             "Replicas",
             "ADDR",
-            "Of a running Ray cluster, or auto; by default one is started here.",
+            "Address of a running Ray cluster, or auto; by default Ray is started here.",
         ),
     ] = None,
     cpus_per_replica: Annotated[
-        float | None, option("Replicas", "X", "CPUs of each; by default 1.")
+        float | None, option("Replicas", "X", "CPUs of each replica; by default 1.")
     ] = None,
     gpus_per_replica: Annotated[
         float | None,
-        option("Replicas", "X", "GPUs of each; by default 0. 0.5 lets two share one."),
+        option(
+            "Replicas",
+            "X",
+            "GPUs of each replica; by default 0. With 0.5, two replicas share a GPU.",
+        ),
     ] = None,
-    rows: Annotated[int, option("Batching", "N", "Requests to decode at once; by default 8.")] = 8,
+    rows: Annotated[
+        int, option("Batching", "N", "Requests to decode at the same time; by default 8.")
+    ] = 8,
     queue: Annotated[
-        int, option("Batching", "N", "Requests that may wait beyond those; by default 64.")
+        int, option("Batching", "N", "Requests that may wait in addition; by default 64.")
     ] = 64,
-    lanes: Annotated[
+    batch_shape: Annotated[
         str,
         option(
             "Batching",
             "WORD",
-            "one: one board for all, for GPUs; fit: boards as small as the requests, for CPUs; "
-            "auto, the default, chooses.",
+            "fixed: one batch of --rows by --max-length, for GPUs; fit: batches sized to the "
+            "requests, for CPUs; auto chooses by device. By default auto.",
         ),
     ] = "auto",
     cache: Annotated[
-        str | None, option("Batching", "SPEC", 'Such as "wave(refresh=32)"; by default none.')
+        str | None,
+        option("Batching", "SPEC", 'Cache policy such as "wave(refresh=32)"; by default none.'),
     ] = None,
     threads: Annotated[
-        int, option("Batching", "N", "Of torch on the CPU; by default its own choice.")
+        int, option("Batching", "N", "CPU threads of torch; by default torch decides.")
     ] = 0,
     max_length: Annotated[
         int,
         option(
-            "Limits", "N", "Places of a prompt and its answer; by default 4096, or the model's."
+            "Limits",
+            "N",
+            "Tokens of a prompt and its answer; by default 4096, or the model's limit if lower.",
         ),
     ] = 0,
     max_new_tokens: Annotated[
-        int, option("Limits", "N", "Places of an answer; by default 2048.", "--max-new-tokens")
+        int, option("Limits", "N", "Tokens of an answer; by default 2048.", "--max-new-tokens")
     ] = 2048,
-    max_steps: Annotated[int, option("Limits", "N", "By default 2048.")] = 2048,
-    max_messages: Annotated[int, option("Limits", "N", "By default 256.")] = 256,
-    max_body: Annotated[int, option("Limits", "N", "Bytes of a request; by default 1048576.")] = (
-        1 << 20
-    ),
-    timeout: Annotated[
-        float, option("Limits", "X", "Until a request is given up; by default 600.")
+    max_steps: Annotated[int, option("Limits", "N", "Steps of a request; by default 2048.")] = 2048,
+    max_messages: Annotated[
+        int, option("Limits", "N", "Messages of a chat request; by default 256.")
+    ] = 256,
+    max_body: Annotated[
+        int, option("Limits", "N", "Bytes of a request body; by default 1048576.")
+    ] = (1 << 20),
+    request_timeout: Annotated[
+        float,
+        option("Limits", "X", "Seconds after which a request is cancelled; by default 600."),
     ] = 600.0,
-    stuck_seconds: Annotated[
+    stall_timeout: Annotated[
         float,
-        option("Limits", "X", "Until a silent decode process is restarted; by default 120."),
+        option(
+            "Limits",
+            "X",
+            "Seconds of silence after which the decode process is restarted; by default 120.",
+        ),
     ] = 120.0,
-    drain_seconds: Annotated[
+    drain_timeout: Annotated[
         float,
-        option("Limits", "X", "At SIGTERM, for what is under way; by default 30."),
+        option("Limits", "X", "Seconds to finish running requests at SIGTERM; by default 30."),
     ] = 30.0,
-    keep_seconds: Annotated[
-        float, option("Limits", "X", "For which events can be read; by default 300.")
+    event_ttl: Annotated[
+        float,
+        option("Limits", "X", "Seconds to keep the events of ended decodes; by default 300."),
     ] = 300.0,
     model: ModelOptions,
 ) -> None:
-    """Serve a model behind OpenAI's API, with a page where the wave moves.
+    """Serve a model with OpenAI's API and a page that shows each decode live.
 
-    Requests of any length and strategy share every forward. The API is that of
-    /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
+    Requests of any length and strategy share every forward pass. The routes are
+    /v1/chat/completions, /v1/completions and more; see docs/serve.md.
     """
     from wavefront import server
     from wavefront.storage.hub import builtin_checkpoints
 
     check_choice("engine", engine, ENGINES)
-    asked = {
+    given = {
         "replicas": replicas,
         "address": address,
         "cpus": cpus_per_replica,
         "gpus": gpus_per_replica,
     }
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if asked and engine == "local":
-        raise OptionError("Replicas and their options belong to Ray: give --engine ray as well.")
-    scale = server.Scale(**asked) if engine == "ray" else None  # pyright: ignore[reportArgumentType]
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and engine == "local":
+        raise OptionError("Options for replicas need Ray: give --engine ray as well.")
+    scale = server.Scale(**given) if engine == "ray" else None  # pyright: ignore[reportArgumentType]
 
     limits = server.Limits(
         rows=rows,
@@ -155,13 +182,13 @@ def serve(
         steps=max_steps,
         messages=max_messages,
         body=max_body,
-        seconds=timeout,
-        stuck=stuck_seconds,
-        drain=drain_seconds,
-        keep=keep_seconds,
+        request_timeout=request_timeout,
+        stall_timeout=stall_timeout,
+        drain_timeout=drain_timeout,
+        event_ttl=event_ttl,
     )
     source = server.Source(
-        # What `builtin.DEFAULT` says, without loading torch.
+        # The same as `builtin.DEFAULT`, without importing torch.
         model=next(iter(builtin_checkpoints()), "toy") if model.model is None else model.model,
         device=model.device,
         dtype=model.dtype,
@@ -171,9 +198,9 @@ def serve(
         compile=model.compile,
     )
     key = find_key(api_key)
-    os.environ.pop(KEY, None)  # what we start has no need of it
+    os.environ.pop(KEY, None)  # child processes do not need the key
     if key is None and host not in ("127.0.0.1", "::1", "localhost"):
-        complain("warning", f"Whoever reaches {host}:{port} can use this server: set {KEY}.")
+        complain("warning", f"Anyone who can reach {host}:{port} can use this server: set {KEY}.")
     server.run(
         server.Settings(
             source=source,
@@ -184,7 +211,7 @@ def serve(
             hosts=tuple(allow_host or ()),
             name=name,
             page=page,
-            lanes=lanes,
+            batch_shape=batch_shape,
             cache=cache,
             threads=threads,
             limits=limits,
@@ -194,7 +221,11 @@ def serve(
 
 
 def find_key(given: str | None) -> str | None:
-    """The key of the command line, of the environment, or of the file that it names."""
+    """Return the API key from the command line, the environment, or a file.
+
+    Raises:
+        OptionError: The file that the environment names cannot be read.
+    """
     if given is not None or KEY in os.environ:
         return os.environ[KEY] if given is None else given
     path = os.environ.get(KEY_FILE)
@@ -205,6 +236,7 @@ def find_key(given: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "not UTF-8").lower()
         raise OptionError(
-            f"The API key's file {path!r} cannot be read ({reason}): put it there, set "
-            f"{KEY}, or leave {KEY_FILE} empty to serve whoever comes."
+            f"The API key file {path!r} cannot be read ({reason}): create it or set {KEY}. "
+            f"If {KEY_FILE} is empty, no key is required.",
+            option="api_key",
         ) from error

@@ -122,7 +122,7 @@ BY_NAME: dict[str, Complete] = {
     "experiment.name": shelf("paper", dashes=True),
     "encoder": words("minilm", "roberta-large"),
     "engine": words("local", "ray"),
-    "lanes": words("auto", "fit", "one"),
+    "batch_shape": words("auto", "fit", "fixed"),
     "trace": words("basic", "full"),
     "by": words("correct", "strict", "flexible"),
     "form": words("csv", "json"),

@@ -154,3 +154,19 @@ def first(mask: Tensor, n: int | Tensor) -> Tensor:
 def per_row(k: int | Tensor) -> int | Tensor:
     """Return a (B,) count as a (B, 1) column, to compare with (B, L); an int stays an int."""
     return k[:, None] if isinstance(k, Tensor) else k
+
+
+def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
+    """Return (B, L) bool: every position from the first to the last of `scope`, in whole blocks.
+
+    Args:
+        scope: (B, L) bool, the candidate positions.
+        slot: (B, L) long, the number of each hole within its row, -1 outside the holes.
+        block: Block size. The span grows outward to whole blocks, which count by slot.
+    """
+    low = torch.where(scope, slot, FAR).amin(-1, keepdim=True) // block * block
+    high = torch.where(scope, slot, -1).amax(-1, keepdim=True) // block * block + block
+    inside = (slot >= low) & (slot < high) & scope.any(-1, keepdim=True)
+    after_first = inside.cumsum(-1) > 0
+    before_last = inside.flip(-1).cumsum(-1).flip(-1) > 0
+    return after_first & before_last

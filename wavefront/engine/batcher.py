@@ -477,6 +477,14 @@ class Batcher:
             seat.done = ended or seat.remaining == 0
 
 
+def has_horizon(model: Model, request: Request) -> bool:
+    """Whether the request's strategy hides positions from the model."""
+    ids, holes, plan, _ = request
+    canvas = infill([ids], [holes], mask_id=model.mask_id, pad_id=model.pad_id)
+    strategy = plan.config.strategy
+    return strategy.attended(canvas, strategy.init(canvas)) is not None
+
+
 def power_of_two(width: int) -> int:
     """Round up to a power of two from 16 on, so that a server captures few shapes."""
     return max(16, 1 << (width - 1).bit_length())

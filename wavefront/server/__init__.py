@@ -1,12 +1,10 @@
-"""Serve: a model behind OpenAI's API, and a page where the wave moves.
+"""The HTTP server: OpenAI's API for one model, and a page that shows each decode live.
 
-Two processes. The HTTP process (`app`, `guard`, `bodies`, `replies`, `streams`) checks, counts and
-answers; it never touches torch's tensors. The decode process (`decoder`, `lanes`, `telling`) owns
-the model and its slots. They exchange the plain messages of `jobs` through a pipe; `engine` starts
-the decode process, watches over it and starts another when it dies or is stuck. Instead of it,
-`fleet` has Ray Serve keep several, each in a `replica`, on this machine or on many.
+One process answers HTTP without torch; another one owns the model and decodes, here or in replicas
+on Ray. It imports core, storage, strategies, text, models, engine, lm and player. Start reading at
+`service.py` for HTTP and at `decode_worker.py` for decoding.
 
-Needs FastAPI, uvicorn and prometheus-client: `pip install 'wavefront[serve]'`.
+Install the dependencies with `pip install 'wavefront[serve]'`.
 """
 
 from importlib.util import find_spec

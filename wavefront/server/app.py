@@ -1,10 +1,10 @@
-"""The routes, as FastAPI knows them."""
+"""The routes of the server, as a FastAPI application."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -12,15 +12,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
 import wavefront
-from wavefront.server.middleware import Guard
-from wavefront.server.openai_format import Refusal, Reply
-from wavefront.server.request_models import Begin, Branch, Chat, Complete
-from wavefront.server.request_parser import schema
+from wavefront.server.middleware import MetricsMiddleware, SecurityMiddleware
+from wavefront.server.openai_format import APIError, ASCIIResponse
+from wavefront.server.request_models import ChatBody, CompletionBody, DecodeBody, ForkBody, schema
 from wavefront.server.service import Service
 from wavefront.server.settings import Settings
 from wavefront.server.static_files import StaticFiles
 
-ERROR = {
+ERROR_SCHEMA = {
     "type": "object",
     "required": ["error"],
     "properties": {
@@ -37,85 +36,76 @@ ERROR = {
     },
 }
 STATUSES = {
-    400: "The request cannot be understood; the error names the field.",
+    400: "The request is invalid; the error names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such thing.",
-    409: "Not yet.",
+    404: "The model, decode or address does not exist.",
+    409: "The decode has not started yet.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    421: "The host is not one of ours.",
+    421: "The host name is not allowed.",
     429: "Too many requests are waiting.",
-    499: "It was given up.",
+    499: "The request was cancelled.",
     500: "The decode failed.",
-    503: "Not now: loading, restarting, shutting down, or out of memory.",
-    504: "The answer took too long.",
+    503: "The server is loading, restarting, shutting down, or out of memory.",
+    504: "The request timed out.",
 }
 ERRORS: dict[int | str, Any] = {
-    status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
+    status: {"description": text, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
     for status, text in STATUSES.items()
 }
 STREAM: dict[int | str, Any] = {
-    200: {"description": "An answer, or a stream of it.", "content": {"text/event-stream": {}}}
+    200: {"description": "The answer, or a stream of it.", "content": {"text/event-stream": {}}}
 }
 Id = Annotated[str, Path(max_length=200)]
 From = Annotated[int, Query(alias="from", ge=0, lt=1 << 31)]
 
 
-def make(settings: Settings) -> tuple[Any, Service]:
-    """The ASGI application, and the service behind it."""
+class Application(NamedTuple):
+    """The ASGI application and its service."""
+
+    asgi: Any
+    service: Service
+
+
+def create_app(settings: Settings) -> Application:
+    """Create the ASGI application of a server."""
     service = Service(settings)
 
     @contextlib.asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
-        await service.engine.start()
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.backend.start()
         yield
-        await service.engine.stop()
+        await service.backend.stop()
 
-    # The pages that FastAPI would add load scripts from elsewhere.
+    # FastAPI's own documentation pages load scripts from other sites, so they are off.
     app = FastAPI(
         title="wavefront",
         version=wavefront.__version__,
-        lifespan=life,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        default_response_class=Reply,
+        default_response_class=ASCIIResponse,
         responses=ERRORS,
     )
-    _answers(app, service)
-    _viewers(app, service)
-    _probes(app, service)
+    _add_openai_routes(app, service)
+    _add_decode_routes(app, service)
+    _add_status_routes(app, service)
     public = frozenset[str]()
     if settings.page:
         public = StaticFiles().mount(app)
-    _errors(app)
-    return Guard(Counted(app, service), settings, public), service
+    _add_error_handlers(app)
+    counted = MetricsMiddleware(app, service.metrics)
+    return Application(SecurityMiddleware(counted, settings, public), service)
 
 
-class Counted:
-    """ASGI middleware that counts answers by route and status."""
-
-    def __init__(self, app: Any, service: Service) -> None:
-        self.app, self.counter = app, service.metrics.requests
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def counted(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                # The pattern, never the path: strangers choose that.
-                route = getattr(scope.get("route"), "path", "none")
-                self.counter.labels(route, str(message["status"])).inc()
-            await send(message)
-
-        await self.app(scope, receive, counted if scope["type"] == "http" else send)
-
-
-def _answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=STREAM, openapi_extra=schema(Chat))
+def _add_openai_routes(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/chat/completions", responses=STREAM, openapi_extra=schema(ChatBody))
     async def chat(request: Request) -> Any:
-        return await service.answer(request, Chat)
+        return await service.complete(request, ChatBody)
 
-    @app.post("/v1/completions", responses=STREAM, openapi_extra=schema(Complete))
+    @app.post("/v1/completions", responses=STREAM, openapi_extra=schema(CompletionBody))
     async def complete(request: Request) -> Any:
-        return await service.answer(request, Complete)
+        return await service.complete(request, CompletionBody)
 
     @app.get("/v1/models")
     async def models() -> Any:
@@ -123,32 +113,32 @@ def _answers(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{id}")
     async def model(id: Id) -> Any:
-        for one in service.models():
-            if one["id"] == id:
-                return one
+        for entry in service.models():
+            if entry["id"] == id:
+                return entry
         message = f"The model {id!r} does not exist."
-        raise Refusal(404, message, code="model_not_found", param="model")
+        raise APIError(404, message, code="model_not_found", param="model")
 
 
-def _viewers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/wavefront/decodes", status_code=202, openapi_extra=schema(Begin))
-    async def begin(request: Request) -> Any:
-        return await service.begin(request)
+def _add_decode_routes(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/wavefront/decodes", status_code=202, openapi_extra=schema(DecodeBody))
+    async def start(request: Request) -> Any:
+        return await service.start_decode(request)
 
-    @app.post("/v1/wavefront/decodes/{id}/fork", status_code=202, openapi_extra=schema(Branch))
+    @app.post("/v1/wavefront/decodes/{id}/fork", status_code=202, openapi_extra=schema(ForkBody))
     async def fork(request: Request, id: Id) -> Any:
-        return await service.branch(request, id)
+        return await service.fork_decode(request, id)
 
     @app.get("/v1/wavefront/decodes/{id}/events", responses=STREAM)
     async def events(id: Id, start: From = 0) -> Any:
-        return service.watch(id, start)
+        return service.read_events(id, start)
 
     @app.delete("/v1/wavefront/decodes/{id}", status_code=204, response_model=None)
     async def cancel(id: Id) -> Any:
-        return service.cancel(id)
+        return service.cancel_decode(id)
 
 
-def _probes(app: FastAPI, service: Service) -> None:
+def _add_status_routes(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Any:
         return service.health()
@@ -171,29 +161,30 @@ def _probes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type=kind)
 
 
-def _errors(app: FastAPI) -> None:
-    @app.exception_handler(Refusal)
-    async def refused(request: Request, error: Refusal) -> Response:
-        return error.reply
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(APIError)
+    async def api_error(request: Request, error: APIError) -> Response:
+        return error.response
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
+    async def invalid_parameter(request: Request, error: RequestValidationError) -> Response:
         found = error.errors()[0]
         param = str(found["loc"][-1])
         text = f"{param}: {found['msg']}."
-        return Refusal(400, text, code="invalid_value", param=param).reply
+        return APIError(400, text, code="invalid_value", param=param).response
 
     @app.exception_handler(StarletteHTTPException)
-    async def other(request: Request, error: HTTPException) -> Response:
+    async def http_error(request: Request, error: HTTPException) -> Response:
         status = error.status_code
-        words = {
-            404: "There is nothing at this address.",
-            405: "This address takes another method.",
+        messages = {
+            404: "There is no such address.",
+            405: "This address does not support this method.",
         }
-        made = Refusal(status, words.get(status, str(error.detail)), code=f"http_{status}").reply
-        made.headers.update(error.headers or {})
-        return made
+        message = messages.get(status, str(error.detail))
+        response = APIError(status, message, code=f"http_{status}").response
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        return Refusal(500, "Something went wrong in the server.", code="internal").reply
+        return APIError(500, "The server had an unexpected error.", code="internal").response

@@ -1,25 +1,43 @@
-"""Lanes: the slots of a server. On the CPU there are several, as small as the requests.
+"""The batchers of a decode process, of one fixed shape or sized to the requests.
 
-A forward costs as much as its board is large, empty rows included. A GPU hides that, and wants one
-shape for all (`one`). On a CPU it is the whole price, so lanes are opened as they are needed
-(`fit`): their length is the request's, rounded up, and each has as many rows as all that are open
-for that length, so that at most half of the places computed are idle.
+The cost of a forward pass grows with the shape of its batch, empty rows included. A GPU hides this
+cost and prefers one shape (`fixed`). On a CPU it dominates, so batchers are opened as needed
+(`fit`). The length of a new batcher is the request's length, rounded up. Its number of rows is that
+of all open batchers of this length, so at most half of the computed positions are idle.
+
+Requests share forward passes if they agree in cache, speculation, guidance and horizon. Requests
+that differ from the usual ones get batchers of their own, which close when they are done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from wavefront.core.cache_policy import Cache
-from wavefront.engine.batcher import ActiveRequest, Batcher, Request, power_of_two
+from wavefront.engine.batcher import (
+    ActiveRequest,
+    Batcher,
+    Kind,
+    Request,
+    has_horizon,
+    power_of_two,
+)
 from wavefront.engine.cuda_graphs import Call, eagerly
 from wavefront.models.protocol import Model
 
-GRAIN = 32  # places
+LENGTH_MULTIPLE = 32  # positions
 
 
-class Lanes:
-    """Rows for requests, `rows` at most, whose boards have at most `length` places."""
+class Key(NamedTuple):
+    """What the requests of one batcher have in common."""
+
+    kind: Kind
+    horizon: bool = False  # their strategies hide positions, which then need no computation
+
+
+class BatchPools:
+    """Batchers that together decode at most `rows` requests of at most `length` positions."""
 
     def __init__(
         self,
@@ -30,59 +48,83 @@ class Lanes:
         steps: int,
         fit: bool,
         cache: Cache | None = None,
-        calls: Callable[[], Call] = lambda: eagerly,
+        make_call: Callable[[], Call] = lambda: eagerly,
     ) -> None:
-        """`calls` makes what runs the steps of a lane; a captured step is of one lane only."""
+        """Open no batcher yet.
+
+        Args:
+            model: The model.
+            rows: The number of requests to decode at the same time.
+            length: The longest canvas, prompt included.
+            steps: The largest number of steps of a request.
+            fit: Size batchers to the requests, instead of one batcher for all.
+            cache: The cache policy of requests that name none.
+            make_call: Makes what runs the steps of a batcher. CUDA graphs belong to one batcher.
+        """
         self.model, self.rows, self.length, self.steps = model, rows, length, steps
-        self.fit, self.cache, self._calls = fit, cache, calls
-        self.lanes: list[Batcher] = []
-        self._probe = Batcher(model, rows=1, length=length, steps=steps, cache=cache)
+        self.fit, self.cache, self._make_call = fit, cache, make_call
+        self.batchers: list[Batcher] = []
+        self._keys: dict[int, Key] = {}  # by the id of a batcher
+        self._checker = Batcher(model, rows=1, length=length, steps=steps, cache=cache)
 
     @property
     def busy(self) -> int:
-        """Rows that somebody holds."""
-        return sum(len(lane.seats) for lane in self.lanes)
+        """The number of rows in use."""
+        return sum(len(batcher.seats) for batcher in self.batchers)
 
     @property
     def free(self) -> int:
+        """The number of requests that can be admitted now."""
         return max(0, self.rows - self.busy)
 
     def check(self, request: Request) -> None:
-        """Refuse what could never have a row here."""
-        self._probe.check(request)
+        """Raise a `WavefrontError` if the request can never be admitted."""
+        self._checker.check(request)
 
     def admit(self, request: Request) -> tuple[Batcher, ActiveRequest]:
-        """Give a request a row, in a lane that is open or in a new one."""
-        size = self.length
-        if self.fit:
-            size = min(size, max(2, -(-len(request.ids) // GRAIN) * GRAIN))
-        fitting = [lane for lane in self.lanes if lane.length == size]
-        lane = next((one for one in fitting if one.free), None)
-        if lane is None:
-            rows = max(1, sum(one.rows for one in fitting)) if self.fit else self.rows
-            lane = self._open(rows, size)
-        return lane, lane.admit(request)
+        """Give a request a row, in an open batcher or in a new one."""
+        key = Key(Kind.of(request.plan, self.cache), has_horizon(self.model, request))
+        fit = self.fit or key != Key(Kind(self.cache))
+        length = self.length
+        if fit:
+            rounded = -(-len(request.ids) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+            length = min(length, max(2, rounded))
+        alike = [b for b in self.batchers if b.length == length and self._keys[id(b)] == key]
+        batcher = next((batcher for batcher in alike if batcher.free), None)
+        if batcher is None:
+            rows = max(1, sum(one.rows for one in alike)) if fit else self.rows
+            batcher = self._open(rows, length, key)
+        return batcher, batcher.admit(request)
 
-    def _open(self, rows: int, size: int) -> Batcher:
-        lane = Batcher(
+    def _open(self, rows: int, length: int, key: Key) -> Batcher:
+        batcher = Batcher(
             self.model,
             rows=rows,
-            length=size,
+            length=length,
             steps=self.steps,
             cache=self.cache,
-            call=self._calls(),
+            call=self._make_call(),
             bucket=power_of_two,
         )
-        self.lanes.append(lane)
-        return lane
+        self.batchers.append(batcher)
+        self._keys[id(batcher)] = key
+        return batcher
 
-    def settle(self) -> None:
-        """Close the lanes that nobody is in; the only one there is stays."""
-        if self.fit:
-            self.lanes = [lane for lane in self.lanes if lane.busy]
+    def close_idle(self) -> None:
+        """Close batchers without requests. With one fixed shape, the usual batcher stays open."""
+        usual = Key(Kind(self.cache))
+        self.batchers = [
+            batcher
+            for batcher in self.batchers
+            if batcher.busy or (not self.fit and self._keys[id(batcher)] == usual)
+        ]
+        self._keys = {id(batcher): self._keys[id(batcher)] for batcher in self.batchers}
 
-    def lose(self, lane: Batcher, *, fewer: bool) -> None:
-        """Close a lane that cannot go on; for want of memory, decode `fewer` at once from now."""
-        self.lanes = [one for one in self.lanes if one is not lane]
-        if fewer:
-            self.rows = max(1, min(self.rows, self.busy + len(lane.seats) // 2))
+    def discard(self, batcher: Batcher, *, reduce_rows: bool) -> None:
+        """Close a batcher whose step failed.
+
+        With `reduce_rows`, admit fewer requests from now on, to use less memory.
+        """
+        self.batchers = [one for one in self.batchers if one is not batcher]
+        if reduce_rows:
+            self.rows = max(1, min(self.rows, self.busy + len(batcher.seats) // 2))

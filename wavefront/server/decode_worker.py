@@ -1,4 +1,4 @@
-"""The decode process: a model, its slots, and a pipe to the server."""
+"""The decode process: it owns the model and talks to the HTTP process through a pipe."""
 
 from __future__ import annotations
 
@@ -7,43 +7,51 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import wavefront
 from wavefront.core import spec
-from wavefront.core.errors import PromptError, SpecError, WavefrontError
-from wavefront.engine.batcher import Batcher
+from wavefront.core.errors import OptionError, PromptError, WavefrontError
+from wavefront.engine.batcher import ActiveRequest, Batcher, Request, StepUpdate
 from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
-from wavefront.engine.batcher import ActiveRequest, StepUpdate
 from wavefront.lm import LM, load
-from wavefront.server.batch_pools import Lanes
-from wavefront.server.fair_queue import Queue
-from wavefront.server.request_builder import prepare
+from wavefront.server.batch_pools import BatchPools
+from wavefront.server.fair_queue import FairQueue
+from wavefront.server.request_builder import FORK_FIELDS, LENGTH_OPTIONS, build_request
 from wavefront.server.settings import Limits, Settings
-from wavefront.server.step_events import Teller
+from wavefront.server.step_events import StepEvents
 from wavefront.server.worker_messages import (
-    About,
-    Beat,
-    Check,
-    Drop,
-    Ended,
-    Failed,
+    Accepted,
+    CancelJob,
+    CheckJob,
+    Finished,
+    Heartbeat,
     Job,
-    Refused,
-    Seated,
-    Stop,
-    Taken,
+    LoadFailed,
+    ModelInfo,
+    RequestFailed,
+    Shutdown,
+    Started,
 )
 
-IDLE = 0.5  # seconds between two signs of life when there is nothing to do
-WARM = 16  # places of the answer that a decoder begins with
-LONGEST = 4096  # places of a board, unless told otherwise
+IDLE_INTERVAL = 0.5  # seconds between two heartbeats when there is nothing to decode
+WARM_UP_TOKENS = 16
+MAX_LENGTH = 4096  # positions of a canvas, unless the settings say otherwise
+MAX_FAILURES = 3  # consecutive failed steps after which the process ends
 
 
-class Decoder:
-    """Takes messages, makes steps, gives messages; `run` connects it to a pipe."""
+class ActiveDecode(NamedTuple):
+    """A request that has a row."""
+
+    batcher: Batcher
+    request: ActiveRequest
+    events: StepEvents
+
+
+class DecodeWorker:
+    """Handles messages, makes steps and yields messages. `run` connects it to a pipe."""
 
     def __init__(
         self,
@@ -52,132 +60,154 @@ class Decoder:
         *,
         fit: bool,
         cache: str | None = None,
-        calls: Callable[[], Call] = lambda: eagerly,
+        make_call: Callable[[], Call] = lambda: eagerly,
     ) -> None:
         self.lm, self.limits = lm, limits
-        self.length = min(limits.length or LONGEST, lm.model.max_length)
-        policy = None if cache is None else spec.resolve(cache, "caches")
-        shape: dict[str, Any] = {"rows": limits.rows, "length": self.length, "cache": policy}
-        self.lanes = Lanes(lm.model, steps=limits.steps, fit=fit, calls=calls, **shape)
-        self.queue = Queue[Teller]()
-        self.seated: dict[str, tuple[Batcher, ActiveRequest, Teller]] = {}
-        self.failures = 0  # in a row, of steps
+        self.length = min(limits.length or MAX_LENGTH, lm.model.max_length)
+        self.pools = BatchPools(
+            lm.model,
+            rows=limits.rows,
+            length=self.length,
+            steps=limits.steps,
+            fit=fit,
+            cache=None if cache is None else spec.resolve(cache, "caches"),
+            make_call=make_call,
+        )
+        self.queue = FairQueue[StepEvents]()
+        self.active: dict[str, ActiveDecode] = {}
+        self.failures = 0  # consecutive failed steps
 
-    def warm(self) -> None:
-        """Decode something: what is compiled or captured at first use keeps no request waiting."""
-        places = min(WARM, self.limits.new_tokens, self.limits.steps, self.length // 2)
-        lane, _ = self.lanes.admit(self.lm.request("Hello", max_new_tokens=places))
-        while lane.busy:
-            lane.step().updates
-        self.lanes.settle()
+    def warm_up(self) -> None:
+        """Decode a short text, so that no request waits for compilation or graph capture."""
+        limits = self.limits
+        tokens = min(WARM_UP_TOKENS, limits.new_tokens, limits.steps, self.length // 2)
+        batcher, _ = self.pools.admit(self.lm.request("Hello", max_new_tokens=tokens))
+        while batcher.busy:
+            batcher.step()
+        self.pools.close_idle()
 
-    def selector(self, message: Job | Check | Drop) -> Iterator[Any]:
-        """Hear the server."""
-        if isinstance(message, Drop):
-            self._leave(message.id)
+    def handle(self, message: Job | CheckJob | CancelJob) -> Iterator[Any]:
+        """Handle a message of the HTTP process and yield the answers."""
+        if isinstance(message, CancelJob):
+            self._cancel(message.id)
             return
-        asked = isinstance(message, Check)
-        if isinstance(message, Check):
-            message = message.job
+        job = message.job if isinstance(message, CheckJob) else message
         try:
-            made = prepare(self.lm, message, self.limits, length=self.length)
-            self._check(made.request)
+            prepared = build_request(self.lm, job, self.limits, length=self.length)
+            self._check(prepared.request, job)
         except WavefrontError as error:
-            yield Refused(message.id, 400, str(error), "invalid_value", _field(error, message))
+            param = _param(error, job)
+            yield RequestFailed(job.id, 400, str(error), "invalid_value", param)
             return
-        except Exception as error:  # whatever a strange option makes of it, it is the request's
-            yield Refused(message.id, 400, f"This cannot be decoded: {error}.", "invalid_value")
+        except Exception as error:  # an unexpected option value must not end the process
+            text = f"This request cannot be decoded: {error}."
+            yield RequestFailed(job.id, 400, text, "invalid_value")
             return
-        teller = Teller(self.lm, message, made)
-        if not asked:
-            self.queue.add(teller)
-        told = (made.board, teller.first()) if message.events else (None, None)
-        yield Taken(message.id, len(made.answer) - sum(made.answer), *told)
+        events = StepEvents(self.lm, job, prepared)
+        if message is job:
+            self.queue.push(events)
+        answer = prepared.answer
+        canvas, start_event = (
+            (prepared.canvas, events.start_event()) if job.events else (None, None)
+        )
+        yield Accepted(job.id, len(answer) - sum(answer), canvas, start_event)
 
-    def _check(self, request: Any) -> None:
+    def _check(self, request: Request, job: Job) -> None:
         limits, plan = self.limits, request.plan
         if plan.length > limits.new_tokens:
-            raise WavefrontError(
-                f"max_new_tokens must be at most {limits.new_tokens} here, not {plan.length}."
+            name = next((name for name in LENGTH_OPTIONS if name in job.options), LENGTH_OPTIONS[0])
+            raise OptionError(
+                f"{name} must be at most {limits.new_tokens} here, not {plan.length}.",
+                option=name,
+                value=plan.length,
             )
-        self.lanes.check(request)
+        if plan.steps > limits.steps:
+            raise OptionError(
+                f"steps must be at most {limits.steps} here, not {plan.steps}.",
+                option="steps",
+                value=plan.steps,
+            )
+        self.pools.check(request)
 
-    def _leave(self, id: str) -> None:
+    def _cancel(self, id: str) -> None:
         self.queue.remove(id)
-        if id in self.seated:
-            lane, seat, _ = self.seated.pop(id)
-            lane.release(seat)
+        if id in self.active:
+            batcher, request, _ = self.active.pop(id)
+            batcher.release(request)
 
     @property
     def busy(self) -> bool:
-        """Whether another `step` has anything to do."""
-        return bool(self.seated or self.queue) or any(lane.busy for lane in self.lanes.lanes)
+        """Whether there is anything to decode."""
+        if self.active or self.queue:
+            return True
+        return any(batcher.busy for batcher in self.pools.batchers)
 
     def step(self) -> Iterator[Any]:
-        """ActiveRequest who waits, and make one step of every lane."""
-        yield from self._seat()
+        """Admit waiting requests, make one step of every batcher, and yield what happened."""
+        yield from self._admit_waiting()
         begun, forwards, commits = time.monotonic(), 0, 0
-        for lane in list(self.lanes.lanes):
-            if not lane.busy:
+        for batcher in list(self.pools.batchers):
+            if not batcher.busy:
                 continue
             try:
-                moments = lane.step().updates
+                updates = batcher.step().updates
                 self.failures = 0
             except Exception as error:
-                yield from self._fail(lane, error)
+                yield from self._fail(batcher, error)
                 continue
             forwards += 1
-            for moment in moments:
-                commits += len(moment.commits)
-                yield from self._tell(moment)
-        self.lanes.settle()
-        yield Beat(self.lanes.busy, forwards, commits, time.monotonic() - begun)
+            for update in updates:
+                commits += len(update.commits)
+                yield from self._report(update)
+        self.pools.close_idle()
+        yield Heartbeat(self.pools.busy, forwards, commits, time.monotonic() - begun)
 
-    def _seat(self) -> Iterator[Any]:
-        while self.lanes.free and (teller := self.queue.next()):
-            id = teller.job.id
+    def _admit_waiting(self) -> Iterator[Any]:
+        while self.pools.free and (events := self.queue.pop()):
+            id = events.job.id
             try:
-                lane, seat = self.lanes.admit(teller.prepared.request)
+                batcher, request = self.pools.admit(events.prepared.request)
             except Exception as error:
-                yield _refusal(id, error)
+                yield _failure(id, error)
                 continue
-            teller.begin()
-            self.seated[id] = lane, seat, teller
-            yield Seated(id)
+            events.mark_started()
+            self.active[id] = ActiveDecode(batcher, request, events)
+            yield Started(id)
 
-    def _tell(self, moment: StepUpdate) -> Iterator[Any]:
-        found = [one for one in self.seated.values() if one[1] is moment.seat]
-        if not found:
-            return  # it left while the step was under way
-        lane, seat, teller = found[0]
-        if seat.error is not None:
-            del self.seated[teller.job.id]
-            yield Refused(teller.job.id, 500, seat.error, "numerical_error")
+    def _report(self, update: StepUpdate) -> Iterator[Any]:
+        found = next((one for one in self.active.values() if one.request is update.seat), None)
+        if found is None:
+            return  # it was cancelled during the step
+        batcher, request, events = found
+        id = events.job.id
+        if request.error is not None:
+            del self.active[id]
+            yield RequestFailed(id, 500, request.error, "numerical_error")
             return
-        told = teller.tell(moment)
-        if isinstance(told, Ended):
-            del self.seated[teller.job.id]
-            lane.release(seat)  # a stop string may end it before its canvas is full
-        if told is not None:
-            yield told
+        message = events.update(update)
+        if isinstance(message, Finished):
+            del self.active[id]
+            batcher.release(request)  # a stop string may end it before its canvas is full
+        if message is not None:
+            yield message
 
-    def _fail(self, lane: Batcher, error: Exception) -> Iterator[Any]:
-        """A step that cannot be made ends its requests, and nothing else."""
+    def _fail(self, batcher: Batcher, error: Exception) -> Iterator[Any]:
+        """Fail the requests of a batcher whose step raised an error. Other batchers go on."""
         self.failures += 1
-        self.lanes.lose(lane, fewer=_no_memory(error))
-        for id, (mine, _, _) in list(self.seated.items()):
-            if mine is lane:
-                del self.seated[id]
-                yield _refusal(id, error)
+        self.pools.discard(batcher, reduce_rows=_is_out_of_memory(error))
+        for id, decode in list(self.active.items()):
+            if decode.batcher is batcher:
+                del self.active[id]
+                yield _failure(id, error)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self.failures >= 3:
-            raise error  # a new process may do better
+        if self.failures >= MAX_FAILURES:
+            raise error  # end the process: a new one may work
 
 
 def run(settings: Settings, pipe: Any) -> None:
-    """The decode process, until it is told to stop or its server is gone."""
-    # Control-C goes to the whole group; when to stop is for the server to say.
+    """Load the model and decode until `Shutdown` arrives or the HTTP process has ended."""
+    # Ctrl+C reaches the whole process group, but the HTTP process decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if settings.threads:
@@ -194,43 +224,54 @@ def run(settings: Settings, pipe: Any) -> None:
             compile=source.compile,
         )
         on_cpu = lm.model.device.type == "cpu"
-        fit = on_cpu if settings.lanes == "auto" else settings.lanes == "fit"
-        calls = Graphs if source.capture else lambda: eagerly
-        decoder = Decoder(lm, settings.limits, fit=fit, cache=settings.cache, calls=calls)
+        fit = on_cpu if settings.batch_shape == "auto" else settings.batch_shape == "fit"
+        worker = DecodeWorker(
+            lm,
+            settings.limits,
+            fit=fit,
+            cache=settings.cache,
+            make_call=Graphs if source.capture else lambda: eagerly,
+        )
         if source.capture or source.compile:
-            decoder.warm()
+            worker.warm_up()
     except Exception as error:
-        pipe.send([Failed(str(error))])
+        pipe.send([LoadFailed(str(error))])
         return
-    pipe.send([about(lm, decoder, settings)])
+    pipe.send([model_info(worker, settings)])
     try:
-        _serve(decoder, pipe)
+        _serve(worker, pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # nobody is left to be told
+        os._exit(0)  # the HTTP process has ended
 
 
-def _serve(decoder: Decoder, pipe: Any) -> None:
+def _serve(worker: DecodeWorker, pipe: Any) -> None:
     while True:
-        said: list[Any] = []
-        while pipe.poll(0 if decoder.busy or said else IDLE):
+        messages: list[Any] = []
+        while pipe.poll(0 if worker.busy or messages else IDLE_INTERVAL):
             message = pipe.recv()
-            if isinstance(message, Stop):
+            if isinstance(message, Shutdown):
                 return
-            said += decoder.selector(message)
-        said += decoder.step()
-        pipe.send(said)
+            messages += worker.handle(message)
+        messages += worker.step()
+        pipe.send(messages)
 
 
-def about(lm: LM, decoder: Decoder, settings: Settings) -> About:
-    """What the server wants to know of the model."""
-    name = settings.name or os.path.basename(os.path.normpath(lm.name)) or "model"
-    shelf = {one: repr(spec.resolve(one, "strategies")) for one in spec.names("strategies")}
-    chat = lm.tokenizer.template is not None
-    return About(name, chat, fingerprint(lm), decoder.length, lm.model.family, shelf)
+def model_info(worker: DecodeWorker, settings: Settings) -> ModelInfo:
+    """Describe the loaded model to the HTTP process."""
+    lm = worker.lm
+    strategies = {name: repr(spec.resolve(name, "strategies")) for name in spec.names("strategies")}
+    return ModelInfo(
+        name=settings.name or os.path.basename(os.path.normpath(lm.name)) or "model",
+        chat=lm.tokenizer.template is not None,
+        fingerprint=fingerprint(lm),
+        length=worker.length,
+        family=lm.model.family,
+        strategies=strategies,
+    )
 
 
 def fingerprint(lm: LM) -> str:
-    """A name for these weights under this version: names, shapes and a sample of every tensor."""
+    """Return a hash of the version and of the name, shape and a sample of every weight."""
     digest = hashlib.sha256(f"{wavefront.__version__} {lm.model.family}".encode())
     tensors = lm.model.state_dict() if isinstance(lm.model, torch.nn.Module) else {}
     for name, tensor in sorted(tensors.items()):
@@ -240,25 +281,24 @@ def fingerprint(lm: LM) -> str:
     return f"fp_{digest.hexdigest()[:12]}"
 
 
-def _field(error: WavefrontError, job: Job) -> str | None:
-    """The field that a refusal is about, if it can be told."""
+def _param(error: WavefrontError, job: Job) -> str | None:
+    """Return the field of the request that an error is about, or None if it is unknown."""
     if isinstance(error, PromptError):
         return "messages" if job.messages is not None else "prompt"
-    if isinstance(error, SpecError):
-        return "strategy"
-    return next((name for name in job.options if name in str(error)), None)
+    # The option of a strategy or a selector, such as size, is no field of the request.
+    return error.option if error.option in (*job.options, *FORK_FIELDS, "measure") else None
 
 
-def _refusal(id: str, error: Exception) -> Refused:
-    if _no_memory(error):
-        message = "There was not enough memory to decode this: ask for less, or try again later."
-        return Refused(id, 503, message, "out_of_memory")
+def _failure(id: str, error: Exception) -> RequestFailed:
+    if _is_out_of_memory(error):
+        message = "There is not enough memory to decode this: ask for less, or try again later."
+        return RequestFailed(id, 503, message, "out_of_memory")
     if isinstance(error, WavefrontError):
-        return Refused(id, 400, str(error), "invalid_value")
-    return Refused(id, 500, "The decode failed; the server goes on.", "decode_failed")
+        return RequestFailed(id, 400, str(error), "invalid_value", error.option)
+    return RequestFailed(id, 500, "The decode failed; the server is still up.", "decode_failed")
 
 
-def _no_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     # The CPU allocator raises a bare RuntimeError.
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))

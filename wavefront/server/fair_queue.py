@@ -1,4 +1,4 @@
-"""Turns: who waits for a row. Clients take turns; within a client, first come first served."""
+"""A queue in which clients take turns. Within a client, requests are served in order of arrival."""
 
 from __future__ import annotations
 
@@ -8,47 +8,52 @@ from typing import Generic, Protocol, TypeVar
 from wavefront.server.worker_messages import Job
 
 
-class Waiting(Protocol):
-    """Whatever carries a request."""
+class HasJob(Protocol):
+    """Anything that carries a job."""
 
     @property
     def job(self) -> Job: ...
 
 
-Who = TypeVar("Who", bound=Waiting)
+Item = TypeVar("Item", bound=HasJob)
 
 
-class Queue(Generic[Who]):
-    """Lines of clients, and whose turn it is."""
+class FairQueue(Generic[Item]):
+    """One line per client, served round robin."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Who]] = OrderedDict()
+        self._lines: OrderedDict[str, deque[Item]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def add(self, who: Who) -> None:
-        self._lines.setdefault(who.job.client, deque()).append(who)
+    def push(self, item: Item) -> None:
+        """Add an item to the end of its client's line."""
+        self._lines.setdefault(item.job.client, deque()).append(item)
 
-    def back(self, who: Who) -> None:
-        """Its turn came and went through no fault of its own: it is the next."""
-        line = self._lines.setdefault(who.job.client, deque())
-        line.appendleft(who)
-        self._lines.move_to_end(who.job.client, last=False)
+    def push_front(self, item: Item) -> None:
+        """Make this item the next one, for example because its replica was lost."""
+        line = self._lines.setdefault(item.job.client, deque())
+        line.appendleft(item)
+        self._lines.move_to_end(item.job.client, last=False)
 
-    def next(self) -> Who | None:
-        """Whose turn it is; their client goes to the back."""
+    def pop(self) -> Item | None:
+        """Remove and return the next item, or None if the queue is empty.
+
+        The client of the item moves behind all other clients.
+        """
         if not self._lines:
             return None
         client, line = self._lines.popitem(last=False)
-        who = line.popleft()
+        item = line.popleft()
         if line:
             self._lines[client] = line
-        return who
+        return item
 
     def remove(self, id: str) -> None:
+        """Remove the item whose job has this id, if there is one."""
         for client, line in list(self._lines.items()):
-            kept = deque(who for who in line if who.job.id != id)
+            kept = deque(item for item in line if item.job.id != id)
             if len(kept) == len(line):
                 continue
             if kept:

@@ -1,6 +1,6 @@
-"""The desk: where requests are taken in and told what became of them, whoever decodes them.
+"""The base of both backends: it takes requests in and keeps their states.
 
-An engine is a desk with something behind it: one process (`engine`), or replicas (`fleet`).
+`LocalBackend` decodes in one process on this machine. `RayBackend` decodes in replicas.
 """
 
 from __future__ import annotations
@@ -8,92 +8,96 @@ from __future__ import annotations
 import time
 
 from wavefront.server.metrics import Metrics
-from wavefront.server.request_state import Shelf, Ticket
+from wavefront.server.request_state import RequestRegistry, RequestState
 from wavefront.server.settings import Settings
-from wavefront.server.worker_messages import About, Ended, Job, Refused
+from wavefront.server.worker_messages import Finished, Job, ModelInfo, RequestFailed
 
-WATCH = 0.2  # seconds between two looks at what is behind the desk
+POLL_INTERVAL = 0.2  # seconds between two checks of timeouts and of the decode processes
 
 
-class Desk:
-    """Requests go in by `submit`; what becomes of them is told to their tickets."""
+class Frontend:
+    """Accepts jobs and tracks them to their end; subclasses decode them."""
 
-    ticket: type[Ticket] = Ticket
+    state_class: type[RequestState] = RequestState
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.state = "loading"  # then "ready"; "down" until another has loaded; "stopped"
-        self.about: About | None = None
-        self.failure: str | None = None  # why the first could not load; there is no second
-        self.shelf = Shelf(seconds=settings.limits.keep, most=settings.limits.kept)
+        self.status = "loading"  # then "ready"; "down" during a restart; "stopped" at the end
+        self.model_info: ModelInfo | None = None
+        self.load_error: str | None = None  # why the first load failed; the server then exits
+        self.requests = RequestRegistry(
+            event_ttl=settings.limits.event_ttl, event_bytes=settings.limits.event_bytes
+        )
 
     @property
-    def room(self) -> int:
-        """Requests that may be open at a time."""
+    def capacity(self) -> int:
+        """The number of requests that may be active, waiting ones included."""
         return self.settings.limits.rows + self.settings.limits.queue
 
     @property
     def waiting(self) -> int:
-        """Requests without a row."""
-        return sum(ticket.seated is None for ticket in self.shelf.open.values())
+        """The number of requests that wait for a row."""
+        return sum(request.started_after is None for request in self.requests.active.values())
 
     async def start(self) -> None:
+        """Begin to load the model and to watch over the decode processes."""
         raise NotImplementedError
 
     async def stop(self) -> None:
+        """Fail all active requests and end the decode processes."""
         raise NotImplementedError
 
-    def _send(self, ticket: Ticket) -> None:
-        """Have it decoded."""
+    def _start_decode(self, request: RequestState) -> None:
+        """Send the request to a decode process."""
         raise NotImplementedError
 
-    def _recall(self, ticket: Ticket) -> None:
-        """Nobody wants it any more."""
+    def _cancel_decode(self, request: RequestState) -> None:
+        """Tell the decode process to stop decoding the request."""
         raise NotImplementedError
 
-    def submit(self, job: Job) -> Ticket:
-        """Send a request on its way."""
-        ticket = self.ticket(job)
-        self.shelf.open[ticket.id] = ticket
-        self._send(ticket)
-        self._gauge()
-        return ticket
+    def submit(self, job: Job) -> RequestState:
+        """Start a job and return its state."""
+        request = self.state_class(job)
+        self.requests.active[request.id] = request
+        self._start_decode(request)
+        self._update_gauges()
+        return request
 
-    def drop(self, ticket: Ticket, refused: Refused) -> None:
-        """Give a request up; its row is free before the next step."""
-        if ticket.outcome is None:
-            self._recall(ticket)
-            self._finish(ticket, refused)
+    def cancel(self, request: RequestState, failure: RequestFailed) -> None:
+        """End a request with an error. Its row is free before the next step."""
+        if request.outcome is None:
+            self._cancel_decode(request)
+            self._end(request, failure)
 
-    def abandon(self) -> None:
-        """Tell all that wait that there is no time left."""
+    def abort_all(self) -> None:
+        """Fail every active request because the server is shutting down."""
         self._fail_all("The server is shutting down: send the request again.", "shutting_down")
 
-    def _finish(self, ticket: Ticket, outcome: Ended | Refused) -> None:
-        ticket.hear(outcome)
-        self.shelf.close(ticket)
-        self.metrics.ended(ticket)
-        self._gauge()
+    def _end(self, request: RequestState, outcome: Finished | RequestFailed) -> None:
+        request.update(outcome)
+        self.requests.close(request)
+        self.metrics.record_end(request)
+        self._update_gauges()
 
-    def _gauge(self) -> None:
-        self.metrics.load(waiting=self.waiting, open=len(self.shelf.open))
+    def _update_gauges(self) -> None:
+        self.metrics.set_load(waiting=self.waiting, active=len(self.requests.active))
 
     def _fail_all(self, message: str, code: str) -> None:
-        for ticket in list(self.shelf.open.values()):
-            self._finish(ticket, Refused(ticket.id, 503, message, code))
+        for request in list(self.requests.active.values()):
+            self._end(request, RequestFailed(request.id, 503, message, code))
 
-    def _give_up_the_late(self) -> None:
+    def _cancel_expired(self) -> None:
         limits, now = self.settings.limits, time.monotonic()
-        for ticket in list(self.shelf.open.values()):
-            allowed = ticket.job.seconds or limits.seconds
-            if now - ticket.arrived > allowed:
+        for request in list(self.requests.active.values()):
+            allowed = request.job.timeout or limits.request_timeout
+            if now - request.arrived > allowed:
                 message = f"The answer took more than {allowed:g} seconds: ask for less."
-                self.drop(ticket, Refused(ticket.id, 504, message, "timeout"))
-            elif self._forgotten(ticket):
-                message = "Nobody has been watching this decode: start it again."
-                self.drop(ticket, Refused(ticket.id, 499, message, "cancelled"))
+                self.cancel(request, RequestFailed(request.id, 504, message, "timeout"))
+            elif self._is_orphaned(request):
+                message = "No client was reading this decode: start it again."
+                self.cancel(request, RequestFailed(request.id, 499, message, "cancelled"))
 
-    def _forgotten(self, ticket: Ticket) -> bool:
-        if not ticket.job.detached or ticket.readers:
+    def _is_orphaned(self, request: RequestState) -> bool:
+        if not request.job.detached or request.readers:
             return False
-        return time.monotonic() - ticket.unwatched_since > self.settings.limits.alone
+        return time.monotonic() - request.unwatched_since > self.settings.limits.orphan_timeout

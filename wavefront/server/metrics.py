@@ -1,17 +1,34 @@
-"""Metrics: what Prometheus is told, under the stems that other engines use."""
+"""Prometheus metrics, named as in other inference engines where they have the same metric."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from wavefront.server.request_state import Ticket
-from wavefront.server.worker_messages import Beat, Ended
+from wavefront.server.request_state import RequestState
+from wavefront.server.worker_messages import Finished, Heartbeat
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+BUCKETS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+)  # seconds
 
 
 class Metrics:
-    """Counts of one server."""
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -23,60 +40,68 @@ class Metrics:
             return Gauge(f"wavefront:{name}", text, registry=registry)
 
         def histogram(name: str, text: str) -> Histogram:
-            return Histogram(f"wavefront:{name}", text, buckets=SECONDS, registry=registry)
+            return Histogram(f"wavefront:{name}", text, buckets=BUCKETS, registry=registry)
 
-        self.requests = counter("requests", "Answers, by route and status.", ("route", "status"))
-        why = "Requests refused for load, by reason."
-        self.rejections = counter("admission_rejections", why, ("reason",))
-        self.outcomes = counter("request_success", "Finished decodes, by reason.", ("reason",))
+        self.responses = counter("requests", "Responses by route and status.", ("route", "status"))
+        self.rejections = counter(
+            "admission_rejections", "Requests rejected because of load, by reason.", ("reason",)
+        )
+        self.outcomes = counter("request_success", "Ended requests by reason.", ("reason",))
         self.running = gauge("num_requests_running", "Requests that have a row.")
         self.waiting = gauge("num_requests_waiting", "Requests that wait for a row.")
-        self.rows = gauge("slots_busy", "Rows in use at the last step.")
+        self.busy_rows = gauge("slots_busy", "Rows in use at the last step.")
         self.steps = counter("steps", "Steps of the decode process.")
-        self.forwards = counter("forwards", "Passes through the model.")
-        self.commits = counter("committed_tokens", "Places decided, those after the end included.")
+        self.forwards = counter("forwards", "Forward passes of the model.")
+        self.commits = counter(
+            "committed_tokens", "Committed tokens, including those after the stop token."
+        )
         self.tokens = counter("generation_tokens", "Visible tokens of finished answers.")
-        self.prompts = counter("prompt_tokens", "Tokens of prompts of finished answers.")
-        self.restarts = counter("engine_restarts", "Decode processes started again.")
-        self.replicas = gauge("replicas", "Decode processes that take requests.")
-        self.step_seconds = histogram("step_seconds", "Seconds of a step.")
-        self.first = histogram("time_to_first_token_seconds", "Seconds to the first settled text.")
-        self.queued = histogram("request_queue_time_seconds", "Seconds of waiting for a row.")
-        self.whole = histogram("e2e_request_latency_seconds", "Seconds of a request.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of finished answers.")
+        self.restarts = counter("engine_restarts", "Restarts of decode processes.")
+        self.replicas = gauge("replicas", "Decode processes that are ready.")
+        self.step_seconds = histogram("step_seconds", "Duration of a step.")
+        self.first_text = histogram("time_to_first_token_seconds", "Time to the first text.")
+        self.queue_time = histogram("request_queue_time_seconds", "Time spent waiting for a row.")
+        self.latency = histogram("e2e_request_latency_seconds", "Duration of a request.")
 
-    def step(self, beat: Beat) -> None:
-        self.rows.set(beat.busy)
+    def record_step(self, beat: Heartbeat) -> None:
+        """Count the step that a heartbeat reports, if it reports one."""
+        self.busy_rows.set(beat.busy)
         if beat.forwards:
             self.steps.inc()
             self.forwards.inc(beat.forwards)
             self.commits.inc(beat.commits)
             self.step_seconds.observe(beat.seconds)
 
-    def load(self, *, waiting: int, open: int) -> None:
+    def set_load(self, *, waiting: int, active: int) -> None:
+        """Set the number of waiting requests and of all active ones."""
         self.waiting.set(waiting)
-        self.running.set(open - waiting)
+        self.running.set(active - waiting)
 
-    def there(self, replicas: int) -> None:
-        self.replicas.set(replicas)
+    def set_replicas(self, count: int) -> None:
+        """Set the number of decode processes that are ready."""
+        self.replicas.set(count)
 
-    def restarted(self) -> None:
+    def record_restart(self) -> None:
+        """Count a restart of a decode process."""
         self.restarts.inc()
 
-    def ended(self, ticket: Ticket) -> None:
-        outcome = ticket.outcome
-        if ticket.seated is not None:
-            self.queued.observe(ticket.seated)
-        if not isinstance(outcome, Ended):
+    def record_end(self, request: RequestState) -> None:
+        """Count a request that has ended, with its times and tokens."""
+        outcome = request.outcome
+        if request.started_after is not None:
+            self.queue_time.observe(request.started_after)
+        if not isinstance(outcome, Finished):
             self.outcomes.labels(getattr(outcome, "code", "error")).inc()
             return
         self.outcomes.labels(outcome.finish_reason).inc()
         self.tokens.inc(outcome.completion_tokens)
-        if ticket.taken is not None:
-            self.prompts.inc(ticket.taken.prompt_tokens)
-        if ticket.first_text is not None:
-            self.first.observe(ticket.first_text)
-        self.whole.observe(ticket.over or 0.0)
+        if request.accepted is not None:
+            self.prompt_tokens.inc(request.accepted.prompt_tokens)
+        if request.first_text_after is not None:
+            self.first_text.observe(request.first_text_after)
+        self.latency.observe(request.ended_after or 0.0)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,6 +1,6 @@
-"""The guard: what every request passes before anything reads it.
+"""ASGI middleware: checks before a request is read, headers of every response, and counts.
 
-Request id, host name, API key, size and type of the body; and the headers that every answer has.
+The checks are the Host name, the API key, and the size and type of the body.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 import uuid
 from typing import Any
 
-from wavefront.server.openai_format import Refusal
+from wavefront.server.metrics import Metrics
+from wavefront.server.openai_format import APIError
 from wavefront.server.settings import Settings
 
-SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 PROBES = frozenset(("/health", "/ready"))
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -28,13 +29,16 @@ HEADERS = (
 )
 
 
-class Guard:
-    """ASGI middleware; `public` are the paths of the page, which hold nothing but its code."""
+class SecurityMiddleware:
+    """Rejects requests that fail a check, and adds security headers and a request id.
+
+    `public` lists the paths of the page's files, which need no API key.
+    """
 
     def __init__(self, app: Any, settings: Settings, public: frozenset[str]) -> None:
         self.app, self.settings = app, settings
-        self.open = PROBES | public | ({"/metrics"} if settings.open_metrics else set())
-        self.key, self.hosts = settings.key_hash, settings.known_hosts
+        self.open_paths = PROBES | public | ({"/metrics"} if settings.open_metrics else set())
+        self.key_hash, self.hosts = settings.key_hash, settings.known_hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -42,57 +46,57 @@ class Guard:
             return
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        name = given if SANE_ID.fullmatch(given) else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {})["request_id"] = name.decode()
+        request_id = given if VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
 
-        async def answer(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                kept = list(message.get("headers", ()))
-                message = {**message, "headers": [*kept, (b"x-request-id", name), *HEADERS]}
+                added = ((b"x-request-id", request_id), *HEADERS)
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
             await send(message)
 
         try:
             self._check(scope, headers)
-            await self.app(scope, self._counted(receive), answer)
-        except Refusal as refusal:
-            await refusal.reply(scope, receive, answer)
+            await self.app(scope, self._limit_body(receive), send_with_headers)
+        except APIError as error:
+            await error.response(scope, receive, send_with_headers)
 
     def _check(self, scope: Any, headers: dict[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        bare = re.sub(r":\d*$", "", host).strip("[]")
-        if self.hosts is not None and bare not in self.hosts:
-            # A web page elsewhere can point its own name at this address.
-            message = f"The host {bare[:80]!r} is not one of ours: start with --allow-host."
-            raise Refusal(421, message, code="wrong_host")
-        if scope["path"] not in self.open and not self._knows(headers):
+        name = re.sub(r":\d*$", "", host).strip("[]")
+        if self.hosts is not None and name not in self.hosts:
+            # Prevents DNS rebinding: another site may point its own name at this address.
+            message = f"The host {name[:80]!r} is not allowed: start the server with --allow-host."
+            raise APIError(421, message, code="wrong_host")
+        if scope["path"] not in self.open_paths and not self._has_key(headers):
             message = "The API key is missing or wrong: send 'Authorization: Bearer KEY'."
-            raise Refusal(401, message, code="invalid_api_key")
+            raise APIError(401, message, code="invalid_api_key")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body:
             raise self._too_large()
         if scope["method"] in ("POST", "PUT", "PATCH"):
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-            # Forms of other sites can send anything but this.
+            # Prevents cross-site requests: an HTML form cannot send this content type.
             if kind != b"application/json":
                 message = "The body must be JSON: send 'Content-Type: application/json'."
-                raise Refusal(415, message, code="not_json")
+                raise APIError(415, message, code="not_json")
 
-    def _knows(self, headers: dict[bytes, bytes]) -> bool:
-        if self.key is None:
+    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+        if self.key_hash is None:
             return True
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        same = hmac.compare_digest(hashlib.sha256(given.strip()).digest(), self.key)
+        same = hmac.compare_digest(hashlib.sha256(given.strip()).digest(), self.key_hash)
         return same and scheme.lower() == b"bearer"
 
-    def _too_large(self) -> Refusal:
-        most = self.settings.limits.body
-        return Refusal(413, f"The body has more than {most} bytes: send less.", code="too_large")
+    def _too_large(self) -> APIError:
+        limit = self.settings.limits.body
+        return APIError(413, f"The body has more than {limit} bytes: send less.", code="too_large")
 
-    def _counted(self, receive: Any) -> Any:
-        """`receive`, counting bytes: the length that is announced need not be the true one."""
+    def _limit_body(self, receive: Any) -> Any:
+        """Wrap `receive` to count the bytes: the Content-Length header may be wrong."""
         total = 0
 
-        async def counted() -> Any:
+        async def limited() -> Any:
             nonlocal total
             message = await receive()
             total += len(message.get("body", b""))
@@ -100,4 +104,21 @@ class Guard:
                 raise self._too_large()
             return message
 
-        return counted
+        return limited
+
+
+class MetricsMiddleware:
+    """Counts responses by route and status."""
+
+    def __init__(self, app: Any, metrics: Metrics) -> None:
+        self.app, self.counter = app, metrics.responses
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def counted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                # Use the route's pattern: clients could choose any number of paths.
+                route = getattr(scope.get("route"), "path", "none")
+                self.counter.labels(route, str(message["status"])).inc()
+            await send(message)
+
+        await self.app(scope, receive, counted if scope["type"] == "http" else send)

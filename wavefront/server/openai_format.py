@@ -1,4 +1,4 @@
-"""Replies: OpenAI's objects, made of what a ticket has heard; and errors in OpenAI's body."""
+"""OpenAI's response objects, chunks and errors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from wavefront.server.request_state import Ticket, error_body
-from wavefront.server.worker_messages import Ended, Refused
+from wavefront.server.request_state import RequestState, error_body
+from wavefront.server.worker_messages import Finished, RequestFailed
 
 
-class Reply(JSONResponse):
-    """JSON in plain ASCII: half a character in a message is no reason to fail."""
+class ASCIIResponse(JSONResponse):
+    """A JSON response in ASCII, which can also hold lone surrogates."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-class Refusal(Exception):
-    """A request ends here, with this answer."""
+class APIError(Exception):
+    """An error that ends a request, with its HTTP response."""
 
     def __init__(
         self,
@@ -28,86 +28,93 @@ class Refusal(Exception):
         *,
         code: str,
         param: str | None = None,
-        retry: int | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.refused = Refused("", status, message, code, param)
-        self.headers = {} if retry is None else {"retry-after": str(retry)}
+        self.failure = RequestFailed("", status, message, code, param)
+        self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
     @classmethod
-    def of(cls, refused: Refused) -> Refusal:
-        """The same, of what the decode process said."""
-        retry = 1 if refused.status == 503 else None
-        given = {"code": refused.code, "param": refused.param, "retry": retry}
-        return cls(refused.status, refused.message, **given)
+    def from_failure(cls, failure: RequestFailed) -> APIError:
+        """Return the error for a request that failed in the decode process."""
+        return cls(
+            failure.status,
+            failure.message,
+            code=failure.code,
+            param=failure.param,
+            retry_after=1 if failure.status == 503 else None,
+        )
 
     @property
-    def reply(self) -> Reply:
-        body = {"error": error_body(self.refused)}
-        return Reply(body, self.refused.status, headers=self.headers)
+    def response(self) -> ASCIIResponse:
+        """The response with OpenAI's error body."""
+        body = {"error": error_body(self.failure)}
+        return ASCIIResponse(body, self.failure.status, headers=self.headers)
 
 
-class Shape:
-    """How one of the two routes words its answers."""
+class ResponseFormat:
+    """The response objects of one of OpenAI's two completion routes.
 
-    def __init__(self, *, chat: bool) -> None:
-        self.chat = chat
-        self.prefix = "chatcmpl-" if chat else "cmpl-"
+    `origin` holds the fields that every object repeats: the model and its fingerprint.
+    """
 
-    def whole(self, ticket: Ticket, ended: Ended, about: dict[str, str]) -> dict[str, Any]:
-        """The answer in one piece."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": ended.finish_reason}
+    def __init__(self, *, chat: bool, origin: dict[str, str]) -> None:
+        self.chat, self.origin = chat, origin
+
+    def completion(self, request: RequestState, finished: Finished) -> dict[str, Any]:
+        """Return the whole answer as one object."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finished.finish_reason}
         choice["logprobs"] = None
         if self.chat:
-            choice["message"] = {"role": "assistant", "content": ticket.text, "refusal": None}
+            choice["message"] = {"role": "assistant", "content": request.text, "refusal": None}
         else:
-            choice["text"] = ticket.text
+            choice["text"] = request.text
         kind = "chat.completion" if self.chat else "text_completion"
-        return {**self._head(ticket, kind, about), "choices": [choice], "usage": usage(ticket)}
+        return {**self._head(request, kind), "choices": [choice], "usage": usage(request)}
 
-    def piece(
+    def chunk(
         self,
-        ticket: Ticket,
-        about: dict[str, str],
+        request: RequestState,
         *,
         text: str | None = None,
         first: bool = False,
-        reason: str | None = None,
+        finish_reason: str | None = None,
     ) -> dict[str, Any]:
-        """A chunk of a stream."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
+        """Return a chunk of a stream."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "logprobs": None}
         if self.chat:
             delta: dict[str, Any] = {"role": "assistant"} if first else {}
             choice["delta"] = delta if text is None else {**delta, "content": text}
         else:
             choice["text"] = text or ""
-        return {**self._head(ticket, self._chunk, about), "choices": [choice]}
+        return {**self._head(request, self._chunk_kind), "choices": [choice]}
 
-    def last(self, ticket: Ticket, about: dict[str, str]) -> dict[str, Any]:
-        """The chunk that has the usage and nothing else."""
-        return {**self._head(ticket, self._chunk, about), "choices": [], "usage": usage(ticket)}
+    def usage_chunk(self, request: RequestState) -> dict[str, Any]:
+        """Return the last chunk of a stream, which holds only the usage."""
+        head = self._head(request, self._chunk_kind)
+        return {**head, "choices": [], "usage": usage(request)}
 
     @property
-    def _chunk(self) -> str:
+    def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self.chat else "text_completion"
 
-    @staticmethod
-    def _head(ticket: Ticket, kind: str, about: dict[str, str]) -> dict[str, Any]:
-        return {"id": ticket.id, "object": kind, "created": int(ticket.created), **about}
+    def _head(self, request: RequestState, kind: str) -> dict[str, Any]:
+        created = int(request.created)
+        return {"id": request.id, "object": kind, "created": created, **self.origin}
 
 
-def usage(ticket: Ticket) -> dict[str, Any]:
-    """Visible tokens; what the canvas cost stands beside them."""
-    ended, taken = ticket.outcome, ticket.taken
-    assert isinstance(ended, Ended)
-    assert taken is not None
+def usage(request: RequestState) -> dict[str, Any]:
+    """Return the number of visible tokens, and the cost of the decode under `wavefront`."""
+    finished, accepted = request.outcome, request.accepted
+    assert isinstance(finished, Finished)
+    assert accepted is not None
     return {
-        "prompt_tokens": taken.prompt_tokens,
-        "completion_tokens": ended.completion_tokens,
-        "total_tokens": taken.prompt_tokens + ended.completion_tokens,
+        "prompt_tokens": accepted.prompt_tokens,
+        "completion_tokens": finished.completion_tokens,
+        "total_tokens": accepted.prompt_tokens + finished.completion_tokens,
         "wavefront": {
-            "forwards": ended.forwards,
-            "steps": ended.steps,
-            "seconds": round(ended.seconds, 4),
+            "forwards": finished.forwards,
+            "steps": finished.steps,
+            "seconds": round(finished.seconds, 4),
         },
     }

@@ -1,8 +1,8 @@
-"""A replica: a decode process on a node of a cluster, as Ray Serve starts it and asks it.
+"""A replica: a decode process on a node of a Ray cluster.
 
-Its front (`fleet`) is the server itself, which keeps tickets, turns and metrics. So a replica holds
-nothing that anybody would come back for; one whose decode process dies or is stuck leaves with it,
-because to start another replica is Ray Serve's trade.
+The server (`RayBackend`) keeps request states, the queue and metrics, so a replica stores nothing
+that outlives a request. If its decode process dies or stalls, the replica ends too, and Ray Serve
+starts another one.
 """
 
 from __future__ import annotations
@@ -14,177 +14,195 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
-from wavefront.server.local_backend import Engine
+from wavefront.server.local_backend import LocalBackend
 from wavefront.server.metrics import Metrics
-from wavefront.server.request_state import Ticket
+from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
-from wavefront.server.worker_messages import About, Beat, Check, Ended, Job, Refused, Told
+from wavefront.server.worker_messages import (
+    CheckJob,
+    Finished,
+    Heartbeat,
+    Job,
+    ModelInfo,
+    Progress,
+    RequestFailed,
+)
 
-PACE = 0.05  # seconds between two messages of a request: each costs the front near a millisecond
-MOST = 1000  # beats that are kept until somebody takes them along
+UPDATE_INTERVAL = 0.05  # seconds between two updates: each costs the server about a millisecond
+MAX_HEARTBEATS = 1000  # kept until the next update
 
 
-class Said(NamedTuple):
-    """What a replica sends: what became of a request, and of all since somebody asked."""
+class ReplicaUpdate(NamedTuple):
+    """New messages of one request, and the replica's heartbeats since its last update."""
 
     replica: str
     messages: list[Any]
-    beats: list[Beat]
+    heartbeats: list[Heartbeat]
 
 
 class LoadError(Exception):
-    """The model cannot be loaded, or is not that of the others."""
+    """The model cannot be loaded, or differs from that of the other replicas."""
 
 
-class Keeper:
-    """What replicas have in common. It goes when their front does, and by that they know."""
+class Coordinator:
+    """A Ray actor that replicas share. When it is gone, replicas know that the server is gone."""
 
     def __init__(self) -> None:
         self.fingerprint: str | None = None
-        self.failures: list[str] = []
+        self.errors: list[str] = []
 
-    def agree(self, fingerprint: str) -> bool:
-        """All replicas hold the same model, or the answers would depend on who gave them."""
+    def matches(self, fingerprint: str) -> bool:
+        """Return whether this is the model of the first replica.
+
+        Replicas with different models would give different answers to the same request.
+        """
         self.fingerprint = self.fingerprint or fingerprint
         return self.fingerprint == fingerprint
 
-    def note(self, failure: str) -> None:
-        self.failures.append(failure)
+    def add_load_error(self, message: str) -> None:
+        """Store why a replica could not load."""
+        self.errors.append(message)
 
-    def failed(self) -> list[str]:
-        return self.failures
+    def load_errors(self) -> list[str]:
+        """Return why replicas could not load."""
+        return self.errors
 
 
-class Tally(Metrics):
-    """Beats, kept for the front, which does the counting."""
+class HeartbeatBuffer(Metrics):
+    """Collects heartbeats for the server, which keeps the metrics."""
 
     def __init__(self) -> None:
-        self.beats = deque[Beat](maxlen=MOST)
+        self._heartbeats = deque[Heartbeat](maxlen=MAX_HEARTBEATS)
 
-    def step(self, beat: Beat) -> None:
+    def record_step(self, beat: Heartbeat) -> None:
         if beat.forwards:
-            self.beats.append(beat)
+            self._heartbeats.append(beat)
 
-    def selector(self) -> list[Beat]:
-        beats = list(self.beats)
-        self.beats.clear()
-        return beats
+    def pop_all(self) -> list[Heartbeat]:
+        """Remove and return the heartbeats."""
+        heartbeats = list(self._heartbeats)
+        self._heartbeats.clear()
+        return heartbeats
 
-    def there(self, replicas: int) -> None:
+    def set_replicas(self, count: int) -> None:
         pass
 
-    def load(self, *, waiting: int, open: int) -> None:
+    def set_load(self, *, waiting: int, active: int) -> None:
         pass
 
-    def ended(self, ticket: Ticket) -> None:
+    def record_end(self, request: RequestState) -> None:
         pass
 
 
-class Relay(Ticket):
-    """A ticket that keeps nothing but what is still to be sent."""
+class ReplicaRequest(RequestState):
+    """A request state that only buffers the messages not sent yet."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._box: list[Any] = []
-        self._some, self._over = asyncio.Event(), asyncio.Event()
+        self._unsent: list[Any] = []
+        self._has_unsent, self._ended = asyncio.Event(), asyncio.Event()
 
-    def hear(self, message: Any) -> None:
+    def update(self, message: Any) -> None:
         if self.outcome is not None:
             return
-        if isinstance(message, Ended | Refused):
+        if isinstance(message, Finished | RequestFailed):
             self.outcome = message
-            self._over.set()
-        # Where only the whole answer is wanted, its parts travel with the end.
-        quiet = not self.job.told and isinstance(message, Told) and bool(self.text)
-        if isinstance(message, Told):
+            self._ended.set()
+        # If only the result counts, later text is sent together with the end.
+        can_wait = not self.job.incremental and isinstance(message, Progress) and bool(self.text)
+        if isinstance(message, Progress):
             self.text = self.text or message.text
-        self._box.append(message)
-        if not quiet:
-            self._some.set()
+        self._unsent.append(message)
+        if not can_wait:
+            self._has_unsent.set()
 
-    async def said(self) -> list[Any]:
-        await self._some.wait()
-        self._some.clear()
-        box, self._box = self._box, []
-        return box
+    async def next_messages(self) -> list[Any]:
+        """Wait for messages to send; remove and return them."""
+        await self._has_unsent.wait()
+        self._has_unsent.clear()
+        messages, self._unsent = self._unsent, []
+        return messages
 
-    async def pause(self) -> None:
-        """Let more come together, unless it is over."""
+    async def wait_before_update(self) -> None:
+        """Wait for more messages to collect, unless the request has ended."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), PACE)
+            await asyncio.wait_for(self._ended.wait(), UPDATE_INTERVAL)
 
 
-class ReplicaBackend(Engine):
-    """The decode process of a replica."""
+class ReplicaBackend(LocalBackend):
+    """The decode process of a replica. The replica ends with it."""
 
-    ticket = Relay
+    state_class = ReplicaRequest
 
-    def check(self, job: Job) -> Relay:
-        """Ask whether it can be decoded."""
-        ticket = Relay(job)
-        self.shelf.open[ticket.id] = ticket
-        self._outbox.put(Check(job))
-        return ticket
+    def check(self, job: Job) -> ReplicaRequest:
+        """Ask the decode process whether it can decode a job."""
+        request = ReplicaRequest(job)
+        self.requests.active[request.id] = request
+        self._outbox.put(CheckJob(job))
+        return request
 
     async def _restart(self) -> None:
-        if self.about is None:
-            await super()._restart()  # which only says why
+        if self.model_info is None:
+            await super()._restart()  # only sets `load_error`
             return
         self._process.kill()
         os._exit(1)
 
 
 class Replica:
-    """What Ray Serve deploys."""
+    """The class that Ray Serve deploys."""
 
-    async def __init__(self, settings: Settings, keeper: Any) -> None:
+    async def __init__(self, settings: Settings, coordinator: Any) -> None:
         from ray import serve
 
         context = serve.get_replica_context()
-        self.name, self.app, self.keeper = str(context.replica_tag), context.app_name, keeper
-        self.tally = Tally()
-        self.engine = ReplicaBackend(settings, self.tally)
-        await self.engine.start()
-        while self.engine.about is None:
-            if self.engine.failure is not None:
-                await self._fail(self.engine.failure)
+        self.name, self.app = str(context.replica_tag), context.app_name
+        self.coordinator = coordinator
+        self.heartbeats = HeartbeatBuffer()
+        self.backend = ReplicaBackend(settings, self.heartbeats)
+        await self.backend.start()
+        while self.backend.model_info is None:
+            if self.backend.load_error is not None:
+                await self._fail(self.backend.load_error)
             await asyncio.sleep(0.05)
-        if not await keeper.agree.remote(self.engine.about.fingerprint):
-            await self._fail("Two replicas hold different models: give every node the same.")
+        if not await coordinator.matches.remote(self.backend.model_info.fingerprint):
+            await self._fail("Two replicas have different models: use the same on every node.")
 
-    async def _fail(self, failure: str) -> None:
-        await self.keeper.note.remote(failure)
-        raise LoadError(failure)
+    async def _fail(self, message: str) -> None:
+        await self.coordinator.add_load_error.remote(message)
+        raise LoadError(message)
 
-    async def about(self) -> About | None:
-        return self.engine.about
+    async def model_info(self) -> ModelInfo | None:
+        """Return the description of the loaded model."""
+        return self.backend.model_info
 
     async def check(self, job: Job) -> list[Any]:
-        """Whether it can be decoded: for those that wait for a row."""
+        """Return the messages that accept or reject a job, without decoding it."""
         try:
-            return await self.engine.check(job).said()
+            return await self.backend.check(job).next_messages()
         finally:
-            self.engine.shelf.open.pop(job.id, None)
+            self.backend.requests.active.pop(job.id, None)
 
-    async def decode(self, job: Job) -> AsyncGenerator[Said, None]:
-        """All that becomes of a request. Whoever stops listening gives it up."""
-        ticket = self.engine.submit(job)
-        assert isinstance(ticket, Relay)
+    async def decode(self, job: Job) -> AsyncGenerator[ReplicaUpdate, None]:
+        """Decode a job and yield its updates. Closing the generator cancels the job."""
+        request = self.backend.submit(job)
+        assert isinstance(request, ReplicaRequest)
         try:
             while True:
-                messages = await ticket.said()
-                yield Said(self.name, messages, self.tally.selector())
-                if any(isinstance(one, Ended | Refused) for one in messages):
+                messages = await request.next_messages()
+                yield ReplicaUpdate(self.name, messages, self.heartbeats.pop_all())
+                if any(isinstance(one, Finished | RequestFailed) for one in messages):
                     return
-                await ticket.pause()
+                await request.wait_before_update()
         finally:
-            self.engine.drop(ticket, Refused(job.id, 499, "Nobody listens.", "client_gone"))
+            failure = RequestFailed(job.id, 499, "The client disconnected.", "client_gone")
+            self.backend.cancel(request, failure)
 
     async def check_health(self) -> None:
-        """Asked by Ray Serve now and then; the time to see whether there still is a front."""
+        """Delete the deployment if the server is gone. Ray Serve calls this regularly."""
         from ray import exceptions, serve
 
         try:
-            await self.keeper.failed.remote()
+            await self.coordinator.load_errors.remote()
         except exceptions.ActorDiedError:
             await asyncio.to_thread(serve.delete, self.app, _blocking=False)

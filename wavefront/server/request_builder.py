@@ -1,106 +1,141 @@
-"""Preparing: a job becomes a request for the slots, or a refusal that names the field."""
+"""Builds the engine's request for a job, or raises an error that names the field."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from wavefront.core import spec
-from wavefront.core.errors import OptionError, PromptError
-from wavefront.engine.options import DEFAULT_LENGTH
+from wavefront.core.errors import OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
+from wavefront.engine.options import DEFAULT_LENGTH
 from wavefront.engine.session import check_ids
 from wavefront.lm import LM
 from wavefront.server.settings import Limits
-from wavefront.server.worker_messages import Board, Fork, Job
+from wavefront.server.worker_messages import CanvasSnapshot, Fork, Job
 from wavefront.text.tokenizer import prompt_ids
 
-# What the page keeps of every step is as large as the canvas; this bounds both together.
-MOST_MEASURED = 1 << 18
+LENGTH_OPTIONS = ("max_new_tokens", "max_tokens", "gen_length")
+FORK_FIELDS = ("at", "put")  # of the body of a fork
+# With `measure`, every step stores a number per position. This bounds length times steps.
+MAX_MEASURED = 1 << 18
 
 
-class Prepared:
-    """A request, and which of its places are the answer."""
+class PreparedRequest(NamedTuple):
+    """A request for the engine, and which of its positions belong to the answer."""
 
-    def __init__(self, request: Request, answer: list[bool]) -> None:
-        self.request, self.answer = request, answer
+    request: Request
+    answer: list[bool]
 
     @property
-    def board(self) -> Board:
+    def canvas(self) -> CanvasSnapshot:
+        """The canvas before the first step."""
         request = self.request
-        return Board(list(request.ids), list(request.holes), self.answer, request.infilling)
+        return CanvasSnapshot(
+            list(request.ids), list(request.holes), self.answer, request.infilling
+        )
 
 
-def prepare(lm: LM, job: Job, limits: Limits, *, length: int) -> Prepared:
-    """The job as a request; `length` is the longest board there is."""
+def build_request(lm: LM, job: Job, limits: Limits, *, length: int) -> PreparedRequest:
+    """Build the request of a job.
+
+    Args:
+        lm: The loaded model.
+        job: The job.
+        limits: Bounds the default length of the answer.
+        length: The longest canvas, prompt included.
+
+    Raises:
+        PromptError: The prompt is empty, too long or malformed.
+        OptionError: An option is invalid; `option` is the field of the request.
+    """
     options = dict(job.options)
-    for name in ("strategy", "strategy"):
-        if name in options:
-            # Never by a dotted name: that would import whatever a stranger names.
-            options[name] = spec.resolve(str(options[name]), "strategies", outside=False)
+    for name, registry in (("strategy", "strategies"), ("cache", "caches")):
+        if name in options and options[name] != "none":
+            options[name] = _resolve(name, registry, options[name])
     if job.fork is not None:
-        made = _forked(lm, job.fork, options)
+        prepared = _build_fork(lm, job.fork, options)
     elif job.infill:
         if not isinstance(job.prompt, str):
-            raise PromptError("Infilling takes one text with holes: give prompt as a string.")
+            raise PromptError("infill needs one text with holes: send prompt as a string.")
         request = lm.request_infill(job.prompt, **options)
-        made = Prepared(request, list(request.holes))
+        prepared = PreparedRequest(request, list(request.holes))
     else:
-        made = _plain(lm, job, options, min(limits.new_tokens, limits.steps), length)
-    return _measured(made) if job.measure else made
+        ids = _prompt_ids(lm, job)
+        room = length - len(ids)
+        if room < 1:
+            raise PromptError(
+                f"The prompt has {len(ids)} tokens, but prompt and answer together may have at "
+                f"most {length}: shorten the prompt."
+            )
+        if not any(name in options for name in LENGTH_OPTIONS):
+            default = min(DEFAULT_LENGTH, room, limits.new_tokens, limits.steps)
+            options["max_new_tokens"] = default
+        plan = lm.plan(options)
+        holes = [False] * len(ids) + [True] * plan.length
+        canvas = [*ids, *[lm.model.mask_id] * plan.length]
+        prepared = PreparedRequest(Request(canvas, holes, plan), holes)
+    return _with_measures(prepared) if job.measure else prepared
 
 
-def _plain(lm: LM, job: Job, options: dict[str, Any], most: int, length: int) -> Prepared:
+def _resolve(name: str, registry: str, text: Any) -> Any:
+    try:
+        # Never resolve dotted names: that would import a module that a client chooses.
+        return spec.resolve(str(text), registry, outside=False)
+    except WavefrontError as error:
+        raise OptionError(str(error), option=name, value=text) from error
+
+
+def _prompt_ids(lm: LM, job: Job) -> list[int]:
     if isinstance(job.prompt, list):
         ids = check_ids(lm.model, job.prompt)
         if lm.model.mask_id in ids:
-            raise PromptError("The prompt holds the mask's id: use infill and <mask:8> for holes.")
+            raise PromptError(
+                "The prompt contains the mask token: use infill and <mask:8> for holes."
+            )
     elif job.messages is not None:
         ids = prompt_ids(lm.tokenizer, job.messages)
     else:
         ids = prompt_ids(lm.tokenizer, job.prompt or "", raw=job.raw)
     if not ids:
         raise PromptError("The prompt is empty: write something in it.")
-    room = length - len(ids)
-    if room < 1:
-        raise PromptError(
-            f"The prompt has {len(ids)} tokens, and {length} with the answer are the most: "
-            "shorten it."
-        )
-    if not any(name in options for name in ("max_new_tokens", "max_tokens", "gen_length")):
-        options["max_new_tokens"] = min(DEFAULT_LENGTH, room, most)
-    settled = lm.plan(options)
-    board = [*ids, *[lm.model.mask_id] * settled.length]
-    holes = [False] * len(ids) + [True] * settled.length
-    return Prepared(Request(board, holes, settled), holes)
+    return ids
 
 
-def _forked(lm: LM, fork: Fork, options: dict[str, Any]) -> Prepared:
-    """What was decided is given; what was not is to be filled."""
-    ids, holes = list(fork.board.ids), list(fork.board.holes)
-    places = [n for n, hole in enumerate(fork.board.answer) if hole]
-    for place, what in fork.put.items():
-        tokens = lm.tokenizer.encode(what) if isinstance(what, str) else check_ids(lm.model, [what])
+def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
+    """Build a request that keeps the decided positions and fills the others."""
+    ids, holes = list(fork.canvas.ids), list(fork.canvas.holes)
+    positions = [n for n, in_answer in enumerate(fork.canvas.answer) if in_answer]
+    for position, new in fork.overrides.items():
+        tokens = lm.tokenizer.encode(new) if isinstance(new, str) else check_ids(lm.model, [new])
         if not tokens or lm.model.mask_id in tokens:
-            raise OptionError(f"There is nothing to write at place {place}: give a text.")
-        if place < 0 or place + len(tokens) > len(places):
-            raise OptionError(f"put: {what!r} does not fit at place {place} of {len(places)}.")
-        for at, token in zip(places[place:], tokens, strict=False):
+            raise OptionError(
+                f"put has no text for position {position}: give one.", option="put", value=new
+            )
+        if position < 0 or position + len(tokens) > len(positions):
+            raise OptionError(
+                f"put: {new!r} does not fit at position {position} of {len(positions)}.",
+                option="put",
+                value=new,
+            )
+        for at, token in zip(positions[position:], tokens, strict=False):
             ids[at], holes[at] = token, False
     if not any(holes):
-        raise OptionError("Nothing is left to fill there: fork at an earlier step.")
-    settled = lm.plan(options, length=sum(holes))
-    request = Request(ids, holes, settled, infilling=fork.board.infilling)
-    return Prepared(request, list(fork.board.answer))
+        raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
+    plan = lm.plan(options, length=sum(holes))
+    request = Request(ids, holes, plan, infilling=fork.canvas.infilling)
+    return PreparedRequest(request, list(fork.canvas.answer))
 
 
-def _measured(made: Prepared) -> Prepared:
-    """Reads every masked place in every step, without changing what is decoded."""
-    settled = made.request.plan
-    if settled.length * settled.steps > MOST_MEASURED:
+def _with_measures(prepared: PreparedRequest) -> PreparedRequest:
+    """Read every masked position in every step, without changing the decoded tokens."""
+    plan = prepared.request.plan
+    if plan.length * plan.steps > MAX_MEASURED:
         raise OptionError(
-            f"measure keeps {settled.length} places of {settled.steps} steps, and "
-            f"{MOST_MEASURED} numbers are the most: ask for fewer of either, or leave it out."
+            f"measure stores {plan.length} positions of {plan.steps} steps, which is more than "
+            f"{MAX_MEASURED} numbers: ask for fewer of either, or leave measure out.",
+            option="measure",
         )
-    config = replace(settled.config, read_all_masked=True)
-    return Prepared(made.request._replace(plan=replace(settled, config=config)), made.answer)
+    config = replace(plan.config, read_all_masked=True)
+    request = prepared.request._replace(plan=replace(plan, config=config))
+    return prepared._replace(request=request)

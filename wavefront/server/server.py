@@ -1,4 +1,4 @@
-"""The server: uvicorn, and an end that lets what is under way finish."""
+"""Runs the server under uvicorn, and drains it at shutdown."""
 
 from __future__ import annotations
 
@@ -12,50 +12,58 @@ from typing import Any
 import uvicorn
 
 from wavefront.core.errors import OptionError, WavefrontError
-from wavefront.server.app import make
+from wavefront.server.app import create_app
 from wavefront.server.service import Service
 from wavefront.server.settings import Settings
 
 
-class Server(uvicorn.Server):
-    """At the first signal nothing more is accepted and all that was is answered; then it ends."""
+class DrainingServer(uvicorn.Server):
+    """A server that answers all accepted requests before it exits.
+
+    The first signal starts the drain: new requests are rejected. A second signal exits at once.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
-        self._asked: float | None = None
+        self._drain_start: float | None = None
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        if self._asked is not None:
+        if self._drain_start is not None:
             self.should_exit = self.force_exit = True
             return
-        self._asked = time.monotonic()
+        self._drain_start = time.monotonic()
         self.service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        if self.service.engine.failure is not None:
+        if self.service.backend.load_error is not None:
             return True
-        if self._asked is not None:
-            if time.monotonic() - self._asked > self.service.limits.drain:
-                self.service.engine.abandon()
+        if self._drain_start is not None:
+            if time.monotonic() - self._drain_start > self.service.limits.drain_timeout:
+                self.service.backend.abort_all()
             if self.service.idle:
                 self.should_exit = True
         return await super().on_tick(counter)
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal says otherwise."""
-    with contextlib.ExitStack() as around:
-        listener = around.enter_context(_listen(settings))
-        if settings.scale is not None:
-            from wavefront.server.ray_serve import cluster  # needs Ray
+    """Serve until a signal arrives.
 
-            around.enter_context(cluster(settings.scale))
+    Raises:
+        OptionError: The address is not available.
+        WavefrontError: The model cannot be loaded.
+    """
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(_listen(settings))
+        if settings.scale is not None:
+            from wavefront.server.ray_backend import ray_cluster  # imports Ray
+
+            stack.enter_context(ray_cluster(settings.scale))
         _serve(settings, listener)
 
 
 def _serve(settings: Settings, listener: socket.socket) -> None:
-    app, service = make(settings)
+    app, service = create_app(settings)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -67,16 +75,16 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         backlog=1024,
         lifespan="on",
         ws="none",
-        http="h11",  # the other parser, where it is installed, has no limit on headers
+        http="h11",  # httptools does not limit the size of headers
     )
-    listener.listen(config.backlog)  # who comes as soon as the line is there is not turned away
+    listener.listen(config.backlog)  # accept clients as soon as the line below is printed
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"wavefront serves on http://{shown}:{port}", file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(Server(config, service).serve(sockets=[listener]))
-    if service.engine.failure is not None:
-        raise WavefrontError(service.engine.failure)
+        asyncio.run(DrainingServer(config, service).serve(sockets=[listener]))
+    if service.backend.load_error is not None:
+        raise WavefrontError(service.backend.load_error)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -88,6 +96,8 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OptionError(
-            f"Cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port."
+            f"Cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port.",
+            option="port",
+            value=settings.port,
         ) from error
     return listener

@@ -1,4 +1,4 @@
-"""The service: what the routes do, and the counting that decides whether a request may come in."""
+"""What the routes do, and the admission control that decides whether a request may enter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -14,100 +14,124 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import wavefront
-from wavefront.server.frontend import Desk
-from wavefront.server.local_backend import Engine
+from wavefront.server.frontend import Frontend
+from wavefront.server.local_backend import LocalBackend
 from wavefront.server.metrics import Metrics
-from wavefront.server.openai_format import Refusal, Reply, Shape
-from wavefront.server.request_models import Answering, Begin, Branch, Chat, Complete, DecodingFields
-from wavefront.server.request_parser import check, read
-from wavefront.server.request_state import Ticket
+from wavefront.server.openai_format import APIError, ASCIIResponse, ResponseFormat
+from wavefront.server.request_models import (
+    ChatBody,
+    CompletionBody,
+    DecodeBody,
+    DecodingFields,
+    ForkBody,
+    Message,
+    OpenAIBody,
+    read_json,
+    validate,
+)
+from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
-from wavefront.server.sse import EventStream, deltas, left, pictures
-from wavefront.server.worker_messages import Ended, Fork, Job, Refused
+from wavefront.server.sse import EventStream, stream_chunks, stream_events, wait_for_disconnect
+from wavefront.server.worker_messages import Finished, Fork, Job, ModelInfo, RequestFailed
 
-GONE = ("The client went away.", "client_gone")
-ENDINGS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
+CLIENT_GONE = ("The client disconnected.", "client_gone")
+EOS_OPTIONS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
+NOT_READY = {
+    "loading": "The model is still loading",
+    "down": "The decode process is restarting",
+    "stopped": "The server has stopped",
+}
 
 
 class Service:
-    """One model, served."""
+    """One served model."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
         self.metrics = Metrics()
-        self.engine = _engine(settings, self.metrics)
+        self.backend = _make_backend(settings, self.metrics)
         self.draining = False
 
     @property
-    def about(self) -> dict[str, str]:
-        """What every answer says of its origin."""
-        about = self.engine.about
-        assert about is not None
-        return {"model": about.name, "system_fingerprint": about.fingerprint}
+    def idle(self) -> bool:
+        """Whether no request is active."""
+        return not self.backend.requests.active
 
     @property
-    def idle(self) -> bool:
-        return not self.engine.shelf.open
+    def _model(self) -> ModelInfo:
+        assert self.backend.model_info is not None
+        return self.backend.model_info
 
-    def admit(self) -> None:
-        """Refuse at once what cannot be answered soon."""
+    def _check_admission(self) -> None:
+        """Raise an `APIError` if the server cannot take another request now."""
         if self.draining:
-            self._reject("draining", 503, "The server is shutting down: ask another.", 5)
-        if self.engine.state != "ready":
-            words = {"loading": "The model is being loaded", "down": "The decode process restarts"}
-            said = words.get(self.engine.state, "The server has stopped")
-            self._reject(f"engine_{self.engine.state}", 503, f"{said}: try again later.", 2)
-        if len(self.engine.shelf.open) >= self.engine.room:
-            message = f"{self.limits.queue} requests are waiting already: try again later."
-            self._reject("queue_full", 429, message, 1)
+            message = "The server is shutting down: use another server."
+            self._reject(503, message, code="draining", retry_after=5)
+        status = self.backend.status
+        if status != "ready":
+            message = f"{NOT_READY[status]}: try again later."
+            self._reject(503, message, code=f"engine_{status}", retry_after=2)
+        if len(self.backend.requests.active) >= self.backend.capacity:
+            message = f"{self.limits.queue} requests are already waiting: try again later."
+            self._reject(429, message, code="queue_full", retry_after=1)
 
-    def _reject(self, code: str, status: int, message: str, retry: int) -> None:
+    def _reject(self, status: int, message: str, *, code: str, retry_after: int) -> None:
         self.metrics.rejections.labels(code).inc()
-        raise Refusal(status, message, code=code, retry=retry)
+        raise APIError(status, message, code=code, retry_after=retry_after)
 
-    async def answer(self, request: Request, kind: type[Chat] | type[Complete]) -> Any:
-        """OpenAI's two routes."""
-        content = await read(request)
-        self.admit()
-        body = check(kind, content)
-        shape = Shape(chat=kind is Chat)
-        job = self.job(body, request, id=f"{shape.prefix}{uuid.uuid4().hex}", events=body.events)
-        job = replace(job, told=bool(body.stream or body.events))
-        if isinstance(body, Chat):
-            job = replace(job, messages=self._messages(body.messages))
-        elif isinstance(body, Complete):
+    async def complete(self, request: Request, kind: type[ChatBody] | type[CompletionBody]) -> Any:
+        """Answer a request of one of OpenAI's two completion routes."""
+        content = await read_json(request)
+        self._check_admission()
+        body = validate(kind, content)
+        prefix = "chatcmpl-" if kind is ChatBody else "cmpl-"
+        job = self._make_job(body, request, id=f"{prefix}{uuid.uuid4().hex}", events=body.events)
+        job = replace(job, incremental=bool(body.stream or body.events))
+        if isinstance(body, ChatBody):
+            job = replace(job, messages=self._plain_messages(body.messages))
+        elif isinstance(body, CompletionBody):
             job = replace(job, prompt=body.prompt, infill=body.infill)  # pyright: ignore[reportArgumentType]
-        ticket = self.engine.submit(job)
-        await self._while_there(request, ticket, ticket.until_taken())
-        if isinstance(ticket.outcome, Refused):
-            raise Refusal.of(ticket.outcome)
+        state = self.backend.submit(job)
+        await self._wait_with_client(request, state, state.wait_until_checked())
+        if isinstance(state.outcome, RequestFailed):
+            raise APIError.from_failure(state.outcome)
+        origin = {"model": self._model.name, "system_fingerprint": self._model.fingerprint}
+        style = ResponseFormat(chat=kind is ChatBody, origin=origin)
         if body.stream:
-            return self._stream(ticket, shape, body)
-        await self._while_there(request, ticket, ticket.until_over())
-        if isinstance(ticket.outcome, Ended):
-            return Reply(shape.whole(ticket, ticket.outcome, self.about))
-        assert ticket.outcome is not None
-        raise Refusal.of(ticket.outcome)
+            return self._stream(state, style, body)
+        await self._wait_with_client(request, state, state.wait_until_ended())
+        if isinstance(state.outcome, Finished):
+            return ASCIIResponse(style.completion(state, state.outcome))
+        assert state.outcome is not None
+        raise APIError.from_failure(state.outcome)
 
-    def _stream(self, ticket: Ticket, shape: Shape, body: Answering) -> EventStream:
+    def _stream(self, state: RequestState, style: ResponseFormat, body: OpenAIBody) -> EventStream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
-        pieces = deltas(ticket, shape, self.about, with_usage=with_usage, quiet=self.limits.quiet)
-        return EventStream(pieces, patience=self.limits.unread, gone=lambda: self._lost(ticket))
+        chunks = stream_chunks(
+            state, style, with_usage=with_usage, keepalive=self.limits.keepalive_interval
+        )
+        return EventStream(
+            chunks,
+            write_timeout=self.limits.write_timeout,
+            on_disconnect=lambda: self._cancel_for_client(state),
+        )
 
-    def _lost(self, ticket: Ticket) -> None:
-        self.engine.drop(ticket, Refused(ticket.id, 499, *GONE))
+    def _cancel_for_client(self, state: RequestState) -> None:
+        self.backend.cancel(state, RequestFailed(state.id, 499, *CLIENT_GONE))
 
-    async def _while_there(self, request: Request, ticket: Ticket, wanted: Any) -> None:
-        """Wait for something while the client does; without it the request is given up."""
-        waiting = asyncio.ensure_future(wanted)
-        leaving = asyncio.ensure_future(left(request.receive))
+    async def _wait_with_client(
+        self, request: Request, state: RequestState, wait: Coroutine[Any, Any, Any]
+    ) -> None:
+        """Wait for a change of the state. Cancel the request if its client disconnects."""
+        waiting = asyncio.ensure_future(wait)
+        leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                self._lost(ticket)
-                raise Refusal(499, GONE[0], code=GONE[1])
+                self._cancel_for_client(state)
+                raise APIError(499, CLIENT_GONE[0], code=CLIENT_GONE[1])
         except asyncio.CancelledError:
-            self._lost(ticket)
+            self._cancel_for_client(state)
             raise
         finally:
             for task in (waiting, leaving):
@@ -115,152 +139,159 @@ class Service:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    def job(self, body: DecodingFields, request: Request, *, id: str, events: bool) -> Job:
-        """What the body says of decoding, as the decode process takes it."""
-        assert self.engine.about is not None
-        if body.model is not None and body.model != self.engine.about.name:
-            message = (
-                f"The model {body.model!r} does not exist; here is {self.engine.about.name!r}."
-            )
-            raise Refusal(404, message, code="model_not_found", param="model")
+    def _make_job(self, body: DecodingFields, request: Request, *, id: str, events: bool) -> Job:
+        """Make a job without a prompt from the decoding fields of a body."""
+        if body.model is not None and body.model != self._model.name:
+            message = f"The model {body.model!r} does not exist; use {self._model.name!r}."
+            raise APIError(404, message, code="model_not_found", param="model")
         options = body.options()
-        if not any(name in options for name in ENDINGS):
-            options["eos"] = "stop"  # the same text as with keep, only sooner
+        if not any(name in options for name in EOS_OPTIONS):
+            options["eos"] = "stop"  # the same text as with keep, in fewer steps
         if (options.get("steps") or 0) > self.limits.steps:
             message = f"steps must be at most {self.limits.steps} here, not {options['steps']}."
-            raise Refusal(400, message, code="invalid_value", param="steps")
-        peer = request.client.host if request.client else ""
-        seconds = min(body.timeout or self.limits.seconds, self.limits.seconds)
+            raise APIError(400, message, code="invalid_value", param="steps")
+        address = request.client.host if request.client else ""
+        limit = self.limits.request_timeout
         return Job(
             id=id,
-            client=f"{peer} {body.user or ''}",
+            client=f"{address} {body.user or ''}",
             options=options,
             stop=body.stops(),
             events=events,
-            seconds=seconds,
+            timeout=min(body.timeout or limit, limit),
         )
 
-    def _messages(self, messages: Any) -> list[dict[str, str]]:
+    def _plain_messages(self, messages: list[Message]) -> list[dict[str, str]]:
         if len(messages) > self.limits.messages:
             text = f"{len(messages)} messages are more than {self.limits.messages}: send fewer."
-            raise Refusal(400, text, code="invalid_value", param="messages")
+            raise APIError(400, text, code="invalid_value", param="messages")
         return [one.plain() for one in messages]
 
-    async def begin(self, request: Request) -> Reply:
-        """Start a decode to be watched."""
-        content = await read(request)
-        self.admit()
-        body = check(Begin, content)
-        job = self.job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
+    async def start_decode(self, request: Request) -> ASCIIResponse:
+        """Start a decode whose events can be read."""
+        content = await read_json(request)
+        self._check_admission()
+        body = validate(DecodeBody, content)
+        job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
         job = replace(job, measure=body.measure, detached=True)
-        assert self.engine.about is not None
         if body.messages is not None:
-            job = replace(job, messages=self._messages(body.messages))
+            job = replace(job, messages=self._plain_messages(body.messages))
         else:
-            raw = body.raw or not self.engine.about.chat
+            raw = body.raw or not self._model.chat
             job = replace(job, prompt=body.prompt, infill=body.infill, raw=raw)  # pyright: ignore[reportArgumentType]
-        return await self._begun(job)
+        return await self._submit_detached(job)
 
-    async def branch(self, request: Request, id: str) -> Reply:
-        """Start a decode from a step of another."""
-        content = await read(request)
-        self.admit()
-        body = check(Branch, content)
-        origin = self.find(id)
-        if origin.board is None:
-            raise Refusal(409, "That decode has not begun: wait for it.", code="not_begun")
+    async def fork_decode(self, request: Request, id: str) -> ASCIIResponse:
+        """Start a decode that continues from a step of another decode."""
+        content = await read_json(request)
+        self._check_admission()
+        body = validate(ForkBody, content)
+        origin = self._find(id)
+        if origin.canvas is None:
+            raise APIError(409, "That decode has not started yet: wait for it.", code="not_begun")
         if body.at > len(origin.commits):
-            message = f"at must be at most {len(origin.commits)}, the steps made, not {body.at}."
-            raise Refusal(400, message, code="invalid_value", param="at")
+            message = f"at must be at most {len(origin.commits)}, the steps so far, not {body.at}."
+            raise APIError(400, message, code="invalid_value", param="at")
         try:
-            put = body.places()
+            overrides = body.overrides()
         except ValueError:
-            message = "put maps places, whole numbers from 0, to texts or token ids."
-            raise Refusal(400, message, code="invalid_value", param="put") from None
-        job = self.job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
-        options = {**_inherited(origin, body.at), **_without_length(body.options())}
-        fork = Fork(origin.board_at(body.at), put)
-        stop = job.stop or origin.job.stop
-        more = {"options": options, "fork": fork, "detached": True, "stop": stop}
-        return await self._begun(replace(job, measure=body.measure, **more))
+            message = "put must map positions, counted from 0, to texts or token ids."
+            raise APIError(400, message, code="invalid_value", param="put") from None
+        job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
+        job = replace(
+            job,
+            options={**_inherited_options(origin, body.at), **_without_length(body.options())},
+            fork=Fork(origin.canvas_at(body.at), overrides),
+            stop=job.stop or origin.job.stop,
+            measure=body.measure,
+            detached=True,
+        )
+        return await self._submit_detached(job)
 
-    async def _begun(self, job: Job) -> Reply:
-        ticket = self.engine.submit(job)
-        await ticket.until_taken()
-        if isinstance(ticket.outcome, Refused) and ticket.taken is None:
-            raise Refusal.of(ticket.outcome)
-        assert ticket.taken is not None
-        events = f"/v1/wavefront/decodes/{ticket.id}/events"
-        return Reply({"id": ticket.id, "events": events, "first": ticket.taken.first}, 202)
+    async def _submit_detached(self, job: Job) -> ASCIIResponse:
+        state = self.backend.submit(job)
+        await state.wait_until_checked()
+        if isinstance(state.outcome, RequestFailed) and state.accepted is None:
+            raise APIError.from_failure(state.outcome)
+        assert state.accepted is not None
+        events = f"/v1/wavefront/decodes/{state.id}/events"
+        first = state.accepted.start_event
+        return ASCIIResponse({"id": state.id, "events": events, "first": first}, 202)
 
-    def watch(self, id: str, start: int) -> EventStream:
-        """The events of a decode, from one on."""
-        ticket = self.find(id)
+    def read_events(self, id: str, start: int) -> EventStream:
+        """Stream the events of a decode from number `start` on."""
+        state = self._find(id)
+        events = stream_events(state, start=start, keepalive=self.limits.keepalive_interval)
 
         async def watched() -> AsyncGenerator[bytes, None]:
-            ticket.readers += 1
+            state.readers += 1
             try:
-                async for piece in pictures(ticket, start=start, quiet=self.limits.quiet):
+                async for piece in events:
                     yield piece
             finally:
-                ticket.readers -= 1
-                ticket.unwatched_since = time.monotonic()
+                state.readers -= 1
+                state.unwatched_since = time.monotonic()
 
-        return EventStream(watched(), patience=self.limits.unread, gone=lambda: None)
+        return EventStream(
+            watched(), write_timeout=self.limits.write_timeout, on_disconnect=lambda: None
+        )
 
-    def cancel(self, id: str) -> Response:
-        ticket = self.find(id)
-        self.engine.drop(ticket, Refused(id, 499, "The decode was cancelled.", "cancelled"))
+    def cancel_decode(self, id: str) -> Response:
+        """Cancel a decode."""
+        failure = RequestFailed(id, 499, "The decode was cancelled.", "cancelled")
+        self.backend.cancel(self._find(id), failure)
         return Response(status_code=204)
 
-    def find(self, id: str) -> Ticket:
-        ticket = self.engine.shelf.find(id[:200])
-        if ticket is None or not ticket.job.events:
-            message = "There is no such decode, or it ended too long ago: start it again."
-            raise Refusal(404, message, code="not_found", param="id")
-        return ticket
+    def _find(self, id: str) -> RequestState:
+        state = self.backend.requests.find(id[:200])
+        if state is None or not state.job.events:
+            message = "There is no such decode, or its events have expired: start it again."
+            raise APIError(404, message, code="not_found", param="id")
+        return state
 
-    def health(self) -> Reply:
-        """Alive? Loading the first time is; waiting for another decode process is not."""
-        state = self.engine.state
-        return Reply({"status": state}, 200 if state in ("loading", "ready") else 503)
+    def health(self) -> ASCIIResponse:
+        """Return 200 while the decode process runs or loads for the first time, else 503."""
+        status = self.backend.status
+        return ASCIIResponse({"status": status}, 200 if status in ("loading", "ready") else 503)
 
-    def ready(self) -> Reply:
-        state = "draining" if self.draining else self.engine.state
-        return Reply({"status": state}, 200 if state == "ready" else 503)
+    def ready(self) -> ASCIIResponse:
+        """Return 200 while the server accepts requests, else 503."""
+        status = "draining" if self.draining else self.backend.status
+        return ASCIIResponse({"status": status}, 200 if status == "ready" else 503)
 
-    def version(self) -> Reply:
-        about = self.engine.about
-        found = {"version": wavefront.__version__, "system_fingerprint": None}
-        return Reply(found | ({"system_fingerprint": about.fingerprint} if about else {}))
+    def version(self) -> ASCIIResponse:
+        """Return the version, and the fingerprint of the model once it has loaded."""
+        info = self.backend.model_info
+        fingerprint = None if info is None else info.fingerprint
+        return ASCIIResponse({"version": wavefront.__version__, "system_fingerprint": fingerprint})
 
     def models(self) -> list[dict[str, Any]]:
-        """What is served; nothing before it has loaded."""
-        about = self.engine.about
-        if about is None:
+        """Return the served model as a list, which is empty until the model has loaded."""
+        info = self.backend.model_info
+        if info is None:
             return []
-        entry = {"id": about.name, "object": "model", "created": 0, "owned_by": "wavefront"}
-        own = {"chat": about.chat, "family": about.family, "max_length": about.length}
-        return [entry | {"wavefront": own | {"strategies": about.strategies}}]
+        entry = {"id": info.name, "object": "model", "created": 0, "owned_by": "wavefront"}
+        details = {"chat": info.chat, "family": info.family, "max_length": info.length}
+        return [entry | {"wavefront": details | {"strategies": info.strategies}}]
 
 
-def _engine(settings: Settings, metrics: Metrics) -> Desk:
+def _make_backend(settings: Settings, metrics: Metrics) -> Frontend:
     if settings.scale is None:
-        return Engine(settings, metrics)
-    from wavefront.server.ray_backend import Fleet  # needs Ray
+        return LocalBackend(settings, metrics)
+    from wavefront.server.ray_backend import RayBackend  # imports Ray
 
-    return Fleet(settings, metrics)
+    return RayBackend(settings, metrics)
 
 
-def _inherited(origin: Ticket, at: int) -> dict[str, Any]:
-    """The options of a decode that goes on: the steps that were left."""
-    assert origin.taken is not None
-    assert origin.taken.first is not None
-    options = dict(origin.taken.first["options"])
+def _inherited_options(origin: RequestState, at: int) -> dict[str, Any]:
+    """Return the options of a decode for a fork, with the steps that remain after `at`."""
+    assert origin.accepted is not None
+    assert origin.accepted.start_event is not None
+    options = dict(origin.accepted.start_event["options"])
     options["steps"] = max(1, options["steps"] - at)
     return {k: v for k, v in _without_length(options).items() if v not in (None, 0.0, False)}
 
 
 def _without_length(options: dict[str, Any]) -> dict[str, Any]:
-    gone = ("max_new_tokens", "max_tokens", "gen_length", "cfg_scale", "draft", "cache")
-    return {name: value for name, value in options.items() if name not in gone}
+    dropped = ("max_new_tokens", "max_tokens", "gen_length", "cfg_scale", "draft", "cache")
+    return {name: value for name, value in options.items() if name not in dropped}

@@ -1,8 +1,8 @@
-"""Streams: server-sent events, sent as fast as their one reader takes them.
+"""Server-sent events, sent as fast as the client reads them.
 
-A stream reads a ticket from its own place in it, so a slow reader gets fewer and longer pieces and
-never makes another wait. Quiet times are filled with comments. A reader that goes away, or takes
-nothing for long, ends the stream; `gone` says what becomes of the request then.
+Each stream keeps its own position in the request's text or events. So a slow client gets fewer and
+longer pieces, and never makes another client wait. Comments keep a silent stream alive. The stream
+ends when its client disconnects, or accepts no data for `write_timeout` seconds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from wavefront.server.openai_format import Shape
-from wavefront.server.request_state import Ticket, error_body
-from wavefront.server.worker_messages import Ended, Refused
+from wavefront.server.openai_format import ResponseFormat
+from wavefront.server.request_state import RequestState, error_body
+from wavefront.server.worker_messages import Finished, RequestFailed
 
 DONE = b"data: [DONE]\n\n"
-QUIET = b": keep-alive\n\n"
+KEEPALIVE = b": keep-alive\n\n"
+EVENTS_PER_PIECE = 64
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -28,17 +29,24 @@ HEADERS = (
 
 
 class EventStream(Response):
-    """An ASGI response that sends what an iterator yields until its reader is gone."""
+    """An ASGI response that sends the pieces of an async generator.
+
+    `on_disconnect` is called if the stream ends before all pieces are sent.
+    """
 
     def __init__(
-        self, pieces: AsyncGenerator[bytes, None], *, patience: float, gone: Callable[[], None]
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        *,
+        write_timeout: float,
+        on_disconnect: Callable[[], None],
     ) -> None:
         super().__init__()
-        self.pieces, self.patience, self.gone = pieces, patience, gone
+        self.pieces, self.write_timeout, self.on_disconnect = pieces, write_timeout, on_disconnect
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(left(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -48,63 +56,65 @@ class EventStream(Response):
             await asyncio.gather(sending, leaving, return_exceptions=True)
             await self.pieces.aclose()
             if not finished:
-                self.gone()
+                self.on_disconnect()
 
     async def _send(self, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
         async for piece in self.pieces:
             message = {"type": "http.response.body", "body": piece, "more_body": True}
-            # uvicorn waits here while the reader's buffers are full.
-            await asyncio.wait_for(send(message), self.patience)
+            # uvicorn waits here while the client's buffers are full.
+            await asyncio.wait_for(send(message), self.write_timeout)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def left(receive: Any) -> None:
-    """Wait until the client has gone."""
+async def wait_for_disconnect(receive: Any) -> None:
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def said(content: Any) -> bytes:
-    """One event."""
+def encode_event(content: Any) -> bytes:
+    """Return one server-sent event with this content as JSON."""
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def deltas(
-    ticket: Ticket, shape: Shape, about: dict[str, str], *, with_usage: bool, quiet: float
+async def stream_chunks(
+    request: RequestState, style: ResponseFormat, *, with_usage: bool, keepalive: float
 ) -> AsyncGenerator[bytes, None]:
-    """OpenAI's chunks: the settled text as it grows."""
+    """Yield OpenAI's chunks while the answer grows."""
     sent = 0
-    yield said(shape.piece(ticket, about, text="", first=True))
+    yield encode_event(style.chunk(request, text="", first=True))
     while True:
-        more, outcome = ticket.text[sent:], ticket.outcome
-        if more:
-            sent += len(more)
-            yield said(shape.piece(ticket, about, text=more))
+        added, outcome = request.text[sent:], request.outcome
+        if added:
+            sent += len(added)
+            yield encode_event(style.chunk(request, text=added))
         elif outcome is not None:
             break
-        elif not await ticket.more(quiet):
-            yield QUIET
-    if isinstance(outcome, Refused):
-        yield said({"error": error_body(outcome)})
-    elif isinstance(outcome, Ended):
-        yield said(shape.piece(ticket, about, reason=outcome.finish_reason))
+        elif not await request.wait_for_change(keepalive):
+            yield KEEPALIVE
+    if isinstance(outcome, RequestFailed):
+        yield encode_event({"error": error_body(outcome)})
+    elif isinstance(outcome, Finished):
+        yield encode_event(style.chunk(request, finish_reason=outcome.finish_reason))
         if with_usage:
-            yield said(shape.last(ticket, about))
+            yield encode_event(style.usage_chunk(request))
     yield DONE
 
 
-async def pictures(ticket: Ticket, *, start: int, quiet: float) -> AsyncGenerator[bytes, None]:
-    """Every step, from event number `start` on; each has its number as its id."""
+async def stream_events(
+    request: RequestState, *, start: int, keepalive: float
+) -> AsyncGenerator[bytes, None]:
+    """Yield the step events from number `start` on. The id of each event is its number."""
     number = start
     while True:
-        events = ticket.events[number : number + 64]
+        events = request.events[number : number + EVENTS_PER_PIECE]
         if events:
             pieces = (b"id: %d\ndata: %b\n\n" % (number + n, one) for n, one in enumerate(events))
             yield b"".join(pieces)
             number += len(events)
-        elif ticket.outcome is not None:
+        elif request.outcome is not None:
             break
-        elif not await ticket.more(quiet):
-            yield QUIET
+        elif not await request.wait_for_change(keepalive):
+            yield KEEPALIVE
     yield DONE

@@ -1,9 +1,9 @@
-"""Telling: what a client hears of a request, step by step.
+"""Turns the steps of a request into text and events for its client.
 
-**Text** is what is settled from the left: it is exact, never taken back, and ends on a whole
-character. Where the request has stop strings, the end of it that may yet become one is held back.
+**Text** is the part of the answer that can no longer change, from the left. It ends on a whole
+character. The end of the text is held back while it may be the beginning of a stop string.
 
-**Events** tell the whole picture. Places are counted from 0 over the answer.
+**Events** describe every step. Positions are counted from 0 over the answer.
 """
 
 from __future__ import annotations
@@ -15,37 +15,36 @@ from typing import Any
 
 import torch
 
-from wavefront.analysis.measures.mhco import extent
 from wavefront.completion import Completion
-from wavefront.core.masks import distance
+from wavefront.core.masks import distance, extent
 from wavefront.engine.batcher import ActiveRequest, StepUpdate
 from wavefront.lm import LM
-from wavefront.server.request_builder import Prepared
-from wavefront.server.worker_messages import Ended, Job, Told
+from wavefront.server.request_builder import PreparedRequest
+from wavefront.server.worker_messages import Finished, Job, Progress
 from wavefront.strategies.block import Block
 from wavefront.text.tokenizer import stable_text
 
-MHCO_RADIUS = 2  # the same for every strategy, as the measure wants it
+MHCO_RADIUS = 2  # the same for every strategy, so that values can be compared
 
 
-class Teller:
-    """A request on its way, and what its client has heard of it."""
+class StepEvents:
+    """A request, with the text that was already sent."""
 
-    def __init__(self, lm: LM, job: Job, prepared: Prepared) -> None:
+    def __init__(self, lm: LM, job: Job, prepared: PreparedRequest) -> None:
         self.lm, self.job, self.prepared = lm, job, prepared
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         self.sent = ""
-        self.place = {n: k for k, n in enumerate(_where(prepared.answer))}
-        self.mhco = Mhco(prepared) if job.measure else None
+        self.position = {n: k for k, n in enumerate(_true_indices(prepared.answer))}
+        self.mhco = MhcoCounter(prepared) if job.measure else None
 
-    def first(self) -> dict[str, Any]:
-        """The event before all others: the canvas as it stands."""
+    def start_event(self) -> dict[str, Any]:
+        """Return the first event, which describes the canvas before the first step."""
         request, answer = self.prepared.request, self.prepared.answer
         pieces = self.lm.tokenizer.pieces(request.ids)
         given = [
-            [self.place[n], int(request.ids[n]), pieces[n], None]
-            for n, (mine, hole) in enumerate(zip(answer, request.holes, strict=True))
-            if mine and not hole
+            [self.position[n], int(request.ids[n]), pieces[n], None]
+            for n, (in_answer, hole) in enumerate(zip(answer, request.holes, strict=True))
+            if in_answer and not hole
         ]
         return {
             "type": "start",
@@ -53,140 +52,157 @@ class Teller:
             "model": self.lm.name,
             "places": sum(answer),
             "given": given,
-            "around": _around(self.lm, request.ids, answer) if request.infilling else None,
+            "around": _context(self.lm, self.prepared) if request.infilling else None,
             "options": request.plan.options(),
             "stop_ids": list(request.plan.config.sampling.stop_ids),
             "prompt_tokens": len(answer) - sum(answer),
         }
 
-    def begin(self) -> None:
-        """It has a row."""
-        self.begun = time.monotonic()
+    def mark_started(self) -> None:
+        """Start the clock: the request has a row."""
+        self.started = time.monotonic()
 
-    def tell(self, moment: StepUpdate) -> Told | Ended | None:
-        """What there is to say after a step, if anything."""
-        seat = moment.seat
-        event = self._event(moment) if self.job.events else None
-        if seat.done:
-            return self._end(self._completion(seat), event)
-        text = stable_text(self.lm.tokenizer, self._settled(seat))
-        cut = _first_of(text, self.job.stop)
-        if cut is not None:
-            return self._end(self._completion(seat), event)
-        more = _withheld(text, self.job.stop)[len(self.sent) :]
-        if not more and event is None:
+    def update(self, update: StepUpdate) -> Progress | Finished | None:
+        """Return the message for a step, or None if there is nothing new."""
+        request = update.seat
+        event = self._event(update) if self.job.events else None
+        if request.done:
+            return self._finish(self._completion(request), event)
+        text = stable_text(self.lm.tokenizer, self._settled_tokens(request))
+        if _find_stop(text, self.job.stop) is not None:
+            return self._finish(self._completion(request), event)
+        added = _hold_back(text, self.job.stop)[len(self.sent) :]
+        if not added and event is None:
             return None
-        self.sent += more
-        return Told(self.job.id, more, event)
+        self.sent += added
+        return Progress(self.job.id, added, event)
 
-    def _completion(self, seat: ActiveRequest) -> Completion:
-        return self.lm.completion(seat, holes=self.prepared.answer)
+    def _completion(self, request: ActiveRequest) -> Completion:
+        return self.lm.completion(request, holes=self.prepared.answer)
 
-    def _settled(self, seat: ActiveRequest) -> list[int]:
-        """The tokens from the left that nothing can change."""
+    def _settled_tokens(self, active: ActiveRequest) -> list[int]:
+        """Return the visible tokens from the left that can no longer change."""
         request = self.prepared.request
-        stops = request.plan.config.sampling.stop_ids
-        kept: list[int] = []
+        stop_ids = request.plan.config.sampling.stop_ids
+        tokens: list[int] = []
         ended = False
-        rows = zip(seat.tokens, self.prepared.answer, seat.open, strict=True)
-        for token, mine, open_ in rows:
-            if not mine:
+        rows = zip(active.tokens, self.prepared.answer, active.open, strict=True)
+        for token, in_answer, is_open in rows:
+            if not in_answer:
                 ended = False
                 if request.infilling:
-                    kept.append(token)
+                    tokens.append(token)
             elif not ended:
-                if open_:
+                if is_open:
                     break
-                ended = token in stops
+                ended = token in stop_ids
                 if not ended:
-                    kept.append(token)
-        return kept
+                    tokens.append(token)
+        return tokens
 
-    def _end(self, made: Completion, event: dict[str, Any] | None) -> Ended:
-        text, tokens, reason = made.text, made.tokens, made.finish_reason or "stop"
-        cut = _first_of(text, self.job.stop)
+    def _finish(self, completion: Completion, event: dict[str, Any] | None) -> Finished:
+        text, tokens = completion.text, completion.tokens
+        reason = completion.finish_reason or "stop"
+        cut = _find_stop(text, self.job.stop)
         if cut is not None:
             text, reason = text[:cut], "stop"
-            tokens = tokens[: _tokens_of(self.lm, tokens, cut)]
-        seconds = time.monotonic() - self.begun
+            tokens = tokens[: _token_count(self.lm, tokens, cut)]
+        seconds = time.monotonic() - self.started
         if event is not None:
             event["end"] = {"finish_reason": reason, "text": text, "tokens": len(tokens)}
             if self.mhco is not None:
                 event["end"]["mhco"] = self.mhco.shares()
-        more = text[len(self.sent) :]
+        added = text[len(self.sent) :]
         self.sent = text
-        facts = (made.forwards, made.steps, seconds, event)
-        return Ended(self.job.id, more, reason, len(tokens), *facts)
+        return Finished(
+            self.job.id,
+            added,
+            finish_reason=reason,
+            completion_tokens=len(tokens),
+            forwards=completion.forwards,
+            steps=completion.steps,
+            seconds=seconds,
+            event=event,
+        )
 
-    def _event(self, moment: StepUpdate) -> dict[str, Any]:
-        seat, place = moment.seat, self.place
-        pieces = self.lm.tokenizer.pieces([one.token for one in moment.commits])
+    def _event(self, update: StepUpdate) -> dict[str, Any]:
+        request, position = update.seat, self.position
+        pieces = self.lm.tokenizer.pieces([one.token for one in update.commits])
         event: dict[str, Any] = {
             "type": "step",
-            "step": seat.steps,
-            "forwards": seat.forwards,
-            "seconds": round(time.monotonic() - self.begun, 4),
+            "step": request.steps,
+            "forwards": request.forwards,
+            "seconds": round(time.monotonic() - self.started, 4),
             "commits": [
-                [place[one.place], one.token, piece, round(math.exp(one.logp), 4)]
-                for one, piece in zip(moment.commits, pieces, strict=True)
+                [position[one.place], one.token, piece, round(math.exp(one.logp), 4)]
+                for one, piece in zip(update.commits, pieces, strict=True)
             ],
-            "back": [place[n] for n in moment.back],
-            "front": [place[n] for n in moment.front],
+            "back": [position[n] for n in update.back],
+            "front": [position[n] for n in update.front],
         }
-        if self.mhco is not None and moment.survey is not None:
-            event |= self.mhco.add(moment, place)
+        if self.mhco is not None and update.survey is not None:
+            event |= self.mhco.add(update, position)
         return event
 
 
-class Mhco:
-    """The measure of `wavefront.analysis.measures.mhco`, step by step, in both readings."""
+class MhcoCounter:
+    """Computes the MHCO measure step by step, while the request is decoded.
 
-    def __init__(self, prepared: Prepared) -> None:
+    The definition is that of `wavefront.analysis.measures.mhco`, in both of its readings.
+    """
+
+    def __init__(self, prepared: PreparedRequest) -> None:
         self.masked = list(prepared.request.holes)
         strategy = prepared.request.plan.config.strategy
         self.block = strategy.size if isinstance(strategy, Block) else 1
-        number = torch.tensor(prepared.request.holes).long().cumsum(0) - 1
-        self.slot = torch.where(torch.tensor(prepared.request.holes), number, -1)[None]
+        holes = torch.tensor(prepared.request.holes)
+        self.slot = torch.where(holes, holes.long().cumsum(0) - 1, -1)[None]
         self.commits = 0
         self.violations = {"candidates": 0, "extent": 0}
 
-    def add(self, moment: StepUpdate, place: dict[int, int]) -> dict[str, Any]:
-        """Count a step; what the event says of it."""
-        survey = moment.survey
+    def add(self, update: StepUpdate, position: dict[int, int]) -> dict[str, Any]:
+        """Count a step and return the fields that it adds to the event."""
+        survey = update.survey
         assert survey is not None
         masked = torch.tensor(self.masked)[None]
-        scope = torch.tensor(survey.scope)[None]
-        sure = torch.tensor(survey.logp).exp()[None]
-        commit = torch.zeros_like(masked)
-        commit[0, [one.place for one in moment.commits]] = True
-        boards = {"candidates": scope, "extent": extent(scope, self.slot, self.block)}
-        for name, board in boards.items():
-            outside = masked & ~commit & ~board & (distance(board) <= MHCO_RADIUS)
-            best = torch.where(outside, sure, -1.0).amax(-1, keepdim=True)
-            self.violations[name] += int((commit & (best > sure)).sum())
-        self.commits += len(moment.commits)
-        seen = [[place[n], round(float(sure[0, n]), 3)] for n in _where(self.masked)]
-        for one in moment.commits:
+        candidates = torch.tensor(survey.scope)[None]
+        confidence = torch.tensor(survey.logp).exp()[None]
+        committed = torch.zeros_like(masked)
+        committed[0, [one.place for one in update.commits]] = True
+        readings = {
+            "candidates": candidates,
+            "extent": extent(candidates, self.slot, self.block),
+        }
+        for name, inside in readings.items():
+            outside = masked & ~committed & ~inside & (distance(inside) <= MHCO_RADIUS)
+            best = torch.where(outside, confidence, -1.0).amax(-1, keepdim=True)
+            self.violations[name] += int((committed & (best > confidence)).sum())
+        self.commits += len(update.commits)
+        seen = [
+            [position[n], round(float(confidence[0, n]), 3)] for n in _true_indices(self.masked)
+        ]
+        for one in update.commits:
             self.masked[one.place] = False
-        for n in moment.back:
+        for n in update.back:
             self.masked[n] = True
-        return {"scope": [place[n] for n in _where(survey.scope) if n in place], "sure": seen}
+        scope = [position[n] for n in _true_indices(survey.scope) if n in position]
+        return {"scope": scope, "sure": seen}
 
     def shares(self) -> dict[str, float]:
-        """Of all committed tokens, those that something surer outside the scope had to wait for."""
+        """Return the share of commits with a more confident position nearby, per reading."""
         return {name: round(n / max(self.commits, 1), 4) for name, n in self.violations.items()}
 
 
-def _where(board: Sequence[bool]) -> list[int]:
-    return [n for n, there in enumerate(board) if there]
+def _true_indices(mask: Sequence[bool]) -> list[int]:
+    return [n for n, value in enumerate(mask) if value]
 
 
-def _around(lm: LM, ids: Sequence[int], answer: Sequence[bool]) -> list[str | int]:
-    """A text with holes: what is given as text, and how many places lie between."""
+def _context(lm: LM, prepared: PreparedRequest) -> list[str | int]:
+    """Return an infilling prompt as its texts and, between them, the lengths of its holes."""
     parts: list[str | int] = []
     run: list[int] = []
-    for token, mine in zip(ids, answer, strict=True):
-        if not mine:
+    for token, in_answer in zip(prepared.request.ids, prepared.answer, strict=True):
+        if not in_answer:
             run.append(token)
             continue
         if run:
@@ -199,22 +215,22 @@ def _around(lm: LM, ids: Sequence[int], answer: Sequence[bool]) -> list[str | in
     return [*parts, lm.tokenizer.decode(run)] if run else parts
 
 
-def _first_of(text: str, stops: Sequence[str]) -> int | None:
-    """Where the first stop string begins."""
+def _find_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the first stop string begins, or None."""
     return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
-def _withheld(text: str, stops: Sequence[str]) -> str:
-    """The text without an end that may be the beginning of a stop string."""
-    most = 0
+def _hold_back(text: str, stops: Sequence[str]) -> str:
+    """Return the text without an end that may be the beginning of a stop string."""
+    longest = 0
     for stop in stops:
         sizes = range(min(len(stop) - 1, len(text)), 0, -1)
-        most = max(most, next((n for n in sizes if text.endswith(stop[:n])), 0))
-    return text[: len(text) - most]
+        longest = max(longest, next((n for n in sizes if text.endswith(stop[:n])), 0))
+    return text[: len(text) - longest]
 
 
-def _tokens_of(lm: LM, tokens: Sequence[int], characters: int) -> int:
-    """How many tokens it takes to write so many characters."""
+def _token_count(lm: LM, tokens: Sequence[int], characters: int) -> int:
+    """Return how many of the tokens decode to at least this many characters."""
     low, high = 0, len(tokens)
     while low < high:
         middle = (low + high) // 2

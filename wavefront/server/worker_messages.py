@@ -1,7 +1,7 @@
-"""Jobs: what the two processes say to each other, in plain pickled tuples.
+"""Messages between the HTTP process and the decode process, as plain picklable types.
 
-To the decode process go `Job`, `Check`, `Drop` and `Stop`; a list of the others comes back after
-each step.
+The HTTP process sends `Job`, `CheckJob`, `CancelJob` and `Shutdown`. The decode process answers
+after each step with a list of the other messages.
 """
 
 from __future__ import annotations
@@ -13,103 +13,101 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A request, checked as far as that is possible without the model."""
+    """A request whose body is valid; only the model can still reject it."""
 
     id: str
-    client: str = ""  # rows go round among clients
+    client: str = ""  # clients take turns for free rows
     messages: list[dict[str, str]] | None = None
     prompt: str | list[int] | None = None
-    raw: bool = True  # of a prompt: past the chat template
+    raw: bool = True  # use the prompt without the chat template
     infill: bool = False
-    fork: Fork | None = None  # instead of any of these
-    options: Mapping[str, Any] = field(default_factory=dict)  # under the names of wavefront.Options
+    fork: Fork | None = None  # replaces messages and prompt
+    options: Mapping[str, Any] = field(default_factory=dict)  # named as in wavefront.Options
     stop: tuple[str, ...] = ()
-    events: bool = False  # tell every step
-    measure: bool = False  # and what was seen in it
-    seconds: float | None = None  # until it is given up; the server's own limit when None
-    told: bool = True  # somebody may read it as it grows; else its end is all that counts
-    detached: bool = False  # it goes on while nobody reads, for a while
+    events: bool = False  # send an event for every step
+    measure: bool = False  # add the confidence of every masked position to the events
+    timeout: float | None = None  # seconds; None: the server's own limit
+    incremental: bool = True  # a client may read partial output; else only the result counts
+    detached: bool = False  # keep decoding for a while when no client reads the events
 
 
-class Board(NamedTuple):
-    """A canvas to go on from."""
+class CanvasSnapshot(NamedTuple):
+    """A canvas at one step, from which a decode can continue."""
 
     ids: list[int]
-    holes: list[bool]  # to be filled now
-    answer: list[bool]  # to be filled from the beginning
+    holes: list[bool]  # positions still to fill
+    answer: list[bool]  # positions that were to fill at the start
     infilling: bool
 
 
 class Fork(NamedTuple):
-    board: Board
-    put: dict[int, str | int]  # places, counted over the answer, to texts or ids
+    """A canvas to continue from, and the texts or token ids to write into it first."""
+
+    canvas: CanvasSnapshot
+    overrides: dict[int, str | int]  # by position, counted over the answer
 
 
-class Check(NamedTuple):
-    """Can it be decoded? It is not, yet."""
+class CheckJob(NamedTuple):
+    """Check whether a job can be decoded, without decoding it."""
 
     job: Job
 
 
-class Drop(NamedTuple):
-    """Its client went away."""
+class CancelJob(NamedTuple):
+    """Stop decoding a job."""
 
     id: str
 
 
-class Stop(NamedTuple):
-    """Leave."""
+class Shutdown(NamedTuple):
+    """End the decode process."""
 
 
-class About(NamedTuple):
-    """The first word of a decode process: its model."""
+class ModelInfo(NamedTuple):
+    """The first message of a decode process: the model it has loaded."""
 
     name: str
-    chat: bool  # it has a template
+    chat: bool  # the tokenizer has a chat template
     fingerprint: str
-    length: int  # the longest board
+    length: int  # the longest canvas, prompt included
     family: str
-    strategies: dict[str, str]  # name -> its defaults, as a spec
+    strategies: dict[str, str]  # name to spec with its defaults
 
 
-class Failed(NamedTuple):
-    """The last word of one that could not load."""
+class LoadFailed(NamedTuple):
+    """The only message of a decode process that could not load its model."""
 
     message: str
 
 
-class Taken(NamedTuple):
-    """A request can be decoded, and waits for a row."""
+class Accepted(NamedTuple):
+    """A request can be decoded and waits for a row."""
 
     id: str
     prompt_tokens: int
-    board: Board | None  # of one that tells events
-    first: dict[str, Any] | None  # its first event
+    canvas: CanvasSnapshot | None  # if the request has events
+    start_event: dict[str, Any] | None
 
 
-class Refused(NamedTuple):
-    """A request ends in an error."""
-
-    id: str
-    status: int
-    message: str
-    code: str
-    param: str | None = None
-
-
-class Told(NamedTuple):
-    """A step of a request: what is settled from the left, if more than before; an event."""
+class Started(NamedTuple):
+    """A request has a row."""
 
     id: str
-    text: str  # to be appended
+
+
+class Progress(NamedTuple):
+    """Output of one step of a request."""
+
+    id: str
+    text: str  # append this to the answer
     event: dict[str, Any] | None
 
 
-class Ended(NamedTuple):
-    """A request is answered."""
+class Finished(NamedTuple):
+    """A request ended with an answer."""
 
     id: str
-    text: str  # to be appended
+    text: str  # append this to the answer
     finish_reason: str
     completion_tokens: int
     forwards: int
@@ -118,16 +116,20 @@ class Ended(NamedTuple):
     event: dict[str, Any] | None
 
 
-class Seated(NamedTuple):
-    """A request has a row."""
+class RequestFailed(NamedTuple):
+    """A request ended with an error, as OpenAI's API reports it."""
 
     id: str
+    status: int
+    message: str
+    code: str
+    param: str | None = None
 
 
-class Beat(NamedTuple):
-    """A sign of life, with what the step did."""
+class Heartbeat(NamedTuple):
+    """A sign of life of the decode process, with the counts of its last step."""
 
-    busy: int  # rows
+    busy: int  # rows in use
     forwards: int
     commits: int
-    seconds: float  # 0: no step was made
+    seconds: float

@@ -26,7 +26,7 @@ from wavefront.analysis.measures._shared import (
 )
 from wavefront.core import spec
 from wavefront.core.errors import SpecError, check_int
-from wavefront.core.masks import FAR, distance
+from wavefront.core.masks import distance, extent
 from wavefront.strategies.block import Block
 from wavefront.traces.trace import Trace
 
@@ -116,20 +116,6 @@ def measure(
             for name, counts in found.items()
         )
     )
-
-
-def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
-    """Return all positions from the first to the last of the scope, (B, L) bool.
-
-    The extent is rounded outwards to complete blocks. Blocks count by slot and edges by position,
-    because there is fixed text between two holes.
-    """
-    low = torch.where(scope, slot, FAR).amin(-1, keepdim=True) // block * block
-    high = torch.where(scope, slot, -1).amax(-1, keepdim=True) // block * block + block
-    inside = (slot >= low) & (slot < high) & scope.any(-1, keepdim=True)
-    after_first = inside.cumsum(-1) > 0
-    before_last = inside.flip(-1).cumsum(-1).flip(-1) > 0
-    return after_first & before_last
 
 
 def _block_size(trace: Trace) -> int:

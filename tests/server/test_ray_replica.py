@@ -1,0 +1,62 @@
+"""The replica side of Ray Serve, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from wavefront.server.ray_replica import Coordinator, HeartbeatBuffer, ReplicaRequest
+from wavefront.server.worker_messages import (
+    Accepted,
+    Finished,
+    Heartbeat,
+    Job,
+    Progress,
+)
+
+
+def ended(text: str) -> Finished:
+    return Finished("a", text, "stop", 3, 4, 4, 0.1, None)
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_non_incremental_answer_needs_few_updates(incremental: bool) -> None:
+    async def sent() -> list[list[Any]]:
+        request, found = ReplicaRequest(Job(id="a", incremental=incremental)), []
+        for message in (
+            Accepted("a", 3, None, None),
+            *(Progress("a", c, None) for c in "abc"),
+            ended("d"),
+        ):
+            request.update(message)
+            if request._has_unsent.is_set():
+                found.append(await request.next_messages())
+        request.update(ended("too late"))
+        assert not request._has_unsent.is_set()
+        return found
+
+    batches = asyncio.run(sent())
+    assert len(batches) == (5 if incremental else 3)
+    every = [one for batch in batches for one in batch]
+    assert "".join(one.text for one in every if isinstance(one, Progress | Finished)) == "abcd"
+
+
+def test_heartbeats_are_returned_once() -> None:
+    buffer = HeartbeatBuffer()
+    buffer.record_step(Heartbeat(1, 0, 0, 0.0))
+    for number in range(3000):
+        buffer.record_step(Heartbeat(1, 1, number, 0.1))
+    beats = buffer.pop_all()
+    assert (len(beats), beats[-1].commits) == (1000, 2999)
+    assert buffer.pop_all() == []
+
+
+def test_replicas_must_have_the_same_model() -> None:
+    coordinator = Coordinator()
+    assert coordinator.matches("fp_1")
+    assert coordinator.matches("fp_1")
+    assert not coordinator.matches("fp_2")
+    coordinator.add_load_error("It is not there.")
+    assert coordinator.load_errors() == ["It is not there."]

@@ -1,0 +1,57 @@
+"""Settings, the API key and the optional dependencies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wavefront.cli.serve import find_key
+from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.server.settings import Limits, Settings, Source
+
+
+def test_invalid_settings_are_rejected() -> None:
+    source = Source(model="toy")
+    for wrong in ({"port": 99999}, {"batch_shape": "two"}, {"api_key": " "}, {"api_key": "é"}):
+        with pytest.raises(OptionError):
+            Settings(source=source, **wrong)
+    for wrong in ({"rows": 0}, {"queue": -1}, {"request_timeout": 0}, {"body": 1.5}):
+        with pytest.raises(OptionError):
+            Limits(**wrong)
+    assert "secret" not in repr(Settings(source=source, api_key="secret"))
+
+
+def test_api_key_comes_from_option_variable_or_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("WAVEFRONT_API_KEY", raising=False)
+    monkeypatch.delenv("WAVEFRONT_API_KEY_FILE", raising=False)
+    assert find_key(None) is None
+    file = tmp_path / "key"
+    monkeypatch.setenv("WAVEFRONT_API_KEY_FILE", str(file))
+    with pytest.raises(OptionError, match="no such file or directory"):
+        find_key(None)
+    file.write_bytes(b"\xff")
+    with pytest.raises(OptionError, match="not utf-8"):
+        find_key(None)
+    file.write_text("from the file\n")
+    assert find_key(None) == "from the file"
+    monkeypatch.setenv("WAVEFRONT_API_KEY", "from the variable")
+    assert find_key(None) == "from the variable"
+    assert find_key("from the command line") == "from the command line"
+    monkeypatch.delenv("WAVEFRONT_API_KEY")
+    monkeypatch.setenv("WAVEFRONT_API_KEY_FILE", "")
+    assert find_key(None) is None
+
+
+def test_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    monkeypatch.delitem(sys.modules, "wavefront.server")
+    known = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "uvicorn" else known(name, *a)
+    )
+    with pytest.raises(MissingExtraError, match=r"wavefront\[serve\]"):
+        importlib.import_module("wavefront.server")

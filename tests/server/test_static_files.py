@@ -1,0 +1,14 @@
+"""The files of the page."""
+
+from __future__ import annotations
+
+from wavefront.server.static_files import shared_page
+
+
+def test_shared_page_loads_nothing_and_runs_one_script() -> None:
+    page = shared_page()
+    assert page.count("__DATA__") == 1
+    assert page.count("sha256-") == 2
+    assert "http://" not in page
+    assert "https://" not in page
+    assert " src=" not in page
