@@ -1,8 +1,8 @@
 """Diffusion decoding by the wavefront package, as a `custom_generate` of transformers."""
 
-from wavefront.integrations.hf.generation import prepared
+from wavefront.integrations.hf import call_generate
 
 
 def generate(model, inputs=None, **arguments):
-    """What `model.generate` was given, decoded by `wavefront.integrations.hf.generate`."""
-    return prepared(model, inputs, **arguments)
+    """Decode with `wavefront.integrations.hf.generate`; takes what `model.generate` takes."""
+    return call_generate(model, inputs, **arguments)

@@ -1,7 +1,7 @@
 """Parse and check `--model_args`.
 
-In `strategy=wavefront(size=8, radius=2),steps=64`, only the second comma separates arguments. Commas
-inside brackets and quotes do not count. A JSON object works as well.
+In `strategy=wavefront(size=8, radius=2),steps=64`, only the second comma separates arguments:
+commas inside brackets and quotes do not count. A JSON object works as well.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class PromptEncoder:
             if tokenizer.controls(rendered.text) != tokenizer.controls(rendered.outline):
                 raise PromptError(
                     "An item contains the text of a control token, and this checkpoint's chat "
-                    "template rewrites messages, so the two cannot be told apart: leave the item out."
+                    "template rewrites messages, so the two look the same: leave the item out."
                 )
             contents = ()
         text = rendered.text + opened
