@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -36,6 +35,7 @@ from wavefront.server.worker_messages import (
     Stop,
     Taken,
 )
+from wavefront.storage.fingerprint import of_tensors, of_value
 
 IDLE = 0.5  # seconds between two signs of life when there is nothing to do
 WARM = 16  # places of the answer that a decoder begins with
@@ -230,14 +230,10 @@ def about(lm: LM, decoder: Decoder, settings: Settings) -> About:
 
 
 def fingerprint(lm: LM) -> str:
-    """A name for these weights under this version: names, shapes and a sample of every tensor."""
-    digest = hashlib.sha256(f"{wavefront.__version__} {lm.model.family}".encode())
+    """Return a fingerprint of the weights under this version of wavefront."""
     tensors = lm.model.state_dict() if isinstance(lm.model, torch.nn.Module) else {}
-    for name, tensor in sorted(tensors.items()):
-        sample = tensor.flatten()[:: max(1, tensor.numel() // 64)][:64].float().cpu()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(sample.numpy().tobytes())
-    return f"fp_{digest.hexdigest()[:12]}"
+    parts = [wavefront.__version__, lm.model.family, of_tensors(tensors)]
+    return f"fp_{of_value(parts)[:12]}"
 
 
 def _field(error: WavefrontError, job: Job) -> str | None:
