@@ -71,7 +71,7 @@ def test_recorded_copies_give_the_published_value(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_copies_are_drawn_as_published(case):
     generator = torch.Generator().manual_seed(case["seed"])
-    given = {"setting": setting_of(case), "mask_id": model(case["model"]).mask_id}
+    given = {"settings": setting_of(case), "mask_id": model(case["model"]).mask_id}
     drawn = list(noised_batches(case["prompt"], case["answer"], generator=generator, **given))
     assert [one.tokens.tolist() for one in drawn] == case["noised_batches"]
     for ours, theirs in zip(drawn, recorded(case), strict=True):
@@ -99,39 +99,42 @@ def test_estimate_converges_to_its_expectation():
     net, prompt, answer = toy(3, vocab_size=16), [1, 2, 3], [4, 5, 6]
     expected = exact(net, prompt, answer)
     errors = [
-        log_likelihood(net, prompt, answer, LikelihoodSettings(copies=256, seed=seed)) - expected
+        log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=256, seed=seed))
+        - expected
         for seed in range(8)
     ]
     spread = math.sqrt(sum(e * e for e in errors) / len(errors))
     assert 0 < spread < 0.15 * abs(expected)
     assert abs(sum(errors) / len(errors)) < 3 * spread / math.sqrt(len(errors))
-    few = log_likelihood(net, prompt, answer, LikelihoodSettings(copies=1, at_once=1))
+    few = log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=1, at_once=1))
     assert few != pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("rule", ["llada", "dream", "left_to_right"])
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_value_depends_only_on_the_item(rule, family):
-    net, setting = toy(1, family=family), LikelihoodSettings(rule, 8, 4)
+    net, settings = toy(1, family=family), LikelihoodSettings(rule, 8, 4)
     items = [([5, 6, 7], [8, 9]), ([], [8, 9, 10]), ([5], [11])]
-    first = [log_likelihood(net, *item, setting) for item in items]
-    assert [log_likelihood(net, *item, setting) for item in reversed(items)] == first[::-1]
+    first = [log_likelihood(net, *item, settings=settings) for item in items]
+    assert [log_likelihood(net, *item, settings=settings) for item in reversed(items)] == first[
+        ::-1
+    ]
     assert all(-1000 < value < 0 for value in first)
     if rule != "left_to_right":
-        other = log_likelihood(net, *items[0], setting._replace(seed=1))
+        other = log_likelihood(net, *items[0], settings=settings._replace(seed=1))
         assert other != first[0]
 
 
 def test_one_token_is_exact_with_one_copy():
     net = toy(1)
-    many = log_likelihood(net, [1, 2], [3], LikelihoodSettings(copies=64))
-    assert log_likelihood(net, [1, 2], [3], LikelihoodSettings(copies=1)) == many
+    many = log_likelihood(net, [1, 2], [3], settings=LikelihoodSettings(copies=64))
+    assert log_likelihood(net, [1, 2], [3], settings=LikelihoodSettings(copies=1)) == many
 
 
 def test_left_to_right_is_the_same_in_any_batch():
     net = toy(2, family="dream")
     values = [
-        log_likelihood(net, [1], [2, 3, 4], LikelihoodSettings("left_to_right", 1, n))
+        log_likelihood(net, [1], [2, 3, 4], settings=LikelihoodSettings("left_to_right", 1, n))
         for n in (1, 3, 9)
     ]
     assert values == pytest.approx([values[0]] * 3, rel=1e-6)
@@ -140,23 +143,25 @@ def test_left_to_right_is_the_same_in_any_batch():
 def test_guidance_changes_the_value_and_empty_answers_score_zero():
     net = toy(1)
     plain, guided = (
-        log_likelihood(net, [1, 2], [3, 4], LikelihoodSettings(copies=4, cfg_scale=s))
+        log_likelihood(net, [1, 2], [3, 4], settings=LikelihoodSettings(copies=4, cfg_scale=s))
         for s in (0.0, 1.0)
     )
     assert plain != guided
-    assert log_likelihood(net, [1, 2], [], LikelihoodSettings()) == 0.0
+    assert log_likelihood(net, [1, 2], [], settings=LikelihoodSettings()) == 0.0
     assert is_greedy(net, [1, 2], [])
 
 
 def test_long_prompt_is_cut_on_its_left():
     net = toy(1, max_length=8)
-    short = log_likelihood(net, [3, 4, 5, 6, 7], [8, 9, 10], LikelihoodSettings(copies=4))
+    short = log_likelihood(net, [3, 4, 5, 6, 7], [8, 9, 10], settings=LikelihoodSettings(copies=4))
     assert (
-        log_likelihood(net, [1, 2, 3, 4, 5, 6, 7], [8, 9, 10], LikelihoodSettings(copies=4))
+        log_likelihood(
+            net, [1, 2, 3, 4, 5, 6, 7], [8, 9, 10], settings=LikelihoodSettings(copies=4)
+        )
         == short
     )
-    assert fit_to_model(net, [1, 2], list(range(12)), "llada") == ([], list(range(4, 12)))
-    prompt, answer = fit_to_model(net, list(range(9)), [1, 2], "dream")
+    assert fit_to_model(net, [1, 2], list(range(12)), rule="llada") == ([], list(range(4, 12)))
+    prompt, answer = fit_to_model(net, list(range(9)), [1, 2], rule="dream")
     assert answer == [1, 2, net.stop_ids[0]]
     assert len(prompt) + len(answer) == 8
 
@@ -185,4 +190,4 @@ def test_greedy_answer_is_the_decoded_one(family):
 )
 def test_bad_settings_are_refused(change, says):
     with pytest.raises(OptionError, match=says):
-        log_likelihood(toy(), [1], [2], LikelihoodSettings(**change))
+        log_likelihood(toy(), [1], [2], settings=LikelihoodSettings(**change))

@@ -275,11 +275,11 @@ def test_missing_chat_template_is_reported(model):
 def test_log_likelihood_is_the_estimate(model):
     pairs = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks  ", "x"), ("Hm", "")]
     found = model.loglikelihood([request("loglikelihood", *pair) for pair in pairs])
-    encode, setting = model.lm.tokenizer.encode, likelihood.LikelihoodSettings("llada", 4, 2)
+    encode, settings = model.lm.tokenizer.encode, likelihood.LikelihoodSettings("llada", 4, 2)
     cut = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks", "  x"), ("Hm", "")]
     for (value, greedy), (context, rest) in zip(found, cut, strict=True):
         ids = encode(context), encode(rest)
-        assert value == likelihood.log_likelihood(model.model, *ids, setting)
+        assert value == likelihood.log_likelihood(model.model, *ids, settings=settings)
         assert greedy is likelihood.is_greedy(model.model, *ids)
     assert found[3] == (0.0, True)
 
@@ -315,7 +315,7 @@ def test_rolling_counts_every_token_once(talker, rule):
         end = min(start + room, 600)
         before = ids[end - room - 1 : start] if start else [bos]
         window = (before, ids[start:end])
-        expected += likelihood.log_likelihood(small.model, *window, small.likelihood)
+        expected += likelihood.log_likelihood(small.model, *window, settings=small.likelihood)
     assert value == pytest.approx(expected)
 
 

@@ -52,7 +52,7 @@ class RunProgress(NamedTuple):
 
 
 def settings_of(
-    config: RunConfig, info: WorkerInfo, task: Any, samples: Sequence[Sample]
+    config: RunConfig, info: WorkerInfo, *, task: Any, samples: Sequence[Sample]
 ) -> dict[str, Any]:
     """Return everything that determines the answers, for the header of the run."""
     ask = asdict(config.ask)
@@ -90,7 +90,7 @@ def generate_answers(
     home = Path(folder)
     task, samples = samples_of(config.task, config.ask)
     info = executor.about(config.options)
-    settings = settings_of(config, info, task, samples)
+    settings = settings_of(config, info, task=task, samples=samples)
     division = divide(
         executor.lengths([Prompt.of(sample) for sample in samples], config.raw),
         rows=config.rows,

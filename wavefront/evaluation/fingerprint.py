@@ -39,13 +39,12 @@ DECODING_SOURCES = (
 def of_weights(lm: LM, directory: Path | None = None) -> str:
     """Return the fingerprint of the checkpoint's files; without files, of the tensors."""
     if directory is None:
-        model: Any = lm.model
         tensors = {}
-        if isinstance(model, Publishable):
-            tensors = model.published()
-        elif isinstance(model, torch.nn.Module):
-            tensors = model.state_dict()
-        return of_value([type(model).__name__, model.family, of_tensors(tensors)])
+        if isinstance(lm.model, Publishable):
+            tensors = lm.model.published()
+        elif isinstance(lm.model, torch.nn.Module):
+            tensors = lm.model.state_dict()
+        return of_value([type(lm.model).__name__, lm.model.family, of_tensors(tensors)])
     sharded = (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file()
     names = {*weight_map(directory).values()} if sharded else {WEIGHTS}
     names |= {CONFIG, GENERATION}

@@ -56,10 +56,10 @@ def load_tokenizer(
     mask = read_json(directory / CONFIG, required=False).get("mask_token_id")
     if isinstance(mask, int) and (token := backend.id_to_token(mask)):
         named["mask_token"] = token
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
-    made.chat_template = ours.template
-    made.model_input_names = ["input_ids", "attention_mask"]
-    return made
+    loaded = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
+    loaded.chat_template = ours.template
+    loaded.model_input_names = ["input_ids", "attention_mask"]
+    return loaded
 
 
 def end_of(tokenizer: Any) -> int | None:

@@ -240,7 +240,9 @@ class WavefrontLM(Base):
                 prompt, answer = self.prompts.pair(*request.args[:2])
                 if len(prompt) + len(answer) > self.max_length:
                     _warn_cut(len(prompt) + len(answer), self.max_length)
-                value = likelihood.log_likelihood(self.model, prompt, answer, self.likelihood)
+                value = likelihood.log_likelihood(
+                    self.model, prompt, answer, settings=self.likelihood
+                )
                 greedy = self.arguments.check_greedy and likelihood.is_greedy(
                     self.model, prompt, answer, cfg_scale=self.likelihood.cfg_scale
                 )
@@ -274,7 +276,7 @@ class WavefrontLM(Base):
             context_len=1,
         )
         for before, scored in map(make_disjoint_window, windows):
-            yield likelihood.log_likelihood(self.model, before, scored, self.likelihood)
+            yield likelihood.log_likelihood(self.model, before, scored, settings=self.likelihood)
 
     def _bar(self, name: str, total: int, hidden: bool) -> Any:
         return tqdm(total=total, desc=f"wavefront {name}", disable=hidden or self.rank != 0)

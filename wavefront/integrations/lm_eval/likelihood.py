@@ -72,23 +72,23 @@ class LikelihoodSettings(NamedTuple):
 
 
 def log_likelihood(
-    model: Model, prompt: Sequence[int], answer: Sequence[int], setting: LikelihoodSettings
+    model: Model, prompt: Sequence[int], answer: Sequence[int], *, settings: LikelihoodSettings
 ) -> float:
     """Estimate log p(answer | prompt) in nats; 0 for an empty answer.
 
     The draws depend only on the seed and the ids, not on other requests.
     """
-    setting = setting.validate()
+    settings = settings.validate()
     if not answer:
         return 0.0
-    ids = fit_to_model(model, prompt, answer, setting.rule)
-    generator = torch.Generator().manual_seed(_item_seed(setting.seed, *ids))
-    copies = noised_batches(*ids, setting=setting, mask_id=model.mask_id, generator=generator)
-    return estimate(model, *ids, copies=copies, cfg_scale=setting.cfg_scale)
+    ids = fit_to_model(model, prompt, answer, rule=settings.rule)
+    generator = torch.Generator().manual_seed(_item_seed(settings.seed, *ids))
+    copies = noised_batches(*ids, settings=settings, mask_id=model.mask_id, generator=generator)
+    return estimate(model, *ids, copies=copies, cfg_scale=settings.cfg_scale)
 
 
 def fit_to_model(
-    model: Model, prompt: Sequence[int], answer: Sequence[int], rule: str
+    model: Model, prompt: Sequence[int], answer: Sequence[int], *, rule: str
 ) -> tuple[list[int], list[int]]:
     """Append Dream's end token to the answer, and cut the left of what is too long."""
     if rule != "llada":
@@ -104,28 +104,28 @@ def noised_batches(
     prompt: Sequence[int],
     answer: Sequence[int],
     *,
-    setting: LikelihoodSettings,
+    settings: LikelihoodSettings,
     mask_id: int,
     generator: torch.Generator,
 ) -> Iterator[NoisedBatch]:
     """Yield batches of noised copies, drawn on the host so that every device gives the same."""
-    if setting.rule == "left_to_right":
-        yield from _from_the_left(prompt, answer, setting.at_once, mask_id)
+    if settings.rule == "left_to_right":
+        yield from _from_the_left(prompt, answer, settings.at_once, mask_id=mask_id)
         return
     # LLaDA masks a single token in every copy, so one copy is exact.
-    exact = setting.rule == "llada" and len(answer) == 1
-    copies = 1 if exact else setting.copies
-    rows = min(setting.at_once, copies)
-    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if setting.rule == "llada" else _dream
+    exact = settings.rule == "llada" and len(answer) == 1
+    copies = 1 if exact else settings.copies
+    rows = min(settings.at_once, copies)
+    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if settings.rule == "llada" else _dream
     for _ in range(copies // rows):
-        masked, share = draw(len(prompt), len(answer), rows, generator)
+        masked, share = draw(len(prompt), len(answer), rows, generator=generator)
         tokens = torch.tensor([*prompt, *answer]).expand(rows, -1)
         weight = 1.0 / (share.double() * copies)
         yield NoisedBatch(tokens.masked_fill(masked, mask_id), masked, weight)
 
 
 def _llada(
-    before: int, length: int, rows: int, generator: torch.Generator
+    before: int, length: int, rows: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     first = int(torch.randint(1, length + 1, (), generator=generator))
     last = first + (rows - 1) * (length / rows)
@@ -138,7 +138,7 @@ def _llada(
 
 
 def _dream(
-    before: int, length: int, rows: int, generator: torch.Generator
+    before: int, length: int, rows: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     shared = torch.rand(1, generator=generator)
     level = (shared + torch.arange(rows) / rows) % 1.0
@@ -150,7 +150,7 @@ def _dream(
 
 
 def _from_the_left(
-    prompt: Sequence[int], answer: Sequence[int], rows: int, mask_id: int
+    prompt: Sequence[int], answer: Sequence[int], rows: int, *, mask_id: int
 ) -> Iterator[NoisedBatch]:
     tokens = torch.tensor([*prompt, *answer])
     position = torch.arange(len(tokens))
@@ -177,7 +177,7 @@ def estimate(
         tokens, scored = batch.tokens.to(model.device), batch.scored.to(model.device)
         hidden = _hidden(model, tokens, at, before=len(prompt), cfg_scale=cfg_scale)
         here = hidden[:, scored[:, len(prompt) :]]
-        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale)
+        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale=cfg_scale)
         weight = batch.weight[:, None].expand(batch.scored.shape)[batch.scored]
         # Summed on the host: not every device supports float64.
         total += float((logp.cpu().double() * weight).sum())
@@ -197,7 +197,7 @@ def _hidden(
     return both.unflatten(0, (2, -1))
 
 
-def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, cfg_scale: float) -> Tensor:
+def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, *, cfg_scale: float) -> Tensor:
     """Return (n,) float32 from (G, n, D); only one chunk of logits exists at a time."""
     size = max(1, _CHUNK // model.vocab_size)
     found = [truth.new_zeros(0, dtype=torch.float32)]
@@ -219,14 +219,14 @@ def is_greedy(
     """
     if not answer:
         return True
-    prompt, answer = fit_to_model(model, prompt, answer, "llada")
+    prompt, answer = fit_to_model(model, prompt, answer, rule="llada")
     holes = [False] * len(prompt) + [True] * len(answer)
-    board = canvas.infill(
+    masked = canvas.infill(
         [[*prompt, *answer]], [holes], mask_id=model.mask_id, pad_id=model.pad_id,
         device=model.device,
     )  # fmt: skip
     options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
-    decoding = DecodeSession(model, board, plan(options, source(model), length=len(answer)))
+    decoding = DecodeSession(model, masked, plan(options, source(model), length=len(answer)))
     truth = torch.tensor([[*prompt, *answer]], device=model.device)
     return not any(
         bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding

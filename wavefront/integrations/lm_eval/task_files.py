@@ -109,7 +109,7 @@ def _literal(sample: Sample) -> str:
 def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bool) -> str:
     """Return the task's YAML."""
     # JSON is valid YAML; only the tag that names a function is not JSON.
-    asked = {key: value for key, value in asdict(ask).items() if key != "data"}
+    choice = {key: value for key, value in asdict(ask).items() if key != "data"}
     metrics = [{"metric": one, "aggregation": "mean", "higher_is_better": True} for one in METRICS]
     digest = blake2b(data.read_bytes(), digest_size=8).hexdigest()
     fields: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bo
         "generation_kwargs": {"until": [], "max_gen_toks": length, "do_sample": False},
         "metric_list": metrics,
         "num_fewshot": 0,
-        "metadata": {"version": task.version, "items": digest, **asked},
+        "metadata": {"version": task.version, "items": digest, **choice},
     }
     if risky:  # lm-eval then requires --confirm_run_unsafe_code
         fields["unsafe_code"] = True
