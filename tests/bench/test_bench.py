@@ -372,8 +372,8 @@ def test_names_are_labels_of_typed_fields():
         "batch-8-compiled": Workload(kind="batch", window=32, batch=8, compiled=True),
         "end-to-end": Workload(kind="end-to-end", work="decode", window=32),
         "end-to-end-llada": Workload(kind="end-to-end", work="decode", program="llada"),
-        "memory-exact": Workload(kind="memory", variant="exact"),
-        "memory-llada": Workload(kind="memory", program="llada"),
+        "memory-exact": Workload(kind="memory", captured=False, variant="exact"),
+        "memory-llada": Workload(kind="memory", captured=False, program="llada"),
         "text-llada-block": Workload(kind="text", work="answer", program="llada-block"),
         "text-wave-defer": Workload(kind="text", work="answer", variant="wave-defer"),
     }

@@ -156,7 +156,7 @@ def memory_rows(stage: Stage) -> MemoryRows:
     """Measure the memory of steps, and how many positions have logits at once."""
     case, llada = stage.case(), stage.llada
     positions = case.batch * case.length
-    workload = partial(Workload, kind="memory")
+    workload = partial(Workload, kind="memory", captured=False)
     exact = Steps(case, exact_step(case, captured=False), case.read(), 1)
     step = cached_step(case, window_policy(32), captured=False)
     cached = Steps(case, step, min(32, case.read()), 1)

@@ -26,7 +26,7 @@ class Workload:
     window: int | None = None  # positions that a cached step computes; None: the whole canvas
     batch: int = 1
     compiled: bool = False
-    captured: bool = True  # in a CUDA graph, on CUDA
+    captured: bool = True  # on CUDA, steps of wavefront run in a CUDA graph
     variant: str = ""  # which of the decodes of a kind, such as "wave-defer"
 
     @property
@@ -39,7 +39,7 @@ class Workload:
             str(self.window) if ours and self.kind == "cached" else "",
             str(self.batch) if self.kind == "batch" else "",
             self.variant,
-            "" if self.captured else "eager",
+            "eager" if self.kind == "exact" and not self.captured else "",
             "compiled" if self.compiled else "",
             self.work if self.work in ("forward", "cycle") else "",
         ]
