@@ -28,16 +28,14 @@ from wavefront.bench.workloads import (
     Forward,
     Loop,
     Steps,
-    cached_step,
-    exact_step,
+    new_batcher,
 )
 from wavefront.core import spec
 from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
 from wavefront.core.masks import positions
-from wavefront.engine.cached_step import CachedStep
-from wavefront.engine.session import DecodeSession
+from wavefront.engine import batcher
 from wavefront.models.toy import toy
 from wavefront.text.tokenizer import prompt_ids
 
@@ -102,11 +100,14 @@ def test_dual_loop_equals_a_cache_that_computes_only_the_block():
     model = toy_without_mask()
     plan = bench_plan(model, "block(size=8)", 32)
     canvas = blank(PROMPTS, 32, mask_id=model.mask_id, pad_id=model.pad_id, device="cpu")
-    ours = DecodeSession(model, canvas, plan, run=CachedStep(ThisBlock(), model, 3, 35, 32)).drain()
+    steps = {"steps": [32] * 3, "seeds": [0] * 3}
+    *_, last = batcher.decode(model, canvas, plan.config, cache=ThisBlock(), **steps)
+    ours = last.canvas.tokens[:, 3:].tolist()
     theirs = canvas.tokens.clone()
-    assert run_to_end(
-        reference_loops.dual(Reference(model), theirs, 3, steps=32, block=8), theirs, 3
-    ) == (ours.answers())
+    assert (
+        run_to_end(reference_loops.dual(Reference(model), theirs, 3, steps=32, block=8), theirs, 3)
+        == ours
+    )
     # The dual cache approximates the loop without a cache, so the result differs.
     full = canvas.tokens.clone()
     assert run_to_end(
@@ -212,29 +213,30 @@ def test_pieces_take_turns_and_ready_is_not_timed():
 
 def test_workloads_run_real_steps_and_restart():
     case = Case(toy(vocab_size=96, max_length=512), 16, 64)
-    step = cached_step(case, window_policy(32, 1 << 30))
+    batch = new_batcher(case, window_policy(32, 1 << 30))
     for workload in (
-        Steps(case, exact_step(case), case.read(), 40),
-        Steps(case, step, 28, 40),
-        Cycle(case, cached_step(case, window_policy(32, 8)), 28, 8),
+        Steps(case, new_batcher(case), 40),
+        Steps(case, batch, 40),
+        Cycle(case, new_batcher(case, window_policy(32, 8)), 8),
         Loop(case, lambda x: reference_loops.llada(Reference(case.model), x, 16, steps=64), 40),
     ):
         assert [workload() for _ in range(3)] == [workload.count] * 3
-    steps = Steps(case, exact_step(case), case.read(), 5)
+    steps = Steps(case, new_batcher(case), 5)
     steps()
-    assert int(steps._rows.canvas.masked.sum()) == 64 - 5
-    assert step.steps_since_refresh > 2  # only windows after the full forward pass
+    (state,) = steps.batcher._groups.values()
+    assert int(state.canvas.masked.sum()) == 64 - 5
+    assert batch.seats[0].steps_since_refresh > 2  # only windows after the full forward pass
     for size in (None, 32):
         assert Forward(case, 28, 3, size=size)() == 3
-    stored = step.kv.keys[0].fill_(torch.nan)
-    assert Forward(case, 28, 3, size=32, kv=step.kv)() == 3
+    stored = batch._kv.keys[0].fill_(torch.nan)
+    assert Forward(case, 28, 3, size=32, kv=batch._kv)() == 3
     fresh = stored.isfinite().all(-1).all(1)[0].nonzero()[:, 0]
     assert fresh.tolist() == list(range(16, 48))  # only its window, in the cache of the steps
 
 
 def test_only_read_positions_have_logits():
     case = Case(toy(max_length=512), 16, 64)  # its hidden size equals its vocabulary size
-    ours = peak_memory(case.model, Steps(case, exact_step(case), case.read(), 1))
+    ours = peak_memory(case.model, Steps(case, new_batcher(case), 1))
     reference = Reference(case.model)
     theirs = peak_memory(
         case.model, Loop(case, lambda x: reference_loops.llada(reference, x, 16, steps=64), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ from wavefront.bench.timing import (
     synchronize,
     without_garbage_collection,
 )
-from wavefront.bench.workloads import Case, Loop, Steps, cached_step, exact_step
+from wavefront.bench.workloads import Case, Loop, Steps, new_batcher
+from wavefront.engine.batcher import CapturedBatchers
 from wavefront.engine.session import DecodeSession
 
 LLADA = Workload(kind="end-to-end", work="decode", program="llada")
@@ -59,11 +61,11 @@ def decode_rows(stage: Stage) -> list[Row]:
 
 def _time_decodes(stage: Stage, name: str, case: Case) -> Timing:
     """Time whole decodes of wavefront."""
-    step = cached_step(case, window_policy(32))
+    captured = CapturedBatchers(case.model) if stage.settings.cuda else None
+    plan = replace(case.plan, cache=window_policy(32))
 
     def decode() -> None:
-        step.restart()
-        DecodeSession(case.model, case.canvas(), case.plan, run=step).drain()
+        DecodeSession(case.model, case.canvas(), plan, captured=captured).drain()
 
     decode()  # captures graphs and warms up
     seconds = []
@@ -123,7 +125,7 @@ def scaling_curves(stage: Stage, against: str) -> list[Curve]:
         case = stage.case(length=size) if against == "length" else stage.case(batch=size)
         count = max(1, stage.count // (1 if against == "length" else size))
         pieces: dict[str, Piece] = {
-            "exact": Steps(case, exact_step(case), case.read(), count),
+            "exact": Steps(case, new_batcher(case), count),
             "cached": stage.window_steps(case, 32, count=2 * count),
         }
         floors = {"exact": stage.full_floor(case), "cached": stage.window_floor(case, 32)}
@@ -157,9 +159,8 @@ def memory_rows(stage: Stage) -> MemoryRows:
     case, llada = stage.case(), stage.llada
     positions = case.batch * case.length
     workload = partial(Workload, kind="memory", captured=False)
-    exact = Steps(case, exact_step(case, captured=False), case.read(), 1)
-    step = cached_step(case, window_policy(32), captured=False)
-    cached = Steps(case, step, min(32, case.read()), 1)
+    exact = Steps(case, new_batcher(case, captured=False), 1)
+    cached = Steps(case, new_batcher(case, window_policy(32), captured=False), 1)
     entries = [
         Entry(workload(variant="exact"), "memory: exact step, not captured", exact),
         Entry(workload(variant="cached"), "memory: cached step, not captured", cached),

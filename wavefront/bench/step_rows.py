@@ -23,11 +23,9 @@ from wavefront.bench.workloads import (
     Forward,
     Loop,
     Steps,
-    cached_step,
-    exact_step,
+    new_batcher,
 )
 from wavefront.core import spec
-from wavefront.engine.cached_step import CachedStep
 from wavefront.kernels.compile import compile_model
 from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.wave import Wave
@@ -151,16 +149,17 @@ class Stage:
 
     def window_steps(self, case: Case, size: int, *, count: int | None = None) -> Steps:
         """Return steps that only compute a window and never refresh."""
-        step = cached_step(case, window_policy(size, NEVER))
-        return Steps(case, step, min(size, case.read()), count or 2 * self.count)
+        batcher = new_batcher(case, window_policy(size, NEVER))
+        return Steps(case, batcher, count or 2 * self.count)
 
     def window_forward(self, steps: Steps, size: int) -> Forward:
         """Return the forward pass of such steps, with the same keys and values.
 
         It stores other values than a step would, but only its time matters.
         """
-        assert isinstance(steps.step, CachedStep)
-        return Forward(steps.case, steps.width, steps.count, size=size, kv=steps.step.kv)
+        steps.ready()
+        width = min(size, steps.case.read())
+        return Forward(steps.case, width, steps.count, size=size, kv=steps.batcher._kv)
 
 
 def exact_rows(stage: Stage) -> list[Row]:
@@ -169,18 +168,18 @@ def exact_rows(stage: Stage) -> list[Row]:
     width, floor = case.read(), stage.full_floor(case)
     step, forward = Workload(kind="exact"), Workload(kind="exact", work="forward")
     entries = [
-        Entry(step, "exact step", Steps(case, exact_step(case), width, count), floor),
+        Entry(step, "exact step", Steps(case, new_batcher(case), count), floor),
         Entry(forward, "its forward alone", Forward(case, width, count), floor),
     ]
     if stage.settings.cuda:
-        eager = Steps(case, exact_step(case, captured=False), width, count)
+        eager = Steps(case, new_batcher(case, captured=False), count)
         workload = Workload(kind="exact", captured=False)
         entries.append(Entry(workload, "exact step, not captured", eager, floor))
     if stage.settings.compile:
         other = stage.case(model=stage.compiled())
         step = Workload(kind="exact", compiled=True)
         forward = Workload(kind="exact", work="forward", compiled=True)
-        piece = Steps(other, exact_step(other), width, count)
+        piece = Steps(other, new_batcher(other), count)
         alone = Forward(other, width, count)
         entries += [
             Entry(step, "exact step, compiled", piece, floor),
@@ -226,7 +225,7 @@ def cached_rows(stage: Stage) -> list[Row]:
     ]
     if 32 in sizes:
         floor = stage.window_floor(case, 32)
-        cycle = Cycle(case, cached_step(case, window_policy(32)), windows[32].width, REFRESH)
+        cycle = Cycle(case, new_batcher(case, window_policy(32)), REFRESH)
         entries += [
             Entry(
                 Workload(kind="cached", window=32, work="forward"),

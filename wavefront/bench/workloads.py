@@ -16,11 +16,11 @@ from torch import Tensor
 from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.state import DecodeState, start
-from wavefront.engine.cached_step import CachedStep
-from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
+from wavefront.engine.batcher import Batcher, Kind
+from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import source
-from wavefront.engine.step import StepFn, advance, forward
+from wavefront.engine.step import StepPlan, forward
 from wavefront.models.loader import KV
 from wavefront.models.transformer import Transformer
 
@@ -73,16 +73,15 @@ def call_for(model: Transformer, *, captured: bool = True) -> Call:
     return Graphs() if captured and model.device.type == "cuda" else eagerly
 
 
-def exact_step(case: Case, *, captured: bool = True) -> StepFn:
-    """Return a step that computes every position."""
-    call = call_for(case.model, captured=captured)
-    return advance if call is eagerly else graphed(call)
+def new_batcher(case: Case, cache: Cache | None = None, *, captured: bool = True) -> Batcher:
+    """Return a batcher for the case, without its requests.
 
-
-def cached_step(case: Case, policy: Cache, *, captured: bool = True) -> CachedStep:
-    """Return a step that computes a window against stored keys and values."""
+    Without a cache, a step computes every position; with one, a window of them.
+    """
     call = call_for(case.model, captured=captured)
-    return CachedStep(policy, case.model, case.batch, case.length, case.max_new_tokens, call)
+    return Batcher(
+        case.model, rows=case.batch, length=case.length, cache=cache, call=call, updates=False
+    )
 
 
 @dataclass
@@ -90,20 +89,17 @@ class Steps:
     """A piece of `count` steps of wavefront. It restarts, untimed, before the decode would end."""
 
     case: Case
-    step: StepFn
-    width: int
+    batcher: Batcher
     count: int
-    _rows: DecodeState | None = None
     _left: int = 0
 
     def ready(self) -> None:
-        if self._left >= self.count and self._rows is not None:
+        if self._left >= self.count:
             return
-        case = self.case
-        self._rows = case.first_state()
-        self._left = case.max_new_tokens
-        if isinstance(self.step, CachedStep):
-            self.step.restart()
+        self.batcher.reset()
+        self.batcher.load(self.case.plan.config, self.case.first_state(), Kind(self.batcher.cache))
+        self._left = self.case.max_new_tokens
+        if self.batcher.cache is not None:
             self._advance(1)  # the full forward pass that fills the cache
 
     def __call__(self) -> int:
@@ -111,14 +107,10 @@ class Steps:
         self._advance(self.count)
         return self.count
 
-    @torch.no_grad()
     def _advance(self, count: int) -> None:
-        config = self.case.plan.config
-        rows = self._rows
-        assert rows is not None
         for _ in range(count):
-            rows, *_ = self.step(self.case.model, config, rows, self.width, False)
-        self._rows, self._left = rows, self._left - count
+            self.batcher.step()
+        self._left -= count
 
 
 @dataclass
@@ -127,8 +119,8 @@ class Cycle(Steps):
 
     def ready(self) -> None:
         super().ready()
-        if isinstance(self.step, CachedStep):
-            self.step.restart()
+        for request in self.batcher.seats.values():
+            request.steps_since_refresh = 0
 
 
 @dataclass
@@ -151,7 +143,6 @@ class Forward:
         if self._step is not None:
             return
         case, model = self.case, self.case.model
-        config = case.plan.config
         self._tree = case.first_state()
         index = torch.arange(self.size or self.width, device=model.device)
         positions = (index + case.prompt_tokens).expand(case.batch, -1)
@@ -163,7 +154,8 @@ class Forward:
         call = call_for(model, captured=self.captured)
 
         def pure(tree: DecodeState) -> tuple[DecodeState, tuple[()]]:
-            model.head(forward(model, config, tree, at, False, window=window, kv=kv))
+            step = StepPlan(tree.canvas, None, (), at, tree.done, window)
+            model.head(forward(model, step, guided=False, kv=kv))
             return tree, ()
 
         def step() -> None:
