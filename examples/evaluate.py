@@ -6,15 +6,24 @@ A run is a directory. You can stop it at any time and resume it by running the s
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from wavefront.evaluation import Loader, Local, Setup, Worker, difference, grade, open_run, produce
+from wavefront.evaluation import (
+    Loader,
+    LocalExecutor,
+    RunConfig,
+    Worker,
+    compare_runs,
+    generate_answers,
+    grade,
+    open_run,
+)
 from wavefront.tasks.base import Ask
 
 loader = Loader(path="ripple")
-engine = Local(Worker(loader))  # for Ray, see `wavefront.evaluation.ray_cluster`
+engine = LocalExecutor(Worker(loader))  # `wavefront.evaluation.ray_cluster` has one for Ray
 with TemporaryDirectory() as folder:
     runs = []
     for strategy in ("block(size=8)", "dsb(size=16)"):
-        setup = Setup(
+        setup = RunConfig(
             task="boolean_expressions",
             ask=Ask(count=4, style="bare"),
             options={"strategy": strategy, "max_new_tokens": 24, "eos": "stop"},
@@ -22,10 +31,10 @@ with TemporaryDirectory() as folder:
             loader=loader,
         )
         where = Path(folder) / strategy
-        produce(engine, setup, where)
+        generate_answers(engine, setup, where)
         run = open_run(where)
         grade(run)
         runs.append(open_run(where))
-    pair = difference(*runs)
+    pair = compare_runs(*runs)
     print(pair.strategies, pair.comparison.first, pair.comparison.second)
     print("difference", pair.comparison.gap)

@@ -1,8 +1,8 @@
 """Diffusion decoding with the wavefront package, as a `custom_generate` of transformers."""
 
-from wavefront.integrations.hf.generation import prepared
+from wavefront.integrations.hf import call_generate
 
 
 def generate(model, inputs=None, **arguments):
-    """Decode the arguments of `model.generate` with `wavefront.integrations.hf.generate`."""
-    return prepared(model, inputs, **arguments)
+    """Decode with `wavefront.integrations.hf.generate`; takes what `model.generate` takes."""
+    return call_generate(model, inputs, **arguments)

@@ -98,9 +98,9 @@ def test_a_difference_is_told_in_words(two: tuple[str, str]) -> None:
 
 def test_an_explanation_is_told_in_words(two: tuple[str, str]) -> None:
     (told,) = records(run("explain", *two, "--json"))
-    assert told["partings"]
+    assert told["divergences"]
     text = run("explain", *two).stdout
-    for one in told["partings"]:
+    for one in told["divergences"]:
         assert f"disagree on is that of place {one['slot']}:" in text
         assert f"at step {one['first']['step']}, p = {one['first']['probability']:.3f}" in text
     assert "It gave B's token" in text

@@ -1,4 +1,4 @@
-"""How a run is cut into batches."""
+"""How a run is divided into batches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_widths_grow_by_a_half_and_a_third() -> None:
 
 
 @given(st.integers(1, 100_000))
-def test_a_width_holds_its_prompt_and_wastes_at_most_a_third(length: int) -> None:
+def test_width_holds_its_prompt_and_wastes_at_most_a_third(length: int) -> None:
     assert length <= width_of(length) <= max(32, length * 3 // 2)
 
 
 @given(LENGTHS, st.integers(1, 9))
 def test_every_item_is_in_one_batch_the_largest_first(lengths: list[int], rows: int) -> None:
-    division = divide(lengths, rows=rows, places=100, room=600)
+    division = divide(lengths, rows=rows, new_tokens=100, max_length=600)
     listed = [item for batch in division.batches for item in batch.items]
     assert sorted(listed + division.too_long) == list(range(len(lengths)))
     assert division.too_long == [item for item, n in enumerate(lengths) if n > 500]
@@ -39,9 +39,9 @@ def test_every_item_is_in_one_batch_the_largest_first(lengths: list[int], rows: 
 
 
 @given(LENGTHS, st.integers(1, 5))
-def test_the_width_of_an_item_depends_on_it_alone(lengths: list[int], rows: int) -> None:
+def test_width_of_an_item_depends_on_the_item_alone(lengths: list[int], rows: int) -> None:
     def widths(listed: list[int]) -> list[set[int]]:
-        division = divide(listed, rows=rows, places=8, room=4096)
+        division = divide(listed, rows=rows, new_tokens=8, max_length=4096)
         return [
             {batch.width for batch in division.batches if item in batch.items}
             for item in range(len(listed))
@@ -51,8 +51,8 @@ def test_the_width_of_an_item_depends_on_it_alone(lengths: list[int], rows: int)
 
 
 @given(LENGTHS, st.integers(1, 6))
-def test_shards_share_out_all_batches(lengths: list[int], parts: int) -> None:
-    batches = divide(lengths, rows=2, places=8, room=4096).batches
+def test_every_batch_belongs_to_one_shard(lengths: list[int], parts: int) -> None:
+    batches = divide(lengths, rows=2, new_tokens=8, max_length=4096).batches
     owners = [[Shard(n, parts).has(batch) for n in range(parts)] for batch in batches]
     assert all(sum(one) == 1 for one in owners)
 
@@ -60,12 +60,12 @@ def test_shards_share_out_all_batches(lengths: list[int], parts: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1", "2/2", "-1/3", "a/b", "0/0", "1/", "/2", "0/2/3", "1.0/2"]
 )
-def test_a_shard_is_written_with_a_slash(text: str) -> None:
+def test_shard_is_written_with_a_slash(text: str) -> None:
     with pytest.raises(OptionError, match="i/n"):
         Shard.parse(text)
     assert Shard.parse("1/3") == (1, 3)
 
 
-def test_a_batch_has_at_least_one_row() -> None:
+def test_batch_has_at_least_one_row() -> None:
     with pytest.raises(OptionError, match="batch_size"):
-        divide([3], rows=0, places=1, room=9)
+        divide([3], rows=0, new_tokens=1, max_length=9)

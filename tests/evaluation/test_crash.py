@@ -1,4 +1,4 @@
-"""Runs that are killed: as processes of their own, by the signal that nobody can catch."""
+"""Runs in their own processes that are killed with SIGKILL resume without loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import wavefront
 
 ROOT = Path(wavefront.__file__).parents[1]
 KILLS = 20
-# Small boards, so that an answer takes about as long as writing it.
+# Small batches, so that decoding an answer takes about as long as writing it.
 COMMAND = [
     sys.executable, "-m", "wavefront", "answers", "-m", "toy", "--task", "boolean_expressions",
     "--style", "bare", "--items", "120", "-n", "8", "-b", "2", "-s", "wavefront", "--threads", "1",
@@ -47,7 +47,7 @@ def lines(out: Path) -> list[bytes]:
 
 
 def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Until so many answers are there, or the process has ended."""
+    """Wait until `count` answers are written or the process has ended."""
     until = time.monotonic() + 300
     while len(lines(out)) < count and process.poll() is None:
         assert time.monotonic() < until, process.communicate()
@@ -64,13 +64,13 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_a_run_is_the_unbroken_one(
+def test_run_killed_twenty_times_equals_the_unbroken_run(
     tmp_path: Path, unbroken: list[bytes]
 ) -> None:
     rng, out, killed = random.Random(7), tmp_path / "run", []
     for number in range(KILLS):
         process = start(out)
-        # Some before the first new answer, while the header is written or the rest is read.
+        # Kill some before the first new answer, while the header is written.
         if number % 5:
             wait_for(out, len(lines(out)) + rng.randrange(1, 6), process)
         else:
@@ -87,7 +87,7 @@ def test_killed_twenty_times_a_run_is_the_unbroken_one(
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, unbroken: list[bytes]) -> None:
+def test_interrupted_run_says_how_to_resume(tmp_path: Path, unbroken: list[bytes]) -> None:
     out = tmp_path / "run"
     process = start(out)
     wait_for(out, 3, process)
@@ -100,9 +100,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, unbroken: list[byt
 
 
 @pytest.mark.slow
-def test_a_ray_worker_killed_in_mid_run_costs_nothing(
-    tmp_path: Path, unbroken: list[bytes]
-) -> None:
+def test_killed_ray_worker_loses_no_answer(tmp_path: Path, unbroken: list[bytes]) -> None:
     out = tmp_path / "run"
     process = start(out, "--engine", "ray", "--workers", "2")
     wait_for(out, 8, process)
@@ -120,7 +118,7 @@ def test_a_ray_worker_killed_in_mid_run_costs_nothing(
 
 
 @pytest.mark.slow
-def test_too_many_lost_workers_end_a_run_that_can_go_on(
+def test_run_with_too_many_lost_workers_stops_and_can_resume(
     tmp_path: Path, unbroken: list[bytes]
 ) -> None:
     out = tmp_path / "run"
@@ -134,7 +132,7 @@ def test_too_many_lost_workers_end_a_run_that_can_go_on(
 
 
 @pytest.mark.slow
-def test_a_model_that_no_worker_finds_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_model_on_ray_raises_one_error(tmp_path: Path) -> None:
     out = tmp_path / "run"
     said = finish(start(out, "--engine", "ray", "-m", str(tmp_path / "nothing")), 1)
     assert "is not a directory" in said

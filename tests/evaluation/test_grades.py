@@ -1,4 +1,4 @@
-"""Grading apart from answering, and the summary."""
+"""Grading the answers of a run, and the summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.toy_runs import made, rewrite
+from helpers.toy_runs import make_run, rewrite
 
 from wavefront import tasks
 from wavefront.core.errors import OptionError, RunError
@@ -19,8 +19,8 @@ from wavefront.tasks.base import Ask
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose answers were written over: four worked ones, two read loosely, two wrong."""
-    folder = made(tmp_path_factory.mktemp("runs") / "run", task="gsm", ask=Ask(count=8)).folder
+    """A run with edited answers: four strictly right, two flexibly right, two wrong."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "run", task="gsm", ask=Ask(count=8)).folder
     samples = {sample.id: sample for sample in tasks.load("gsm").items(Ask(count=8))}
     order = sorted(samples)
 
@@ -39,7 +39,7 @@ def run(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "run"))
 
 
-def test_both_verdicts_are_given_with_the_version(run: Path) -> None:
+def test_grades_have_every_verdict_and_the_version(run: Path) -> None:
     grade(open_run(run))
     lines = sorted(open_run(run).grades.values(), key=lambda line: line["id"])
     assert [line["strict"] for line in lines] == [True] * 4 + [False] * 4
@@ -49,27 +49,27 @@ def test_both_verdicts_are_given_with_the_version(run: Path) -> None:
     assert all(line["target"] and line["task"] == "gsm" for line in lines)
 
 
-def test_the_summary_has_the_shape_of_lm_eval(run: Path) -> None:
-    made = grade(open_run(run))
-    assert json.loads((run / "summary.json").read_text()) == made
-    results = made["results"]["gsm"]
+def test_summary_has_the_format_of_lm_eval(run: Path) -> None:
+    summary = grade(open_run(run))
+    assert json.loads((run / "summary.json").read_text()) == summary
+    results = summary["results"]["gsm"]
     assert results["exact_match,strict-match"] == 4 / 8
     assert results["exact_match,flexible-extract"] == 6 / 8
     error = results["exact_match_stderr,strict-match"]
     assert error == pytest.approx(math.sqrt(0.25 / 7))
-    assert made["n-samples"]["gsm"] == {"original": 8, "effective": 8}
-    assert made["versions"]["gsm"] == tasks.load("gsm").version
-    assert made["n-shot"]["gsm"] == 0
-    assert made["configs"]["gsm"]["style"] == "paper"
-    assert made["config"]["gen_kwargs"]["strategy"] == "block(size=4)"
-    assert made["config"]["model"] == "toy"
-    assert made["environment"][0]["python"]
+    assert summary["n-samples"]["gsm"] == {"original": 8, "effective": 8}
+    assert summary["versions"]["gsm"] == tasks.load("gsm").version
+    assert summary["n-shot"]["gsm"] == 0
+    assert summary["configs"]["gsm"]["style"] == "paper"
+    assert summary["config"]["gen_kwargs"]["strategy"] == "block(size=4)"
+    assert summary["config"]["model"] == "toy"
+    assert summary["environment"][0]["python"]
     assert results["forwards"] == 8
     assert results["tokens_per_forward"] <= 1
     assert results["seconds"] > 0
 
 
-def test_grading_goes_on_and_repeats_nothing(run: Path) -> None:
+def test_grading_resumes_and_repeats_nothing(run: Path) -> None:
     first = grade(open_run(run))
     whole = (run / "grades.jsonl").read_bytes()
     for end in range(0, len(whole), 97):
@@ -81,21 +81,21 @@ def test_grading_goes_on_and_repeats_nothing(run: Path) -> None:
 def test_grades_of_another_version_or_answer_are_refused(run: Path) -> None:
     first = grade(open_run(run))
     rewrite(run / "grades.jsonl", version="0")
-    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--again"):
+    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--regrade"):
         grade(open_run(run))
-    assert grade(open_run(run), again=True) == first
+    assert grade(open_run(run), regrade=True) == first
     rewrite(run / "answers.jsonl", text=lambda line: line["text"] + "!")
     with pytest.raises(RunError, match="a grade of another answer"):
         grade(open_run(run))
 
 
-def test_items_that_were_asked_otherwise_are_refused(run: Path) -> None:
+def test_items_with_another_prompt_are_refused(run: Path) -> None:
     rewrite(run / "answers.jsonl", prompt_hash="0")
-    with pytest.raises(RunError, match="asks it otherwise"):
+    with pytest.raises(RunError, match="another prompt for it"):
         grade(open_run(run))
 
 
-def test_an_unfinished_run_is_graded_as_far_as_it_is(run: Path) -> None:
+def test_unfinished_run_is_graded_so_far(run: Path) -> None:
     lines = (run / "answers.jsonl").read_bytes().splitlines(keepends=True)
     (run / "answers.jsonl").write_bytes(b"".join(lines[:3]))
     assert grade(open_run(run))["n-samples"]["gsm"] == {"original": 8, "effective": 3}
@@ -105,11 +105,11 @@ def test_an_unfinished_run_is_graded_as_far_as_it_is(run: Path) -> None:
         grade(open_run(run))
 
 
-def test_what_had_no_room_is_wrong(run: Path) -> None:
+def test_too_long_prompts_count_as_wrong(run: Path) -> None:
     rewrite(run / "answers.jsonl", problem="too long")
-    made = grade(open_run(run))
-    assert made["results"]["gsm"]["correct,none"] == 0
-    assert made["results"]["gsm"]["too_long"] == 8
+    summary = grade(open_run(run))
+    assert summary["results"]["gsm"]["correct,none"] == 0
+    assert summary["results"]["gsm"]["too_long"] == 8
     assert {line["how"] for line in open_run(run).grades.values()} == {"not asked"}
 
 
@@ -122,7 +122,7 @@ def test_verdicts_need_grades(run: Path) -> None:
         grades.verdicts(open_run(run), "loose")
 
 
-def test_an_interval_is_wilson_s() -> None:
+def test_interval_is_wilsons() -> None:
     # Newcombe (1998), table I: 81 of 263, and 15 of 148.
     for right, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
         found = statistics.share(right, count)

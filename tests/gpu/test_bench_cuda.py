@@ -1,4 +1,4 @@
-"""The bench on a GPU, every row captured and compiled; also a script for where pytest is not."""
+"""The bench on a GPU, with every row captured and compiled. It also runs as a script."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from wavefront.bench.workloads import Case
 from wavefront.models.toy import toy
 
 
-def test_every_row_on_the_device():
+def test_every_row_runs_on_the_device():
     model = toy(vocab_size=96, max_length=1024, device="cuda")
     only = tuple(name for name in bench.ROWS if name != "text")
     settings = bench.Settings(
         model=model,
         name="toy",
         only=only,
-        given=16,
-        places=128,
+        prompt_tokens=16,
+        max_new_tokens=128,
         lengths=(64, 256),
         batches=(1, 4),
         repeats=2,
@@ -39,11 +39,11 @@ def test_every_row_on_the_device():
         print(f"{one.what:50} {one.ms:.3f} ms")
 
 
-def test_the_loops_give_the_same_tokens_as_on_the_cpu():
+def test_loops_give_the_same_tokens_as_on_the_cpu():
     found = []
     for device in ("cpu", "cuda"):
         model = toy(device=device, dtype="float64")
-        canvas = Case(model, 8, 32, rows=2).canvas().tokens
+        canvas = Case(model, 8, 32, batch=2).canvas().tokens
         both = []
         for loop in (reference_loops.llada, reference_loops.dual):
             tokens = canvas.clone()

@@ -1,4 +1,4 @@
-"""Tiny masked LMs of transformers with a tokenizer, for tests."""
+"""Tiny masked LMs of transformers and a tokenizer, for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {
 }
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 DISTIL = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64}
-# Family -> what its config takes beside or instead of the usual sizes.
+# Family -> the arguments of its config.
 FAMILIES: dict[str, dict[str, Any]] = {
     "Bert": SIZES,
     "Roberta": SIZES | ENDS,
@@ -37,10 +37,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def make(family: str, *, seed: int = 0, suffix: str = "ForMaskedLM", **more: Any) -> Any:
-    """A random one, its matrices wide enough for proposals to differ in confidence."""
+    """Build a random model with weights large enough that confidences differ."""
     config = getattr(transformers, f"{family}Config")(**FAMILIES.get(family, SIZES) | more)
     model = getattr(transformers, f"{family}{suffix}")(config).eval()
-    generator = torch.Generator().manual_seed(seed)  # versions differ in how they begin
+    generator = torch.Generator().manual_seed(
+        seed
+    )  # versions of transformers initialise differently
     for _, parameter in sorted(model.named_parameters()):
         if parameter.dim() > 1:
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
@@ -48,7 +50,7 @@ def make(family: str, *, seed: int = 0, suffix: str = "ForMaskedLM", **more: Any
 
 
 def tokenizer() -> Any:
-    """Words, framed as BERT frames a text."""
+    """Build a word tokenizer that adds [CLS] and [SEP] as BERT does."""
     backend = Tokenizer(
         models.WordLevel({word: id for id, word in enumerate(WORDS)}, unk_token="[UNK]")
     )

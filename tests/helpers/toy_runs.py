@@ -1,4 +1,4 @@
-"""Small runs of the toy, for the tests of evaluation."""
+"""Small runs of the toy model, for the tests of evaluation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wavefront.evaluation import Loader, Local, Run, Setup, Worker, open_run, produce
+from wavefront.evaluation import (
+    Loader,
+    LocalExecutor,
+    Run,
+    RunConfig,
+    Worker,
+    generate_answers,
+    open_run,
+)
 from wavefront.tasks.base import Ask
 
 LOADER = Loader(path="toy")
 OPTIONS = {"strategy": "block(size=4)", "max_new_tokens": 8}
-ENGINE = Local(Worker(LOADER))  # one model for all tests of a process
+EXECUTOR = LocalExecutor(Worker(LOADER))  # one model for all tests of a process
 
 
-def setup(**changes: Any) -> Setup:
+def config(**changes: Any) -> RunConfig:
     given: dict[str, Any] = {
         "task": "boolean_expressions",
         "ask": Ask(count=7, style="bare"),
@@ -22,23 +30,23 @@ def setup(**changes: Any) -> Setup:
         "rows": 3,
         "loader": LOADER,
     }
-    return Setup(**(given | changes))
+    return RunConfig(**(given | changes))
 
 
-def made(folder: Path, **changes: Any) -> Run:
-    """A run of the toy."""
-    produce(ENGINE, setup(**changes), folder)
+def make_run(folder: Path, **changes: Any) -> Run:
+    """Make a run of the toy model."""
+    generate_answers(EXECUTOR, config(**changes), folder)
     return open_run(folder)
 
 
-def ordered(run: Run | Path) -> list[bytes]:
-    """The answers of a run, byte for byte, in order."""
+def sorted_answers(run: Run | Path) -> list[bytes]:
+    """Return the answers of a run as bytes, sorted."""
     folder = run.folder if isinstance(run, Run) else run
     return sorted((folder / "answers.jsonl").read_bytes().splitlines(keepends=True))
 
 
 def rewrite(file: Path, **changes: Any) -> None:
-    """Change every line of a file; a value may be a function of the line."""
+    """Change every line of a JSONL file; a value may be a function of the line."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         line |= {n: v(line) if callable(v) else v for n, v in changes.items()}

@@ -1,4 +1,4 @@
-"""wavefront inside transformers: our models as theirs, `generate`, and what it refuses."""
+"""wavefront in transformers: models, `generate`, and what it refuses."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def ripple() -> Any:
 # The models
 
 
-def test_a_published_checkpoint_loads_without_remote_code(path: Path) -> None:
+def test_published_checkpoint_loads_without_remote_code(path: Path) -> None:
     kind = hf.LLaDAForDiffusion if "llada" in path.name else hf.DreamForDiffusion
     for auto in (AutoModel, AutoModelForMaskedLM):
         made = auto.from_pretrained(path)
         assert type(made) is kind
         assert not made.training
-    # Written out of habit, it changes nothing here.
+    # A common keyword that has no effect.
     assert type(kind.from_pretrained(path, trust_remote_code=True)) is kind
 
 
-def test_forward_gives_the_raw_logits(path: Path) -> None:
+def test_forward_returns_the_raw_logits(path: Path) -> None:
     made, ours = AutoModel.from_pretrained(path), wavefront.load_model(path, device="cpu")
     ids, mask = torch.randint(0, 200, (2, 9)), torch.ones(2, 9, dtype=torch.long)
     mask[0, :3] = 0
@@ -77,13 +77,13 @@ def test_forward_gives_the_raw_logits(path: Path) -> None:
         assert torch.equal(made(ids, return_dict=False)[0], made(ids)[0])
 
 
-def test_forward_can_be_trained(model: Any) -> None:
+def test_forward_has_gradients(model: Any) -> None:
     model(PROMPTS).logits.sum().backward()
     assert model.net.embedding.weight.grad.abs().sum() > 0
     model.zero_grad()
 
 
-def test_the_dtype_is_ours_the_stored_one_or_the_one_asked_for() -> None:
+def test_dtype_is_float32_or_stored_or_given() -> None:
     stored = builtin_checkpoints()["ripple"]
     assert AutoModel.from_pretrained(stored).dtype is torch.float32
     assert AutoModel.from_pretrained(stored, dtype="auto").dtype is torch.float16
@@ -91,7 +91,7 @@ def test_the_dtype_is_ours_the_stored_one_or_the_one_asked_for() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), {"": "cpu"}])
-def test_a_device_map_names_one_device(device: Any) -> None:
+def test_device_map_names_one_device(device: Any) -> None:
     assert hf.LLaDAForDiffusion.from_pretrained(LLADA, device_map=device).device.type == "cpu"
 
 
@@ -104,12 +104,12 @@ def test_a_device_map_names_one_device(device: Any) -> None:
         ({"dtype": "int4"}, "int4"),
     ],
 )
-def test_loading_refuses_what_it_would_have_to_ignore(given: Any, word: str) -> None:
+def test_loading_refuses_unsupported_keywords(given: Any, word: str) -> None:
     with pytest.raises(WavefrontError, match=word):
         hf.LLaDAForDiffusion.from_pretrained(LLADA, **given)
 
 
-def test_a_saved_model_is_a_published_checkpoint(path: Path, tmp_path: Path) -> None:
+def test_saved_model_is_a_published_checkpoint(path: Path, tmp_path: Path) -> None:
     made = AutoModel.from_pretrained(path)
     made.save_pretrained(tmp_path)
     again = AutoModel.from_pretrained(tmp_path)
@@ -121,7 +121,7 @@ def test_a_saved_model_is_a_published_checkpoint(path: Path, tmp_path: Path) -> 
         made.save_pretrained(tmp_path, push_to_hub=True)
 
 
-def test_a_config_alone_makes_a_random_model(path: Path) -> None:
+def test_model_from_config_has_random_weights(path: Path) -> None:
     config = AutoConfig.from_pretrained(path)
     assert config.hidden_size == 64
     torch.manual_seed(1)
@@ -130,15 +130,15 @@ def test_a_config_alone_makes_a_random_model(path: Path) -> None:
     assert made.generate(PROMPTS, max_new_tokens=4).shape[0] == 2
 
 
-def test_a_config_with_another_architecture_is_refused() -> None:
+def test_config_of_another_architecture_is_refused() -> None:
     config = AutoConfig.from_pretrained(LLADA)
     config.alibi = True
     with pytest.raises(WavefrontError, match="alibi"):
         AutoModel.from_config(config)
 
 
-def test_a_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
-    """Dream publishes a vocabulary, merges, and a class of its own to read them."""
+def test_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
+    """Dream publishes a vocabulary, merges, and its own class to read them."""
     letters = {letter: id for id, letter in enumerate("abcdefghijklmnopqrstuvwxyzĠ")} | {"th": 27}
     (tmp_path / "vocab.json").write_text(json.dumps(letters))
     (tmp_path / "merges.txt").write_text("#version: 0.2\nt h\n")
@@ -166,7 +166,7 @@ def test_a_tokenizer_loads_without_remote_code(tmp_path: Path) -> None:
     assert rendered == "the"
 
 
-def test_our_tokenizer_of_ripple_is_theirs() -> None:
+def test_loaded_tokenizer_equals_that_of_transformers() -> None:
     path = builtin_checkpoints()["ripple"]
     ours, theirs = hf.load_tokenizer(path), AutoTokenizer.from_pretrained(path)
     text = "Sam has 3 bags.<|eot_id|>\n\nfin"
@@ -179,7 +179,7 @@ def test_our_tokenizer_of_ripple_is_theirs() -> None:
     assert hf.read_tokenizer(ours).encode("Hi") == wavefront.load("ripple").tokenizer.encode("Hi")
 
 
-def test_the_end_of_turn_is_an_end_too(ripple: Any) -> None:
+def test_end_of_turn_is_a_stop_token(ripple: Any) -> None:
     assert tuple(ripple.generation_config.eos_token_id) == wavefront.load("ripple").stop_ids
 
 
@@ -190,22 +190,19 @@ STRATEGIES = ["wavefront(size=4)", "standard", "block(size=4)", "left_to_right",
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_generate_decodes_as_we_do(path: Path, strategy: str) -> None:
+def test_generate_equals_generate_ids(path: Path, strategy: str) -> None:
     made, ours = AutoModel.from_pretrained(path), wavefront.load_model(path, device="cpu")
     given: Any = {"strategy": strategy, "max_new_tokens": 8, "steps": 8}
     expected = wavefront.generate_ids(ours, PROMPTS.tolist(), **given, eos="keep").tokens
     found = made.generate(PROMPTS, custom_generate=hf.generate, **given, eos="keep")
     assert found[:, :4].equal(PROMPTS)
     assert found[:, 4:].tolist() == expected
-    assert made.generate(PROMPTS, **given, eos="keep").equal(found)  # it is the default
-    assert hf.generate(made, PROMPTS, **given, eos="keep").equal(found)  # and works by hand
+    assert made.generate(PROMPTS, **given, eos="keep").equal(found)  # the default of the model
+    assert hf.generate(made, PROMPTS, **given, eos="keep").equal(found)  # and a direct call
 
 
-def test_the_embedded_model_answers_through_transformers(ripple: Any) -> None:
-    lm, words = (
-        wavefront.load("ripple"),
-        AutoTokenizer.from_pretrained(builtin_checkpoints()["ripple"]),
-    )
+def test_built_in_model_answers_through_transformers(ripple: Any) -> None:
+    lm, words = wavefront.load("ripple"), AutoTokenizer.from_pretrained(builtin_checkpoints()["ripple"])
     question = "Sam has 3 bags of 4 figs and eats 2. How many are left?"
     prompt = words.apply_chat_template(
         [{"role": "user", "content": question}], return_tensors="pt", return_dict=True
@@ -217,13 +214,13 @@ def test_the_embedded_model_answers_through_transformers(ripple: Any) -> None:
     assert "####" in answer
 
 
-def ends(model: Any, places: int = 8) -> tuple[int, list[list[int]]]:
-    """A token that the greedy answers hold, and the answers uncut."""
-    answers = model.generate(PROMPTS, max_new_tokens=places, eos="keep")[:, 4:].tolist()
+def ends(model: Any, count: int = 8) -> tuple[int, list[list[int]]]:
+    """Return a token of the greedy answers, and the answers without a cut."""
+    answers = model.generate(PROMPTS, max_new_tokens=count, eos="keep")[:, 4:].tolist()
     return answers[0][3], answers
 
 
-def test_rows_are_cut_behind_their_end_and_padded(model: Any) -> None:
+def test_rows_are_cut_after_their_stop_token_and_padded(model: Any) -> None:
     end, answers = ends(model)
     found = model.generate(PROMPTS, max_new_tokens=8, eos_token_id=end, pad_token_id=1)
     kept = [row[: row.index(end) + 1] if end in row else row for row in answers]
@@ -231,14 +228,14 @@ def test_rows_are_cut_behind_their_end_and_padded(model: Any) -> None:
     assert found[:, 4:].tolist() == [row + [1] * (widest - len(row)) for row in kept]
 
 
-def test_what_no_row_needs_is_left_out(model: Any) -> None:
+def test_output_is_as_short_as_the_longest_row(model: Any) -> None:
     end, answers = ends(model)
     found = model.generate(PROMPTS[:1], max_new_tokens=8, eos_token_id=end)
     assert found[0, 4:].tolist() == answers[0][: answers[0].index(end) + 1]
     assert found.shape[1] < 12
 
 
-def test_padding_and_company_change_nothing(path: Path) -> None:
+def test_padding_and_other_rows_change_nothing(path: Path) -> None:
     made = AutoModel.from_pretrained(path)
     given: Any = {"max_new_tokens": 6, "eos": "keep", "strategy": "wavefront(size=3)"}
     alone = made.generate(PROMPTS[:1, 1:], **given)[0, 3:]
@@ -257,7 +254,7 @@ def test_max_length_counts_the_prompt(model: Any) -> None:
     assert found.shape == (2, 10)
 
 
-def test_a_dictionary_on_request(model: Any) -> None:
+def test_return_dict_has_costs_history_and_trace(model: Any) -> None:
     given: Any = {"max_new_tokens": 8, "return_dict_in_generate": True, "eos": "keep"}
     found = model.generate(PROMPTS, steps=4, **given)
     assert isinstance(found, hf.DiffusionOutput)
@@ -266,20 +263,20 @@ def test_a_dictionary_on_request(model: Any) -> None:
     assert found.tokens_per_forward.tolist() == [2.0, 2.0]
     assert found.history is None
     assert found.trace is None
-    told = model.generate(PROMPTS, steps=4, output_history=True, **given)
-    assert len(told.history) == 4
-    assert told.history[-1].equal(told.sequences)
-    masked = [(board == model.net.mask_id).sum().item() for board in told.history]
+    result = model.generate(PROMPTS, steps=4, output_history=True, **given)
+    assert len(result.history) == 4
+    assert result.history[-1].equal(result.sequences)
+    masked = [(ids == model.net.mask_id).sum().item() for ids in result.history]
     assert masked == [12, 8, 4, 0]
-    assert len(list(told.trace.replay())) == 4
+    assert len(list(result.trace.replay())) == 4
 
 
-def test_a_history_needs_a_dictionary(model: Any) -> None:
+def test_history_needs_return_dict(model: Any) -> None:
     with pytest.raises(OptionError, match="return_dict_in_generate"):
         model.generate(PROMPTS, max_new_tokens=4, output_history=True)
 
 
-def test_sampling_follows_torch_s_seed(model: Any) -> None:
+def test_sampling_follows_the_torch_seed(model: Any) -> None:
     given: Any = {"do_sample": True, "temperature": 2.0, "max_new_tokens": 8, "eos": "keep"}
 
     def draw(seed: int) -> Any:
@@ -291,7 +288,7 @@ def test_sampling_follows_torch_s_seed(model: Any) -> None:
     assert model.generate(PROMPTS, seed=5, **given).equal(model.generate(PROMPTS, seed=5, **given))
 
 
-def test_several_answers_to_a_prompt_are_several(model: Any) -> None:
+def test_several_sequences_of_a_prompt_differ(model: Any) -> None:
     found = model.generate(
         PROMPTS,
         do_sample=True,
@@ -305,9 +302,9 @@ def test_several_answers_to_a_prompt_are_several(model: Any) -> None:
     assert found[:3, :4].equal(PROMPTS[:1].expand(3, 4))
 
 
-def test_greedy_means_greedy(model: Any) -> None:
+def test_temperature_without_do_sample_is_greedy(model: Any) -> None:
     asked = GenerationConfig(max_new_tokens=8, do_sample=False)
-    asked.temperature = 5.0  # as a published file may say
+    asked.temperature = 5.0  # published configs may have one
     assert model.generate(PROMPTS, asked).equal(model.generate(PROMPTS, max_new_tokens=8))
 
 
@@ -316,7 +313,7 @@ def test_top_k_of_one_is_greedy(model: Any) -> None:
     assert found.equal(model.generate(PROMPTS, max_new_tokens=8))
 
 
-def test_a_generation_config_can_hold_our_options(model: Any) -> None:
+def test_generation_config_can_hold_wavefront_options(model: Any) -> None:
     asked = GenerationConfig(max_new_tokens=8, strategy="left_to_right", eos="keep")
     expected = model.generate(PROMPTS, max_new_tokens=8, strategy="left_to_right", eos="keep")
     found = model.generate(PROMPTS, generation_config=asked)
@@ -350,22 +347,22 @@ class Never(StoppingCriteria):
         ({"infill": True}, "nothing to fill"),
     ],
 )
-def test_what_decoding_cannot_do_is_refused(model: Any, given: Any, word: str) -> None:
+def test_unsupported_options_are_refused(model: Any, given: Any, word: str) -> None:
     with pytest.raises(WavefrontError, match=word):
         model.generate(PROMPTS, custom_generate=hf.generate, **{"max_new_tokens": 4} | given)
 
 
-def test_an_unknown_option_is_refused_by_transformers(model: Any) -> None:
+def test_unknown_option_is_refused_by_transformers(model: Any) -> None:
     with pytest.raises(ValueError, match="scedule"):
         model.generate(PROMPTS, max_new_tokens=4, scedule="block")
 
 
-def test_a_prompt_too_long_is_refused(model: Any) -> None:
+def test_too_long_prompt_is_refused(model: Any) -> None:
     with pytest.raises(PromptError, match="shorten"):
         model.generate(PROMPTS, max_new_tokens=model.net.max_length)
 
 
-def test_holes_are_filled_where_they_stand(model: Any) -> None:
+def test_infill_fills_masks_in_place(model: Any) -> None:
     mask = model.net.mask_id
     ids = torch.tensor([[5, mask, 7, mask, mask], [0, 9, mask, 10, 11]])
     real = torch.ones_like(ids)
@@ -379,7 +376,7 @@ def test_holes_are_filled_where_they_stand(model: Any) -> None:
     assert alone[0].equal(found[1, 1:])
 
 
-def test_a_strategy_that_names_a_token_needs_the_tokenizer() -> None:
+def test_strategy_that_names_a_token_needs_the_tokenizer() -> None:
     words = tokenizer()
     model = hf.enable(make("Bert"), mask_id=3)
     given: Any = {"strategy": "adablock(delimiters=('mat',))", "max_new_tokens": 8}
@@ -396,14 +393,14 @@ def _by_id(words: Any) -> str:
     return f"adablock(delimiters=({words.convert_tokens_to_ids('mat')},))"
 
 
-def test_another_custom_generate_is_left_alone(model: Any) -> None:
+def test_another_custom_generate_is_called(model: Any) -> None:
     def other(model: Any, input_ids: Any, **_: Any) -> str:
         return "theirs"
 
     assert model.generate(PROMPTS, max_new_tokens=2, custom_generate=other) == "theirs"
 
 
-def test_the_folder_for_the_hub_runs(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_hub_folder_works(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     given: Any = {"strategy": "block(size=4)", "max_new_tokens": 8}
     folder = str(ROOT / "hub")
@@ -415,7 +412,7 @@ def test_the_folder_for_the_hub_runs(model: Any, tmp_path: Path, monkeypatch: An
         )
 
 
-def test_the_folder_for_the_hub_runs_on_a_masked_lm(tmp_path: Path, monkeypatch: Any) -> None:
+def test_hub_folder_works_with_a_masked_lm(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     words = tokenizer()
     model = hf.enable(make("Bert"), words)
@@ -433,9 +430,7 @@ OLD = "import importlib.metadata as m; m.version = lambda name: '4.9.2'\n"
 
 
 @pytest.mark.parametrize(("before", "word"), [(ABSENT, "needs transformers:"), (OLD, "not 4.9.2")])
-def test_without_a_transformers_of_use_one_sentence_says_what_to_install(
-    before: str, word: str
-) -> None:
+def test_missing_or_old_transformers_error_names_the_extra(before: str, word: str) -> None:
     code = before + (
         "import wavefront\n"
         "try:\n    wavefront.integrations.hf\n"

@@ -1,4 +1,4 @@
-"""Masked LMs of transformers as models of ours, and ours held to the contract on them."""
+"""Masked LMs of transformers as wavefront models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from wavefront.strategies.tide import Tide
 from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing import ON_MODELS, check, model_laws
 
-# What some versions of transformers set off in torch when such a model's file is imported.
+# Some versions of transformers cause these warnings in torch on import.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*Converting a tensor:UserWarning"),
 ]
-SHELF = spec.names("strategies")
+STRATEGIES = spec.names("strategies")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def words() -> Any:
 
 
 @pytest.fixture(scope="module")
-def bert(words: Any) -> hf.Masked:
-    return hf.Masked(make("Bert"), words)
+def bert(words: Any) -> hf.MaskedLM:
+    return hf.MaskedLM(make("Bert"), words)
 
 
 def everywhere(tokens: Any) -> Any:
@@ -51,9 +51,9 @@ def logits(model: Any, tokens: Any, attend: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_is_split_exactly_and_padding_is_nothing(family: str, words: Any) -> None:
+def test_split_is_exact_and_padding_changes_nothing(family: str, words: Any) -> None:
     model = make(family)
-    plain = hf.Masked(model, words, closing=False)
+    plain = hf.MaskedLM(model, words, closing=False)
     tokens = torch.randint(5, len(WORDS), (3, 9))
     raw = plain.raw_logits(tokens)
     assert torch.equal(raw, model(input_ids=tokens).logits)
@@ -61,14 +61,14 @@ def test_a_family_is_split_exactly_and_padding_is_nothing(family: str, words: An
     padded = torch.nn.functional.pad(tokens, (4, 0), value=plain.pad_id)
     attend = torch.nn.functional.pad(tokens > 0, (4, 0), value=False)
     assert torch.allclose(logits(plain, padded, attend)[:, 4:], raw, atol=1e-5)
-    # The model still decides what a place says: another text says something else.
+    # Another text gives other logits.
     other = tokens.clone()
     other[:, -1] = 5 + (other[:, -1] - 4) % (len(WORDS) - 5)
     assert not torch.allclose(logits(plain, other)[:, 0], raw[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_decodes_through_generate(family: str, words: Any) -> None:
+def test_generate_works_for_every_family(family: str, words: Any) -> None:
     model = hf.enable(make(family), words)
     batch = words(["the cat sat", "the dog"], return_tensors="pt", padding=True)
     given: Any = {"max_new_tokens": 6, "strategy": "wavefront(size=3)", "eos": "keep"}
@@ -79,34 +79,34 @@ def test_a_family_decodes_through_generate(family: str, words: Any) -> None:
     assert (found != words.mask_token_id).all()
 
 
-def test_the_model_sees_one_closing_token(words: Any) -> None:
+def test_model_sees_one_closing_token(words: Any) -> None:
     model = make("Bert")
-    closed, plain = hf.Masked(model, words), hf.Masked(model, words, closing=False)
+    closed, plain = hf.MaskedLM(model, words), hf.MaskedLM(model, words, closing=False)
     assert closed.max_length == plain.max_length - 1
     tokens = torch.tensor([[1, 9, 3, 3], [1, 9, 10, 3]])
     end = torch.full((2, 1), words.sep_token_id)
     whole = torch.cat([tokens, end], 1)
     assert torch.allclose(logits(closed, tokens), logits(plain, whole)[:, :4], atol=1e-5)
-    # Behind a row's own last place, when another row is longer or places are hidden.
+    # It follows the last attended position of each row.
     attend = torch.tensor([[True, True, False, False], [True] * 4])
     short = torch.tensor([[1, 9, words.sep_token_id]])
     found = logits(closed, tokens, attend)
     assert torch.allclose(found[0, :2], logits(plain, short)[0, :2], atol=1e-5)
-    # And none after a text that has its own.
+    # No second one follows a text that has one.
     assert torch.allclose(logits(closed, short), logits(plain, short), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_of_padding_only_stays_finite(family: str, words: Any) -> None:
-    """A free row of `Batcher` is one."""
+def test_row_of_padding_stays_finite(family: str, words: Any) -> None:
+    """A free row of `Batcher` holds only padding."""
     tokens = torch.tensor([[0, 0, 0], [1, 9, 3]])
     attend = torch.tensor([[False] * 3, [True] * 3])
-    plain = hf.Masked(make(family), words, closing=False)
+    plain = hf.MaskedLM(make(family), words, closing=False)
     assert torch.isfinite(logits(plain, tokens, attend)).all()
 
 
-@pytest.mark.parametrize("name", SHELF)
-def test_every_strategy_decodes_with_it(name: str, words: Any) -> None:
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_decodes_with_a_masked_lm(name: str, words: Any) -> None:
     lm = hf.lm(make("Bert"), words, name="tiny")
     strategy = "adablock(delimiters=('mat',))" if name == "adablock" else name
     given: Any = {"strategy": strategy, "max_new_tokens": 12, "steps": 6}
@@ -119,17 +119,17 @@ def test_every_strategy_decodes_with_it(name: str, words: Any) -> None:
 
 @pytest.mark.parametrize("strategy", [Wavefront(size=4), Rcr(), Tide()], ids=repr)
 @pytest.mark.parametrize("law", ON_MODELS, ids=lambda law: law.__name__)
-def test_the_laws_hold_on_it(law: Any, strategy: Any, bert: hf.Masked) -> None:
+def test_laws_hold_on_a_masked_lm(law: Any, strategy: Any, bert: hf.MaskedLM) -> None:
     law(strategy, bert)
 
 
 @pytest.mark.slow
-def test_the_whole_kit_takes_a_model(bert: hf.Masked) -> None:
+def test_check_accepts_a_model(bert: hf.MaskedLM) -> None:
     assert "stop_keeps_the_text" in check(Block(size=4), bert)
 
 
-def test_a_model_that_breaks_a_law_is_caught(bert: hf.Masked) -> None:
-    """So that the laws are seen to look at the model they are given."""
+def test_model_that_breaks_a_law_is_caught(bert: hf.MaskedLM) -> None:
+    """The laws use the model that they are given."""
 
     class Fickle:
         calls = 0
@@ -145,7 +145,7 @@ def test_a_model_that_breaks_a_law_is_caught(bert: hf.Masked) -> None:
         model_laws.scoring_candidates_is_enough(Wavefront(size=4), Fickle())  # pyright: ignore[reportArgumentType]
 
 
-def test_slots_share_forwards_over_it(words: Any) -> None:
+def test_batcher_works_with_a_masked_lm(words: Any) -> None:
     lm = hf.lm(make("Roberta"), words)
     slots = wavefront.Batcher(lm.model, rows=2, length=24)
     seats = [slots.admit(lm.request(text, max_new_tokens=6)) for text in ("the cat sat", "a")]
@@ -155,7 +155,7 @@ def test_slots_share_forwards_over_it(words: Any) -> None:
         assert lm.completion(seat).text == lm.generate(text, max_new_tokens=6).text
 
 
-def test_holes_are_filled_as_people_of_bert_expect(words: Any) -> None:
+def test_infill_fills_the_mask_tokens_of_bert(words: Any) -> None:
     model = hf.enable(make("Bert"), words)
     batch = words("the [MASK] sat on the [MASK]", return_tensors="pt")
     found = model.generate(**batch, infill=True)
@@ -163,7 +163,7 @@ def test_holes_are_filled_as_people_of_bert_expect(words: Any) -> None:
     assert found.shape == given.shape
     assert found[given != 3].equal(given[given != 3])
     assert (found != 3).all()
-    # One hole is what the model itself says at the mask.
+    # A single hole gets the model's own best token.
     one = words("the [MASK] sat", return_tensors="pt")
     scores = model(**one).logits[0, 2]
     scores[3] = -torch.inf
@@ -173,7 +173,7 @@ def test_holes_are_filled_as_people_of_bert_expect(words: Any) -> None:
     assert filled.text.split()[-1] == "sat"
 
 
-def test_caches_are_refused_by_name(words: Any, bert: hf.Masked) -> None:
+def test_caches_are_refused(words: Any, bert: hf.MaskedLM) -> None:
     with pytest.raises(OptionError, match="leave out cache"):
         bert.new_kv(1, 8)
     tokens = torch.tensor([[1, 3]])
@@ -183,7 +183,7 @@ def test_caches_are_refused_by_name(words: Any, bert: hf.Masked) -> None:
         hf.lm(bert.model, words).generate("the cat", cache="prefix", max_new_tokens=4)
 
 
-def test_the_tokenizer_is_theirs(words: Any) -> None:
+def test_converted_tokenizer_encodes_the_same(words: Any) -> None:
     ours = hf.read_tokenizer(words)
     text = "the cat sat on a mat"
     assert ours.encode(text) == words(text, add_special_tokens=False).input_ids
@@ -195,25 +195,25 @@ def test_the_tokenizer_is_theirs(words: Any) -> None:
         hf.read_tokenizer(object())
 
 
-def test_what_is_no_masked_lm_is_refused(words: Any) -> None:
+def test_other_models_are_refused(words: Any) -> None:
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
     gpt = make("GPT2", suffix="LMHeadModel", **sizes)
     with pytest.raises(OptionError, match="from the left only"):
-        hf.Masked(gpt, words)
+        hf.MaskedLM(gpt, words)
     with pytest.raises(OptionError, match="AutoModelForMaskedLM"):
-        hf.Masked(make("Bert", suffix="Model"), words)
-    with pytest.raises(OptionError, match="FNet"):  # mixes all places, padding too
-        hf.Masked(make("FNet"), words)
+        hf.MaskedLM(make("Bert", suffix="Model"), words)
+    with pytest.raises(OptionError, match="FNet"):  # mixes all positions, including padding
+        hf.MaskedLM(make("FNet"), words)
     with pytest.raises(OptionError, match="int"):
         hf.enable(3, words)
 
 
-def test_the_mask_must_be_known(words: Any) -> None:
+def test_mask_token_must_be_known(words: Any) -> None:
     with pytest.raises(OptionError, match="mask_id"):
-        hf.Masked(make("Bert"))
+        hf.MaskedLM(make("Bert"))
     with pytest.raises(OptionError, match="between 0 and"):
-        hf.Masked(make("Bert"), mask_id=10_000)
-    plain = hf.Masked(make("Bert"), mask_id=3)
+        hf.MaskedLM(make("Bert"), mask_id=10_000)
+    plain = hf.MaskedLM(make("Bert"), mask_id=3)
     assert plain.closing is None
     assert plain.stop_ids == ()
     model = hf.enable(make("Bert"), mask_id=3, stop_ids=[2, 4])
@@ -221,12 +221,12 @@ def test_the_mask_must_be_known(words: Any) -> None:
     assert model.generate(torch.tensor([[1, 9]]), max_new_tokens=4).shape[0] == 1
 
 
-def test_generate_asks_for_enable(words: Any) -> None:
+def test_generate_needs_enable(words: Any) -> None:
     with pytest.raises(OptionError, match="enable"):
         hf.generate(make("Bert"), torch.tensor([[1, 9]]), max_new_tokens=2)
 
 
-def test_an_enabled_model_is_the_same_model(words: Any, tmp_path: Any) -> None:
+def test_enable_returns_the_same_model(words: Any, tmp_path: Any) -> None:
     model = make("Bert")
     before = model(input_ids=torch.tensor([[1, 9, 3]])).logits
     made = hf.enable(model, words)
@@ -243,13 +243,13 @@ def test_an_enabled_model_is_the_same_model(words: Any, tmp_path: Any) -> None:
     assert twin.generate(torch.tensor([[1, 9]]), max_new_tokens=3).shape[0] == 1
 
 
-def test_lengths_are_the_model_s(words: Any) -> None:
+def test_max_length_is_that_of_the_model(words: Any) -> None:
     words = copy.deepcopy(words)
-    words.model_max_length = int(1e30)  # as many tokenizers say
+    words.model_max_length = int(1e30)  # the value of many tokenizers
     places = SIZES["max_position_embeddings"]
-    assert hf.Masked(make("Bert"), words).max_length == places - 1
-    # RoBERTa's positions start behind its padding id.
-    roberta = hf.Masked(make("Roberta"), words, closing=False)
+    assert hf.MaskedLM(make("Bert"), words).max_length == places - 1
+    # RoBERTa's positions start after its padding id.
+    roberta = hf.MaskedLM(make("Roberta"), words, closing=False)
     assert roberta.max_length == places - 1
     longest = torch.full((1, roberta.max_length), 9)
     assert torch.isfinite(logits(roberta, longest)).all()
@@ -257,7 +257,7 @@ def test_lengths_are_the_model_s(words: Any) -> None:
         hf.lm(make("Bert"), words).generate("the cat", max_new_tokens=places)
 
 
-def test_a_canvas_of_its_own(bert: hf.Masked) -> None:
+def test_decode_works_with_a_canvas(bert: hf.MaskedLM) -> None:
     board = blank([[1, 9, 10]], 6, mask_id=bert.mask_id, pad_id=bert.pad_id)
     config = wavefront.Config(strategy=Wavefront(size=2))
     *_, last = wavefront.decode(bert, board, config, steps=[6], seeds=[0])

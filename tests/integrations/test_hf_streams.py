@@ -1,4 +1,4 @@
-"""Streamers of transformers: settled text once, drafts at every step, an end in any case."""
+"""Streamers of transformers: final text once, drafts at every step, and always an end."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def prompt(words: Any) -> Any:
     return words("the cat sat on", return_tensors="pt")
 
 
-class Settled(BaseStreamer):
-    """Keeps what it receives."""
+class Recorder(BaseStreamer):
+    """Records what it receives."""
 
     def __init__(self) -> None:
         self.puts: list[Any] = []
@@ -52,7 +52,7 @@ class Settled(BaseStreamer):
         return [token for value in self.puts[1:] for token in value.tolist()]
 
 
-class Drafts(Settled):
+class DraftRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.drafts: list[Any] = []
@@ -65,45 +65,45 @@ class Drafts(Settled):
 @pytest.mark.parametrize(
     "strategy", ["wavefront(size=8)", "standard", "block(size=8)", "rcr", "tide"]
 )
-def test_settled_text_comes_once_and_whole(model: Any, prompt: Any, strategy: str) -> None:
+def test_final_text_is_put_once_and_completely(model: Any, prompt: Any, strategy: str) -> None:
     given: Any = {"strategy": strategy, "max_new_tokens": 32, "custom_generate": hf.generate}
-    heard = Settled()
-    found = model.generate(**prompt, streamer=heard, **given)
+    streamer = Recorder()
+    found = model.generate(**prompt, streamer=streamer, **given)
     length = prompt["input_ids"].shape[1]
-    assert heard.puts[0].equal(prompt["input_ids"])
-    assert heard.answer == found[0, length:].tolist()
-    assert heard.ends == 1
+    assert streamer.puts[0].equal(prompt["input_ids"])
+    assert streamer.answer == found[0, length:].tolist()
+    assert streamer.ends == 1
     assert found.equal(model.generate(**prompt, **given))
 
 
-def test_a_draft_is_what_follows_the_settled_text(model: Any, words: Any, prompt: Any) -> None:
-    heard, places = Drafts(), 32
-    found = model.generate(**prompt, streamer=heard, max_new_tokens=places, eos="keep")
+def test_draft_follows_the_final_text(model: Any, words: Any, prompt: Any) -> None:
+    streamer, count = DraftRecorder(), 32
+    found = model.generate(**prompt, streamer=streamer, max_new_tokens=count, eos="keep")
     answer = found[0, prompt["input_ids"].shape[1] :]
-    assert heard.answer == answer.tolist()
+    assert streamer.answer == answer.tolist()
     mask = words.mask_token_id
-    assert len(heard.drafts) > 8
-    open_places = []
-    for settled, draft in heard.drafts:
-        assert draft.shape == (1, places - settled)
+    assert len(streamer.drafts) > 8
+    masked_counts = []
+    for final, draft in streamer.drafts:
+        assert draft.shape == (1, count - final)
         decided = draft[0] != mask
-        assert draft[0][decided].equal(answer[settled:][decided])
-        open_places.append(int((~decided).sum()))
-    assert open_places == sorted(open_places, reverse=True)
-    assert open_places[0] > open_places[-1]
+        assert draft[0][decided].equal(answer[final:][decided])
+        masked_counts.append(int((~decided).sum()))
+    assert masked_counts == sorted(masked_counts, reverse=True)
+    assert masked_counts[0] > masked_counts[-1]
 
 
-def test_text_comes_out_of_a_text_streamer(
+def test_text_streamer_prints_the_answer(
     model: Any, words: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streamer = TextStreamer(words, skip_prompt=True, skip_special_tokens=True)
     found = model.generate(**prompt, streamer=streamer, max_new_tokens=24)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     text = words.decode(found[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert told == text + "\n"
+    assert printed == text + "\n"
 
 
-def test_text_comes_out_of_an_iterator_in_a_thread(model: Any, words: Any, prompt: Any) -> None:
+def test_iterator_streamer_works_in_a_thread(model: Any, words: Any, prompt: Any) -> None:
     streamer = TextIteratorStreamer(words, skip_prompt=True, skip_special_tokens=True, timeout=60)
     given = {**prompt, "streamer": streamer, "max_new_tokens": 24, "strategy": "left_to_right"}
     thread = threading.Thread(target=model.generate, kwargs=given)
@@ -116,41 +116,41 @@ def test_text_comes_out_of_an_iterator_in_a_thread(model: Any, words: Any, promp
 
 
 @pytest.mark.parametrize("kind", [hf.TextDiffusionStreamer, hf.WaveStreamer])
-def test_the_wave_is_shown(
+def test_drafts_are_shown_and_erased(
     kind: Any, model: Any, words: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: Any = {"max_new_tokens": 24, "eos": "keep"}
     found = model.generate(**prompt, streamer=kind(words, skip_prompt=True), **given)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     text = words.decode(found[0, prompt["input_ids"].shape[1] :])
-    drafts = re.findall("\x1b7(.*?)\x1b\\[0m", told, re.DOTALL)
+    drafts = re.findall("\x1b7(.*?)\x1b\\[0m", printed, re.DOTALL)
     assert len(drafts) > 8
     sign = "░" if kind is hf.WaveStreamer else "[MASK]"
     assert all(sign in draft for draft in drafts)
-    # Every draft is taken back; what then remains on the screen is the answer.
-    assert told.count("\x1b8") == told.count("\x1b7")
-    assert re.sub("\x1b7.*?\x1b8\x1b\\[J", "", told, flags=re.DOTALL) == text + "\n"
+    # Every draft is erased, and the answer remains on the screen.
+    assert printed.count("\x1b8") == printed.count("\x1b7")
+    assert re.sub("\x1b7.*?\x1b8\x1b\\[J", "", printed, flags=re.DOTALL) == text + "\n"
 
 
-def test_one_row_at_a_time(model: Any, words: Any, prompt: Any) -> None:
+def test_streamer_needs_one_row_and_no_infill(model: Any, words: Any, prompt: Any) -> None:
     ids = prompt["input_ids"].expand(2, -1)
     with pytest.raises(OptionError, match="one row"):
         model.generate(
-            ids, attention_mask=torch.ones_like(ids), streamer=Settled(), max_new_tokens=4
+            ids, attention_mask=torch.ones_like(ids), streamer=Recorder(), max_new_tokens=4
         )
     ids = torch.tensor([[5, words.mask_token_id, 7]])
     with pytest.raises(OptionError, match="infill"):
-        model.generate(ids, attention_mask=torch.ones_like(ids), streamer=Settled(), infill=True)
+        model.generate(ids, attention_mask=torch.ones_like(ids), streamer=Recorder(), infill=True)
 
 
-def test_an_end_comes_whatever_happens(model: Any, prompt: Any) -> None:
-    class Broken(Settled):
+def test_streamer_ends_after_an_error(model: Any, prompt: Any) -> None:
+    class Broken(Recorder):
         def put(self, value: Any) -> None:
             super().put(value)
             if len(self.puts) > 1:
                 raise OSError("the reader is gone")
 
-    heard = Broken()
+    streamer = Broken()
     with pytest.raises(OSError, match="gone"):
-        model.generate(**prompt, streamer=heard, max_new_tokens=16)
-    assert heard.ends == 1
+        model.generate(**prompt, streamer=streamer, max_new_tokens=16)
+    assert streamer.ends == 1

@@ -1,4 +1,4 @@
-"""Log-likelihoods: the published values and draws, the exact expectation, and the borders."""
+"""Log-likelihoods: published values and draws, the exact expectation, and edge cases."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 import wavefront
 from wavefront.core.errors import OptionError
 from wavefront.integrations.lm_eval.likelihood import (
-    Noised,
-    Setting,
+    LikelihoodSettings,
+    NoisedBatch,
     estimate,
-    fitted,
+    fit_to_model,
     is_greedy,
     log_likelihood,
-    noised,
+    noised_batches,
 )
 from wavefront.models.toy import toy
 
@@ -39,12 +39,12 @@ def rule_of(case) -> str:
     return "llada" if "llada" in case["model"] else "left_to_right"
 
 
-def setting_of(case) -> Setting:
-    return Setting(rule_of(case), case["mc_num"], case["batch_size"], case["cfg_scale"])
+def setting_of(case) -> LikelihoodSettings:
+    return LikelihoodSettings(rule_of(case), case["mc_num"], case["batch_size"], case["cfg_scale"])
 
 
-def recorded(case) -> list[Noised]:
-    """The copies of the fixture, weighted as its text says, without a line of ours."""
+def recorded(case) -> list[NoisedBatch]:
+    """Return the fixture's copies with weights computed without our code."""
     found, count = [], sum(len(rows) for rows in case["noised_batches"])
     truth = torch.tensor([*case["prompt"], *case["answer"]])
     for number, rows in enumerate(case["noised_batches"]):
@@ -52,12 +52,12 @@ def recorded(case) -> list[Noised]:
         masked = tokens != truth
         if rule_of(case) == "left_to_right":
             first = masked & (masked.cumsum(1) == 1)
-            found.append(Noised(tokens, first, torch.ones(len(rows)).double()))
+            found.append(NoisedBatch(tokens, first, torch.ones(len(rows)).double()))
             continue
         share = masked.sum(1) / len(case["answer"])
         if rule_of(case) == "dream":
             share = torch.tensor(case["mask_ratio_per_row"][number])
-        found.append(Noised(tokens, masked, 1 / (share.double() * count)))
+        found.append(NoisedBatch(tokens, masked, 1 / (share.double() * count)))
     return found
 
 
@@ -71,8 +71,8 @@ def test_recorded_copies_give_the_published_value(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_copies_are_drawn_as_published(case):
     generator = torch.Generator().manual_seed(case["seed"])
-    given = {"setting": setting_of(case), "mask_id": model(case["model"]).mask_id}
-    drawn = list(noised(case["prompt"], case["answer"], generator=generator, **given))
+    given = {"settings": setting_of(case), "mask_id": model(case["model"]).mask_id}
+    drawn = list(noised_batches(case["prompt"], case["answer"], generator=generator, **given))
     assert [one.tokens.tolist() for one in drawn] == case["noised_batches"]
     for ours, theirs in zip(drawn, recorded(case), strict=True):
         assert torch.equal(ours.scored, theirs.scored)
@@ -80,13 +80,13 @@ def test_copies_are_drawn_as_published(case):
 
 
 def exact(net, prompt: list[int], answer: list[int]) -> float:
-    """The expectation of LLaDA's estimate: every number of masks, every set of that size."""
+    """Return the expectation of LLaDA's estimate over all sets of masked positions."""
     size, total = len(answer), 0.0
     for count in range(1, size + 1):
         sets = list(itertools.combinations(range(size), count))
-        for places in sets:
+        for chosen in sets:
             tokens = torch.tensor([[*prompt, *answer]])
-            at = torch.tensor([[len(prompt) + place for place in places]])
+            at = torch.tensor([[len(prompt) + index for index in chosen]])
             truth = tokens.gather(1, at)
             logits = net.head(net.hidden(tokens.scatter(1, at, net.mask_id), None, at))
             logp = logits.log_softmax(-1).gather(-1, truth[..., None]).sum()
@@ -95,76 +95,86 @@ def exact(net, prompt: list[int], answer: list[int]) -> float:
 
 
 @torch.no_grad()
-def test_the_estimate_tends_to_its_expectation():
+def test_estimate_converges_to_its_expectation():
     net, prompt, answer = toy(3, vocab_size=16), [1, 2, 3], [4, 5, 6]
     expected = exact(net, prompt, answer)
     errors = [
-        log_likelihood(net, prompt, answer, Setting(copies=256, seed=seed)) - expected
+        log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=256, seed=seed))
+        - expected
         for seed in range(8)
     ]
     spread = math.sqrt(sum(e * e for e in errors) / len(errors))
     assert 0 < spread < 0.15 * abs(expected)
     assert abs(sum(errors) / len(errors)) < 3 * spread / math.sqrt(len(errors))
-    few = log_likelihood(net, prompt, answer, Setting(copies=1, at_once=1))
+    few = log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=1, at_once=1))
     assert few != pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("rule", ["llada", "dream", "left_to_right"])
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_a_value_depends_on_nothing_but_the_item(rule, family):
-    net, setting = toy(1, family=family), Setting(rule, 8, 4)
+def test_value_depends_only_on_the_item(rule, family):
+    net, settings = toy(1, family=family), LikelihoodSettings(rule, 8, 4)
     items = [([5, 6, 7], [8, 9]), ([], [8, 9, 10]), ([5], [11])]
-    first = [log_likelihood(net, *item, setting) for item in items]
-    assert [log_likelihood(net, *item, setting) for item in reversed(items)] == first[::-1]
+    first = [log_likelihood(net, *item, settings=settings) for item in items]
+    assert [log_likelihood(net, *item, settings=settings) for item in reversed(items)] == first[
+        ::-1
+    ]
     assert all(-1000 < value < 0 for value in first)
     if rule != "left_to_right":
-        other = log_likelihood(net, *items[0], setting._replace(seed=1))
+        other = log_likelihood(net, *items[0], settings=settings._replace(seed=1))
         assert other != first[0]
 
 
 def test_one_token_is_exact_with_one_copy():
     net = toy(1)
-    many = log_likelihood(net, [1, 2], [3], Setting(copies=64))
-    assert log_likelihood(net, [1, 2], [3], Setting(copies=1)) == many
+    many = log_likelihood(net, [1, 2], [3], settings=LikelihoodSettings(copies=64))
+    assert log_likelihood(net, [1, 2], [3], settings=LikelihoodSettings(copies=1)) == many
 
 
 def test_left_to_right_is_the_same_in_any_batch():
     net = toy(2, family="dream")
     values = [
-        log_likelihood(net, [1], [2, 3, 4], Setting("left_to_right", 1, n)) for n in (1, 3, 9)
+        log_likelihood(net, [1], [2, 3, 4], settings=LikelihoodSettings("left_to_right", 1, n))
+        for n in (1, 3, 9)
     ]
     assert values == pytest.approx([values[0]] * 3, rel=1e-6)
 
 
-def test_guidance_matters_and_an_empty_answer_is_certain():
+def test_guidance_changes_the_value_and_empty_answers_score_zero():
     net = toy(1)
     plain, guided = (
-        log_likelihood(net, [1, 2], [3, 4], Setting(copies=4, cfg_scale=s)) for s in (0.0, 1.0)
+        log_likelihood(net, [1, 2], [3, 4], settings=LikelihoodSettings(copies=4, cfg_scale=s))
+        for s in (0.0, 1.0)
     )
     assert plain != guided
-    assert log_likelihood(net, [1, 2], [], Setting()) == 0.0
+    assert log_likelihood(net, [1, 2], [], settings=LikelihoodSettings()) == 0.0
     assert is_greedy(net, [1, 2], [])
 
 
-def test_what_is_too_long_loses_its_left():
+def test_long_prompt_is_cut_on_its_left():
     net = toy(1, max_length=8)
-    short = log_likelihood(net, [3, 4, 5, 6, 7], [8, 9, 10], Setting(copies=4))
-    assert log_likelihood(net, [1, 2, 3, 4, 5, 6, 7], [8, 9, 10], Setting(copies=4)) == short
-    assert fitted(net, [1, 2], list(range(12)), "llada") == ([], list(range(4, 12)))
-    prompt, answer = fitted(net, list(range(9)), [1, 2], "dream")
+    short = log_likelihood(net, [3, 4, 5, 6, 7], [8, 9, 10], settings=LikelihoodSettings(copies=4))
+    assert (
+        log_likelihood(
+            net, [1, 2, 3, 4, 5, 6, 7], [8, 9, 10], settings=LikelihoodSettings(copies=4)
+        )
+        == short
+    )
+    assert fit_to_model(net, [1, 2], list(range(12)), rule="llada") == ([], list(range(4, 12)))
+    prompt, answer = fit_to_model(net, list(range(9)), [1, 2], rule="dream")
     assert answer == [1, 2, net.stop_ids[0]]
     assert len(prompt) + len(answer) == 8
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_greedy_is_what_decoding_would_write(family):
+def test_greedy_answer_is_the_decoded_one(family):
     net = toy(4, family=family)
     options = {"strategy": "standard", "max_new_tokens": 6, "sampling": "llada"}
     (written,) = wavefront.generate_ids(net, [[1, 2, 3]], **options).tokens
     assert is_greedy(net, [1, 2, 3], written)
-    for place in (0, 5):
+    for position in (0, 5):
         other = list(written)
-        other[place] = (other[place] + 1) % 60
+        other[position] = (other[position] + 1) % 60
         assert not is_greedy(net, [1, 2, 3], other)
 
 
@@ -180,4 +190,4 @@ def test_greedy_is_what_decoding_would_write(family):
 )
 def test_bad_settings_are_refused(change, says):
     with pytest.raises(OptionError, match=says):
-        log_likelihood(toy(), [1], [2], Setting(**change))
+        log_likelihood(toy(), [1], [2], settings=LikelihoodSettings(**change))

@@ -1,13 +1,15 @@
-"""The model that lm-eval runs: requests, arguments, chat templates, and a cache that is safe."""
+"""The lm-eval model: requests, arguments, chat templates, and the response cache."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sqlite3
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +17,13 @@ from helpers.commands import refused, run, save_talker
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
+from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
 from wavefront import tasks
 from wavefront.core.errors import MissingExtraError, OptionError, PromptError, WavefrontWarning
+from wavefront.evaluation.fingerprint import of_weights
 from wavefront.integrations.lm_eval import arguments, command, grading, likelihood, task_files
-from wavefront.integrations.lm_eval.adapter import Wavefront
-from wavefront.integrations.lm_eval.fingerprint import of_weights
+from wavefront.integrations.lm_eval.adapter import WavefrontLM
 from wavefront.models.toy import toy
 from wavefront.tasks.base import Ask
 
@@ -28,13 +31,13 @@ FEW = {"max_gen_toks": 8}
 SHORT = {"pretrained": "toy", "max_new_tokens": 8, "mc_num": 4, "mc_batch": 2}
 
 
-def made(**given: Any) -> Wavefront:
-    return Wavefront(**(SHORT | given))
+def build(**given: Any) -> WavefrontLM:
+    return WavefrontLM(**(SHORT | given))
 
 
 @pytest.fixture(scope="module")
-def model() -> Wavefront:
-    return made()
+def model() -> WavefrontLM:
+    return build()
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +49,12 @@ def request(kind: str, *args: Any) -> Instance:
     return Instance(request_type=kind, doc={}, arguments=args, idx=0)  # pyright: ignore[reportArgumentType]
 
 
-def asked(*contexts: str, **wanted: Any) -> list[Instance]:
+def requests_for(*contexts: str, **wanted: Any) -> list[Instance]:
     return [request("generate_until", context, FEW | wanted) for context in contexts]
 
 
-def generated(model: Any, *contexts: str, **wanted: Any) -> list[str]:
-    return model.generate_until(asked(*contexts, **wanted))
+def generate(model: Any, *contexts: str, **wanted: Any) -> list[str]:
+    return model.generate_until(requests_for(*contexts, **wanted))
 
 
 # Arguments
@@ -80,14 +83,14 @@ def test_specs_keep_their_commas():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("pretrained", "written name=value"),
-        ("=toy", "written name=value"),
-        ("steps=1,steps=2", "give 'steps' twice"),
-        ("strategy=block(size=4", "without its partner"),
-        ("strategy=block(size=4))", "without its partner"),
+        ("pretrained", "must be written name=value"),
+        ("=toy", "must be written name=value"),
+        ("steps=1,steps=2", "contain 'steps' twice"),
+        ("strategy=block(size=4", "unmatched bracket or quote"),
+        ("strategy=block(size=4))", "unmatched bracket or quote"),
         ('{"steps": ', "not valid JSON"),
         ("pretrained=toy,stepps=4", r"no model argument 'stepps' \(did you mean 'steps'\?\)"),
-        ("pretrained=toy,model=toy", "pretrained and model say the same"),
+        ("pretrained=toy,model=toy", "pretrained and model mean the same"),
         ("pretrained=toy,strategy=blok", "did you mean 'block'"),
         ("pretrained=toy,steps=0", "steps must be at least 1"),
         ("pretrained=toy,temperature=-1", "temperature must be at least 0"),
@@ -96,38 +99,38 @@ def test_specs_keep_their_commas():
         ("pretrained=toy,batch_size=0", "batch_size must be at least 1"),
         ("pretrained=toy,batch_size=many", "batch_size must be a whole number"),
         ("pretrained=toy,is_check_greedy=perhaps", "is_check_greedy must be True or False"),
-        ("pretrained=toy,add_bos_token=true", "names no begin of sequence"),
+        ("pretrained=toy,add_bos_token=true", "has no begin-of-sequence token"),
         ("pretrained=toy,device=gpu", "Device 'gpu' is unknown"),
         ("pretrained=toy,dtype=float", "no dtype 'float'"),
         ("pretrained=toy,max_new_tokens=64,steps=2,strategy=block(size=8)", "fewer than the 8"),
     ],
 )
-def test_bad_arguments_are_one_sentence(text, says):
+def test_bad_arguments_raise_a_one_line_error(text, says):
     with pytest.raises((OptionError, PromptError), match=says) as found:
-        Wavefront.create_from_arg_string(text)
+        WavefrontLM.create_from_arg_string(text)
     assert "\n" not in str(found.value)
 
 
-def test_flags_of_lm_eval_stand_beside_model_args():
+def test_model_args_override_flags_of_lm_eval():
     given = {"batch_size": "auto:4", "max_batch_size": None, "device": "cuda:0"}
-    made = Wavefront.create_from_arg_string("pretrained=toy,strategy=block(size=4)", given)
-    assert made.batch_size == arguments.AUTOMATIC
-    assert made.model.device.type in ("cpu", "cuda", "mps")
-    assert repr(made.plan.config.strategy).startswith("block(size=4")
-    both = Wavefront.create_from_arg_obj({"pretrained": "toy", "batch_size": 3}, given)
+    built = WavefrontLM.create_from_arg_string("pretrained=toy,strategy=block(size=4)", given)
+    assert built.batch_size == arguments.AUTO_BATCH
+    assert built.model.device.type in ("cpu", "cuda", "mps")
+    assert repr(built.plan.config.strategy).startswith("block(size=4")
+    both = WavefrontLM.create_from_arg_obj({"pretrained": "toy", "batch_size": 3}, given)
     assert both.batch_size == 3
-    task_decides = Wavefront.create_from_arg_string("pretrained=toy,steps=2,strategy=block(size=8)")
+    by_task = WavefrontLM.create_from_arg_string("pretrained=toy,steps=2,strategy=block(size=8)")
     with pytest.raises(OptionError, match="fewer than the 4 blocks"):
-        task_decides.generate_until(asked("Hello", max_gen_toks=32))
+        by_task.generate_until(requests_for("Hello", max_gen_toks=32))
 
 
-def test_the_model_is_known_by_its_name():
+def test_model_is_registered_under_its_name():
     command.register()
     command.register()
-    assert get_model("wavefront") is Wavefront
+    assert get_model("wavefront") is WavefrontLM
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     target = project["entry-points"]["lm_eval.models"]["wavefront"]
-    assert EntryPoint("wavefront", target, "lm_eval.models").load() is Wavefront
+    assert EntryPoint("wavefront", target, "lm_eval.models").load() is WavefrontLM
     assert target == command.TARGET
     assert command.complete(["--tasks", "x"]) == ["run", "--tasks", "x", "--model", "wavefront"]
     assert command.complete(["ls", "tasks"]) == ["ls", "tasks"]
@@ -135,7 +138,7 @@ def test_the_model_is_known_by_its_name():
         assert "wavefront" not in command.complete(given)
 
 
-def test_without_lm_eval_it_is_said_how_to_get_it(monkeypatch):
+def test_missing_lm_eval_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[lm-eval\]'"):
         command.run(["--tasks", "x"])
@@ -155,83 +158,83 @@ def test_model_arguments_are_checked_before_lm_eval_starts():
 # Generation
 
 
-def test_answers_are_those_of_generate(model):
+def test_answers_equal_those_of_generate(model):
     prompts = ["Hello there", "Hi", "A rather longer prompt"]
     alone = [model.lm.generate(one, raw=True, max_new_tokens=8).text for one in prompts]
-    assert generated(model, *prompts) == alone
-    assert generated(made(batch_size=3), *prompts) == alone
+    assert generate(model, *prompts) == alone
+    assert generate(build(batch_size=3), *prompts) == alone
     assert len(set(alone)) == 3
 
 
-def test_strategies_are_passed_on(model):
-    block = made(strategy="block(size=2)", steps=4)
+def test_strategies_reach_the_decoder(model):
+    block = build(strategy="block(size=2)", steps=4)
     options = {"strategy": "block(size=2)", "steps": 4, "max_new_tokens": 8}
     expected = block.lm.generate("Hello there", raw=True, **options).text
-    assert generated(block, "Hello there") == [expected]
-    assert generated(model, "Hello there") != [expected]
-    assert generated(model, "Hello there", strategy="block(size=2)", steps=4) == [expected]
+    assert generate(block, "Hello there") == [expected]
+    assert generate(model, "Hello there") != [expected]
+    assert generate(model, "Hello there", strategy="block(size=2)", steps=4) == [expected]
 
 
 def test_text_ends_before_the_first_stop_string(model):
-    (whole,) = generated(model, "Hello there")
-    assert generated(model, "Hello there", until=[whole[4:6]]) == [whole[: whole.find(whole[4:6])]]
-    assert generated(model, "Hello there", until=whole[5]) == [whole[: whole.find(whole[5])]]
-    assert generated(model, "Hello there", until=["", "never there"]) == [whole]
+    (whole,) = generate(model, "Hello there")
+    assert generate(model, "Hello there", until=[whole[4:6]]) == [whole[: whole.find(whole[4:6])]]
+    assert generate(model, "Hello there", until=whole[5]) == [whole[: whole.find(whole[5])]]
+    assert generate(model, "Hello there", until=["", "never there"]) == [whole]
 
 
-def test_how_long_an_answer_gets():
-    tasks_say = made(max_new_tokens=None)
+def test_answer_length_comes_from_model_args_or_the_task():
+    tasks_say = build(max_new_tokens=None)
     assert tasks_say._options(FEW)[0]["max_new_tokens"] == 8
     expected = tasks_say.lm.generate("Hi", raw=True, max_new_tokens=5).text
-    assert generated(tasks_say, "Hi", max_gen_toks=5) == [expected]
-    assert made(gen_length=4, max_new_tokens=None)._options(FEW)[0]["max_new_tokens"] == 4
+    assert generate(tasks_say, "Hi", max_gen_toks=5) == [expected]
+    assert build(gen_length=4, max_new_tokens=None)._options(FEW)[0]["max_new_tokens"] == 4
     assert tasks_say._options({})[0]["max_new_tokens"] == 256
     with pytest.raises(OptionError, match="leave no room for a prompt"):
-        made(max_new_tokens=4096).generate_until(asked("Hi"))
+        build(max_new_tokens=4096).generate_until(requests_for("Hi"))
 
 
 def test_samples_of_one_prompt_differ_and_can_be_repeated():
-    warm = made(temperature=1.0)
-    drawn = generated(warm, "Hello", "Hello", "Hello")
+    warm = build(temperature=1.0)
+    drawn = generate(warm, "Hello", "Hello", "Hello")
     assert len(set(drawn)) == 3
-    assert generated(warm, "Hello", "Hello", "Hello") == drawn
-    assert generated(made(temperature=1.0, seed=7), "Hello") != drawn[:1]
+    assert generate(warm, "Hello", "Hello", "Hello") == drawn
+    assert generate(build(temperature=1.0, seed=7), "Hello") != drawn[:1]
 
 
-def test_sampling_that_a_task_asks_for(model):
-    greedy = generated(model, "Hello")
-    assert generated(model, "Hello", temperature=1.0, top_p=0.9) == greedy  # without do_sample
-    assert generated(model, "Hello", do_sample=True, temperature=1.0) != greedy
-    assert generated(made(temperature=0.0), "Hello", do_sample=True, temperature=1.0) == greedy
-    assert generated(model, "Hello", num_beams=1) == greedy
-    with pytest.raises(OptionError, match=r"asks for repetition_penalty=1.2, .*--gen_kwargs"):
-        generated(model, "Hello", repetition_penalty=1.2)
+def test_task_sampling_needs_do_sample(model):
+    greedy = generate(model, "Hello")
+    assert generate(model, "Hello", temperature=1.0, top_p=0.9) == greedy  # without do_sample
+    assert generate(model, "Hello", do_sample=True, temperature=1.0) != greedy
+    assert generate(build(temperature=0.0), "Hello", do_sample=True, temperature=1.0) == greedy
+    assert generate(model, "Hello", num_beams=1) == greedy
+    with pytest.raises(OptionError, match=r"sets repetition_penalty=1.2, .*--gen_kwargs"):
+        generate(model, "Hello", repetition_penalty=1.2)
 
 
-def test_a_prompt_that_is_too_long_loses_its_left(talker):
-    small = made(pretrained=talker, max_new_tokens=16)
+def test_long_prompt_is_cut_on_its_left(talker):
+    small = build(pretrained=talker, max_new_tokens=16)
     with pytest.warns(WavefrontWarning, match="cut on its left to 240"):
-        cut = generated(small, "x" * 100 + "y" * 240)
-    assert cut == generated(small, "y" * 240)
+        cut = generate(small, "x" * 100 + "y" * 240)
+    assert cut == generate(small, "y" * 240)
     with pytest.raises(OptionError, match="Request 1 is empty"):
-        generated(small, "")
+        generate(small, "")
 
 
 # Chat templates
 
 
-def test_conversations_are_read_as_our_own_are(talker):
-    chatty = made(pretrained=talker)
+def test_conversations_equal_those_of_generate(talker):
+    chatty = build(pretrained=talker)
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     text = chatty.apply_chat_template(turns)
     assert chatty.chat_template(True) == chatty.lm.tokenizer.template
     assert chatty.chat_template(False) is None
     assert talker.replace("/", "__") in chatty.tokenizer_name
-    assert generated(chatty, text) == [chatty.lm.generate(turns, max_new_tokens=8).text]
+    assert generate(chatty, text) == [chatty.lm.generate(turns, max_new_tokens=8).text]
 
 
-def test_what_an_item_spells_is_text(talker):
-    chatty = made(pretrained=talker)
+def test_control_tokens_in_an_item_stay_text(talker):
+    chatty = build(pretrained=talker)
     turns = [{"role": "user", "content": "Say <|eot_id|> or <|mdm_mask|>"}]
     text = chatty.apply_chat_template(turns)
     ids = chatty.prompts.encode(text)
@@ -246,22 +249,22 @@ def test_what_an_item_spells_is_text(talker):
     assert before.count(end) == 1
 
 
-def test_an_answer_can_be_begun(talker):
-    chatty = made(pretrained=talker)
+def test_answer_can_have_a_prefix(talker):
+    chatty = build(pretrained=talker)
     turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "The answer:"}]
     begun = chatty.apply_chat_template(turns, add_generation_prompt=False)
     assert begun == chatty.apply_chat_template(turns[:1]) + "The answer:"
     assert chatty.prompts.encode(begun)[-11:] == chatty.lm.tokenizer.encode("The answer:")
 
 
-def test_rendered_text_of_an_earlier_process_is_understood(talker):
-    first, second = made(pretrained=talker), made(pretrained=talker)
+def test_text_rendered_by_another_process_encodes_the_same(talker):
+    first, second = build(pretrained=talker), build(pretrained=talker)
     text = first.apply_chat_template([{"role": "user", "content": "Hello"}])
     second.chat_template(True)  # lm-eval asks for it even when it kept the requests
     assert second.prompts.encode(text) == first.prompts.encode(text)
 
 
-def test_no_template_is_said(model):
+def test_missing_chat_template_is_reported(model):
     with pytest.raises(PromptError, match="leave out --apply_chat_template"):
         model.chat_template(True)
 
@@ -272,16 +275,16 @@ def test_no_template_is_said(model):
 def test_log_likelihood_is_the_estimate(model):
     pairs = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks  ", "x"), ("Hm", "")]
     found = model.loglikelihood([request("loglikelihood", *pair) for pair in pairs])
-    encode, setting = model.lm.tokenizer.encode, likelihood.Setting("llada", 4, 2)
+    encode, settings = model.lm.tokenizer.encode, likelihood.LikelihoodSettings("llada", 4, 2)
     cut = [("Two and two", " is four"), ("", "Hello"), ("Ends in blanks", "  x"), ("Hm", "")]
     for (value, greedy), (context, rest) in zip(found, cut, strict=True):
         ids = encode(context), encode(rest)
-        assert value == likelihood.log_likelihood(model.model, *ids, setting)
+        assert value == likelihood.log_likelihood(model.model, *ids, settings=settings)
         assert greedy is likelihood.is_greedy(model.model, *ids)
     assert found[3] == (0.0, True)
 
 
-def test_greedy_is_checked_unless_told_not_to(model):
+def test_greedy_check_can_be_turned_off(model):
     pairs = []
     for prompt in "abcdefghijklmnopqrstuvwxyz":
         written = model.lm.generate(prompt, raw=True, strategy="standard", max_new_tokens=1)
@@ -290,20 +293,20 @@ def test_greedy_is_checked_unless_told_not_to(model):
     found = model.loglikelihood(pairs)
     assert found
     assert all(greedy for _, greedy in found)
-    unchecked = made(is_check_greedy=False).loglikelihood(pairs)
+    unchecked = build(is_check_greedy=False).loglikelihood(pairs)
     assert unchecked == [(value, False) for value, _ in found]
 
 
 def test_each_family_has_its_own_rule(model):
-    assert model.setting.rule == "llada"
-    assert model.arguments.setting("dream").rule == "dream"
-    assert made(likelihood="left_to_right").setting.rule == "left_to_right"
-    assert made(cfg_scale=0.5, seed=3).setting[3:] == (0.5, 3)
+    assert model.likelihood.rule == "llada"
+    assert model.arguments.likelihood_settings("dream").rule == "dream"
+    assert build(likelihood="left_to_right").likelihood.rule == "left_to_right"
+    assert build(cfg_scale=0.5, seed=3).likelihood[3:] == (0.5, 3)
 
 
 @pytest.mark.parametrize("rule", ["llada", "dream"])
 def test_rolling_counts_every_token_once(talker, rule):
-    small = made(pretrained=talker, likelihood=rule)
+    small = build(pretrained=talker, likelihood=rule)
     text = "abcdefghij" * 60  # 600 tokens, and the model takes 256
     (value,) = small.loglikelihood_rolling([request("loglikelihood_rolling", text)])
     ids, bos = small.lm.tokenizer.encode(text), small.lm.tokenizer.bos_id
@@ -312,14 +315,14 @@ def test_rolling_counts_every_token_once(talker, rule):
         end = min(start + room, 600)
         before = ids[end - room - 1 : start] if start else [bos]
         window = (before, ids[start:end])
-        expected += likelihood.log_likelihood(small.model, *window, small.setting)
+        expected += likelihood.log_likelihood(small.model, *window, settings=small.likelihood)
     assert value == pytest.approx(expected)
 
 
 # The cache
 
 
-def cached(model: Wavefront, path: Any) -> Any:
+def cached(model: WavefrontLM, path: Any) -> Any:
     return CachingLM(model, str(path / "cache.db"))
 
 
@@ -327,11 +330,11 @@ def never(*_: Any) -> Any:
     raise AssertionError("decoded again")
 
 
-def test_the_same_settings_find_their_answers(tmp_path, monkeypatch):
-    first = generated(cached(made(), tmp_path), "Hello", "Hi")
-    again = cached(made(), tmp_path)
-    monkeypatch.setattr(Wavefront, "_decode", never)
-    assert generated(again, "Hello", "Hi") == first
+def test_cache_serves_the_same_settings(tmp_path, monkeypatch):
+    first = generate(cached(build(), tmp_path), "Hello", "Hi")
+    again = cached(build(), tmp_path)
+    monkeypatch.setattr(WavefrontLM, "_decode", never)
+    assert generate(again, "Hello", "Hi") == first
 
 
 @pytest.mark.parametrize(
@@ -346,53 +349,56 @@ def test_the_same_settings_find_their_answers(tmp_path, monkeypatch):
         {"eos": "stop"},
     ],
 )
-def test_other_settings_do_not(tmp_path, change):
+def test_cache_does_not_serve_other_settings(tmp_path, change):
     prompts = ("Hello there", "Hi", "A rather longer prompt")
-    generated(cached(made(), tmp_path), *prompts)
-    found = generated(cached(made(**change), tmp_path), *prompts)
-    assert found == generated(made(**change), *prompts)
+    generate(cached(build(), tmp_path), *prompts)
+    found = generate(cached(build(**change), tmp_path), *prompts)
+    assert found == generate(build(**change), *prompts)
     tables = sqlite3.connect(tmp_path / "cache.db").execute("select name from sqlite_master")
     assert len([name for (name,) in tables if name.startswith("wavefront ")]) == 2
 
 
-def test_other_weights_do_not(tmp_path, monkeypatch):
-    assert of_weights(toy(0)) == of_weights(toy(0)) != of_weights(toy(1))
+def test_other_weights_have_another_fingerprint():
+    def weights(model: Any) -> str:
+        return of_weights(SimpleNamespace(model=model))  # pyright: ignore[reportArgumentType]
+
+    assert weights(toy(0)) == weights(toy(0)) != weights(toy(1))
     one = toy(0)
-    before = of_weights(one)
+    before = weights(one)
     name, part = next(iter(one.named_parameters()))
     part.data.view(-1)[:2] = part.data.view(-1)[:2].flip(0)  # the same numbers in another order
-    assert of_weights(one) != before, name
+    assert weights(one) != before, name
 
 
-def test_likelihoods_are_kept_apart_as_well(tmp_path):
+def test_cache_separates_likelihood_settings(tmp_path):
     requests = [request("loglikelihood", "Two", " and two"), request("loglikelihood", "A", "b")]
-    first = cached(made(), tmp_path).loglikelihood(requests)
-    assert cached(made(mc_num=8), tmp_path).loglikelihood(requests) != first
-    assert cached(made(), tmp_path).loglikelihood(requests) == first
+    first = cached(build(), tmp_path).loglikelihood(requests)
+    assert cached(build(mc_num=8), tmp_path).loglikelihood(requests) != first
+    assert cached(build(), tmp_path).loglikelihood(requests) == first
     rolling = [request("loglikelihood_rolling", "A whole text")]
-    value = cached(made(), tmp_path).loglikelihood_rolling(rolling)
-    assert cached(made(mc_num=8), tmp_path).loglikelihood_rolling(rolling) != value
+    value = cached(build(), tmp_path).loglikelihood_rolling(rolling)
+    assert cached(build(mc_num=8), tmp_path).loglikelihood_rolling(rolling) != value
 
 
-def test_what_was_finished_before_a_crash_is_kept(tmp_path, monkeypatch):
-    usual, batches = Wavefront._decode, []
+def test_answers_before_a_crash_are_kept(tmp_path, monkeypatch):
+    usual, batches = WavefrontLM._decode, []
 
-    def breaks(self: Wavefront, batch: Any) -> list[str]:
+    def breaks(self: WavefrontLM, batch: Any) -> list[str]:
         batches.append([job.args[0] for job in batch])
         if len(batches) == 3:
             raise KeyboardInterrupt
         return usual(self, batch)
 
-    monkeypatch.setattr(Wavefront, "_decode", breaks)
+    monkeypatch.setattr(WavefrontLM, "_decode", breaks)
     prompts = ("one", "three", "seventeen", "two")
     with pytest.raises(KeyboardInterrupt):
-        generated(cached(made(), tmp_path), *prompts)
+        generate(cached(build(), tmp_path), *prompts)
     assert batches == [["seventeen"], ["three"], ["one"]]  # the longest first
-    assert generated(cached(made(), tmp_path), *prompts) == generated(made(), *prompts)
+    assert generate(cached(build(), tmp_path), *prompts) == generate(build(), *prompts)
     assert batches[3:5] == [["one"], ["two"]]
 
 
-def test_a_cache_of_another_kind_is_refused(model):
+def test_unknown_cache_format_is_refused(model):
     class Hook:
         dbdict = {}  # noqa: RUF012
 
@@ -401,6 +407,18 @@ def test_a_cache_of_another_kind_is_refused(model):
 
 
 # Task files
+
+
+def test_task_yaml_names_only_public_paths(tmp_path):
+    (written,) = task_files.write(["gsm"], tmp_path, ask=Ask(count=1))
+    (line,) = [x for x in written.yaml.read_text().splitlines() if "!function" in x]
+    assert line == "process_results: !function wavefront.integrations.lm_eval.process_results"
+    assert line.count("wavefront") == 1
+    module, _, name = line.split()[-1].rpartition(".")
+    public = importlib.import_module(module)
+    assert name in public.__all__
+    assert getattr(public, name) is grading.process_results
+    assert _import_func_in_yml(f"{module}.{name}", tmp_path) is grading.process_results
 
 
 def test_task_files_hold_our_items_and_grade_them(tmp_path):
@@ -430,8 +448,8 @@ def test_task_files_hold_our_items_and_grade_them(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif("WAVEFRONT_DATA" not in os.environ, reason="WAVEFRONT_DATA is not set")
-def test_the_paper_s_benchmarks_from_files(tmp_path):
-    """What the reference says is right, code in the sandbox included; an empty answer is not."""
+def test_reference_answers_of_the_benchmarks_are_right(tmp_path):
+    """The references are right, including code in the sandbox; empty answers are wrong."""
     names = task_files.benchmarks()
     if not names:
         return
@@ -445,7 +463,7 @@ def test_the_paper_s_benchmarks_from_files(tmp_path):
     assert (tmp_path / "wavefront_bbh.yaml").read_text().count("wavefront_bbh_") == 27
 
 
-def test_code_outside_a_sandbox_is_confirmed_twice(tmp_path):
+def test_unsandboxed_code_needs_lm_evals_confirmation_too(tmp_path):
     given = {"ask": Ask(count=1), "allow_unsandboxed": True}
     code, plain = task_files.write(["code", "gsm"], tmp_path, **given)
     assert "unsafe_code: true" in code.yaml.read_text()
@@ -454,7 +472,7 @@ def test_code_outside_a_sandbox_is_confirmed_twice(tmp_path):
     assert json.loads(line["options"]) == {"allow_unsandboxed": True}
 
 
-def test_the_commands_say_what_is_wrong(tmp_path):
+def test_commands_report_mistakes(tmp_path):
     out = ("--out", str(tmp_path))
     assert "no task 'gms'" in refused("lm-eval-tasks", "gms", *out)
     assert "style must be one of" in refused("lm-eval-tasks", "gsm", "--style", "loud", *out)

@@ -1,4 +1,4 @@
-"""lm-eval as a program on our model, offline: our tasks, multiple choice, perplexity, cache."""
+"""lm-eval as a process with our model, offline: tasks, multiple choice, perplexity, cache."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ metric_list: [{metric: byte_perplexity}]
 """
 
 
-# Without lm-eval's thousands of own tasks, which take their time; and with arguments as one string.
+# Skip lm-eval's thousands of own tasks, which load slowly, and pass the arguments as one string.
 AGAIN = """\
 import json, sys
 import lm_eval
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import setup_logging
-from wavefront.integrations.lm_eval.command import register
+from wavefront.integrations.lm_eval import register
 
 setup_logging()
 register()
@@ -66,7 +66,7 @@ WAVE, BLOCK = "wavefront(size=4, radius=2)", "block(size=2)"
 
 
 def program(home: Path, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Python with the network's clients told to stay off it, and folders of its own."""
+    """Run Python offline, with cache folders of its own."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(home / "hf")}
     mine = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run(
@@ -110,7 +110,7 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
     given = {"model": MODEL, "tasks": TASKS, "strategies": [WAVE, BLOCK]}
     done = program(tmp_path, "-c", AGAIN, json.dumps(given))
     again, other = json.loads(done.stdout.splitlines()[-1])
-    # The trap: lm-eval by itself would take every answer from the first run.
+    # lm-eval alone would take every answer from the first run.
     assert done.stderr.count("Requests remaining: 0") == 3
     assert done.stderr.count("Cached requests: 0,") == 3
     first = {task: responses(tmp_path, task) for task in TASKS}
@@ -125,7 +125,7 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
 
 
 @pytest.mark.slow
-def test_mistakes_are_one_sentence(tmp_path):
+def test_mistakes_raise_a_one_line_error(tmp_path):
     bad = ["--tasks", "arc_easy", "--model_args", "pretrained=toy,stepps=4"]
     said = ours(tmp_path, "lm-eval", "--", *bad, code=1).stderr.splitlines()
     assert said == ["error: There is no model argument 'stepps' (did you mean 'steps'?)."]

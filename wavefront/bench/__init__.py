@@ -1,30 +1,33 @@
-"""Bench: what a step costs, beside the floor of the machine and two reference loops, in one run.
+"""Bench: measure what a decoding step costs, next to its floor and two reference loops.
 
 >>> from wavefront import bench
->>> name, model, lm = bench.subject("ripple", device="cpu")  # doctest: +SKIP
+>>> name, model, lm = bench.load_model("ripple", device="cpu")  # doctest: +SKIP
 >>> report = bench.run(bench.Settings(model=model, name=name, lm=lm, quick=True))  # doctest: +SKIP
 
-docs/speed.md says how to read it.
+docs/speed.md explains the results. It imports `lm`, `tasks`, `results` and what those see. Start
+reading at `run.py`.
 """
 
-from wavefront.bench.results import Curve, Fit, Report, Row, Verdict, fit, load, save
-from wavefront.bench.run import accurate, run, ticks
-from wavefront.bench.settings import ROWS, Settings, defaults, subject
+from wavefront.bench.results import Curve, Fit, Report, Row, Target, Workload, fit, load, save
+from wavefront.bench.run import add_accuracies, run, ticks
+from wavefront.bench.settings import ROWS, BenchModel, Settings, defaults, load_model
 
 __all__ = [
     "ROWS",
+    "BenchModel",
     "Curve",
     "Fit",
     "Report",
     "Row",
     "Settings",
-    "Verdict",
-    "accurate",
+    "Target",
+    "Workload",
+    "add_accuracies",
     "defaults",
     "fit",
     "load",
+    "load_model",
     "run",
     "save",
-    "subject",
     "ticks",
 ]

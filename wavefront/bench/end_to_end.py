@@ -1,168 +1,198 @@
-"""Wholes: a decode from end to end, cost against length and batch, and memory."""
+"""Whole decodes, cost against length and batch, and memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from wavefront.bench import reference_loops
-from wavefront.bench.memory import peak
-from wavefront.bench.results import Curve, Row, Verdict, row
-from wavefront.bench.step_rows import REFRESH, Stage, policy
-from wavefront.bench.timing import Piece, settle, summary, undisturbed
-from wavefront.bench.workloads import Case, Loop, Steps, cached, exact
+from wavefront.bench.memory import peak_memory
+from wavefront.bench.results import OURS, Curve, Row, Target, Workload, make_row
+from wavefront.bench.step_rows import REFRESH, Entry, Stage, window_policy
+from wavefront.bench.timing import (
+    Piece,
+    Timing,
+    summarise,
+    synchronize,
+    without_garbage_collection,
+)
+from wavefront.bench.workloads import Case, Loop, Steps, new_batcher
+from wavefront.engine.batcher import CapturedBatchers
 from wavefront.engine.session import DecodeSession
 
+LLADA = Workload(kind="end-to-end", work="decode", program="llada")
 
-def end_to_end(stage: Stage) -> list[Row]:
-    """All places, T = N, a window of 32 refreshed every 32 steps, beside the LLaDA-style loop."""
+
+def decode_rows(stage: Stage) -> list[Row]:
+    """Measure whole decodes with a token per step and a window of 32, and the LLaDA-style loop."""
     settings, case = stage.settings, stage.case()
-    what = f"whole decode, {case.places} places, refresh {REFRESH}"
-    ways = {"end-to-end": (what, case)}
+    what = f"whole decode, {case.max_new_tokens} tokens, refresh {REFRESH}"
+    workload = partial(Workload, kind="end-to-end", work="decode", window=32)
+    decodes = [(workload(), what, case)]
     if settings.compile:
-        ways["end-to-end-compiled"] = f"{what}, compiled", stage.case(model=stage.compiled())
-    spent = {name: _ours(stage, name, one) for name, (_, one) in ways.items()}
-    base, note = _theirs(stage, case)
+        compiled = stage.case(model=stage.compiled())
+        decodes.append((workload(compiled=True), f"{what}, compiled", compiled))
+    timings = [_time_decodes(stage, one.name, own) for one, _, own in decodes]
+    loop = _time_loop(stage, case)
     rows = [
-        row(
-            name,
+        make_row(
+            one,
             text,
-            summary(spent[name]),
-            tokens_per_s=case.places / summary(spent[name]).median,
-            floor_ms=_whole_floor(stage, case),
-            reference="end-to-end-llada" if base else None,
-            ratio=base / summary(spent[name]).median if base else None,
+            timing,
+            tokens_per_s=case.max_new_tokens / timing.median,
+            floor_ms=_decode_floor(stage, case),
+            reference="llada" if loop else None,
+            ratio=loop.seconds / timing.median if loop else None,
             strategy=case.strategy,
-            cache=repr(policy(32, REFRESH)),
+            cache=repr(window_policy(32)),
             length=case.length,
         )
-        for name, (text, _) in ways.items()
+        for (one, text, _), timing in zip(decodes, timings, strict=True)
     ]
-    if base:
-        what, rate = f"LLaDA-style loop, whole decode, {case.places} places", case.places / base
-        more: dict[str, Any] = {"tokens_per_s": rate, "note": note, "length": case.length}
-        rows.append(row("end-to-end-llada", what, summary([base]), **more))
+    if loop:
+        what = f"LLaDA-style loop, whole decode, {case.max_new_tokens} tokens"
+        more: dict[str, Any] = {"tokens_per_s": case.max_new_tokens / loop.seconds}
+        more |= {"note": loop.note, "length": case.length}
+        rows.append(make_row(LLADA, what, summarise([loop.seconds]), **more))
     return rows
 
 
-def _ours(stage: Stage, name: str, case: Case) -> list[float]:
-    """Seconds of whole decodes."""
-    run = cached(case, policy(32, REFRESH))
+def _time_decodes(stage: Stage, name: str, case: Case) -> Timing:
+    """Time whole decodes of wavefront."""
+    captured = CapturedBatchers(case.model) if stage.settings.cuda else None
+    plan = replace(case.plan, cache=window_policy(32))
 
-    def whole() -> None:
-        run.restart()
-        DecodeSession(case.model, case.canvas(), case.plan, run=run).drain()
+    def decode() -> None:
+        DecodeSession(case.model, case.canvas(), plan, captured=captured).drain()
 
-    whole()  # captures, and warms up
-    spent = []
+    decode()  # captures graphs and warms up
+    seconds = []
     for _ in range(1 if stage.settings.quick else 3):
         stage.settings.tick(name)
-        spent.append(_seconds(stage, whole))
-    return spent
+        seconds.append(_seconds(stage, decode))
+    return summarise(seconds)
 
 
-def _theirs(stage: Stage, case: Case) -> tuple[float | None, str]:
-    """Seconds of the LLaDA-style loop, and how they were found."""
-    llada, given, steps = stage.llada, case.given, case.places
+class LoopTime(NamedTuple):
+    """The time of the LLaDA-style loop for a whole decode."""
+
+    seconds: float
+    note: str
+
+
+def _time_loop(stage: Stage, case: Case) -> LoopTime | None:
+    """Time the LLaDA-style loop; None if the model is not of the LLaDA family."""
+    llada, steps = stage.llada, case.max_new_tokens
     if llada is None:
-        return None, ""
+        return None
+    loop = partial(reference_loops.llada, llada)
     if stage.settings.quick:
-        piece = Loop(
-            case, lambda x: reference_loops.llada(llada, x, given, steps=steps), stage.count
-        )
-        each = stage.time({"end-to-end-llada": piece})["end-to-end-llada"].median
-        return each * steps, "a few of its steps, times all"
+        piece = Loop(case, lambda x: loop(x, case.prompt_tokens, steps=steps), stage.count)
+        each = stage.time({LLADA.name: piece})[LLADA.name].median
+        return LoopTime(each * steps, "a few of its steps, times all")
 
-    def whole() -> None:
-        for _ in reference_loops.llada(llada, case.canvas().tokens, given, steps=steps):
+    def decode() -> None:
+        for _ in loop(case.canvas().tokens, case.prompt_tokens, steps=steps):
             pass
 
-    stage.settings.tick("end-to-end-llada")
-    return _seconds(stage, whole), ""
+    stage.settings.tick(LLADA.name)
+    return LoopTime(_seconds(stage, decode), "")
 
 
-def _whole_floor(stage: Stage, case: Case) -> float:
-    full = -(-case.places // REFRESH)
-    return full * stage.full_floor(case) + (case.places - full) * stage.window_floor(case, 32)
+def _decode_floor(stage: Stage, case: Case) -> float:
+    full = -(-case.max_new_tokens // REFRESH)
+    windows = case.max_new_tokens - full
+    return full * stage.full_floor(case) + windows * stage.window_floor(case, 32)
 
 
-def _seconds(stage: Stage, call: Any) -> float:
-    with undisturbed():
-        settle(stage.model.device)
-        began = stage.settings.now()
+def _seconds(stage: Stage, call: Callable[[], None]) -> float:
+    with without_garbage_collection():
+        synchronize(stage.model.device)
+        started = stage.settings.now()
         call()
-        settle(stage.model.device)
-        return stage.settings.now() - began
+        synchronize(stage.model.device)
+        return stage.settings.now() - started
 
 
-def curves(stage: Stage, against: str) -> list[Curve]:
-    """The exact and the cached step at every size, captured and not compiled."""
+def scaling_curves(stage: Stage, against: str) -> list[Curve]:
+    """Measure the exact and the cached step at every length or batch size, not compiled."""
     settings = stage.settings
     sizes = settings.lengths if against == "length" else settings.batches
-    found: dict[str, list[Any]] = {"exact": [], "cached": []}
+    found: dict[str, list[tuple[Timing, float]]] = {"exact": [], "cached": []}
     for size in sizes:
-        case = stage.case(length=size) if against == "length" else stage.case(rows=size)
+        case = stage.case(length=size) if against == "length" else stage.case(batch=size)
         count = max(1, stage.count // (1 if against == "length" else size))
         pieces: dict[str, Piece] = {
-            f"exact {against} {size}": Steps(case, exact(case), case.read(), count),
-            f"cached {against} {size}": stage.windowed(case, 32, count=2 * count),
+            "exact": Steps(case, new_batcher(case), count),
+            "cached": stage.window_steps(case, 32, count=2 * count),
         }
-        floor = {"exact": stage.full_floor(case), "cached": stage.window_floor(case, 32)}
-        for name, timing in stage.time(pieces).items():
-            kind = name.partition(" ")[0]
-            found[kind].append((timing, floor[kind]))
+        floors = {"exact": stage.full_floor(case), "cached": stage.window_floor(case, 32)}
+        labels = {f"{subject} {against} {size}": subject for subject in pieces}
+        timings = stage.time({label: pieces[subject] for label, subject in labels.items()})
+        for label, subject in labels.items():
+            found[subject].append((timings[label], floors[subject]))
     return [
         Curve(
-            subject=kind,
+            subject=subject,
             against=against,
             sizes=tuple(sizes),
-            ms=tuple(1000 * timing.median for timing, _ in made),
-            low=tuple(1000 * timing.low for timing, _ in made),
-            high=tuple(1000 * timing.high for timing, _ in made),
-            floor_ms=tuple(floor for _, floor in made),
+            ms=tuple(1000 * timing.median for timing, _ in points),
+            low=tuple(1000 * timing.low for timing, _ in points),
+            high=tuple(1000 * timing.high for timing, _ in points),
+            floor_ms=tuple(floor for _, floor in points),
         )
-        for kind, made in found.items()
+        for subject, points in found.items()
     ]
 
 
-def memory(stage: Stage) -> tuple[list[Row], list[Verdict]]:
-    """Steps run as they stand, every tensor looked at: how many logits there are at once."""
+class MemoryRows(NamedTuple):
+    """The rows of memory, and their target."""
+
+    rows: list[Row]
+    target: Target
+
+
+def memory_rows(stage: Stage) -> MemoryRows:
+    """Measure the memory of steps, and how many positions have logits at once."""
     case, llada = stage.case(), stage.llada
-    places = case.rows * case.length
-    pieces: dict[str, Piece] = {
-        "memory-exact": Steps(case, exact(case, captured=False), case.read(), 1),
-        "memory-cached": Steps(
-            case, cached(case, policy(32, REFRESH), captured=False), min(32, case.read()), 1
-        ),
-    }
+    positions = case.batch * case.length
+    workload = partial(Workload, kind="memory", captured=False)
+    exact = Steps(case, new_batcher(case, captured=False), 1)
+    cached = Steps(case, new_batcher(case, window_policy(32), captured=False), 1)
+    entries = [
+        Entry(workload(variant="exact"), "memory: exact step, not captured", exact),
+        Entry(workload(variant="cached"), "memory: cached step, not captured", cached),
+    ]
     if llada is not None:
-        given, steps = case.given, case.places
-        pieces["memory-llada"] = Loop(
-            case, lambda x: reference_loops.llada(llada, x, given, steps=steps), 1
-        )
+        prompt, steps = case.prompt_tokens, case.max_new_tokens
+        loop = Loop(case, lambda x: reference_loops.llada(llada, x, prompt, steps=steps), 1)
+        entries.append(Entry(workload(program="llada"), "memory: llada step, not captured", loop))
     rows, most = [], 0
-    for name, piece in pieces.items():
-        stage.settings.tick(name)
-        found = peak(stage.model, piece)
-        ours = name != "memory-llada"
-        most = max(most, found.logits if ours else 0)
-        timing = stage.time({name: piece})[name]
-        text = f"logits of {found.logits} of {places} places at once"
+    for one, what, piece, _ in entries:
+        stage.settings.tick(one.name)
+        peak = peak_memory(stage.model, piece)
+        most = max(most, peak.logits if one.program == OURS else 0)
+        note = f"logits of {peak.logits} of {positions} positions at once"
+        if peak.bytes is None:
+            note += "; bytes: the largest tensor"
         rows.append(
-            row(
-                name,
-                f"memory: {name.partition('-')[2]} step, not captured",
-                timing,
+            make_row(
+                one,
+                what,
+                stage.time({one.name: piece})[one.name],
                 length=case.length,
-                peak_bytes=found.bytes if found.bytes is not None else found.largest,
-                note=text + ("" if found.bytes is not None else "; bytes: the largest tensor"),
+                peak_bytes=peak.largest if peak.bytes is None else peak.bytes,
+                note=note,
             )
         )
-    verdict = Verdict(
+    target = Target(
         work="memory",
         target="no (batch × canvas × vocabulary) float tensor",
-        found=most / places,
-        met=most < places,
-        short="" if most < places else f"{most} of {places} places at once",
+        found=most / positions,
+        met=most < positions,
+        short="" if most < positions else f"{most} of {positions} positions at once",
         note="share of the canvas whose logits exist at once",
     )
-    return rows, [verdict]
+    return MemoryRows(rows, target)

@@ -1,4 +1,4 @@
-"""Machine: what it is, what runs on it, and what it can do at most."""
+"""Machine: a description of it, and its measured limits."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Any, NamedTuple
 import torch
 
 import wavefront
-from wavefront.bench.timing import Now, in_turns
+from wavefront.bench.timing import Now, time_in_turns
 from wavefront.storage.provenance import commit
 
 
 class Limits(NamedTuple):
-    """Measured, not quoted: a large product, and a large sum."""
+    """The measured limits of a device: of a large matrix product, and of a large sum."""
 
-    flops: float  # operations a second of a large matrix product in the bench's dtype
-    bandwidth: float  # bytes a second read from memory
+    flops: float  # operations per second of a large matrix product in the bench's dtype
+    bandwidth: float  # bytes per second read from memory
 
 
-def limits(
+def measure_limits(
     device: torch.device,
     dtype: torch.dtype,
     *,
     repeats: int = 15,
     now: Now = time.perf_counter,
 ) -> Limits:
-    """The best of the repeats: a limit is what the machine can do, not what it usually does."""
+    """Measure the limits; the best of the repeats counts."""
     cuda = device.type == "cuda"
     side, count = (8192, 1 << 30) if cuda else (1024, 1 << 26)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    much = torch.ones(count, device=device, dtype=torch.float32)
+    large = torch.ones(count, device=device, dtype=torch.float32)
 
     def times(call: Callable[[], Any], count: int) -> Callable[[], int]:
         def piece() -> int:
@@ -46,11 +46,11 @@ def limits(
         return piece
 
     with torch.no_grad():
-        found = in_turns(
+        found = time_in_turns(
             device,
             {
                 "product": times(lambda: left @ right, 8 if cuda else 1),
-                "sum": times(much.sum, 8 if cuda else 1),
+                "sum": times(large.sum, 8 if cuda else 1),
             },
             repeats=repeats,
             now=now,
@@ -59,7 +59,7 @@ def limits(
 
 
 def about(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Where and with what it was measured."""
+    """Describe the machine and the libraries."""
     return {
         "wavefront": wavefront.__version__,
         "commit": commit(),
@@ -86,13 +86,13 @@ def device_name(device: torch.device) -> str:
 
 
 def _cuda(device: torch.device) -> dict[str, Any]:
-    asked = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
+    query = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
     number = str(device.index or 0)
     try:
-        said = _said(
-            "nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader", "--id=" + number
+        output = _output(
+            "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "--id=" + number
         )
-        driver = dict(zip(asked.split(","), map(str.strip, said.split(",")), strict=True))
+        driver = dict(zip(query.split(","), map(str.strip, output.split(",")), strict=True))
     except (OSError, subprocess.SubprocessError, ValueError):
         driver = {}
     return {"cuda": torch.version.cuda, **driver}
@@ -102,7 +102,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, timeout=20, check=True
     ).stdout.strip()

@@ -1,7 +1,7 @@
-"""Shapes: published sizes with random weights, made where they are used.
+"""Model shapes: the sizes of published models, with random weights.
 
-Speed does not depend on what the weights say, so the shapes of real checkpoints can be measured
-without their files, and without moving 16 GB through the host.
+Speed does not depend on the values of the weights. So real shapes can be measured without the
+checkpoints, and without moving 16 GB through the host.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def random_model(
     dtype: str | torch.dtype | None = None,
     **changes: Any,
 ) -> Transformer:
-    """A model of a named shape, its weights drawn on the device; `changes` to its config.json."""
+    """Build a model of a named shape with random weights; `changes` override its config.json."""
     target = resolve_device(device)
     config = SHAPES[name] | changes
-    shelf = family_module(config["model_type"])
-    model = shelf.Net(shelf.Config.from_json(config)).to(resolve_dtype(dtype) or torch.bfloat16)
+    family = family_module(config["model_type"])
+    model = family.Net(family.Config.from_json(config)).to(resolve_dtype(dtype) or torch.bfloat16)
     model = model.to_empty(device=target)
     generator = torch.Generator(device=target).manual_seed(0)
     for parameter in model.parameters():
@@ -98,7 +98,7 @@ def random_model(
 
 
 def twin(model: Transformer) -> Transformer:
-    """Another model of the same memory: to compile one and leave the other as it is."""
-    made = type(model)(model.config)
-    made.load_state_dict(model.state_dict(), assign=True)
-    return made.eval()
+    """Return another model with the same weights in memory, to compile one of the two."""
+    other = type(model)(model.config)
+    other.load_state_dict(model.state_dict(), assign=True)
+    return other.eval()

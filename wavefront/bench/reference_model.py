@@ -1,11 +1,10 @@
-"""The published LLaDA module as a yardstick: eager, unfused, every place, every logit.
+"""The published LLaDA module as a reference: eager, unfused, every position, every logit.
 
-Written from the published description, to launch what the published module launches: separate
-projections of query, key and value, norms in float32 operation by operation, rotation in float32,
-all logits. The cached pass is Fast-dLLM's, as first published: keys are stored before rotation and
-all of them are rotated at every step, and the host waits twice in every layer, for the places and
-for the last of them. It takes our model's weights as views, so both compute the same function from
-one memory.
+It is written from the published description and launches the same kernels: separate projections of
+query, key and value, norms in float32 in single operations, rotation in float32, and all logits.
+The cached pass is Fast-dLLM's, as first published. Keys are stored before rotation, and every step
+rotates all of them. In every layer the host waits twice, for the positions and for their maximum.
+The weights are views of our model's weights, so both models compute the same function.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from wavefront.models.architecture import Architecture
 from wavefront.models.layer import Layer as ModelLayer
 from wavefront.models.transformer import Transformer
 
-# Keys and values of a layer, (B, Hkv, L, d) each, the keys not yet rotated.
+# Keys and values of a layer, (B, Hkv, L, d) each, before the rotation of keys.
 Past = tuple[Tensor, Tensor]
 
 
 class Norm(nn.Module):
-    """RMS norm, one operation after the other, in float32."""
+    """RMS norm in float32, in single operations."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class Norm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotation of all queries and keys in float32; a query block may end before the last key."""
+    """Rotation of all queries and keys in float32. A block of queries may end before the keys."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -49,16 +48,16 @@ class Rotary(nn.Module):
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def tables(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Sine and cosine, (1, 1, length, head_dim) each; made once."""
-        made = self._tables
-        if made is None or made[0].shape[-2] < length or made[0].dtype != like.dtype:
+        """Return sine and cosine, (1, 1, length, head_dim) each, computed once."""
+        tables = self._tables
+        if tables is None or tables[0].shape[-2] < length or tables[0].dtype != like.dtype:
             size = self.arch.head_dim
             pairs = torch.arange(0, size, 2, device=like.device, dtype=like.dtype)
-            turns = torch.arange(length, device=like.device, dtype=like.dtype)
-            angles = torch.outer(turns, 1.0 / self.arch.theta ** (pairs / size))
+            positions = torch.arange(length, device=like.device, dtype=like.dtype)
+            angles = torch.outer(positions, 1.0 / self.arch.theta ** (pairs / size))
             angles = torch.cat((angles, angles), dim=-1)[None, None]
-            made = self._tables = (angles.sin(), angles.cos())
-        return made[0][:, :, :length, :], made[1][:, :, :length, :]
+            tables = self._tables = (angles.sin(), angles.cos())
+        return tables[0][:, :, :length, :], tables[1][:, :, :length, :]
 
     def forward(self, query: Tensor, key: Tensor, end: Tensor | None) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(query.dtype, torch.float32)
@@ -68,19 +67,19 @@ class Rotary(nn.Module):
             sine, cosine = self.tables(length, k)
             last = length if end is None else int(end)  # the host waits here, as published
             here = slice(last - count, last)
-            q = turned(q, sine[:, :, here, :], cosine[:, :, here, :])
-            k = turned(k, sine, cosine)
+            q = rotate(q, sine[:, :, here, :], cosine[:, :, here, :])
+            k = rotate(k, sine, cosine)
         return q.type_as(query), k.type_as(key)
 
 
-def turned(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-    """(B, H, S, d) by its place's angles, the second half negated and swapped with the first."""
+def rotate(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
+    """Rotate (B, H, S, d) by the angles of its positions."""
     first, second = x.view(*x.shape[:-1], 2, -1).unbind(dim=-2)
     return (x * cosine) + (torch.cat((-second, first), dim=-1) * sine)
 
 
 class Layer(nn.Module):
-    """A block of separate matrices."""
+    """A layer with separate matrices."""
 
     def __init__(self, arch: Architecture, block: ModelLayer) -> None:
         super().__init__()
@@ -120,7 +119,7 @@ class Layer(nn.Module):
         replace: Tensor | None,
         bias: Tensor | None,
     ) -> tuple[Tensor, Past]:
-        """Over all keys: those just made, or the stored ones with the fresh ones put in."""
+        """Attend to all keys: the new ones, or the stored ones updated with the new ones."""
         rows, count, width = query.shape
         size = self.arch.head_dim
         query = query.view(rows, count, self.arch.heads, size).transpose(1, 2)
@@ -128,18 +127,19 @@ class Layer(nn.Module):
         value = value.view(rows, count, self.arch.kv_heads, size).transpose(1, 2)
         end = None
         if past is not None and replace is not None:
-            places = replace[0].nonzero(as_tuple=True)[0]  # the host waits; all rows have one block
-            past[0][:, :, places] = key
-            past[1][:, :, places] = value
+            # The host waits here. All rows have the same block.
+            positions = replace[0].nonzero(as_tuple=True)[0]
+            past[0][:, :, positions] = key
+            past[1][:, :, positions] = value
             key, value = past
-            end = places.max() + 1
+            end = positions.max() + 1
         present = (key, value)
         query, key = self.rotary(query, key, end)
         if bias is not None:
-            # Made and cast in every layer, and then not used: attention sees all.
-            made = bias[:, :, key.shape[-2] - count : key.shape[-2], : key.shape[-2]]
-            made = made.to(query.dtype)
-            made.masked_fill_(made == float("-inf"), torch.finfo(made.dtype).min)
+            # As published: created and cast in every layer, and not used.
+            unused = bias[:, :, key.shape[-2] - count : key.shape[-2], : key.shape[-2]]
+            unused = unused.to(query.dtype)
+            unused.masked_fill_(unused == float("-inf"), torch.finfo(unused.dtype).min)
         if self.arch.heads != self.arch.kv_heads:
             times = self.arch.heads // self.arch.kv_heads
             key, value = (one.repeat_interleave(times, dim=1) for one in (key, value))
@@ -149,14 +149,13 @@ class Layer(nn.Module):
 
 
 class Reference(nn.Module):
-    """The whole model: tokens to all logits."""
+    """The whole model, from tokens to all logits."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         if model.family != "llada":
             raise OptionError(
-                f"The reference loops are LLaDA's, and the model is of family {model.family!r}; "
-                "give one of LLaDA's."
+                f"The reference loops need a LLaDA model, not one of family {model.family!r}."
             )
         arch = model.config
         self.mask_id = model.mask_id
@@ -173,22 +172,22 @@ class Reference(nn.Module):
         past: list[Past] | None = None,
         replace: Tensor | None = None,
     ) -> tuple[Tensor, list[Past]]:
-        """(B, S, V) logits, and the keys and values of every layer."""
+        """Return (B, S, V) logits, and the keys and values of every layer."""
         x = self.embedding(tokens)
         bias, present = None, []
         if past is not None:
             length = past[0][0].shape[-2] + tokens.shape[1]
             bias = torch.zeros((1, 1, length, length), device=x.device, dtype=torch.float)
         for number, layer in enumerate(self.layers):
-            x, made = layer(x, None if past is None else past[number], replace, bias)
-            present.append(made)
+            x, stored = layer(x, None if past is None else past[number], replace, bias)
+            present.append(stored)
         return self.output(self.final_norm(x)), present
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A linear module over memory that is there already."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    made.weight = nn.Parameter(weight, requires_grad=False)
+    """Return a linear module that uses existing weights."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
-        made.bias = nn.Parameter(bias, requires_grad=False)
-    return made
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear

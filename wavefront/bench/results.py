@@ -1,10 +1,10 @@
-"""Results of a bench: rows, fits and verdicts, and how they are kept in a file."""
+"""Results of a bench: typed rows, curves and targets, and the file that holds them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,28 +12,57 @@ from typing import Any, NamedTuple
 from wavefront.bench.timing import Timing
 from wavefront.core.errors import OptionError
 
-FORMAT = 1
+FORMAT = 2
+OURS = "wavefront"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One subject. Times are milliseconds a step, unless `what` says otherwise."""
+class Workload:
+    """What a row measures. These fields identify the row; its name is only a label."""
 
-    name: str
-    what: str
+    kind: str  # the group of rows, as in `--only`: exact, cached, batch, end-to-end, memory, text
+    work: str = "step"  # "step", "forward", "cycle" (a refresh interval), "decode" or "answer"
+    program: str = OURS  # or the reference loop: "llada", "llada-block" or "dual"
+    window: int | None = None  # positions that a cached step computes; None: the whole canvas
+    batch: int = 1
+    compiled: bool = False
+    captured: bool = True  # on CUDA, steps of wavefront run in a CUDA graph
+    variant: str = ""  # which of the decodes of a kind, such as "wave-defer"
+
+    @property
+    def name(self) -> str:
+        """A label for progress, profiles and notes, such as "cached-32-compiled-forward"."""
+        ours = self.program == OURS
+        parts = [
+            self.kind if ours or self.kind not in ("exact", "cached") else "",
+            "" if ours else self.program,
+            str(self.window) if ours and self.kind == "cached" else "",
+            str(self.batch) if self.kind == "batch" else "",
+            self.variant,
+            "eager" if self.kind == "exact" and not self.captured else "",
+            "compiled" if self.compiled else "",
+            self.work if self.work in ("forward", "cycle") else "",
+        ]
+        return "-".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Workload):
+    """The measurement of a workload, in milliseconds per step, decode or answer."""
+
+    what: str  # the description in the table
     ms: float
     low: float  # quartiles
     high: float
     least: float
     repeats: int
-    rows: int = 1
     length: int = 0  # of the canvas
-    tokens_per_s: float | None = None  # all places
-    visible_per_s: float | None = None  # what a reader sees
+    tokens_per_s: float | None = None  # all positions
+    visible_per_s: float | None = None  # tokens before the stop token
     floor_ms: float | None = None
-    reference: str | None = None  # the row it is compared with
+    reference: str | None = None  # the program it is compared with, of the same kind and work
     ratio: float | None = None  # the reference's time over this one's
-    published_ms: float | None = None  # of the program that a reference stands for
+    published_ms: float | None = None  # the published time of a reference loop
     strategy: str | None = None
     cache: str | None = None
     peak_bytes: int | None = None  # beyond the weights
@@ -42,31 +71,43 @@ class Row:
 
     @property
     def of_floor(self) -> float | None:
-        """The share of the floor in the time: 1 is the floor."""
+        """The floor as a share of the time: 1 means that the row reaches its floor."""
         return None if self.floor_ms is None else self.floor_ms / self.ms
 
 
-def row(name: str, what: str, timing: Timing, **more: Any) -> Row:
-    """A row of a timing in seconds."""
-    times = {k: 1000 * getattr(timing, v) for k, v in _TIMES.items()}
-    return Row(name=name, what=what, repeats=timing.repeats, **times, **more)
+def make_row(workload: Workload, what: str, timing: Timing, **more: Any) -> Row:
+    """Return the row of a workload and its timing in seconds."""
+    times = {name: 1000 * getattr(timing, source) for name, source in _TIMES.items()}
+    return Row(**asdict(workload), what=what, repeats=timing.repeats, **times, **more)
 
 
 _TIMES = {"ms": "median", "low": "low", "high": "high", "least": "least"}
+
+
+def matching(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Return the rows whose fields have these values."""
+    return [
+        row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())
+    ]
+
+
+def fastest(rows: Iterable[Row], **wanted: Any) -> Row | None:
+    """Return the fastest of the rows whose fields have these values; None if there is none."""
+    return min(matching(rows, **wanted), key=lambda row: row.ms, default=None)
 
 
 class Fit(NamedTuple):
     """time = scale * size ** exponent, by least squares of the logarithms."""
 
     exponent: float
-    error: float  # standard error; 0 of two points
+    error: float  # standard error; 0 for two points
     scale: float
 
 
 def fit(sizes: Sequence[float], times: Sequence[float]) -> Fit:
-    """The exponent of a cost; needs two sizes at least."""
+    """Fit the exponent of a cost. At least two different sizes are needed."""
     if len(sizes) < 2 or len(set(sizes)) < 2:
-        raise OptionError(f"An exponent needs two sizes at least, not {list(sizes)}.")
+        raise OptionError(f"An exponent needs at least two sizes, not {list(sizes)}.")
     x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
     middle, mean = sum(x) / len(x), sum(y) / len(y)
     spread = sum((one - middle) ** 2 for one in x)
@@ -78,10 +119,10 @@ def fit(sizes: Sequence[float], times: Sequence[float]) -> Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Cost of one subject against a size."""
+    """The cost of a step against a size."""
 
-    subject: str  # exact or cached
-    against: str  # length or batch
+    subject: str  # "exact" or "cached"
+    against: str  # "length" or "batch"
     sizes: tuple[int, ...]
     ms: tuple[float, ...]
     low: tuple[float, ...]
@@ -94,49 +135,52 @@ class Curve:
 
     @property
     def late(self) -> Fit | None:
-        """Of the larger half, where the cost is of its final kind."""
+        """The fit of the larger half of the sizes, where constant costs matter least."""
         half = len(self.sizes) // 2
         sizes, ms = self.sizes[half:], self.ms[half:]
         return fit(sizes, ms) if len(set(sizes)) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """A target, and what came of it."""
+class Target:
+    """A target and the measured value."""
 
     work: str
     target: str
     found: float
     met: bool
-    short: str = ""  # how far it is missed
+    short: str = ""  # by how much it is missed
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that one run found."""
+    """The results of one run."""
 
     about: dict[str, Any]
     settings: dict[str, Any]
     limits: dict[str, float]
     rows: tuple[Row, ...]
     curves: tuple[Curve, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    targets: tuple[Target, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def find(self, name: str) -> Row | None:
-        return next((one for one in self.rows if one.name == name), None)
+        return next((row for row in self.rows if row.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        made = {"format": FORMAT, **asdict(self)}
-        for one, curve in zip(made["curves"], self.curves, strict=True):
-            one["fit"], one["late"] = (
+        values = {"format": FORMAT, **asdict(self)}
+        for entry, row in zip(values["rows"], self.rows, strict=True):
+            entry["name"] = row.name
+        for entry, curve in zip(values["curves"], self.curves, strict=True):
+            entry["fit"], entry["late"] = (
                 None if found is None else found._asdict() for found in (curve.fit, curve.late)
             )
-        return made
+        return values
 
 
 def save(report: Report, path: Path) -> None:
+    """Write a report as JSON."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -146,35 +190,36 @@ def save(report: Report, path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    """A report from its file; refused by name when it is none."""
+    """Read a report from its file; `OptionError` says why the file is not a report."""
     try:
         values = json.loads(path.read_text())
         if values["format"] != FORMAT:
             raise OptionError(
-                f"{path} is of format {values['format']!r}, and this version reads {FORMAT}; "
-                "run the bench again."
+                f"{path} has format {values['format']!r}, and this version reads {FORMAT}; run the "
+                "bench again."
             )
-        parts = {"rows": Row, "curves": Curve, "verdicts": Verdict}
-        made = {
-            name: tuple(_one(kind, entry) for entry in values[name]) for name, kind in parts.items()
+        kinds = {"rows": Row, "curves": Curve, "targets": Target}
+        parts = {
+            name: tuple(_from_json(kind, entry) for entry in values[name])
+            for name, kind in kinds.items()
         }
         return Report(
             about=values["about"],
             settings=values["settings"],
             limits=values["limits"],
             notes=tuple(values["notes"]),
-            **made,
+            **parts,
         )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OptionError(f"{str(path)!r} cannot be read: {reason}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise OptionError(
-            f"{str(path)!r} is no result of `wavefront bench` ({error}); give its --out file."
+            f"{str(path)!r} is not a result of `wavefront bench` ({error}); give its --out file."
         ) from None
 
 
-def _one(kind: Any, entry: dict[str, Any]) -> Any:
+def _from_json(kind: Any, entry: dict[str, Any]) -> Any:
     known = {one.name for one in fields(kind)}
     lists = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k in known}
     return kind(**lists)

@@ -1,7 +1,7 @@
-"""Floors: the least time that a step can take on a machine, from what its configuration needs.
+"""Roofline: the least time that a step can take on a machine, from the model's configuration.
 
-A full step multiplies every place with every layer: it is bound by arithmetic. A step that computes
-a window reads all weights and all stored keys and values for few places: it is bound by memory. The
+A full step multiplies every position with every layer, so arithmetic limits it. A step that
+computes a window reads all weights, keys and values for few positions, so memory limits it. The
 floor of either is the larger of the two times.
 """
 
@@ -15,37 +15,39 @@ from wavefront.bench.machine import Limits
 from wavefront.models.architecture import Architecture
 
 
-class Need(NamedTuple):
-    """What a step cannot do without."""
+class StepCost(NamedTuple):
+    """The arithmetic and the memory traffic that a step needs at least."""
 
     flops: float
     bytes: float
 
     def floor(self, limits: Limits) -> float:
-        """Seconds."""
+        """Return the least time in seconds."""
         return max(self.flops / limits.flops, self.bytes / limits.bandwidth)
 
 
 def layer_weights(arch: Architecture) -> int:
-    """Entries of the matrices of all blocks."""
+    """Return the number of matrix entries of all layers."""
     project = arch.width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim
     return arch.layers * (project + arch.width**2 + 3 * arch.width * arch.mlp_width)
 
 
-def full(arch: Architecture, length: int, *, read: int, rows: int = 1, dtype: torch.dtype) -> Need:
-    """Every place computed, the head on the `read` places of each row."""
+def full_step(
+    arch: Architecture, length: int, *, read: int, rows: int = 1, dtype: torch.dtype
+) -> StepCost:
+    """Return the cost of computing every position, with the head on `read` positions of a row."""
     weights, head = layer_weights(arch), arch.width * arch.vocab_size
     attention = 4 * length**2 * arch.width * arch.layers
     flops = rows * (2 * weights * length + attention + 2 * head * read)
-    return Need(flops, dtype.itemsize * (weights + head))
+    return StepCost(flops, dtype.itemsize * (weights + head))
 
 
-def window(
+def window_step(
     arch: Architecture, length: int, *, size: int, read: int, rows: int = 1, dtype: torch.dtype
-) -> Need:
-    """`size` places of each row computed against the stored keys and values of all."""
+) -> StepCost:
+    """Return the cost of computing `size` positions of a row against all keys and values."""
     weights, head = layer_weights(arch), arch.width * arch.vocab_size
     attention = 4 * length * size * arch.width * arch.layers
     stored = 2 * arch.layers * rows * length * arch.kv_heads * arch.head_dim
     flops = rows * (2 * weights * size + attention + 2 * head * read)
-    return Need(flops, dtype.itemsize * (weights + head + stored))
+    return StepCost(flops, dtype.itemsize * (weights + head + stored))

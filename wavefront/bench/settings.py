@@ -1,11 +1,11 @@
-"""Settings: what a bench is to measure, checked before anything is timed."""
+"""Settings of a bench, checked before anything is timed."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wavefront.bench.machine import device_name
 from wavefront.bench.model_shapes import SHAPES, random_model
@@ -18,46 +18,49 @@ ROWS = ("exact", "cached", "batch", "end-to-end", "memory", "lengths", "batches"
 BLOCK = 32  # of the reference loops
 LENGTHS = {"cuda": (256, 512, 1024, 2048, 4096), "cpu": (128, 256, 512, 1024)}
 BATCHES = {"cuda": (1, 2, 4, 8, 16, 32), "cpu": (1, 2, 4, 8)}
-GIVEN = {"cuda": 128, "cpu": 64}
-PLACES = {"cuda": 1024, "cpu": 256}
+PROMPT_TOKENS = {"cuda": 128, "cpu": 64}
+MAX_NEW_TOKENS = {"cuda": 1024, "cpu": 256}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One run. The canvas is `given` random tokens and `places` to fill, a step each."""
+    """What one run measures.
+
+    The canvas is a prompt of random tokens and `max_new_tokens` masked positions, a step for each.
+    """
 
     model: Transformer
     name: str = ""
-    lm: LM | None = None  # with its tokenizer, where there is one: texts need it
-    given: int = 64
-    places: int = 256
-    lengths: tuple[int, ...] = LENGTHS["cpu"]  # canvases, in all
+    lm: LM | None = None  # with its tokenizer; the text rows need it
+    prompt_tokens: int = 64
+    max_new_tokens: int = 256
+    lengths: tuple[int, ...] = LENGTHS["cpu"]  # of whole canvases
     batches: tuple[int, ...] = BATCHES["cpu"]
     only: tuple[str, ...] = ROWS
     repeats: int = 15
-    items: int = 4  # problems decoded as texts
-    compile: bool = False  # also the headline shapes compiled; minutes on a CPU
+    items: int = 4  # problems of the text rows
+    compile: bool = False  # also measure compiled models; takes minutes on a CPU
     profile: Path | None = None
-    cpu_time: bool = False  # the process's own time, which others on a busy machine do not add to
+    cpu_time: bool = False  # measure the CPU time of this process, for busy machines
     quick: bool = False
     tick: Tick = field(default=lambda what: None, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.only:
             check_choice("only", name, ROWS)
-        check_int("prompt", self.given, 1)
-        check_int("places", self.places, BLOCK)
-        if self.places % BLOCK:
+        check_int("prompt_tokens", self.prompt_tokens, 1)
+        check_int("max_new_tokens", self.max_new_tokens, BLOCK)
+        if self.max_new_tokens % BLOCK:
             raise OptionError(
-                f"places must be a multiple of {BLOCK}, the reference loops' block, not "
-                f"{self.places}."
+                f"max_new_tokens must be a multiple of {BLOCK}, the block of the reference loops, "
+                f"not {self.max_new_tokens}."
             )
         check_int("repeats", self.repeats, 1)
         check_int("items", self.items, 1)
         if self.cpu_time and self.cuda:
-            raise OptionError("cpu_time says nothing of work on a GPU: leave it out.")
+            raise OptionError("cpu_time does not measure work on a GPU: leave it out.")
         longest = self.model.max_length
-        check_int("prompt + places", self.given + self.places, 1, longest)
+        check_int("prompt_tokens + max_new_tokens", self.length, 1, longest)
         for length in self.lengths:
             check_int("lengths", length, 64, longest)
         for batch in self.batches:
@@ -69,7 +72,7 @@ class Settings:
 
     @property
     def length(self) -> int:
-        return self.given + self.places
+        return self.prompt_tokens + self.max_new_tokens
 
     @property
     def cuda(self) -> bool:
@@ -77,21 +80,21 @@ class Settings:
 
     @property
     def as_published(self) -> bool:
-        """Is this what the published programs were measured on?"""
+        """Whether machine, model and sizes are those of the published times."""
         model = self.model
         return (
             "H200" in device_name(model.device)
             and self.name == "llada-8b-shape"
             and str(model.dtype) == "torch.bfloat16"
-            and (self.given, self.places) == (128, 1024)
+            and (self.prompt_tokens, self.max_new_tokens) == (128, 1024)
         )
 
-    def said(self) -> dict[str, Any]:
-        """For the file."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings for the results file."""
         return {
             "model": self.name,
-            "prompt": self.given,
-            "places": self.places,
+            "prompt_tokens": self.prompt_tokens,
+            "max_new_tokens": self.max_new_tokens,
             "lengths": list(self.lengths),
             "batches": list(self.batches),
             "only": list(self.only),
@@ -103,12 +106,20 @@ class Settings:
         }
 
 
-def subject(
-    name: str | None, *, device: str | None = None, dtype: str | None = None
-) -> tuple[str, Transformer, LM | None]:
-    """The model to measure: a named shape with random weights, or a checkpoint with its tokenizer.
+class BenchModel(NamedTuple):
+    """The model to measure."""
 
-    By default the published shape on CUDA, and the built-in model elsewhere.
+    name: str
+    model: Transformer
+    lm: LM | None  # with its tokenizer; None for a shape with random weights
+
+
+def load_model(
+    name: str | None, *, device: str | None = None, dtype: str | None = None
+) -> BenchModel:
+    """Load a checkpoint, or build a named shape with random weights.
+
+    The default is LLaDA-8B's shape on CUDA and the built-in model elsewhere.
     """
     from wavefront.models.builtin import DEFAULT
     from wavefront.models.loader import resolve_device
@@ -116,22 +127,22 @@ def subject(
     target = resolve_device(device)
     chosen = name or ("llada-8b-shape" if target.type == "cuda" else DEFAULT)
     if chosen in SHAPES:
-        return chosen, random_model(chosen, device=target, dtype=dtype), None
+        return BenchModel(chosen, random_model(chosen, device=target, dtype=dtype), None)
     if chosen.endswith("-shape"):
         check_choice("model", chosen, SHAPES)
     lm = load(chosen, device=target, dtype=dtype)
     if not isinstance(lm.model, Transformer):
-        raise OptionError(f"{chosen} is no model that the bench knows how to take apart.")
-    return chosen, lm.model, lm
+        raise OptionError(f"The bench cannot measure {chosen}: it is not a LLaDA or Dream model.")
+    return BenchModel(chosen, lm.model, lm)
 
 
 def defaults(model: Transformer, *, quick: bool = False) -> dict[str, Any]:
-    """What suits the model and where it is."""
+    """Return settings that suit the model and its device."""
     kind = "cuda" if model.device.type == "cuda" else "cpu"
     lengths = tuple(size for size in LENGTHS[kind] if size <= model.max_length)
     return {
-        "given": GIVEN[kind],
-        "places": PLACES[kind],
+        "prompt_tokens": PROMPT_TOKENS[kind],
+        "max_new_tokens": MAX_NEW_TOKENS[kind],
         "lengths": lengths[:: max(1, len(lengths) - 1)] if quick else lengths,
         "batches": BATCHES[kind][::3] if quick else BATCHES[kind],
         "repeats": 5 if quick else 15,

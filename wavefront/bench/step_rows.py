@@ -1,50 +1,65 @@
-"""Steps: one step of ours beside its floor and beside a step of the reference loops."""
+"""Step rows: one step of wavefront, its floor, and a step of the reference loops."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from wavefront.bench import reference_loops, roofline
 from wavefront.bench.machine import Limits
 from wavefront.bench.model_shapes import twin
-from wavefront.bench.profiler import profiled
+from wavefront.bench.profiler import write_profile
 from wavefront.bench.reference_model import Reference
-from wavefront.bench.results import Row, row
+from wavefront.bench.results import OURS, Row, Workload, make_row
 from wavefront.bench.settings import BLOCK, Settings
-from wavefront.bench.timing import Piece, Timing, in_turns
-from wavefront.bench.workloads import NEVER, Case, Cycle, Forward, Loop, Steps, cached, exact
+from wavefront.bench.timing import Piece, Timing, time_in_turns
+from wavefront.bench.workloads import (
+    NEVER,
+    Case,
+    Cycle,
+    Forward,
+    Loop,
+    Steps,
+    new_batcher,
+)
 from wavefront.core import spec
-from wavefront.engine.cached_step import CachedStep
 from wavefront.kernels.compile import compile_model
 from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.wave import Wave
 
-# Milliseconds a step of the published programs on one H200, LLaDA-8B's shape, bf16, batch 1,
-# a prompt of 128 and 1,024 places.
-PUBLISHED = {"llada": 40.4, "llada-block": 43.1, "llada-forward": 39.0, "dual": 37.1}
-WINDOWS = {16: 0, 32: 4, 64: 16}  # places recomputed, and how many beside those read
+# Program and work -> published milliseconds on one H200: LLaDA-8B's shape, bf16, batch 1, a prompt
+# of 128 tokens and 1,024 new tokens.
+PUBLISHED = {
+    ("llada", "step"): 40.4,
+    ("llada-block", "step"): 43.1,
+    ("llada", "forward"): 39.0,
+    ("dual", "step"): 37.1,
+}
+WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> positions computed besides those that are read
 REFRESH = 32
 
 
-def policy(size: int, refresh: int) -> Wave:
-    made = spec.resolve(f"wave(refresh={refresh}, size={size}, near={WINDOWS[size]})", "caches")
-    assert isinstance(made, Wave)
-    return made
+def window_policy(size: int, refresh: int = REFRESH) -> Wave:
+    """Return the cache policy of a window size."""
+    policy = spec.resolve(f"wave(refresh={refresh}, size={size}, near={WINDOWS[size]})", "caches")
+    assert isinstance(policy, Wave)
+    return policy
 
 
-def compiled(model: Transformer) -> Transformer:
-    """A compiled twin; its shapes are static, and one block's code serves nearly all."""
-    made = twin(model)
-    compile_model(made, dynamic=False)
-    return made
+class Entry(NamedTuple):
+    """A row to measure."""
+
+    workload: Workload
+    what: str
+    piece: Piece
+    floor_ms: float | None = None
 
 
 class Stage:
-    """What the groups of rows share: the settings, the limits, and how a group is timed."""
+    """What the groups of rows share: the settings, the limits, and how rows are timed."""
 
     def __init__(self, settings: Settings, limits: Limits) -> None:
         self.settings, self.limits = settings, limits
@@ -53,23 +68,27 @@ class Stage:
         self.llada = Reference(settings.model) if settings.model.family == "llada" else None
         self._compiled: Transformer | None = None
 
-    def case(self, *, rows: int = 1, length: int | None = None, **more: Any) -> Case:
-        given, places = self.settings.given, self.settings.places
+    def case(self, *, batch: int = 1, length: int | None = None, **more: Any) -> Case:
+        prompt, new = self.settings.prompt_tokens, self.settings.max_new_tokens
         if length is not None:
-            given = min(given, length // 2)
-            places = length - given
-        return Case(more.pop("model", self.model), given, places, rows, **more)
+            prompt = min(prompt, length // 2)
+            new = length - prompt
+        return Case(more.pop("model", self.model), prompt, new, batch, **more)
 
     def compiled(self) -> Transformer:
-        self._compiled = self._compiled or compiled(self.model)
+        """Return a compiled model with the same weights; its shapes are static."""
+        if self._compiled is None:
+            self._compiled = twin(self.model)
+            compile_model(self._compiled, dynamic=False)
         return self._compiled
 
-    def time(self, pieces: dict[str, Piece]) -> dict[str, Timing]:
+    def time(self, pieces: Mapping[str, Piece]) -> dict[str, Timing]:
+        """Time several pieces in turns, and profile them if the settings ask for it."""
         settings = self.settings
         if settings.profile:
             for name, piece in pieces.items():
-                profiled(self.model.device, name, piece, settings.profile)
-        return in_turns(
+                write_profile(self.model.device, name, piece, folder=settings.profile)
+        return time_in_turns(
             self.model.device,
             pieces,
             repeats=settings.repeats,
@@ -77,146 +96,193 @@ class Stage:
             tick=settings.tick,
         )
 
+    def measure(
+        self, entries: Sequence[Entry], case: Case, *, reference: str | None = None
+    ) -> list[Row]:
+        """Time the entries in turns and return their rows.
+
+        Steps of wavefront are compared with the step of the `reference` program.
+        """
+        timings = self.time({entry.workload.name: entry.piece for entry in entries})
+        times = {entry.workload: timings[entry.workload.name] for entry in entries}
+        base = next((times[w] for w in times if (w.program, w.work) == (reference, "step")), None)
+        rows = []
+        for workload, what, _, floor in entries:
+            timing, ours = times[workload], workload.program == OURS
+            steps = workload.work != "forward"
+            compared = base if ours and steps else None
+            published = PUBLISHED.get((workload.program, workload.work))
+            row = make_row(
+                workload,
+                what,
+                timing,
+                length=case.length,
+                tokens_per_s=workload.batch / timing.median if steps else None,
+                floor_ms=floor if ours else None,
+                reference=reference if compared else None,
+                ratio=compared.median / timing.median if compared else None,
+                published_ms=published if self.settings.as_published else None,
+                strategy=case.strategy if ours else None,
+                cache=repr(window_policy(workload.window)) if workload.window else None,
+            )
+            rows.append(row)
+        return rows
+
     def full_floor(self, case: Case) -> float:
-        need = roofline.full(
-            self.model.config, case.length, read=case.read(), rows=case.rows, dtype=self.dtype
+        """Return the floor of a step over the whole canvas in milliseconds."""
+        cost = roofline.full_step(
+            self.model.config, case.length, read=case.read(), rows=case.batch, dtype=self.dtype
         )
-        return 1000 * need.floor(self.limits)
+        return 1000 * cost.floor(self.limits)
 
     def window_floor(self, case: Case, size: int) -> float:
-        need = roofline.window(
+        """Return the floor of a step over a window in milliseconds."""
+        cost = roofline.window_step(
             self.model.config,
             case.length,
             size=size,
             read=min(size, case.read()),
-            rows=case.rows,
+            rows=case.batch,
             dtype=self.dtype,
         )
-        return 1000 * need.floor(self.limits)
+        return 1000 * cost.floor(self.limits)
 
-    def windowed(self, case: Case, size: int, *, count: int | None = None) -> Steps:
-        """Steps that only ever compute a window."""
-        run = cached(case, policy(size, NEVER))
-        return Steps(case, run, min(size, case.read()), count or 2 * self.count)
+    def window_steps(self, case: Case, size: int, *, count: int | None = None) -> Steps:
+        """Return steps that only compute a window and never refresh."""
+        batcher = new_batcher(case, window_policy(size, NEVER))
+        return Steps(case, batcher, count or 2 * self.count)
 
-    def alone(self, steps: Steps, size: int) -> Forward:
-        """The forward of such steps, on their own store, so that only the steps' rest differs.
+    def window_forward(self, steps: Steps, size: int) -> Forward:
+        """Return the forward pass of such steps, with the same keys and values.
 
-        It writes there what no step would; but only time is looked at.
+        It stores other values than a step would, but only its time matters.
         """
-        assert isinstance(steps.run, CachedStep)
-        return Forward(steps.case, steps.width, steps.count, size=size, kv=steps.run.kv)
+        steps.ready()
+        width = min(size, steps.case.read())
+        return Forward(steps.case, width, steps.count, size=size, kv=steps.batcher._kv)
 
 
 def exact_rows(stage: Stage) -> list[Row]:
-    """A step over the whole canvas."""
+    """Measure a step over the whole canvas."""
     case, count, llada = stage.case(), stage.count, stage.llada
-    pieces: dict[str, Piece] = {
-        "exact": Steps(case, exact(case), case.read(), count),
-        "exact-forward": Forward(case, case.read(), count),
-    }
+    width, floor = case.read(), stage.full_floor(case)
+    step, forward = Workload(kind="exact"), Workload(kind="exact", work="forward")
+    entries = [
+        Entry(step, "exact step", Steps(case, new_batcher(case), count), floor),
+        Entry(forward, "its forward alone", Forward(case, width, count), floor),
+    ]
     if stage.settings.cuda:
-        pieces["exact-eager"] = Steps(case, exact(case, captured=False), case.read(), count)
+        eager = Steps(case, new_batcher(case, captured=False), count)
+        workload = Workload(kind="exact", captured=False)
+        entries.append(Entry(workload, "exact step, not captured", eager, floor))
     if stage.settings.compile:
         other = stage.case(model=stage.compiled())
-        pieces["exact-compiled"] = Steps(other, exact(other), case.read(), count)
-        pieces["exact-compiled-forward"] = Forward(other, case.read(), count)
+        step = Workload(kind="exact", compiled=True)
+        forward = Workload(kind="exact", work="forward", compiled=True)
+        piece = Steps(other, new_batcher(other), count)
+        alone = Forward(other, width, count)
+        entries += [
+            Entry(step, "exact step, compiled", piece, floor),
+            Entry(forward, "its forward alone, compiled", alone, floor),
+        ]
     if llada is not None:
-        loop, given, steps = partial(reference_loops.llada, llada), case.given, case.places
-        pieces["llada"] = Loop(case, lambda x: loop(x, given, steps=steps), count)
-        pieces["llada-block"] = Loop(
-            case, lambda x: loop(x, given, steps=steps, block=BLOCK), count
-        )
-        pieces["llada-forward"] = Passes(llada, case, count)
-    found = stage.time(pieces)
-    what = {
-        "exact": "exact step",
-        "exact-forward": "its forward alone",
-        "exact-eager": "exact step, not captured",
-        "exact-compiled": "exact step, compiled",
-        "exact-compiled-forward": "its forward alone, compiled",
-        "llada": "LLaDA-style loop, standard",
-        "llada-block": f"LLaDA-style loop, blocks of {BLOCK}",
-        "llada-forward": "LLaDA-style module, forward",
-    }
-    floor = stage.full_floor(case)
-    return [
-        _row(stage, name, what[name], timing, case, found, floor, against="llada")
-        for name, timing in found.items()
-    ]
+        loop = partial(reference_loops.llada, llada)
+        prompt, steps = case.prompt_tokens, case.max_new_tokens
+        blocks = Workload(kind="exact", program="llada-block")
+        entries += [
+            Entry(
+                Workload(kind="exact", program="llada"),
+                "LLaDA-style loop, standard",
+                Loop(case, lambda x: loop(x, prompt, steps=steps), count),
+            ),
+            Entry(
+                blocks,
+                f"LLaDA-style loop, blocks of {BLOCK}",
+                Loop(case, lambda x: loop(x, prompt, steps=steps, block=BLOCK), count),
+            ),
+            Entry(
+                Workload(kind="exact", program="llada", work="forward"),
+                "LLaDA-style module, forward",
+                ReferenceForward(llada, case, count),
+            ),
+        ]
+    return stage.measure(entries, case, reference="llada")
 
 
 def cached_rows(stage: Stage) -> list[Row]:
-    """A step that computes a window, and the average over a refresh interval."""
+    """Measure a step that computes a window, and the average over a refresh interval."""
     case, llada = stage.case(), stage.llada
-    sizes = [size for size in WINDOWS if size < case.length and size <= case.places]
-    windows = {size: stage.windowed(case, size) for size in sizes}
-    pieces: dict[str, Piece] = {f"cached-{size}": steps for size, steps in windows.items()}
-    what = {f"cached-{size}": f"cached step, window {size}" for size in sizes}
-    floor = {f"cached-{size}": stage.window_floor(case, size) for size in sizes}
+    sizes = [size for size in WINDOWS if size < case.length and size <= case.max_new_tokens]
+    windows = {size: stage.window_steps(case, size) for size in sizes}
+    entries = [
+        Entry(
+            Workload(kind="cached", window=size),
+            f"cached step, window {size}",
+            steps,
+            stage.window_floor(case, size),
+        )
+        for size, steps in windows.items()
+    ]
     if 32 in sizes:
-        pieces["cached-forward"] = stage.alone(windows[32], 32)
-        what["cached-forward"] = "its forward alone, window 32"
-        cycle = cached(case, policy(32, REFRESH))
-        pieces["cached-cycle"] = Cycle(case, cycle, windows[32].width, REFRESH)
-        what["cached-cycle"] = f"cached, window 32, with a full step in {REFRESH}"
-        floor["cached-forward"] = floor["cached-32"]
-        full = stage.full_floor(case)
-        floor["cached-cycle"] = (full + (REFRESH - 1) * floor["cached-32"]) / REFRESH
+        floor = stage.window_floor(case, 32)
+        cycle = Cycle(case, new_batcher(case, window_policy(32)), REFRESH)
+        entries += [
+            Entry(
+                Workload(kind="cached", window=32, work="forward"),
+                "its forward alone, window 32",
+                stage.window_forward(windows[32], 32),
+                floor,
+            ),
+            Entry(
+                Workload(kind="cached", window=32, work="cycle"),
+                f"cached, window 32, with a full step in {REFRESH}",
+                cycle,
+                (stage.full_floor(case) + (REFRESH - 1) * floor) / REFRESH,
+            ),
+        ]
         if stage.settings.compile:
-            other = stage.case(model=stage.compiled())
-            pieces["cached-32-compiled"] = steps = stage.windowed(other, 32)
-            what["cached-32-compiled"] = "cached step, window 32, compiled"
-            alone = "cached-32-compiled-forward"
-            pieces[alone] = stage.alone(steps, 32)
-            what[alone] = "its forward alone, window 32, compiled"
-            floor["cached-32-compiled"] = floor[alone] = floor["cached-32"]
+            steps = stage.window_steps(stage.case(model=stage.compiled()), 32)
+            entries += [
+                Entry(
+                    Workload(kind="cached", window=32, compiled=True),
+                    "cached step, window 32, compiled",
+                    steps,
+                    floor,
+                ),
+                Entry(
+                    Workload(kind="cached", window=32, work="forward", compiled=True),
+                    "its forward alone, window 32, compiled",
+                    stage.window_forward(steps, 32),
+                    floor,
+                ),
+            ]
     if llada is not None:
-        loop, given, steps = partial(reference_loops.dual, llada), case.given, case.places
-        pieces["dual"] = Loop(case, lambda x: loop(x, given, steps=steps, block=BLOCK), BLOCK)
-        what["dual"] = f"Fast-dLLM-style loop, dual cache, blocks of {BLOCK}"
-    found = stage.time(pieces)
-    rows = []
-    for name, timing in found.items():
-        size = 64 if "64" in name else 16 if "16" in name else 32
-        cache = None if name == "dual" else repr(policy(size, REFRESH))
-        made = _row(stage, name, what[name], timing, case, found, floor.get(name), against="dual")
-        rows.append(replace(made, cache=cache))
-    return rows
+        loop = partial(reference_loops.dual, llada)
+        prompt, count = case.prompt_tokens, case.max_new_tokens
+        piece = Loop(case, lambda x: loop(x, prompt, steps=count, block=BLOCK), BLOCK)
+        what = f"Fast-dLLM-style loop, dual cache, blocks of {BLOCK}"
+        entries.append(Entry(Workload(kind="cached", program="dual"), what, piece))
+    return stage.measure(entries, case, reference="dual")
 
 
 def batch_rows(stage: Stage) -> list[Row]:
-    """Eight rows together beside one, window 32."""
-    pieces: dict[str, Piece] = {}
-    floor, sizes, what = {}, {}, {}
-    for rows in (1, 8):
-        case = stage.case(rows=rows)
-        pieces[f"batch-{rows}"] = stage.windowed(case, 32)
+    """Measure a batch of eight and a batch of one, with a window of 32."""
+    entries = []
+    for batch in (1, 8):
+        case = stage.case(batch=batch)
+        floor, what = stage.window_floor(case, 32), f"cached step, window 32, batch {batch}"
+        workload = Workload(kind="batch", window=32, batch=batch)
+        entries.append(Entry(workload, what, stage.window_steps(case, 32), floor))
         if stage.settings.compile:
-            other = stage.case(rows=rows, model=stage.compiled())
-            pieces[f"batch-{rows}-compiled"] = stage.windowed(other, 32)
-        for name in (f"batch-{rows}", f"batch-{rows}-compiled"):
-            floor[name], sizes[name] = stage.window_floor(case, 32), rows
-            what[name] = f"cached step, window 32, batch {rows}" + name[len(f"batch-{rows}") :]
-    found = stage.time(pieces)
-    return [
-        row(
-            name,
-            what[name].replace("-compiled", ", compiled"),
-            timing,
-            rows=sizes[name],
-            length=stage.settings.length,
-            tokens_per_s=sizes[name] / timing.median,
-            floor_ms=floor[name],
-            strategy=stage.case().strategy,
-            cache=repr(policy(32, REFRESH)),
-        )
-        for name, timing in found.items()
-    ]
+            other = stage.case(batch=batch, model=stage.compiled())
+            workload = Workload(kind="batch", window=32, batch=batch, compiled=True)
+            piece = stage.window_steps(other, 32)
+            entries.append(Entry(workload, f"{what}, compiled", piece, floor))
+    return stage.measure(entries, stage.case())
 
 
-class Passes:
-    """A piece of forwards of the reference module, all logits."""
+class ReferenceForward:
+    """A piece of forward passes of the reference model, with all logits."""
 
     def __init__(self, model: Reference, case: Case, count: int) -> None:
         self.model, self.count, self.tokens = model, count, case.canvas().tokens
@@ -226,32 +292,3 @@ class Passes:
         for _ in range(self.count):
             self.model(self.tokens)
         return self.count
-
-
-def _row(
-    stage: Stage,
-    name: str,
-    what: str,
-    timing: Timing,
-    case: Case,
-    found: dict[str, Timing],
-    floor: float | None,
-    *,
-    against: str,
-) -> Row:
-    ours = name not in PUBLISHED
-    base = found.get(against)
-    step = not name.endswith("forward")
-    return row(
-        name,
-        what,
-        timing,
-        length=case.length,
-        rows=case.rows,
-        tokens_per_s=case.rows / timing.median if step else None,
-        floor_ms=floor if ours else None,
-        reference=against if ours and step and base else None,
-        ratio=base.median / timing.median if ours and step and base else None,
-        published_ms=PUBLISHED.get(name) if stage.settings.as_published else None,
-        strategy=case.strategy if ours else None,
-    )

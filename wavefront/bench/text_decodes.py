@@ -1,23 +1,23 @@
-"""Texts: whole answers to held-out problems, ours beside the LLaDA-style loop on the same weights.
+"""Text decodes: whole answers to held-out problems, and the LLaDA-style loop on the same weights.
 
-Here an early end counts, and so does what came out: every way is compared with the loop it is to
-equal, or with the same strategy without a cache.
+These rows include stopping early and the quality of the answers. Every decode is compared with the
+loop that it should equal, or with the same strategy without a cache.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from wavefront import tasks
 from wavefront.bench import reference_loops
-from wavefront.bench.results import Row, row
+from wavefront.bench.results import Row, Workload, make_row
 from wavefront.bench.settings import BLOCK
 from wavefront.bench.step_rows import Stage
-from wavefront.bench.timing import summary
+from wavefront.bench.timing import summarise
 from wavefront.engine.session import begin
 from wavefront.lm import LM
 from wavefront.text.tokenizer import prompt_ids, visible
@@ -26,122 +26,138 @@ WAVE = "wavefront(size=8, radius=2)"
 CASCADE = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))"
 
 
-class Way(NamedTuple):
-    """One way to decode; `like` names the way whose text it is compared with."""
+class TextDecode(NamedTuple):
+    """A way to decode an answer."""
 
-    strategy: str
+    name: str
+    strategy: str | None = None  # None for the reference loops
     eos: str = "keep"
     cache: str | None = None
-    like: str | None = None
+    like: str | None = None  # the decode whose text it should equal
+    block: int | None = None  # of the reference loop
+
+    @property
+    def workload(self) -> Workload:
+        if self.strategy is None:
+            return Workload(kind="text", work="answer", program=self.name)
+        return Workload(kind="text", work="answer", variant=self.name)
 
 
-# In this order: what a way is compared with comes before it.
-WAYS = {
-    "text-standard-stop": Way("standard", "stop", like="text-llada"),
-    "text-block-stop": Way(f"block(size={BLOCK})", "stop", like="text-llada-block"),
-    "text-wave-stop": Way(WAVE, "stop"),
-    "text-wave-defer": Way(WAVE, "defer"),
-    "text-cached-stop": Way(WAVE, "stop", "wave(refresh=32)", like="text-wave-stop"),
-    "text-cached-defer": Way(WAVE, "defer", "wave(refresh=32)", like="text-wave-defer"),
-    "text-narrow-defer": Way(
-        WAVE, "defer", "wave(refresh=32, size=32, near=4)", like="text-wave-defer"
+# A decode comes after the one that it is compared with.
+LOOP = TextDecode("llada")
+DECODES = (
+    LOOP,
+    TextDecode("llada-block", block=BLOCK),
+    TextDecode("standard-stop", "standard", "stop", like="llada"),
+    TextDecode("block-stop", f"block(size={BLOCK})", "stop", like="llada-block"),
+    TextDecode("wave-stop", WAVE, "stop"),
+    TextDecode("wave-defer", WAVE, "defer"),
+    TextDecode("cached-stop", WAVE, "stop", "wave(refresh=32)", like="wave-stop"),
+    TextDecode("cached-defer", WAVE, "defer", "wave(refresh=32)", like="wave-defer"),
+    TextDecode(
+        "narrow-defer", WAVE, "defer", "wave(refresh=32, size=32, near=4)", like="wave-defer"
     ),
-    "text-cascade": Way(CASCADE, "defer", like="text-wave-defer"),
-    "text-cascade-cached": Way(CASCADE, "defer", "wave(refresh=8)", like="text-cascade"),
-}
+    TextDecode("cascade", CASCADE, "defer", like="wave-defer"),
+    TextDecode("cascade-cached", CASCADE, "defer", "wave(refresh=8)", like="cascade"),
+)
+
+
+class Decoded(NamedTuple):
+    """The tokens of an answer and what they cost."""
+
+    tokens: list[int]
+    forwards: int
+    share: float  # computed positions, in forward passes over the whole canvas
 
 
 class Answer(NamedTuple):
-    """What one decode came to."""
+    """A timed and graded answer."""
 
+    decoded: Decoded
     seconds: float
-    forwards: int
-    share: float  # places computed, in forwards over the whole canvas
-    tokens: list[int]
     right: bool
 
 
-def text_rows(stage: Stage) -> tuple[list[Row], list[str]]:
-    """A row a way, times of a whole answer; and the problems as notes."""
+class TextRows(NamedTuple):
+    """The rows of text decodes, or a note that says why there are none."""
+
+    rows: list[Row]
+    notes: list[str]
+
+
+def text_rows(stage: Stage) -> TextRows:
+    """Measure a row for every decode: the time of a whole answer."""
     settings = stage.settings
     lm = settings.lm
     if lm is None or stage.llada is None:
-        return [], [f"{settings.name}: no texts, which need a LLaDA checkpoint with a tokenizer."]
+        note = f"{settings.name}: no text rows, which need a LLaDA checkpoint with a tokenizer."
+        return TextRows([], [note])
     task = tasks.load("gsm")
     draw = random.Random("bench")
     found: dict[str, list[Answer]] = {}
     for _ in range(1 if settings.quick else settings.items):
         item = task.sample(draw, split="held-out")
         ids = prompt_ids(lm.tokenizer, item.prompt)
-        for name, decode in _ways(stage, lm, ids).items():
-            settings.tick(name)
-            began = settings.now()
-            tokens, forwards, share = decode()
-            seconds = settings.now() - began
-            right = task.grade(item, lm.tokenizer.decode(tokens)).correct
-            found.setdefault(name, []).append(Answer(seconds, forwards, share, tokens, right))
-    return [_row(name, made, found, settings.places) for name, made in found.items()], []
+        for decode in DECODES:
+            settings.tick(decode.workload.name)
+            started = settings.now()
+            decoded = _run(stage, lm, ids, decode=decode)
+            seconds = settings.now() - started
+            right = task.grade(item, lm.tokenizer.decode(decoded.tokens)).correct
+            found.setdefault(decode.name, []).append(Answer(decoded, seconds, right))
+    rows = [_row(decode, found, settings.max_new_tokens) for decode in DECODES]
+    return TextRows(rows, [])
 
 
-Decode = Callable[[], tuple[list[int], int, float]]
-
-
-def _ways(stage: Stage, lm: LM, ids: list[int]) -> dict[str, Decode]:
-    made: dict[str, Decode] = {
-        "text-llada": lambda: _loop(stage, lm, ids, None),
-        "text-llada-block": lambda: _loop(stage, lm, ids, BLOCK),
-    }
-    for name, way in WAYS.items():
-        made[name] = lambda way=way: _ours(stage, lm, ids, way)
-    return made
-
-
-def _loop(stage: Stage, lm: LM, ids: list[int], block: int | None) -> tuple[list[int], int, float]:
-    places, model = stage.settings.places, stage.llada
-    assert model is not None
-    canvas = torch.full((1, len(ids) + places), model.mask_id, device=stage.model.device)
-    canvas[0, : len(ids)] = torch.tensor(ids)
-    for _ in reference_loops.llada(model, canvas, len(ids), steps=places, block=block):
-        pass
-    return visible(canvas[0, len(ids) :].tolist(), lm.stop_ids), places, float(places)
-
-
-def _ours(stage: Stage, lm: LM, ids: list[int], way: Way) -> tuple[list[int], int, float]:
+def _run(stage: Stage, lm: LM, ids: list[int], *, decode: TextDecode) -> Decoded:
+    if decode.strategy is None:
+        return _run_loop(stage, lm, ids, block=decode.block)
     options: dict[str, Any] = {
-        "strategy": way.strategy,
-        "eos": way.eos,
-        "cache": way.cache,
-        "max_new_tokens": stage.settings.places,
+        "strategy": decode.strategy,
+        "eos": decode.eos,
+        "cache": decode.cache,
+        "max_new_tokens": stage.settings.max_new_tokens,
     }
-    made = begin(lm.model, [ids], options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
-    tokens = visible(made.answers()[0], lm.stop_ids)
-    return tokens, made.forwards, made.token_forwards / made.canvas.tokens.numel()
+    session = begin(lm.model, [ids], options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
+    tokens = visible(session.answers()[0], lm.stop_ids)
+    share = session.token_forwards / session.canvas.tokens.numel()
+    return Decoded(tokens, session.forwards, share)
 
 
-def _row(name: str, made: list[Answer], found: dict[str, list[Answer]], places: int) -> Row:
-    way = WAYS.get(name)
-    base = found["text-llada"]
-    spent = sum(one.seconds for one in made)
-    shown = sum(len(one.tokens) + 1 for one in made)  # and the token that ends it
-    forwards = sum(one.forwards for one in made)
-    said = [f"{forwards / len(made):.0f} forwards", f"{shown / forwards:.2f} tokens a forward"]
-    said.append(f"{sum(one.right for one in made)}/{len(made)} right")
-    if way and way.like:
-        pairs = list(zip(made, found[way.like], strict=True))
-        same = sum(one.tokens == two.tokens for one, two in pairs)
-        said.append(f"{same}/{len(pairs)} texts as {way.like.removeprefix('text-')}")
-    what = f"{way.strategy}, {way.eos}" if way else f"LLaDA-style loop, {name[5:]}"
-    cache = f", {way.cache}" if way and way.cache else ""
-    return row(
-        name,
+def _run_loop(stage: Stage, lm: LM, ids: list[int], *, block: int | None) -> Decoded:
+    count, model = stage.settings.max_new_tokens, stage.llada
+    assert model is not None
+    canvas = torch.full((1, len(ids) + count), model.mask_id, device=stage.model.device)
+    canvas[0, : len(ids)] = torch.tensor(ids)
+    for _ in reference_loops.llada(model, canvas, len(ids), steps=count, block=block):
+        pass
+    return Decoded(visible(canvas[0, len(ids) :].tolist(), lm.stop_ids), count, float(count))
+
+
+def _row(decode: TextDecode, found: Mapping[str, Sequence[Answer]], count: int) -> Row:
+    answers, ours = found[decode.name], decode.strategy is not None
+    seconds = sum(answer.seconds for answer in answers)
+    base = sum(answer.seconds for answer in found[LOOP.name])
+    shown = sum(len(answer.decoded.tokens) + 1 for answer in answers)  # with the stop token
+    forwards = sum(answer.decoded.forwards for answer in answers)
+    notes = [f"{forwards / len(answers):.0f} forwards", f"{shown / forwards:.2f} tokens a forward"]
+    notes.append(f"{sum(answer.right for answer in answers)}/{len(answers)} right")
+    if decode.like:
+        pairs = list(zip(answers, found[decode.like], strict=True))
+        same = sum(one.decoded.tokens == two.decoded.tokens for one, two in pairs)
+        notes.append(f"{same}/{len(pairs)} texts as {decode.like}")
+    what = f"{decode.strategy}, {decode.eos}" if ours else f"LLaDA-style loop, {decode.name}"
+    cache = f", {decode.cache}" if decode.cache else ""
+    return make_row(
+        decode.workload,
         f"whole answer: {what}{cache}",
-        summary([one.seconds for one in made]),
-        length=places,
-        tokens_per_s=len(made) * places / spent if not way or way.eos == "keep" else None,
-        visible_per_s=shown / spent,
-        reference="text-llada" if way else None,
-        ratio=sum(one.seconds for one in base) / spent if way else None,
-        strategy=way.strategy if way else None,
-        cache=way.cache if way else None,
-        note="; ".join(said),
+        summarise([answer.seconds for answer in answers]),
+        length=count,
+        tokens_per_s=len(answers) * count / seconds if decode.eos == "keep" else None,
+        visible_per_s=shown / seconds,
+        reference=LOOP.name if ours else None,
+        ratio=base / seconds if ours else None,
+        strategy=decode.strategy,
+        cache=decode.cache,
+        note="; ".join(notes),
     )

@@ -1,8 +1,8 @@
-"""Clock: how long a step takes, as a median with its spread, several subjects in turns.
+"""Timing: the median time of a step with quartiles, for several workloads in turns.
 
-A busy or throttled machine slows whatever it happens to run, so subjects take turns, a piece of a
-few steps each: a ratio of two is of one minute, not of two. Every other round goes backwards: who
-comes after a subject that heats the machine is slower, and it is not always the same one.
+A busy or throttled machine slows whatever runs at the time. So the workloads take turns, a few
+steps each, and a ratio of two comes from the same minutes. Every other round runs in reverse order,
+because a workload is slower after one that heats the machine.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-# A few steps of one subject; how many it made.
+# Runs a few steps of one workload and returns how many. A `ready` method, if any, is not timed.
 Piece = Callable[[], int]
 Tick = Callable[[str], None]
-Now = Callable[[], float]  # seconds: on the wall, or of this process alone
+Now = Callable[[], float]  # seconds of the wall clock, or of CPU time
 
 
 class Timing(NamedTuple):
-    """Seconds a step: the median, the quartiles, the least, and how many pieces were timed."""
+    """Seconds per step: the median, the quartiles, the minimum, and the number of pieces."""
 
     median: float
     low: float
@@ -36,19 +36,16 @@ class Timing(NamedTuple):
         return 1000 * self.median
 
 
-def settle(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def spent(device: torch.device, piece: Piece, now: Now = time.perf_counter) -> float:
-    """Seconds a step of one piece; nothing waits inside it that does not wait by itself.
-
-    What a piece has to do before it can go on, its `ready`, is not timed.
-    """
+def time_piece(device: torch.device, piece: Piece, now: Now = time.perf_counter) -> float:
+    """Return the seconds per step of one piece, without its `ready` and extra synchronisation."""
     getattr(piece, "ready", int)()
-    settle(device)
+    synchronize(device)
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -56,13 +53,13 @@ def spent(device: torch.device, piece: Piece, now: Now = time.perf_counter) -> f
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1000 / steps
-    began = now()
+    started = now()
     steps = piece()
-    return (now() - began) / steps
+    return (now() - started) / steps
 
 
-def summary(seconds: list[float]) -> Timing:
-    """The median and the quartiles; of one value, itself."""
+def summarise(seconds: list[float]) -> Timing:
+    """Return the median and the quartiles; a single value is all of them."""
     middle = statistics.median(seconds)
     low, high = middle, middle
     if len(seconds) > 1:
@@ -70,7 +67,7 @@ def summary(seconds: list[float]) -> Timing:
     return Timing(middle, low, high, min(seconds), len(seconds))
 
 
-def in_turns(
+def time_in_turns(
     device: torch.device,
     pieces: Mapping[str, Piece],
     *,
@@ -79,28 +76,29 @@ def in_turns(
     now: Now = time.perf_counter,
     tick: Tick = lambda what: None,
 ) -> dict[str, Timing]:
-    """Every piece `repeats` times, in turns, after `warm_up` rounds that do not count."""
+    """Time every piece `repeats` times, in turns, after `warm_up` rounds that do not count."""
     found: dict[str, list[float]] = {name: [] for name in pieces}
-    with undisturbed():
+    with without_garbage_collection():
         for number in range(warm_up + repeats):
             for name, piece in list(pieces.items())[:: -1 if number % 2 else 1]:
                 tick(name)
-                seconds = spent(device, piece, now)
+                seconds = time_piece(device, piece, now)
                 if number >= warm_up:
                     found[name].append(seconds)
-    return {name: summary(seconds) for name, seconds in found.items()}
+    return {name: summarise(seconds) for name, seconds in found.items()}
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Python's garbage is collected before and not meanwhile: in a process that holds a compiler,
-    one collection takes as long as several steps, and it would meet those who launch most.
+def without_garbage_collection() -> Iterator[None]:
+    """Collect garbage now, and not inside the block.
+
+    In a process with a compiler, one collection takes as long as several steps.
     """
-    was = gc.isenabled()
+    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if enabled:
             gc.enable()

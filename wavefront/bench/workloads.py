@@ -1,4 +1,7 @@
-"""Subjects: what is timed. Steps of ours, the forward in them, and steps of the reference loops."""
+"""Workloads: the pieces that are timed.
+
+Steps of wavefront, their forward pass alone, and steps of the reference loops.
+"""
 
 from __future__ import annotations
 
@@ -13,128 +16,125 @@ from torch import Tensor
 from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.state import DecodeState, start
-from wavefront.engine.cached_step import CachedStep
-from wavefront.engine.cuda_graphs import Call, Graphs, eagerly, graphed
+from wavefront.engine.batcher import Batcher, Kind
+from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import source
-from wavefront.engine.step import StepFn, advance, forward
+from wavefront.engine.step import StepPlan, forward
 from wavefront.models.protocol import KV
 from wavefront.models.transformer import Transformer
 
-NEVER = 1 << 30  # steps between full forwards, where only the window is to be timed
+NEVER = 1 << 30  # a refresh interval that never ends, to time the window alone
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch to decode: `rows` prompts of `given` random tokens and `places` to fill, T = N."""
+    """A batch to decode: prompts of random tokens, and a step for every new token."""
 
     model: Transformer
-    given: int
-    places: int
-    rows: int = 1
+    prompt_tokens: int
+    max_new_tokens: int
+    batch: int = 1
     strategy: str = "wavefront(size=8, radius=2)"
 
     @property
     def length(self) -> int:
-        return self.given + self.places
+        return self.prompt_tokens + self.max_new_tokens
 
     @cached_property
     def plan(self) -> Plan:
-        options = {"strategy": self.strategy, "max_new_tokens": self.places, "steps": self.places}
+        count = self.max_new_tokens
+        options = {"strategy": self.strategy, "max_new_tokens": count, "steps": count}
         return plan(options, source(self.model))
 
     def canvas(self) -> Canvas:
         model = self.model
         draw = torch.Generator().manual_seed(0)
-        taken = {model.mask_id, model.pad_id, *model.stop_ids}
-        usual = [id for id in range(min(model.vocab_size, 4096)) if id not in taken]
-        picks = torch.randint(0, len(usual), (self.rows, self.given), generator=draw)
+        special = {model.mask_id, model.pad_id, *model.stop_ids}
+        usual = [id for id in range(min(model.vocab_size, 4096)) if id not in special]
+        picks = torch.randint(0, len(usual), (self.batch, self.prompt_tokens), generator=draw)
         prompts = [[usual[pick] for pick in row] for row in picks.tolist()]
-        return blank(
-            prompts, self.places, mask_id=model.mask_id, pad_id=model.pad_id, device=model.device
-        )
+        ids: Any = {"mask_id": model.mask_id, "pad_id": model.pad_id}
+        return blank(prompts, self.max_new_tokens, device=model.device, **ids)
+
+    def first_state(self) -> DecodeState:
+        """Return the state before the first step."""
+        steps, seeds = [self.max_new_tokens] * self.batch, [0] * self.batch
+        return start(self.canvas(), self.plan.config, steps, seeds)
 
     def read(self) -> int:
-        """How many places of a row a step reads."""
-        return min(self.places, self.plan.config.strategy.width(self.places, self.places))
+        """Return how many positions of a row a step reads."""
+        count = self.max_new_tokens
+        return min(count, self.plan.config.strategy.width(count, count))
 
 
 def call_for(model: Transformer, *, captured: bool = True) -> Call:
-    """Captured on CUDA, as it stands elsewhere."""
+    """Return how steps are called: captured in CUDA graphs on CUDA, directly elsewhere."""
     return Graphs() if captured and model.device.type == "cuda" else eagerly
 
 
-def exact(case: Case, *, captured: bool = True) -> StepFn:
-    """Every place at every step."""
-    call = call_for(case.model, captured=captured)
-    return advance if call is eagerly else graphed(call)
+def new_batcher(case: Case, cache: Cache | None = None, *, captured: bool = True) -> Batcher:
+    """Return a batcher for the case, without its requests.
 
-
-def cached(case: Case, policy: Cache, *, captured: bool = True) -> CachedStep:
-    """A window of places against stored keys and values."""
+    Without a cache, a step computes every position; with one, a window of them.
+    """
     call = call_for(case.model, captured=captured)
-    return CachedStep(policy, case.model, case.rows, case.length, case.places, call)
+    return Batcher(
+        case.model, rows=case.batch, length=case.length, cache=cache, call=call, updates=False
+    )
 
 
 @dataclass
 class Steps:
-    """A piece of `count` steps of ours; it begins anew, untimed, before it would end."""
+    """A piece of `count` steps of wavefront. It restarts, untimed, before the decode would end."""
 
     case: Case
-    run: StepFn
-    width: int
+    batcher: Batcher
     count: int
-    _rows: DecodeState | None = None
     _left: int = 0
 
     def ready(self) -> None:
-        if self._left >= self.count and self._rows is not None:
+        if self._left >= self.count:
             return
-        case, settled = self.case, self.case.plan
-        times = case.rows
-        self._rows = start(case.canvas(), settled.config, [case.places] * times, [0] * times)
-        self._left = case.places
-        if isinstance(self.run, CachedStep):
-            self.run.restart()
-            self._go(1)  # the full forward that fills the store
+        self.batcher.reset()
+        self.batcher.load(self.case.plan.config, self.case.first_state(), Kind(self.batcher.cache))
+        self._left = self.case.max_new_tokens
+        if self.batcher.cache is not None:
+            self._advance(1)  # the full forward pass that fills the cache
 
     def __call__(self) -> int:
         self.ready()
-        self._go(self.count)
+        self._advance(self.count)
         return self.count
 
-    @torch.no_grad()
-    def _go(self, count: int) -> None:
-        config = self.case.plan.config
-        rows = self._rows
-        assert rows is not None
+    def _advance(self, count: int) -> None:
         for _ in range(count):
-            rows, *_ = self.run(self.case.model, config, rows, self.width, False)
-        self._rows, self._left = rows, self._left - count
+            self.batcher.step()
+        self._left -= count
 
 
 @dataclass
 class Cycle(Steps):
-    """A piece of whole refresh intervals: a full forward, then windows."""
+    """A piece of whole refresh intervals: a full forward pass, then windows."""
 
     def ready(self) -> None:
         super().ready()
-        if isinstance(self.run, CachedStep):
-            self.run.restart()
+        for request in self.batcher.seats.values():
+            request.steps_since_refresh = 0
 
 
 @dataclass
 class Forward:
-    """A piece of `count` forwards as a step makes them, with the head on what is read.
+    """A piece of `count` forward passes of a step, with the head on the positions it reads.
 
-    The rest of a step, beyond this, is what the strategy costs.
+    The rest of a step is the cost of the strategy.
     """
 
     case: Case
     width: int
     count: int
-    size: int | None = None  # of the window; None: all places
-    kv: KV | None = None  # where its keys and values are stored; None: in memory of its own
+    size: int | None = None  # of the window; None: all positions
+    kv: KV | None = None  # where keys and values are stored; None: in new memory
     captured: bool = True
     _tree: Any = None
     _step: Callable[[], None] | None = None
@@ -143,20 +143,19 @@ class Forward:
         if self._step is not None:
             return
         case, model = self.case, self.case.model
-        config = case.plan.config
-        rows = start(case.canvas(), config, [case.places] * case.rows, [0] * case.rows)
-        self._tree = rows
-        here = torch.arange(self.size or self.width, device=model.device)
-        places = (here + case.given).expand(case.rows, -1)
-        window = None if self.size is None else places
+        self._tree = case.first_state()
+        index = torch.arange(self.size or self.width, device=model.device)
+        positions = (index + case.prompt_tokens).expand(case.batch, -1)
+        window = None if self.size is None else positions
         kv = self.kv
         if self.size is not None and kv is None:
-            kv = model.new_kv(case.rows, case.length)
-        at = places[:, : self.width]
+            kv = model.new_kv(case.batch, case.length)
+        at = positions[:, : self.width]
         call = call_for(model, captured=self.captured)
 
         def pure(tree: DecodeState) -> tuple[DecodeState, tuple[()]]:
-            model.head(forward(model, config, tree, at, False, window=window, kv=kv))
+            step = StepPlan(tree.canvas, None, (), at, tree.done, window)
+            model.head(forward(model, step, guided=False, kv=kv))
             return tree, ()
 
         def step() -> None:
@@ -175,7 +174,7 @@ class Forward:
 
 @dataclass
 class Loop:
-    """A piece of `count` steps of a reference loop; begins anew, untimed, before it would end."""
+    """A piece of `count` steps of a reference loop. It restarts, untimed, before it would end."""
 
     case: Case
     make: Callable[[Tensor], Iterator[Tensor]]
@@ -189,7 +188,7 @@ class Loop:
             return
         if self._first is None:
             self._first = self.case.canvas().tokens
-        self._steps, self._left = self.make(self._first.clone()), self.case.places
+        self._steps, self._left = self.make(self._first.clone()), self.case.max_new_tokens
 
     def __call__(self) -> int:
         self.ready()

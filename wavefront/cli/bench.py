@@ -134,7 +134,7 @@ def bench(
     if plot is not None:
         report = made.load(plot)
         if accuracy is not None:
-            report = made.accurate(report, accuracy)
+            report = made.add_accuracies(report, accuracy)
         _show(report, as_json=json)
         _draw(report, plot, asked=True)
         return
@@ -144,10 +144,10 @@ def bench(
         if threads < 1:
             raise UsageError(f"--threads must be at least 1, not {threads}.")
         torch.set_num_threads(threads)
-    name, chosen, lm = made.subject(model, device=device, dtype=dtype)
+    name, chosen, lm = made.load_model(model, device=device, dtype=dtype)
     given = {
-        "given": prompt,
-        "places": places,
+        "prompt_tokens": prompt,
+        "max_new_tokens": places,
         "lengths": lengths,
         "batches": batches,
         "repeats": repeats,
@@ -207,7 +207,7 @@ def _show(report: Report, *, as_json: bool) -> None:
                     f"{one.subject} step against {one.against}, {span}: exponent "
                     f"{fit.exponent:.2f} ± {fit.error:.2f}"
                 )
-    for one in report.verdicts:
+    for one in report.targets:
         word = "reached" if one.met else f"missed, {one.short}"
         console.print(f"{one.work}: {one.target}: {one.found:.3g}: {word} ({one.note})")
     for note in report.notes:

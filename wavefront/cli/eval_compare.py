@@ -14,8 +14,8 @@ from wavefront.cli.output import say, say_json
 from wavefront.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from wavefront.evaluation.divergence import Parting, Sight
-    from wavefront.evaluation.paired import Changed, Pair
+    from wavefront.evaluation.divergence import CommitView, Divergence
+    from wavefront.evaluation.paired import ChangedItem, RunComparison
 
 DIFF_EXAMPLES = """\
 Examples
@@ -55,10 +55,10 @@ def diff(
     The difference comes with a paired bootstrap interval and the exact McNemar test, and the items
     whose verdict changed with both texts, those that got worse first.
     """
-    from wavefront.evaluation import difference, open_run
+    from wavefront.evaluation import compare_runs, open_run
 
     _check_most(most)
-    pair = difference(open_run(first), open_run(second), verdict=by, common=common)
+    pair = compare_runs(open_run(first), open_run(second), verdict=by, intersect=common)
     if output.json:
         say_json(pair.as_json())
         return
@@ -95,16 +95,16 @@ def explain(
     _check_most(most)
     one, two = open_run(first), open_run(second)
     with progress_bar("decoding again", shown=not output.quiet) as show:
-        given = {"common": common, "trust": trust, "data": data, "progress": show}
-        pair, partings = explain_runs(one, two, verdict=by, **given)
+        given = {"intersect": common, "trust": trust, "data": data, "progress": show}
+        pair, divergences = explain_runs(one, two, verdict=by, **given)
     if output.json:
-        say_json({"pair": pair.as_json(), "partings": [_as_json(one) for one in partings]})
+        say_json({"pair": pair.as_json(), "divergences": [_as_json(one) for one in divergences]})
         return
     say("\n".join(_head(pair)))
-    for number, parting in enumerate(partings[:most], 1):
-        lines = [*_item(number, parting.item), *_words(parting), *_texts(parting.item)]
+    for number, divergence in enumerate(divergences[:most], 1):
+        lines = [*_item(number, divergence.item), *_words(divergence), *_texts(divergence.item)]
         say("\n".join(["", *lines]))
-    _more(len(partings), most)
+    _more(len(divergences), most)
 
 
 def merge(
@@ -130,7 +130,7 @@ def _check_most(most: int) -> None:
         raise OptionError(f"most must be at least 0, not {most}.")
 
 
-def _head(pair: Pair) -> list[str]:
+def _head(pair: RunComparison) -> list[str]:
     test: Any = pair.comparison.mcnemar
     lines = [f"{name}: {folder}" for name, folder in zip("AB", pair.names, strict=True)]
     lines += [f"{one.name}: {one.mine} in A, {one.theirs} in B" for one in pair.settings]
@@ -142,13 +142,13 @@ def _head(pair: Pair) -> list[str]:
     return [*lines, f"{len(pair.changed)} verdicts changed ({pair.verdict}); {apart}{left}."]
 
 
-def _item(number: int, item: Changed) -> list[str]:
+def _item(number: int, item: ChangedItem) -> list[str]:
     way = "right in A, wrong in B" if item.first_right else "wrong in A, right in B"
     read = f"A says {item.first_answer or 'nothing'}, B says {item.second_answer or 'nothing'}"
     return [f"{number}. {item.id}: {way} (answer {item.target}; {read})"]
 
 
-def _texts(item: Changed) -> list[str]:
+def _texts(item: ChangedItem) -> list[str]:
     told = []
     for name, text in (("Q", item.prompt), ("A", item.first), ("B", item.second)):
         body = text.strip().replace("\n", "\n      ") or "(nothing)"
@@ -156,20 +156,25 @@ def _texts(item: Changed) -> list[str]:
     return told
 
 
-def _words(parting: Parting) -> list[str]:
-    """A parting as sentences."""
-    order = parting.order
+def _words(divergence: Divergence) -> list[str]:
+    """A divergence as sentences."""
+    order = divergence.order
     lines = []
-    if order is not None and order < min(s.step or order for s in (parting.first, parting.second)):
+    if order is not None and order < min(
+        s.step or order for s in (divergence.first, divergence.second)
+    ):
         lines.append(f"   They first do different things at step {order}, which is order only.")
-    lines.append(f"   The first token they disagree on is that of place {parting.slot}:")
-    lines += [f"   A {_sentence(parting.first, 'B')}", f"   B {_sentence(parting.second, 'A')}"]
-    if not parting.repeated:
+    lines.append(f"   The first token they disagree on is that of place {divergence.slot}:")
+    lines += [
+        f"   A {_sentence(divergence.first, 'B')}",
+        f"   B {_sentence(divergence.second, 'A')}",
+    ]
+    if not divergence.repeated:
         lines.append("   Decoded again, the texts were not those recorded: another machine?")
     return lines
 
 
-def _sentence(sight: Sight, other: str) -> str:
+def _sentence(sight: CommitView, other: str) -> str:
     if sight.token is None or sight.probability is None:
         return "never decided it: its answer had ended."
     told = (
@@ -185,12 +190,12 @@ def _sentence(sight: Sight, other: str) -> str:
     return told
 
 
-def _as_json(parting: Parting) -> dict[str, Any]:
+def _as_json(divergence: Divergence) -> dict[str, Any]:
     return {
-        **parting._asdict(),
-        "item": parting.item._asdict(),
-        "first": parting.first._asdict(),
-        "second": parting.second._asdict(),
+        **divergence._asdict(),
+        "item": divergence.item._asdict(),
+        "first": divergence.first._asdict(),
+        "second": divergence.second._asdict(),
     }
 
 

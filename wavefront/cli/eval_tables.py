@@ -11,7 +11,7 @@ from rich.text import Text
 from wavefront.cli.output import stdout
 
 if TYPE_CHECKING:
-    from wavefront.evaluation.paired import Pair
+    from wavefront.evaluation.paired import RunComparison
     from wavefront.evaluation.run import Run
 
 CHANCE = 0.05  # a difference that chance makes more often than this is not called one
@@ -56,7 +56,7 @@ def _notes(run: Run) -> list[str]:
     return notes
 
 
-def print_pairs(pairs: Sequence[Pair]) -> None:
+def print_pairs(pairs: Sequence[RunComparison]) -> None:
     """A line for each pair of runs."""
     if not pairs:
         return
@@ -101,7 +101,7 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def verdict(pair: Pair) -> str:
+def verdict(pair: RunComparison) -> str:
     """What a comparison says, in a sentence."""
     found, test = pair.comparison, pair.comparison.mcnemar
     gap = found.gap

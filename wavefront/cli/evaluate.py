@@ -38,7 +38,7 @@ from wavefront.cli.output import say, say_json, stderr
 from wavefront.viewer import can_animate
 
 if TYPE_CHECKING:
-    from wavefront.evaluation import Engine, Run, Setup
+    from wavefront.evaluation import Executor, Run, RunConfig
 
 ANSWERS_EXAMPLES = """\
 Examples
@@ -147,7 +147,7 @@ def _produce(
     engine: EngineOptions,
     output: PlainOptions,
 ) -> list[Run]:
-    from wavefront.evaluation import Setup, open_run, produce
+    from wavefront.evaluation import RunConfig, generate_answers, open_run
     from wavefront.evaluation.batches import Shard
     from wavefront.evaluation.task_spec import open_task
 
@@ -155,14 +155,14 @@ def _produce(
         raise UsageError("Name a directory for the run: --out DIR.")
     engine.check()
     loader, shard = loader_of(model, engine), Shard.parse(where.shard)
-    setups: dict[str, Setup] = {}
+    setups: dict[str, RunConfig] = {}
     for task in _once("task", ask.task or ["gsm"]):
         named = open_task(task).name  # a wrong one is told before the model is loaded
         own, asked = preset_of(where.preset, named)
         for strategy in _once("strategy", decoding.strategy or [None]):
             one: Any = replace(decoding, strategy=strategy)
             options = settled(over(own, given(one) | given(length)))
-            setups[_name(task, strategy, setups)] = Setup(
+            setups[_name(task, strategy, setups)] = RunConfig(
                 task=task,
                 ask=ask.ask(**asked),
                 options=options,
@@ -177,7 +177,7 @@ def _produce(
     with stoppable(where.out), _opened(engine, loader, output) as worker:
         for home, setup in homes.items():
             with progress_bar(f"{setup.task} {home.name}", shown=not output.quiet) as show:
-                produce(worker, _ending(setup, worker), home, progress=show)
+                generate_answers(worker, _ending(setup, worker), home, progress=show)
     return [open_run(home) for home in homes]
 
 
@@ -195,7 +195,7 @@ def _name(task: str, strategy: str | None, taken: Collection[str]) -> str:
     return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if one not in taken)
 
 
-def _ending(setup: Setup, engine: Engine) -> Setup:
+def _ending(setup: RunConfig, engine: Executor) -> RunConfig:
     """Decoding stops at the end of an answer, as in `wavefront generate`, unless told otherwise."""
     options = dict(setup.options)
     if not options.keys() & EOS and engine.about(options).options["stop_ids"]:
@@ -204,17 +204,17 @@ def _ending(setup: Setup, engine: Engine) -> Setup:
 
 
 @contextlib.contextmanager
-def _opened(options: EngineOptions, loader: Any, output: PlainOptions) -> Iterator[Engine]:
+def _opened(options: EngineOptions, loader: Any, output: PlainOptions) -> Iterator[Executor]:
     """What answers, with its model loaded."""
-    from wavefront.evaluation import Local, Worker
+    from wavefront.evaluation import LocalExecutor, Worker
 
     console = stderr()
     busy = console.is_terminal and not output.quiet
     waiting = console.status("loading the model") if busy else contextlib.nullcontext()
     if options.engine == "ray":
-        from wavefront.evaluation.ray_cluster import Cluster
+        from wavefront.evaluation.ray_cluster import RayCluster
 
-        with Cluster(loader, options.resources()) as cluster:
+        with RayCluster(loader, options.resources()) as cluster:
             with waiting:
                 cluster.about({})
             yield cluster
@@ -222,7 +222,7 @@ def _opened(options: EngineOptions, loader: Any, output: PlainOptions) -> Iterat
     worker = Worker(loader)
     with waiting:
         worker.about({})
-    yield Local(worker)
+    yield LocalExecutor(worker)
 
 
 @contextlib.contextmanager
@@ -269,15 +269,15 @@ def _finish(
     """Grade runs, and print what they come to."""
     from wavefront.evaluation import grade as grade_run
     from wavefront.evaluation import open_run
-    from wavefront.evaluation.paired import against_first
+    from wavefront.evaluation.paired import compare_with_first
 
     summaries = []
     for run in runs:
         with progress_bar(f"grading {run.folder.name}", shown=not output.quiet) as show:
-            given_more = {"allow_unsandboxed": accept, "again": again, "progress": show}
+            given_more = {"allow_unsandboxed": accept, "regrade": again, "progress": show}
             summaries.append(grade_run(run, data=data, **given_more))
     graded = [open_run(run.folder) for run in runs]
-    pairs = against_first(graded)
+    pairs = compare_with_first(graded)
     if output.json:
         say_json({"runs": summaries, "pairs": [pair.as_json() for pair in pairs]})
         return

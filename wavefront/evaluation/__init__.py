@@ -1,31 +1,31 @@
-"""Evaluation: answers written as they come, graded apart, summed up, compared in pairs.
+"""Evaluation: run a task on a model, grade the answers, and compare runs item by item.
 
-A run is a directory (docs/evaluate.md). `produce` writes its answers and goes on where it was
-stopped; `grade` adds the verdicts and a summary; `difference` and `explain` compare two runs.
+A run is a directory (docs/evaluate.md). `generate_answers` writes its answers and resumes after an
+interruption; `grade` adds the grades and a summary; `compare_runs` and `explain` compare two runs.
+It imports `lm`, `tasks`, `analysis`, `results` and what those see. Start reading at `answers.py`.
 """
 
-from wavefront.evaluation.answers import Setup, Tally, produce
+from wavefront.evaluation.answers import RunConfig, RunProgress, generate_answers
 from wavefront.evaluation.divergence import explain
-from wavefront.evaluation.executor import Engine, Local
 from wavefront.evaluation.grades import grade
 from wavefront.evaluation.merge import merge
-from wavefront.evaluation.paired import difference
+from wavefront.evaluation.paired import compare_runs
 from wavefront.evaluation.run import Run, open_run, runs_in
-from wavefront.evaluation.worker import Loader, Worker
+from wavefront.evaluation.worker import Executor, Loader, LocalExecutor, Worker
 
 __all__ = [
-    "Engine",
+    "Executor",
     "Loader",
-    "Local",
+    "LocalExecutor",
     "Run",
-    "Setup",
-    "Tally",
+    "RunConfig",
+    "RunProgress",
     "Worker",
-    "difference",
+    "compare_runs",
     "explain",
+    "generate_answers",
     "grade",
     "merge",
     "open_run",
-    "produce",
     "runs_in",
 ]

@@ -1,4 +1,4 @@
-"""Answers: a task asked of a model under one strategy, each answer on the disk before the next."""
+"""Answers: run a task on a model with one strategy, and store every answer before the next."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from typing import Any, NamedTuple
 import wavefront
 from wavefront.core.errors import RunError, WavefrontWarning, check_choice, check_int
 from wavefront.evaluation import fingerprint, run
-from wavefront.evaluation.batches import RULE, WHOLE, Division, Shard, divide
-from wavefront.evaluation.executor import Engine
+from wavefront.evaluation.batches import ALL, RULE, Batch, Division, Shard, divide
 from wavefront.evaluation.task_spec import samples_of
-from wavefront.evaluation.worker import About, Done, Job, Loader, Prompt
+from wavefront.evaluation.worker import BatchResult, Executor, Job, Loader, Prompt, WorkerInfo
 from wavefront.storage import jsonl
 from wavefront.storage.provenance import commit
 from wavefront.tasks.base import Ask, Sample
 from wavefront.traces import trace_file
 
-# Answers there are, with the part that is done of those under way; answers there will be.
+# Called with the number of answers so far (with fractions for running batches) and the total.
 Progress = Callable[[float, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What is asked, and how it is decoded."""
+class RunConfig:
+    """The items of a run, and how they are decoded."""
 
     task: str  # name, or name(option=value)
     ask: Ask = field(default_factory=Ask)
     options: Mapping[str, Any] = field(default_factory=dict)  # those of wavefront.Options
-    rows: int = 8  # decoded at once
-    raw: bool = False  # prompts are continued as they are, past the chat template
-    trace: str = ""  # "basic" or "full": written into traces/
-    shard: Shard = WHOLE
+    rows: int = 8  # prompts decoded at once
+    raw: bool = False  # prompts are continued without the chat template
+    trace: str = ""  # "basic" or "full": traces are written into traces/
+    shard: Shard = ALL
     loader: Loader = field(default_factory=Loader)
     command: str = ""
 
@@ -44,29 +43,31 @@ class Setup:
         check_choice("trace", self.trace or "basic", ("basic", "full"))
 
 
-class Tally(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is."""
 
-    made: int  # answers that were added now
-    there: int
+    added: int  # answers that this call added
+    stored: int
     expected: int
 
 
-def decides_of(setup: Setup, about: About, task: Any, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Everything that decides the answers."""
-    ask = asdict(setup.ask)
-    del ask["data"]  # where files lie on this machine; what is in them shows in the prompts
+def settings_of(
+    config: RunConfig, info: WorkerInfo, *, task: Any, samples: Sequence[Sample]
+) -> dict[str, Any]:
+    """Return everything that determines the answers, for the header of the run."""
+    ask = asdict(config.ask)
+    del ask["data"]  # a path on this machine; the prompts say what is in the files
     return {
-        "model": about.model,
-        "options": about.options,
-        "raw": setup.raw,
-        "batch": {"rows": setup.rows, "rule": RULE},
-        "strategy": about.strategy,
+        "model": info.model,
+        "options": info.options,
+        "raw": config.raw,
+        "batch": {"rows": config.rows, "rule": RULE},
+        "strategy": info.strategy,
         "wavefront": wavefront.__version__,
         "code": fingerprint.of_code(),
         "task": {
             "name": task.name,
-            "spec": setup.task,
+            "spec": config.task,
             "version": str(task.version),
             "count": len(samples),
             "items": run.items_digest(samples),
@@ -75,100 +76,106 @@ def decides_of(setup: Setup, about: About, task: Any, samples: Sequence[Sample])
     }
 
 
-def division_of(setup: Setup, engine: Engine, about: About, samples: Sequence[Sample]) -> Division:
-    """The batches of a run; a function of its header and its items."""
-    lengths = engine.lengths([Prompt.of(sample) for sample in samples], setup.raw)
-    places = about.options["max_new_tokens"]
-    return divide(lengths, rows=setup.rows, places=places, room=about.room)
+def generate_answers(
+    executor: Executor,
+    config: RunConfig,
+    folder: str | Path,
+    *,
+    progress: Progress = lambda *_: None,
+) -> RunProgress:
+    """Write the answers of a run into `folder`, or resume a run that was interrupted.
 
-
-def produce(
-    engine: Engine, setup: Setup, folder: str | Path, *, progress: Progress = lambda *_: None
-) -> Tally:
-    """Write the answers of a run, or go on with one that was stopped."""
+    Raises `RunError` if the folder holds something else, or a run with other settings.
+    """
     home = Path(folder)
-    task, samples = samples_of(setup.task, setup.ask)
-    about = engine.about(setup.options)
-    decides = decides_of(setup, about, task, samples)
-    division = division_of(setup, engine, about, samples)
+    task, samples = samples_of(config.task, config.ask)
+    info = executor.about(config.options)
+    settings = settings_of(config, info, task=task, samples=samples)
+    division = divide(
+        executor.lengths([Prompt.of(sample) for sample in samples], config.raw),
+        rows=config.rows,
+        new_tokens=info.options["max_new_tokens"],
+        max_length=info.max_length,
+    )
     with jsonl.lock_directory(home):
-        mine = _mine(division, setup.shard)
-        _open(home, setup, decides, len(mine), about.environment)
-        keys = {item: run.key_of(decides, samples[item]) for item in mine}
-        with (
-            jsonl.JsonLines(home / run.ANSWERS) as out,
-            jsonl.JsonLines(home / run.TIMINGS) as timings,
-        ):
+        items = _items_of(division, config.shard)
+        _open(home, config, settings, answers=len(items), environment=info.environment)
+        keys = {item: run.key_of(settings, samples[item]) for item in items}
+        with jsonl.JsonLines(home / run.ANSWERS) as out, jsonl.JsonLines(home / run.TIMINGS) as timings:
             known = {*jsonl.by_key(out.found, out.file)}
-            if strange := known - {*keys.values()}:
+            if foreign := known - {*keys.values()}:
                 raise RunError(
-                    f"{out.file} holds {len(strange)} answers that are not of this run: choose "
+                    f"{out.file} holds {len(foreign)} answers that are not of this run: choose "
                     "another --out."
                 )
-            work = _Work(home, samples, keys, known, out, timings, progress)
-            work.note_too_long([item for item in division.too_long if item in keys], about)
-            jobs = _jobs(setup, division, work)
-            for done in engine.decode(jobs, partial(work.under_way, division)):
-                work.write(division.batches[done.number], done)
-            return Tally(work.made, len(known), len(keys))
+            writer = _Writer(home, samples, keys, known, out, timings, progress)
+            writer.note_too_long([item for item in division.too_long if item in keys], info)
+            jobs = _jobs(config, division, writer)
+            for result in executor.decode(jobs, partial(writer.report_share, division)):
+                writer.write(division.batches[result.number], result)
+            return RunProgress(writer.added, len(known), len(keys))
 
 
-def _mine(division: Division, shard: Shard) -> list[int]:
-    """The items of a shard; the first one sees to those that are never asked."""
-    listed = [item for batch in division.batches if shard.has(batch) for item in batch.items]
-    return listed + (division.too_long if shard.number == 0 else [])
+def _items_of(division: Division, shard: Shard) -> list[int]:
+    """Return the items of a shard; the first shard records the prompts that are too long."""
+    items = [item for batch in division.batches if shard.has(batch) for item in batch.items]
+    return items + (division.too_long if shard.number == 0 else [])
 
 
 def _open(
-    home: Path, setup: Setup, decides: dict[str, Any], count: int, environment: dict[str, Any]
+    home: Path,
+    config: RunConfig,
+    settings: dict[str, Any],
+    *,
+    answers: int,
+    environment: dict[str, Any],
 ) -> None:
-    """Write the header of a new run; of one that is there, see that it is the same."""
-    if run.is_fresh(home):
-        model = asdict(setup.loader.at_home())
+    """Write the header of a new run, or check that an existing run has the same settings."""
+    if run.is_new(home):
         header = {
             "format": run.FORMAT,
             "version": run.VERSION,
-            "decides": decides,
-            "shard": list(setup.shard),
-            "answers": count,
-            "model": model,
-            "trace": setup.trace,
-            "command": setup.command,
+            "decides": settings,
+            "shard": list(config.shard),
+            "answers": answers,
+            "model": asdict(config.loader.with_absolute_path()),
+            "trace": config.trace,
+            "command": config.command,
             "commit": commit(),
         }
         jsonl.write_json(home / run.HEADER, header)
     else:
-        there = run.open_run(home)
-        own = {"shard": list(setup.shard), "trace": setup.trace}
-        theirs = {name: there.header.get(name) for name in own}
-        run.refuse_other(home, {**decides, **own}, {**there.decides, **theirs})
-        if there.finished:
-            return  # this machine will add nothing to it
-        if sentence := run.same_or_warned(there, environment):
-            warnings.warn(sentence, WavefrontWarning, stacklevel=3)
+        existing = run.open_run(home)
+        own = {"shard": list(config.shard), "trace": config.trace}
+        stored = {name: existing.header.get(name) for name in own}
+        run.check_same_settings(home, {**settings, **own}, {**existing.decides, **stored})
+        if existing.finished:
+            return  # this machine adds nothing to it
+        if warning := run.environment_warning(existing, environment):
+            warnings.warn(warning, WavefrontWarning, stacklevel=3)
     run.write_environment(home, environment)
 
 
-def _jobs(setup: Setup, division: Division, work: _Work) -> list[Job]:
-    """The batches of which something is missing, whole: an answer may depend on its board."""
+def _jobs(config: RunConfig, division: Division, writer: _Writer) -> list[Job]:
+    """Return every batch with a missing answer, complete: its shape may matter to an answer."""
     return [
         Job(
             batch.number,
-            [Prompt.of(work.samples[item]) for item in batch.items],
+            [Prompt.of(writer.samples[item]) for item in batch.items],
             batch.width,
-            setup.rows,
-            dict(setup.options),
-            setup.raw,
-            setup.trace,
+            config.rows,
+            dict(config.options),
+            config.raw,
+            config.trace,
         )
         for batch in division.batches
-        if setup.shard.has(batch) and work.missing(batch.items)
+        if config.shard.has(batch) and writer.missing(batch.items)
     ]
 
 
 @dataclass
-class _Work:
-    """The writing of a run: one process does it."""
+class _Writer:
+    """Writes the answers of a run. Only one process does this."""
 
     home: Path
     samples: Sequence[Sample]
@@ -177,7 +184,7 @@ class _Work:
     out: jsonl.JsonLines
     timings: jsonl.JsonLines
     progress: Progress
-    made: int = 0
+    added: int = 0
 
     def __post_init__(self) -> None:
         self.progress(len(self.known), len(self.keys))
@@ -185,43 +192,45 @@ class _Work:
     def missing(self, items: Sequence[int]) -> list[int]:
         return [item for item in items if self.keys[item] not in self.known]
 
-    def under_way(self, division: Division, job: Job, share: float) -> None:
-        """Say how far it is in the middle of a batch, which may take minutes."""
-        wanted = self.missing(division.batches[job.number].items)
-        self.progress(len(self.known) + share * len(wanted), len(self.keys))
+    def report_share(self, division: Division, job: Job, share: float) -> None:
+        """Report progress within a batch, which may take minutes."""
+        missing = self.missing(division.batches[job.number].items)
+        self.progress(len(self.known) + share * len(missing), len(self.keys))
 
-    def note_too_long(self, items: Sequence[int], about: About) -> None:
-        """Prompts that the model has no room for are answered with nothing, and it is said why."""
-        places = about.options["max_new_tokens"]
-        why = f"The prompt and {places} places are more than the {about.room} that the model takes."
+    def note_too_long(self, items: Sequence[int], info: WorkerInfo) -> None:
+        """Record an empty answer with the reason for every prompt that the model cannot hold."""
+        count = info.options["max_new_tokens"]
+        problem = (
+            f"The prompt and {count} new tokens exceed the model's {info.max_length} positions."
+        )
         for item in self.missing(items):
-            nothing = {"text": "", "tokens": [], "finish_reason": "too long", "forwards": 0}
-            self._put(item, {**nothing, "steps": 0, "problem": why})
+            empty = {"text": "", "tokens": [], "finish_reason": "too long", "forwards": 0}
+            self._append(item, {**empty, "steps": 0, "problem": problem})
         self.progress(len(self.known), len(self.keys))
 
-    def write(self, batch: Any, done: Done) -> None:
-        """Put down what came of a batch, less what was there before."""
-        run.write_environment(self.home, done.environment)  # a cluster has several
-        wanted = self.missing(batch.items)
-        timing = {"batch": done.number, "items": len(batch.items), "worker": done.worker}
-        timing |= {"seconds": round(done.seconds, 4), "forwards": done.replies[0].forwards}
-        timing["tokens"] = sum(len(reply.tokens) for reply in done.replies)
-        for row, (item, reply) in enumerate(zip(batch.items, done.replies, strict=True)):
-            if item not in wanted:
+    def write(self, batch: Batch, result: BatchResult) -> None:
+        """Write the answers of a batch that are not stored yet."""
+        run.write_environment(self.home, result.environment)  # a cluster has several
+        missing = self.missing(batch.items)
+        timing = {"batch": result.number, "items": len(batch.items), "worker": result.worker}
+        timing |= {"seconds": round(result.seconds, 4), "forwards": result.replies[0].forwards}
+        timing["tokens"] = sum(len(reply.tokens) for reply in result.replies)
+        for row, (item, reply) in enumerate(zip(batch.items, result.replies, strict=True)):
+            if item not in missing:
                 continue
-            if done.trace is not None:
+            if result.trace is not None:
                 file = self.home / run.TRACES / f"{self.keys[item]}.npz"
-                trace_file.save(done.trace.row(row), file)
-            self._put(item, {**reply._asdict(), "width": batch.width, "batch": batch.number})
+                trace_file.save(result.trace.row(row), file)
+            self._append(item, {**reply._asdict(), "width": batch.width, "batch": batch.number})
         self.timings.append(timing)
         self.progress(len(self.known), len(self.keys))
 
-    def _put(self, item: int, record: Mapping[str, Any]) -> None:
+    def _append(self, item: int, answer: Mapping[str, Any]) -> None:
         sample, key = self.samples[item], self.keys[item]
-        named = {"key": key, "id": sample.id, "prompt": sample.prompt}
-        named["prompt_hash"] = run.prompt_hash(sample)
+        record = {"key": key, "id": sample.id, "prompt": sample.prompt}
+        record["prompt_hash"] = run.prompt_hash(sample)
         if suffix := Prompt.of(sample).suffix:
-            named["suffix"] = suffix
-        self.out.append({**named, **record})
+            record["suffix"] = suffix
+        self.out.append({**record, **answer})
         self.known.add(key)
-        self.made += 1
+        self.added += 1

@@ -1,56 +1,66 @@
-"""Partings: where two decodes of the same item go different ways, and what each saw there.
+"""Divergence: where two decodes of the same item first disagree, and what each saw there.
 
-Two strategies fill places in different orders from the start, so the order says little. What is
-told is the first commit that matters: of all places that hold other tokens in the end, the one that
-either decode decided first.
+Two strategies fill positions in different orders from the start, so the order says little. The
+divergence is the first commit that matters: of all positions whose final tokens differ, the one
+that either decode committed first.
+
+Traces come from the run's files if it recorded them. Otherwise the items are decoded again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from wavefront.evaluation.paired import Changed, Pair, difference
-from wavefront.evaluation.retell import Retelling
+from wavefront.core import spec
+from wavefront.core.errors import RunError, SpecError, WavefrontWarning
+from wavefront.evaluation import fingerprint, run
+from wavefront.evaluation.batches import Division, divide
+from wavefront.evaluation.paired import ChangedItem, RunComparison, compare_runs
 from wavefront.evaluation.run import Run
+from wavefront.evaluation.task_spec import samples_of
+from wavefront.evaluation.worker import BatchResult, Job, Loader, Prompt, Worker
+from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 
-OPEN = "□"
-BEFORE, AFTER = 12, 6  # places that are shown around a commit
+MASKED = "□"
+BEFORE, AFTER = 12, 6  # positions that are shown around a commit
 
 
-class Event(NamedTuple):
-    """A commit that lasted."""
+class Commit(NamedTuple):
+    """A commit that was not undone."""
 
     at: int  # step of the trace
-    step: int  # the row's own, from 1
-    place: int  # on the board
+    step: int  # step of the row, from 1
+    position: int  # on the canvas
     token: int
 
 
-class Sight(NamedTuple):
-    """What one decode saw where it decided the place."""
+class CommitView(NamedTuple):
+    """What one decode saw when it committed the position."""
 
-    token: str | None  # None: it never decided it
+    token: str | None  # None if it never committed the position
     step: int | None
     probability: float | None
-    known: int  # places of the answer that were decided
-    around: str  # the text about the place as it stood, open places as boxes
-    others: list[tuple[str, float]]  # the likeliest tokens there, from a full trace
-    rival: float | None  # probability of what the other decode wrote; None: not among the others
+    known: int  # positions of the answer that were committed
+    around: str  # the text around the position at that step; boxes are masked positions
+    others: list[tuple[str, float]]  # the most likely tokens there, from a full trace
+    rival: float | None  # probability of the other decode's token; None if not among the others
 
 
-class Parting(NamedTuple):
-    """Where the decodes of an item part."""
+class Divergence(NamedTuple):
+    """Where the two decodes of an item diverge."""
 
-    item: Changed
-    order: int | None  # the first step at which they did not do the same
-    slot: int  # place of the answer, from 0
-    first: Sight
-    second: Sight
-    gap: float  # how differently the two saw the place: the larger, the more telling
-    repeated: bool  # whether decoding again gave the texts that were recorded
+    item: ChangedItem
+    order: int | None  # the first step at which they did different things
+    slot: int  # position in the answer, from 0
+    first: CommitView
+    second: CommitView
+    gap: float  # how differently the two saw the position; larger explains more
+    repeated: bool  # whether decoding again gave the recorded texts
 
 
 def explain(
@@ -58,36 +68,44 @@ def explain(
     second: Run,
     *,
     verdict: str = "correct",
-    common: bool = False,
+    intersect: bool = False,
     trust: bool = False,
     data: str = "",
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> tuple[Pair, list[Parting]]:
-    """Every changed item, the most telling first."""
-    pair = difference(first, second, verdict=verdict, common=common)
-    teller = Retelling(trust=trust, data=data)
-    wanted = [one for one in pair.changed if _asked(first, one) and _asked(second, one)]
-    wanted = sorted(wanted, key=lambda one: teller.order(first, one.id))
+) -> tuple[RunComparison, list[Divergence]]:
+    """Return the comparison of two runs and the divergence of every changed item.
+
+    The divergences with the largest gap come first. `trust` allows importing a user's strategy
+    because a run names it; `data` is the folder of the task's files.
+    """
+    comparison = compare_runs(first, second, verdict=verdict, intersect=intersect)
+    source = TraceSource(trust=trust, data=data)
+    items = [
+        item for item in comparison.changed if _answered(first, item) and _answered(second, item)
+    ]
+    items = sorted(items, key=lambda item: source.batch_of(first, item.id))
     found = []
-    for number, item in enumerate(wanted):
-        progress(number, len(wanted))
-        traces = [teller.trace(run, item.id) for run in (first, second)]
-        repeated = all(teller.same(run, item.id) for run in (first, second))
-        parting = part(item, *traces, repeated=repeated)
-        found += [] if parting is None else [parting]
-    progress(len(wanted), len(wanted))
-    return pair, sorted(found, key=lambda one: (-one.gap, one.item.id))
+    for number, item in enumerate(items):
+        progress(number, len(items))
+        traces = [source.trace(run, item.id) for run in (first, second)]
+        repeated = all(source.matches(run, item.id) for run in (first, second))
+        divergence = find_divergence(item, *traces, repeated=repeated)
+        found += [] if divergence is None else [divergence]
+    progress(len(items), len(items))
+    return comparison, sorted(found, key=lambda one: (-one.gap, one.item.id))
 
 
-def _asked(run: Run, item: Changed) -> bool:
+def _answered(run: Run, item: ChangedItem) -> bool:
     answer = next(one for one in run.answers.values() if one["id"] == item.id)
     return not answer.get("problem")
 
 
-def part(item: Changed, first: Trace, second: Trace, *, repeated: bool = True) -> Parting | None:
-    """Where two traces of one row each part; None when they come to the same."""
-    one, two = lasting(first), lasting(second)
-    end = max(_visible(first, one), _visible(second, two))
+def find_divergence(
+    item: ChangedItem, first: Trace, second: Trace, *, repeated: bool = True
+) -> Divergence | None:
+    """Return where two traces of one row each diverge; None if their texts are the same."""
+    one, two = final_commits(first), final_commits(second)
+    end = max(_last_slot(first, one), _last_slot(second, two))
     slots = [
         slot
         for slot in one.keys() | two.keys()
@@ -95,79 +113,86 @@ def part(item: Changed, first: Trace, second: Trace, *, repeated: bool = True) -
     ]
     if not slots:
         return None
-    slot = min(slots, key=lambda slot: (_when(one, two, slot), slot))
-    mine = _sight(first, one.get(slot), _token(two, slot))
-    other = _sight(second, two.get(slot), _token(one, slot))
-    return Parting(item, _order(first, second), slot, mine, other, _gap(mine, other), repeated)
+    slot = min(slots, key=lambda slot: (_first_step(one, two, slot), slot))
+    mine = _view(first, one.get(slot), _token(two, slot))
+    other = _view(second, two.get(slot), _token(one, slot))
+    order = _first_different_step(first, second)
+    return Divergence(item, order, slot, mine, other, _gap(mine, other), repeated)
 
 
-def lasting(trace: Trace) -> dict[int, Event]:
-    """The commits of a row that were not taken back, by slot."""
+def final_commits(trace: Trace) -> dict[int, Commit]:
+    """Return the commits of a row that were not remasked later, by slot."""
     slot, found = trace.first.slot[0].tolist(), {}
     commits, remasks = trace.commit[:, 0], trace.remask[:, 0]
     for at in range(len(trace)):
-        for place in commits[at].nonzero()[:, 0].tolist():
-            token = int(trace.tokens[at, 0, place])
-            found[slot[place]] = Event(at, int(trace.step[at, 0]) + 1, place, token)
-        for place in remasks[at].nonzero()[:, 0].tolist():
-            found.pop(slot[place], None)
+        for position in commits[at].nonzero()[:, 0].tolist():
+            token = int(trace.tokens[at, 0, position])
+            found[slot[position]] = Commit(at, int(trace.step[at, 0]) + 1, position, token)
+        for position in remasks[at].nonzero()[:, 0].tolist():
+            found.pop(slot[position], None)
     return found
 
 
-def _token(events: dict[int, Event], slot: int) -> int | None:
-    return events[slot].token if slot in events else None
+def _token(commits: dict[int, Commit], slot: int) -> int | None:
+    return commits[slot].token if slot in commits else None
 
 
-def _when(one: dict[int, Event], two: dict[int, Event], slot: int) -> int:
-    return min(events[slot].step for events in (one, two) if slot in events)
+def _first_step(one: dict[int, Commit], two: dict[int, Commit], slot: int) -> int:
+    return min(commits[slot].step for commits in (one, two) if slot in commits)
 
 
-def _visible(trace: Trace, events: dict[int, Event]) -> int:
-    """The slot of the first end token; what follows it is not read."""
+def _last_slot(trace: Trace, commits: dict[int, Commit]) -> int:
+    """Return the slot of the first stop token; nothing after it is read."""
     stops = trace.about.get("options", {}).get("stop_ids", [])
     return min(
-        (slot for slot, event in events.items() if event.token in stops),
-        default=max(events, default=-1),
+        (slot for slot, commit in commits.items() if commit.token in stops),
+        default=max(commits, default=-1),
     )
 
 
-def _order(first: Trace, second: Trace) -> int | None:
-    one, two = _story(first), _story(second)
+def _first_different_step(first: Trace, second: Trace) -> int | None:
+    one, two = _commits_by_step(first), _commits_by_step(second)
     steps = [step for step in one.keys() | two.keys() if one.get(step) != two.get(step)]
     return min(steps, default=None)
 
 
-def _story(trace: Trace) -> dict[int, set[tuple[int, int]]]:
-    slot, story = trace.first.slot[0].tolist(), {}
-    for at, place in trace.commit[:, 0].nonzero().tolist():
-        entry = (slot[place], int(trace.tokens[at, 0, place]))
-        story.setdefault(int(trace.step[at, 0]) + 1, set()).add(entry)
-    return story
+def _commits_by_step(trace: Trace) -> dict[int, set[tuple[int, int]]]:
+    slot, found = trace.first.slot[0].tolist(), {}
+    for at, position in trace.commit[:, 0].nonzero().tolist():
+        entry = (slot[position], int(trace.tokens[at, 0, position]))
+        found.setdefault(int(trace.step[at, 0]) + 1, set()).add(entry)
+    return found
 
 
-def _sight(trace: Trace, event: Event | None, rival: int | None) -> Sight:
+def _view(trace: Trace, commit: Commit | None, rival: int | None) -> CommitView:
     text: Callable[[int], str] = lambda token: _text(trace, token)  # noqa: E731
-    if event is None:
-        return Sight(None, None, None, 0, "", [], None)
-    canvas = next(one for at, one in enumerate(trace.before()) if at == event.at)
+    if commit is None:
+        return CommitView(None, None, None, 0, "", [], None)
+    canvas = next(one for at, one in enumerate(trace.before()) if at == commit.at)
     real, slot = canvas.real[0], canvas.slot[0]
     known = int((canvas.known[0] & (slot >= 0)).sum())
     around = []
-    for place in range(max(0, event.place - BEFORE), min(len(slot), event.place + AFTER + 1)):
-        if place == event.place:
-            around.append(f"[{text(event.token)}]")
-        elif bool(real[place]):
-            open_ = bool(canvas.masked[0, place])
-            around.append(OPEN if open_ else text(int(canvas.tokens[0, place])))
+    start, end = max(0, commit.position - BEFORE), min(len(slot), commit.position + AFTER + 1)
+    for position in range(start, end):
+        if position == commit.position:
+            around.append(f"[{text(commit.token)}]")
+        elif bool(real[position]):
+            masked = bool(canvas.masked[0, position])
+            around.append(MASKED if masked else text(int(canvas.tokens[0, position])))
     others: list[tuple[int, float]] = []
     if trace.alternatives is not None:
-        ids = trace.alternatives.tokens[event.at, 0, event.place].tolist()
-        logp = trace.alternatives.logp[event.at, 0, event.place].tolist()
+        ids = trace.alternatives.tokens[commit.at, 0, commit.position].tolist()
+        logp = trace.alternatives.logp[commit.at, 0, commit.position].tolist()
         others = [(token, math.exp(p)) for token, p in zip(ids, logp, strict=True)]
-    probability = math.exp(float(trace.logp[event.at, 0, event.place]))
-    named = [(text(token), p) for token, p in others]
-    seen = dict(others).get(-1 if rival is None else rival)
-    return Sight(text(event.token), event.step, probability, known, "".join(around), named, seen)
+    return CommitView(
+        token=text(commit.token),
+        step=commit.step,
+        probability=math.exp(float(trace.logp[commit.at, 0, commit.position])),
+        known=known,
+        around="".join(around),
+        others=[(text(token), p) for token, p in others],
+        rival=dict(others).get(-1 if rival is None else rival),
+    )
 
 
 def _text(trace: Trace, token: int) -> str:
@@ -175,15 +200,137 @@ def _text(trace: Trace, token: int) -> str:
     return str(texts.get(str(token), f"<{token}>"))
 
 
-def _gap(one: Sight, two: Sight) -> float:
-    """How sure each was of its own token beyond what the other gave that token; the larger."""
-    return max(_beyond(one, two), _beyond(two, one))
+def _gap(one: CommitView, two: CommitView) -> float:
+    """Return the larger of the two decodes' preferences for their own token over the other's."""
+    return max(_preference(one, two), _preference(two, one))
 
 
-def _beyond(one: Sight, two: Sight) -> float:
+def _preference(one: CommitView, two: CommitView) -> float:
     if one.probability is None:
         return 0.0
     if two.others:
         return one.probability - (two.rival or 0.0)
-    # A basic trace keeps what was committed only.
+    # A basic trace holds only the probability of the committed token.
     return abs(one.probability - (two.probability or 0.0))
+
+
+class _TracedItem(NamedTuple):
+    """The trace of an item, and the text that it ends with."""
+
+    trace: Trace
+    text: str
+
+
+@dataclass
+class _RepeatableRun:
+    """A run with everything that decoding one of its batches again needs."""
+
+    run: Run
+    worker: Worker
+    division: Division
+    prompts: list[Prompt]  # of all items, in their order
+    rows: Mapping[str, tuple[int, int]]  # item -> its batch and its row
+    last: BatchResult | None = None  # items of one batch are asked for one after another
+
+    def decode(self, number: int) -> BatchResult:
+        if self.last is None or self.last.number != number:
+            batch, decides = self.division.batches[number], self.run.decides
+            prompts = [self.prompts[item] for item in batch.items]
+            rows, options = decides["batch"]["rows"], decides["options"]
+            job = Job(number, prompts, batch.width, rows, options, decides["raw"], "full")
+            with warnings.catch_warnings():
+                # The user saw these warnings when the run was made.
+                warnings.simplefilter("ignore", WavefrontWarning)
+                self.last = self.worker.decode(job)
+        return self.last
+
+
+class TraceSource:
+    """The traces of items of several runs. Models are loaded once, and only if needed."""
+
+    def __init__(self, *, trust: bool = False, data: str = "") -> None:
+        """`trust` allows importing a user's strategy because a run names it."""
+        self.trust, self.data = trust, data
+        self._workers: dict[Loader, Worker] = {}
+        self._runs: dict[str, _RepeatableRun] = {}
+        self._items: dict[tuple[str, str], _TracedItem] = {}
+
+    def batch_of(self, of: Run, item: str) -> int:
+        """Return the batch of an item. Ask in this order, so that each is decoded once."""
+        return next(one.get("batch", 0) for one in of.answers.values() if one["id"] == item)
+
+    def trace(self, of: Run, item: str) -> Trace:
+        """Return a trace of one row: the recorded one, or a full one from decoding again."""
+        return self._item(of, item).trace
+
+    def matches(self, of: Run, item: str) -> bool:
+        """Return whether the trace ends with the recorded text."""
+        recorded = next(one["text"] for one in of.answers.values() if one["id"] == item)
+        return self._item(of, item).text == recorded
+
+    def _item(self, of: Run, item: str) -> _TracedItem:
+        key = (str(of.folder), item)
+        if key not in self._items:  # of every run, only the last item is kept
+            self._items = {other: one for other, one in self._items.items() if other[0] != key[0]}
+            self._items[key] = self._recorded(of, item) or self._decoded_again(of, item)
+        return self._items[key]
+
+    def _recorded(self, of: Run, item: str) -> _TracedItem | None:
+        key, answer = next((k, one) for k, one in of.answers.items() if one["id"] == item)
+        file = of.folder / run.TRACES / f"{key}.npz"
+        return _TracedItem(trace_file.load(file), answer["text"]) if file.is_file() else None
+
+    def _decoded_again(self, of: Run, item: str) -> _TracedItem:
+        name = str(of.folder)
+        if name not in self._runs:
+            self._runs[name] = self._repeatable(of)
+        number, row = self._runs[name].rows[item]
+        result = self._runs[name].decode(number)
+        assert result.trace is not None
+        return _TracedItem(result.trace.row(row), result.replies[row].text)
+
+    def _repeatable(self, of: Run) -> _RepeatableRun:
+        decides = of.decides
+        self._check_strategy(of)
+        loader = loader_of(of.header)
+        worker = self._workers.setdefault(loader, Worker(loader))
+        info = worker.about(decides["options"])
+        run.check_same_settings(of.folder, {"model": info.model}, {"model": decides["model"]})
+        if decides["code"] != fingerprint.of_code():
+            warnings.warn(
+                f"Another version of the code made {of.folder}: decoding again may differ.",
+                WavefrontWarning,
+                stacklevel=2,
+            )
+        _, samples = samples_of(of.task_spec, of.ask(self.data))
+        if run.items_digest(samples) != decides["task"]["items"]:
+            raise RunError(f"{of.folder} has other items than {of.task} here: give --data.")
+        prompts = [Prompt.of(sample) for sample in samples]
+        division = divide(
+            worker.lengths(prompts, decides["raw"]),
+            rows=decides["batch"]["rows"],
+            new_tokens=decides["options"]["max_new_tokens"],
+            max_length=info.max_length,
+        )
+        rows = {
+            samples[item].id: (batch.number, row)
+            for batch in division.batches
+            for row, item in enumerate(batch.items)
+        }
+        return _RepeatableRun(of, worker, division, prompts, rows)
+
+    def _check_strategy(self, of: Run) -> None:
+        """Refuse a user's strategy unless trusted: a run may come from anywhere."""
+        try:
+            spec.resolve(of.strategy, "strategies", outside=self.trust)
+        except SpecError as error:
+            raise RunError(
+                f"{of.folder} uses the strategy {of.strategy[:80]}, which is not built in; "
+                f"importing it runs its code. --trust allows it. ({error})"
+            ) from None
+
+
+def loader_of(header: Mapping[str, Any]) -> Loader:
+    """Return the loader of a run's model."""
+    known = {field.name for field in fields(Loader)}
+    return Loader(**{name: value for name, value in header["model"].items() if name in known})

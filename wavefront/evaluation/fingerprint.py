@@ -1,18 +1,14 @@
-"""Fingerprints: of all that decides an answer, and of the machine that gave it."""
+"""Fingerprints of everything that determines an answer, and a description of the machine."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
-import json
 import os
 import platform
 import socket
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +16,12 @@ import torch
 
 import wavefront
 from wavefront.lm import LM
+from wavefront.models.loader import Publishable
+from wavefront.storage.fingerprint import of_files, of_sources, of_tensors, of_value
 from wavefront.storage.hub import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
-from wavefront.storage.jsonl import dump, write_text
 
 PACKAGE = Path(wavefront.__file__).parent
-# The modules that decide an answer. Everything else may change while a run is unfinished.
+# The modules that determine an answer. Everything else may change while a run is unfinished.
 DECODING_SOURCES = (
     "core/*.py",
     "kernels/*.py",
@@ -39,106 +36,62 @@ DECODING_SOURCES = (
 )
 
 
-def digest(value: Any) -> str:
-    """32 hexadecimal digits that stand for a JSON value."""
-    return sha256(dump(value).encode()).hexdigest()[:32]
-
-
-def of_files(files: Iterable[Path]) -> str:
-    """The same for files: their names and what is in them."""
-    listed = sorted(files)
-    with ThreadPoolExecutor(8) as pool:
-        sums = list(pool.map(_file_sum, listed))
-    return digest([[file.name, found] for file, found in zip(listed, sums, strict=True)])
-
-
-def of_weights(lm: LM, directory: Path | None) -> str:
-    """Of the checkpoint's files; of a model that has none, of its tensors."""
+def of_weights(lm: LM, directory: Path | None = None) -> str:
+    """Return the fingerprint of the checkpoint's files; without files, of the tensors."""
     if directory is None:
-        return _of_tensors(lm)
+        tensors = {}
+        if isinstance(lm.model, Publishable):
+            tensors = lm.model.published_weights()
+        elif isinstance(lm.model, torch.nn.Module):
+            tensors = lm.model.state_dict()
+        return of_value([type(lm.model).__name__, lm.model.family, of_tensors(tensors)])
     sharded = (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file()
     names = {*weight_map(directory).values()} if sharded else {WEIGHTS}
     names |= {CONFIG, GENERATION}
     return of_files(file for name in names if (file := directory / name).is_file())
 
 
-def _of_tensors(lm: LM) -> str:
-    total = sha256()
-    model: Any = lm.model
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return total.hexdigest()[:32]
-
-
-def of_tokenizer(lm: LM, directory: Path | None) -> str:
-    """Of the tokenizer's files; of one that has none, of its vocabulary."""
+def of_tokenizer(lm: LM, directory: Path | None = None) -> str:
+    """Return the fingerprint of the tokenizer's files; without files, of what it encodes."""
     if directory is None:
-        return digest(lm.tokenizer.pieces(list(range(lm.tokenizer.vocab_size))))
+        tokenizer = lm.tokenizer
+        special = sorted(tokenizer.special_ids)
+        return of_value([tokenizer.to_json(), tokenizer.template, tokenizer.opening, special])
     return of_files(file for name in TEXT_FILES if (file := directory / name).is_file())
 
 
 def of_template(lm: LM) -> str | None:
-    """Of the chat template, if there is one."""
-    return None if lm.tokenizer.template is None else digest(lm.tokenizer.template)
+    """Return the fingerprint of the chat template, or None if there is no template."""
+    return None if lm.tokenizer.template is None else of_value(lm.tokenizer.template)
 
 
 @cache
 def of_code() -> str:
-    """Return the digest of the modules that decide an answer, without comments and docstrings."""
-    files = sorted({file for pattern in DECODING_SOURCES for file in PACKAGE.glob(pattern)})
-    return digest([[str(file.relative_to(PACKAGE)), _code_of(file)] for file in files])
+    """Return the fingerprint of the modules that determine an answer.
 
-
-def _code_of(file: Path) -> str:
-    """Return the statements of a module; comments, docstrings and layout do not count."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return sha256(ast.unparse(tree).encode()).hexdigest()
+    Editing a comment or a docstring does not change it.
+    """
+    return of_sources(PACKAGE, DECODING_SOURCES)
 
 
 def of_strategy(strategy: object) -> str | None:
-    """Of the source file of a strategy from outside; ours are in `of_code`."""
-    kind = type(strategy)
-    if kind.__module__.partition(".")[0] == "wavefront":
-        return None
-    with contextlib.suppress(OSError, TypeError):
-        return sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:32]
-    return None
+    """Return the fingerprint of the source files of a user's strategy and its parts.
 
-
-def _file_sum(file: Path) -> str:
-    """SHA-256 of a file; of a large one it is remembered while its size and time stay."""
-    real = file.resolve()
-    state = real.stat()
-    if state.st_size < 1 << 24:
-        return sha256(real.read_bytes()).hexdigest()
-    key, stamp = str(real), [state.st_size, state.st_mtime_ns, state.st_ino]
-    memory = _memory()
-    note = memory / f"{sha256(key.encode()).hexdigest()[:32]}.json"
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        told = json.loads(note.read_text())
-        if told.get("file") == key and told.get("stamp") == stamp:
-            return str(told["sha256"])
-    with real.open("rb") as handle:
-        found = file_digest(handle, "sha256").hexdigest()
-    with contextlib.suppress(OSError, wavefront.RunError):
-        memory.mkdir(parents=True, exist_ok=True)
-        write_text(note, dump({"file": key, "stamp": stamp, "sha256": found}))
-    return found
-
-
-def _memory() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "wavefront" / "sums"
+    None if all of them belong to wavefront: `of_code` covers those.
+    """
+    parts = [strategy, *getattr(strategy, "__dict__", {}).values()]
+    kinds = {type(part) for part in parts if part is strategy or hasattr(part, "spec_name")}
+    files = set()
+    for kind in kinds:
+        if kind.__module__.partition(".")[0] != "wavefront":
+            with contextlib.suppress(OSError, TypeError):  # defined at a prompt: no file
+                files.add(Path(inspect.getfile(kind)))
+    digests = sorted(sha256(file.read_bytes()).hexdigest() for file in files)
+    return of_value(digests) if digests else None
 
 
 def environment(lm: LM) -> dict[str, Any]:
-    """The machine and its libraries: what may change the last bits of a number."""
+    """Describe the machine and its libraries: what may change the last bits of a number."""
     model = lm.model
     cuda = model.device.type == "cuda"
     found: dict[str, Any] = {
@@ -149,7 +102,7 @@ def environment(lm: LM) -> dict[str, Any]:
         "device type": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "attention": _attention(cuda),
+        "attention": _attention_kernels(cuda),
         "float32 products": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
@@ -159,13 +112,13 @@ def environment(lm: LM) -> dict[str, Any]:
     return found
 
 
-def _attention(cuda: bool) -> str:
-    """Which of torch's fused kernels may serve."""
+def _attention_kernels(cuda: bool) -> str:
+    """Name the fused attention kernels that torch may use."""
     if not cuda:
         return "torch sdpa"
     kinds = ("flash", "mem_efficient", "math", "cudnn")
-    on = [kind for kind in kinds if getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()]
-    return f"torch sdpa ({', '.join(on)})"
+    enabled = [kind for kind in kinds if getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()]
+    return f"torch sdpa ({', '.join(enabled)})"
 
 
 def _processor() -> str:
@@ -182,6 +135,6 @@ def _driver() -> str | None:
     return None
 
 
-def here() -> str:
-    """This process among all of a cluster."""
+def process_name() -> str:
+    """Return a name for this process that is unique in a cluster."""
     return f"{socket.gethostname()}:{os.getpid()}"

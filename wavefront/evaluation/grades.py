@@ -1,4 +1,4 @@
-"""Grades: verdicts on the answers of a run, made apart from them, and the summary of both."""
+"""Grades: grade the answers of a run, separately from generating them, and write the summary."""
 
 from __future__ import annotations
 
@@ -8,105 +8,107 @@ from typing import Any
 
 from wavefront.core.errors import OptionError, RunError
 from wavefront.evaluation import run, summary
-from wavefront.evaluation.fingerprint import digest
 from wavefront.evaluation.run import Run
 from wavefront.evaluation.task_spec import open_task
 from wavefront.storage import jsonl
+from wavefront.storage.fingerprint import of_value
 from wavefront.tasks.base import Grade, Sample
 
 VERDICTS = ("correct", "strict", "flexible")
 
 
 def grade(
-    there: Run,
+    answered: Run,
     *,
     data: str = "",
     allow_unsandboxed: bool = False,
-    again: bool = False,
+    regrade: bool = False,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """Grade what has no grade yet, write the summary, and return it.
+    """Grade every answer without a grade, write the summary, and return it.
 
-    `again` forgets the grades that are there; they are refused when another version made them.
+    `regrade` deletes the existing grades first. Without it, grades by another version of the task
+    raise `RunError`.
     """
-    task = open_task(there.task_spec, allow_unsandboxed=allow_unsandboxed)
-    samples = _samples(there, task, data)
-    with jsonl.lock_directory(there.folder):
-        if not there.answers:
-            raise RunError(f"{there.folder} has no answers to grade yet: run `wavefront answers`.")
-        file = there.folder / run.GRADES
-        if again:
+    task = open_task(answered.task_spec, allow_unsandboxed=allow_unsandboxed)
+    samples = _samples(answered, task, data)
+    with jsonl.lock_directory(answered.folder):
+        if not answered.answers:
+            raise RunError(
+                f"{answered.folder} has no answers to grade yet: run `wavefront eval generate`."
+            )
+        file = answered.folder / run.GRADES
+        if regrade:
             file.unlink(missing_ok=True)
         with jsonl.JsonLines(file) as out:
-            known = _current(jsonl.by_key(out.found, file), there, str(task.version), file)
-            for number, (key, answer) in enumerate(sorted(there.answers.items()), 1):
+            known = jsonl.by_key(out.found, file)
+            _check_current(known, answered, str(task.version))
+            for number, (key, answer) in enumerate(sorted(answered.answers.items()), 1):
                 if key not in known:
-                    out.append(_line(key, answer, samples[answer["id"]], task))
-                progress(number, len(there.answers))
-        made = summary.summarise(run.open_run(there.folder))
-        jsonl.write_json(there.folder / run.SUMMARY, made)
-    return made
+                    out.append(_line(key, answer, samples[answer["id"]], task=task))
+                progress(number, len(answered.answers))
+        result = summary.summarise(run.open_run(answered.folder))
+        jsonl.write_json(answered.folder / run.SUMMARY, result)
+    return result
 
 
-def _samples(there: Run, task: Any, data: str) -> dict[str, Sample]:
-    """The items of a run by their names; refused when they are not those that were asked."""
-    samples = {sample.id: sample for sample in task.items(there.ask(data))}
-    for answer in there.answers.values():
+def _samples(answered: Run, task: Any, data: str) -> dict[str, Sample]:
+    """Return the items by id; `RunError` if they are not those of the run."""
+    samples = {sample.id: sample for sample in task.items(answered.ask(data))}
+    for answer in answered.answers.values():
         sample = samples.get(answer.get("id", ""))
         if sample is None or run.prompt_hash(sample) != answer.get("prompt_hash"):
             raise RunError(
-                f"{there.folder} answers {answer.get('id')!r}, and {there.task} as it is here has "
-                "no such item or asks it otherwise: give the --data it was made with."
+                f"{answered.folder} answers {answer.get('id')!r}, but {answered.task} here has no "
+                "such item or another prompt for it: give the --data of the run."
             )
     return samples
 
 
-def _current(
-    known: Mapping[str, Mapping[str, Any]], there: Run, version: str, file: Path
-) -> Mapping[str, Mapping[str, Any]]:
-    """The grades that are there, refused when they are of other answers or of another version."""
+def _check_current(known: Mapping[str, Mapping[str, Any]], answered: Run, version: str) -> None:
+    """Raise `RunError` if a grade is of another answer or of another version of the task."""
+    file: Path = answered.folder / run.GRADES
     for key, line in known.items():
-        answer = there.answers.get(key)
+        answer = answered.answers.get(key)
         if line.get("version") != version:
             raise RunError(
-                f"{file} was graded by version {line.get('version')} of {there.task}, and this is "
-                f"version {version}: --again grades anew."
+                f"{file} was graded by version {line.get('version')} of {answered.task}, and this "
+                f"is version {version}: use --regrade."
             )
-        if answer is None or line.get("text_hash") != digest(answer["text"]):
-            raise RunError(f"{file} has a grade of another answer ({key}): --again grades anew.")
-    return known
+        if answer is None or line.get("text_hash") != of_value(answer["text"]):
+            raise RunError(f"{file} has a grade of another answer ({key}): use --regrade.")
 
 
-def _line(key: str, answer: Mapping[str, Any], sample: Sample, task: Any) -> dict[str, Any]:
-    """A verdict. What could not be asked is wrong, and no grader is called for it."""
+def _line(key: str, answer: Mapping[str, Any], sample: Sample, *, task: Any) -> dict[str, Any]:
+    """Grade one answer. A prompt that was too long counts as wrong, without a grader."""
     problem = answer.get("problem")
-    made = Grade(False, None, "not asked") if problem else task.grade(sample, answer["text"])
-    told = {
+    found = Grade(False, None, "not asked") if problem else task.grade(sample, answer["text"])
+    line = {
         "key": key,
         "id": sample.id,
         "task": task.name,
         "version": str(task.version),
-        "text_hash": digest(answer["text"]),
-        "correct": bool(made.correct),
-        "strict": bool(made.strict),
-        "flexible": bool(made.flexible),
-        "answer": made.answer,
+        "text_hash": of_value(answer["text"]),
+        "correct": bool(found.correct),
+        "strict": bool(found.strict),
+        "flexible": bool(found.flexible),
+        "answer": found.answer,
         "target": sample.target,
-        "how": made.how,
+        "how": found.how,
     }
     if task.executes:
-        told["layers"] = list(made.layers)  # what stood around the code
-    return told
+        line["layers"] = list(found.layers)  # the sandbox layers around the code
+    return line
 
 
-def verdicts(there: Run, verdict: str = "correct") -> dict[str, bool]:
-    """Right or wrong by item; refused before all answers are graded."""
+def verdicts(graded: Run, verdict: str = "correct") -> dict[str, bool]:
+    """Return right or wrong for each item; `RunError` if some answers have no grade."""
     if verdict not in VERDICTS:
         raise OptionError(f"A verdict is one of {', '.join(VERDICTS)}, not {verdict!r}.")
-    ungraded = len(there.answers.keys() - there.grades.keys())
-    if ungraded or not there.answers:
+    ungraded = len(graded.answers.keys() - graded.grades.keys())
+    if ungraded or not graded.answers:
         raise RunError(
-            f"{there.folder} has {ungraded or 'no'} answers without a grade: run "
-            f"`wavefront grade {there.folder}`."
+            f"{graded.folder} has {ungraded or 'no'} answers without a grade: run "
+            f"`wavefront eval grade {graded.folder}`."
         )
-    return {line["id"]: bool(line[verdict]) for line in there.grades.values()}
+    return {line["id"]: bool(line[verdict]) for line in graded.grades.values()}

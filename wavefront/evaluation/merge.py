@@ -1,4 +1,4 @@
-"""Merge: the parts that several processes made of one run, joined into the run."""
+"""Merge: join the shards of one run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wavefront.storage import jsonl
 
 
 def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
-    """Join shards, all of them and each finished, in a new directory."""
+    """Join all shards of a run in a new directory; every shard must be finished."""
     if not parts:
         raise OptionError("There is nothing to merge: name the directories of the shards.")
     runs = sorted((run.open_run(part) for part in parts), key=lambda one: one.shard)
     _check(runs)
     home = Path(out)
     with jsonl.lock_directory(home):
-        if not run.is_fresh(home):
+        if not run.is_new(home):
             raise RunError(f"{home} is a run already: choose another --out.")
         answers = [answer for one in runs for answer in one.answers.values()]
         _write(home / run.ANSWERS, answers)
@@ -31,7 +31,7 @@ def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
             if (one.folder / run.TRACES).is_dir():
                 shutil.copytree(one.folder / run.TRACES, home / run.TRACES, dirs_exist_ok=True)
         joined = {"shard": [0, 1], "answers": len(answers)}
-        # Last: until the header is there, it is no run.
+        # Written last: without a header, the directory is not a run.
         jsonl.write_json(home / run.HEADER, {**runs[0].header, **joined})
     return run.open_run(home)
 
@@ -40,10 +40,10 @@ def _check(runs: Sequence[Run]) -> None:
     first = runs[0]
     parts = first.shard.parts
     for one in runs[1:]:
-        run.refuse_other(one.folder, first.decides, one.decides)
+        run.check_same_settings(one.folder, first.decides, one.decides)
     if [one.shard for one in runs] != [(number, parts) for number in range(parts)]:
-        named = ", ".join(f"{one.shard.number}/{one.shard.parts}" for one in runs)
-        raise RunError(f"The shards of one run are needed, each once, and these are {named}.")
+        names = ", ".join(f"{one.shard.number}/{one.shard.parts}" for one in runs)
+        raise RunError(f"merge needs every shard of one run exactly once, and got {names}.")
     for one in runs:
         if not one.finished:
             raise RunError(
@@ -52,5 +52,5 @@ def _check(runs: Sequence[Run]) -> None:
 
 
 def _write(file: Path, records: Sequence[dict[str, object]]) -> None:
-    """Lines in order, in one piece."""
+    """Write the records in sorted order, in one piece."""
     jsonl.write_text(file, "".join(sorted(f"{jsonl.dump(one)}\n" for one in records)))

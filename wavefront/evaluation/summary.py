@@ -1,4 +1,4 @@
-"""Summary: a run in the shape of lm-eval's results, so that its readers read it too."""
+"""Summary: a run in the format of lm-eval's results, so that tools for lm-eval can read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from wavefront.evaluation.run import Run
 from wavefront.results.statistics import Share, share
 
-# What we call a verdict, and what lm-eval calls the metric and its filter.
+# Our verdict -> lm-eval's metric and filter.
 METRICS = {
     "correct": ("correct", "none"),
     "strict": ("exact_match", "strict-match"),
@@ -16,7 +16,7 @@ METRICS = {
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """Everything that a table needs, with what it takes to make it again."""
+    """Return everything that a table needs, and what you need to repeat the run."""
     decides, header = run.decides, run.header
     name, shares = run.task, shares_of(run)
     results: dict[str, Any] = {"alias": name}
@@ -48,7 +48,7 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def shares_of(run: Run) -> dict[str, Share]:
-    """Right answers by every verdict."""
+    """Return the share of right answers for every verdict."""
     graded = run.grades.values()
     return {
         verdict: share(sum(bool(line[verdict]) for line in graded), len(graded))
@@ -57,29 +57,29 @@ def shares_of(run: Run) -> dict[str, Share]:
 
 
 def cost(run: Run) -> dict[str, Any]:
-    """What the answers took: forwards of an item, tokens that are seen, time."""
-    asked = [one for one in run.answers.values() if not one.get("problem")]
-    tokens = sum(len(one["tokens"]) for one in asked)
-    forwards = sum(one["forwards"] for one in asked)
-    # The batches that were timed; of one that crashed after its answers, the time is not known.
-    timed = run.timings
-    seconds = sum(one["seconds"] for one in timed)
+    """Return the cost of the answers: forward passes per item, visible tokens, and time."""
+    answered = [answer for answer in run.answers.values() if not answer.get("problem")]
+    tokens = sum(len(answer["tokens"]) for answer in answered)
+    forwards = sum(answer["forwards"] for answer in answered)
+    # A batch that crashed between its answers and its timing is missing here.
+    timings = run.timings
+    seconds = sum(timing["seconds"] for timing in timings)
     return {
-        "forwards": forwards / len(asked) if asked else None,
+        "forwards": forwards / len(answered) if answered else None,
         "tokens_per_forward": tokens / forwards if forwards else None,
         "tokens": tokens,
         "seconds": round(seconds, 3),
-        "tokens_per_second": sum(one["tokens"] for one in timed) / seconds if seconds else None,
-        "too_long": len(run.answers) - len(asked),
+        "tokens_per_second": sum(t["tokens"] for t in timings) / seconds if seconds else None,
+        "too_long": len(run.answers) - len(answered),
     }
 
 
 def layers_of(run: Run) -> list[list[str]] | None:
-    """What stood around the code that was run, in each of its kinds; None where none was run."""
-    told = [line["layers"] for line in run.grades.values() if "layers" in line and _was_run(line)]
-    kinds = {tuple(one) for one in told}
-    return [list(one) for one in sorted(kinds)] if told else None
-
-
-def _was_run(line: dict[str, Any]) -> bool:
-    return line.get("how") != "not asked"
+    """Return each distinct set of sandbox layers around executed code; None if none was run."""
+    executed = [
+        line["layers"]
+        for line in run.grades.values()
+        if "layers" in line and line.get("how") != "not asked"
+    ]
+    kinds = {tuple(layers) for layers in executed}
+    return [list(layers) for layers in sorted(kinds)] if executed else None

@@ -1,4 +1,4 @@
-"""Asked: a task by its name and options, `bbh_navigate(cot=True)`, and its items."""
+"""Task specs: a task by its name and options, such as `bbh_navigate(cot=True)`, and its items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wavefront.tasks.base import Ask, Sample
 
 
 def open_task(text: str, *, allow_unsandboxed: bool = False) -> Any:
-    """A task from its name, or its name with options in brackets; nothing of it is evaluated."""
+    """Load a task from a spec. The spec is parsed and never evaluated."""
     name, options = parse(text)
     task: Any = tasks.load(name, **options)
     if allow_unsandboxed and hasattr(task, "allow_unsandboxed"):
@@ -20,7 +20,7 @@ def open_task(text: str, *, allow_unsandboxed: bool = False) -> Any:
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options."""
+    """Return the name and the options of a spec."""
     name, bracket, _ = text.partition("(")
     if not bracket:
         return text.strip(), {}
@@ -34,18 +34,20 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
             f"A task is written NAME or NAME(option=value, ...), not {text!r}."
         ) from None
     if "allow_unsandboxed" in options or "None" in options:
-        raise OptionError(f"{text!r} cannot be asked: --i-accept-unsandboxed is an option apart.")
+        raise OptionError(
+            f"A task spec cannot allow unsandboxed code, as {text!r} does: use --allow-unsandboxed."
+        )
     return name.strip(), options
 
 
 def samples_of(text: str, ask: Ask) -> tuple[Any, list[Sample]]:
-    """A task and its items; refused when there are none, or two of one name."""
+    """Return a task and its items; `OptionError` if there are none or two have the same id."""
     task = open_task(text)
     samples = task.items(ask)
     if not samples:
-        raise OptionError(f"{text} has no items of this kind: ask for another --split or --items.")
+        raise OptionError(f"{text} has no items of this kind: choose another --split or --items.")
     ids = [sample.id for sample in samples]
     if len({*ids}) < len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
-        raise OptionError(f"{text} has two items of the name {twice!r}: mend its data.")
+        raise OptionError(f"{text} has two items with the id {twice!r}: correct its data.")
     return task, samples

@@ -1,13 +1,13 @@
-"""Worker: a model that answers batches; one in this process, or many on a cluster."""
+"""Worker: a model that decodes batches, in this process (`LocalExecutor`) or on a Ray cluster."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import pad
@@ -25,14 +25,14 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """How to come by a model; it can be sent to another machine."""
+    """How to load a model. It can be sent to another machine."""
 
     path: str = builtin.DEFAULT
     device: str | None = None
     dtype: str | None = None
     revision: str | None = None
     offline: bool = False
-    threads: int | None = None  # of torch on a CPU; None: as they are
+    threads: int | None = None  # torch threads on a CPU; None keeps the current number
 
     def load(self) -> lm.LM:
         if self.threads is not None:
@@ -46,60 +46,60 @@ class Loader:
         )
 
     def directory(self) -> Path | None:
-        """Where its files are; None of a model without files."""
+        """Return the directory of the model's files; None for a model without files."""
         if self.path == "toy":
             return None
         return locate(self.path, revision=self.revision, offline=self.offline)
 
-    def at_home(self) -> Loader:
-        """The same by a path that holds wherever the process stands."""
+    def with_absolute_path(self) -> Loader:
+        """Return the same loader with a path that is valid in every working directory."""
         local = Path(self.path).expanduser()
-        here = self.path not in builtin.names() and local.is_dir()
-        return replace(self, path=str(local.resolve())) if here else self
+        is_local = self.path not in builtin.names() and local.is_dir()
+        return replace(self, path=str(local.resolve())) if is_local else self
 
 
-class About(NamedTuple):
-    """What a worker says of its model under some options."""
+class WorkerInfo(NamedTuple):
+    """What a worker reports about its model and some options."""
 
-    model: dict[str, Any]  # what decides the answers
-    options: dict[str, Any]  # the same: everything said
-    strategy: str | None  # fingerprint of one from outside
-    room: int  # places the model takes
+    model: dict[str, Any]  # fingerprints of everything in the model that determines an answer
+    options: dict[str, Any]  # the decoding options with every default filled in
+    strategy: str | None  # fingerprint of a user's strategy; None for a built-in one
+    max_length: int  # positions that the model accepts
     environment: dict[str, Any]
 
 
 class Prompt(NamedTuple):
-    """What is put to a model: a text to answer, or one with a hole that more text follows."""
+    """The input of a model: a text to answer, or a text with a hole and the text after it."""
 
     text: str
     suffix: str = ""
 
     @classmethod
     def of(cls, sample: Sample) -> Prompt:
-        """As a task asks it; what follows a hole stands in `extra["suffix"]`."""
+        """Return the prompt of a task's item; `extra["suffix"]` is the text after a hole."""
         return cls(sample.prompt, str(sample.extra.get("suffix", "")))
 
     def ids(self, tokenizer: Tokenizer, raw: bool) -> tuple[list[int], list[int]]:
-        """What stands before the places to fill, and after them; a text with a hole is raw."""
+        """Return the ids before and after the masked positions; a text with a hole is raw."""
         before = prompt_ids(tokenizer, self.text, raw=raw or bool(self.suffix))
         spaced = self.suffix if self.suffix[:1].isspace() else f" {self.suffix}"
         return before, tokenizer.encode(spaced) if self.suffix else []
 
 
 class Job(NamedTuple):
-    """A batch to be answered."""
+    """A batch to decode."""
 
     number: int
     prompts: Sequence[Prompt]
     width: int
-    rows: int  # as many as there are, the rest being copies of the last prompt
+    rows: int  # of the batch; copies of the last prompt fill it up
     options: Mapping[str, Any]
     raw: bool = False
     trace: str = ""
 
 
 class Reply(NamedTuple):
-    """What became of one prompt."""
+    """The answer to one prompt."""
 
     text: str
     tokens: list[int]
@@ -109,8 +109,8 @@ class Reply(NamedTuple):
     prompt_tokens: int
 
 
-class Done(NamedTuple):
-    """A batch that was answered."""
+class BatchResult(NamedTuple):
+    """The answers to a batch."""
 
     number: int
     replies: list[Reply]
@@ -120,8 +120,25 @@ class Done(NamedTuple):
     environment: dict[str, Any]
 
 
+JobProgress = Callable[[Job, float], None]  # a running job and the share of its steps that is done
+
+
+def ignore_progress(job: Job, share: float) -> None:
+    """Do nothing: the default when nobody listens."""
+
+
+class Executor(Protocol):
+    """One or many workers with the same model."""
+
+    def about(self, options: Mapping[str, Any]) -> WorkerInfo: ...
+    def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]: ...
+    def decode(self, jobs: Sequence[Job], on_progress: JobProgress = ...) -> Iterator[BatchResult]:
+        """Yield the result of every job once, in the order in which they finish."""
+        ...
+
+
 class Worker:
-    """A model and its answers. It is loaded when first needed, so that a failure is a sentence."""
+    """A model that answers batches. The model is loaded when it is first needed."""
 
     def __init__(self, loader: Loader, model: lm.LM | None = None) -> None:
         self.loader = loader
@@ -146,53 +163,79 @@ class Worker:
     def _environment(self) -> dict[str, Any]:
         return fingerprint.environment(self.lm)
 
-    def about(self, options: Mapping[str, Any]) -> About:
-        made = self.lm.plan(options)
-        return About(
+    def about(self, options: Mapping[str, Any]) -> WorkerInfo:
+        plan = self.lm.plan(options)
+        return WorkerInfo(
             dict(self._model),
-            made.options(),
-            fingerprint.of_strategy(made.config.strategy),
+            plan.options(),
+            fingerprint.of_strategy(plan.config.strategy),
             self.lm.model.max_length,
             self._environment,
         )
 
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
-        """Of the prompts, in tokens, as they are put to the model."""
-        return [sum(map(len, one.ids(self.lm.tokenizer, raw))) for one in prompts]
+        """Return the number of tokens of each prompt, as the model sees it."""
+        return [sum(map(len, prompt.ids(self.lm.tokenizer, raw))) for prompt in prompts]
 
-    def decode(self, job: Job, told: Callable[[float], None] = lambda share: None) -> Done:
-        """Answer a batch, in the shape that the job asks for; `told` hears how far it is."""
-        began = time.monotonic()
-        model, made = self.lm.model, self.lm.plan(job.options)
-        ids = [one.ids(self.lm.tokenizer, job.raw) for one in job.prompts]
+    def decode(
+        self, job: Job, on_progress: Callable[[float], None] = lambda share: None
+    ) -> BatchResult:
+        """Decode a batch in the shape of the job; `on_progress` receives the share of steps."""
+        started = time.monotonic()
+        model, plan = self.lm.model, self.lm.plan(job.options)
+        ids = [prompt.ids(self.lm.tokenizer, job.raw) for prompt in job.prompts]
         ids += [ids[-1]] * (job.rows - len(ids))
-        hole = [model.mask_id] * made.length
+        hole = [model.mask_id] * plan.length
         rows = [[*before, *hole, *after] for before, after in ids]
         holes = [
             [False] * len(before) + [True] * len(hole) + [False] * len(after)
             for before, after in ids
         ]
-        given = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
-        board = widened(infill(rows, holes, **given), job.width + made.length, model.pad_id)
-        stream = lm.Stream(self.lm, DecodeSession(model, board, made, record=job.trace))
+        special = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
+        canvas = pad_left(infill(rows, holes, **special), job.width + plan.length, model.pad_id)
+        stream = lm.Stream(self.lm, DecodeSession(model, canvas, plan, record=job.trace))
         for step in stream:
-            told((step.number + 1) / made.steps)
+            on_progress((step.number + 1) / plan.steps)
         answers = stream.completions[: len(job.prompts)]
         replies = [
             Reply(one.text, one.tokens, one.finish_reason, one.forwards, one.steps, len(row))
             for one, (row, _) in zip(answers, ids, strict=False)
         ]
-        seconds = time.monotonic() - began
-        here = (fingerprint.here(), self._environment)
-        return Done(job.number, replies, answers[0].trace, seconds, *here)
+        return BatchResult(
+            job.number,
+            replies,
+            answers[0].trace,
+            time.monotonic() - started,
+            fingerprint.process_name(),
+            self._environment,
+        )
 
 
-def widened(canvas: Canvas, length: int, pad_id: int) -> Canvas:
-    """The canvas with padding on its left, so that it is so many places long."""
-    more = (length - canvas.tokens.shape[1], 0)
+class LocalExecutor:
+    """A worker in this process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def about(self, options: Mapping[str, Any]) -> WorkerInfo:
+        return self.worker.about(options)
+
+    def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
+        return self.worker.lengths(prompts, raw)
+
+    def decode(
+        self, jobs: Sequence[Job], on_progress: JobProgress = ignore_progress
+    ) -> Iterator[BatchResult]:
+        for job in jobs:
+            yield self.worker.decode(job, partial(on_progress, job))
+
+
+def pad_left(canvas: Canvas, length: int, pad_id: int) -> Canvas:
+    """Return the canvas with padding on its left, so that it has `length` positions."""
+    sides = (length - canvas.tokens.shape[1], 0)
     return Canvas(
-        pad(canvas.tokens, more, value=pad_id),
-        pad(canvas.masked, more, value=False),
-        pad(canvas.known, more, value=False),
-        pad(canvas.slot, more, value=-1),
+        pad(canvas.tokens, sides, value=pad_id),
+        pad(canvas.masked, sides, value=False),
+        pad(canvas.known, sides, value=False),
+        pad(canvas.slot, sides, value=-1),
     )

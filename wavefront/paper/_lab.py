@@ -12,15 +12,15 @@ from wavefront.core.errors import CheckpointError, OptionError, WavefrontError, 
 from wavefront.core.spec import resolve
 from wavefront.evaluation import (
     Loader,
-    Local,
+    LocalExecutor,
     Run,
-    Setup,
+    RunConfig,
     Worker,
     fingerprint,
+    generate_answers,
     grade,
     grades,
     open_run,
-    produce,
     summary,
 )
 from wavefront.evaluation.task_spec import open_task
@@ -200,7 +200,7 @@ class Lab:
             "eos": "stop",  # the text is that of keep, sooner
         }
         worker = self.worker(cell.model)
-        setup = Setup(
+        setup = RunConfig(
             task=cell.task,
             ask=self.ask(),
             options=options | dict(cell.options),
@@ -209,7 +209,7 @@ class Lab:
             loader=worker.loader,
             command=self.command,
         )
-        produce(Local(worker), setup, folder, progress=show)
+        generate_answers(LocalExecutor(worker), setup, folder, progress=show)
         grade(open_run(folder), data=self.data, allow_unsandboxed=self.allow_unsandboxed)
         run = open_run(folder)
         self._measured.append(run)

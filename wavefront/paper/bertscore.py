@@ -132,7 +132,7 @@ def _written(lab: Lab, one: Cell, samples: list[Sample]) -> dict[str, str]:
         for length, lot in sorted(lots.items()):
             for start in range(0, len(lot), lab.scale.rows):
                 batch = lot[start : start + lab.scale.rows]
-                keys = [fingerprint.digest([about, length, s.id, s.prompt]) for s in batch]
+                keys = [fingerprint.of_value([about, length, s.id, s.prompt]) for s in batch]
                 if not all(key in known for key in keys):
                     lab.progress(f"{one.task}, {one.strategy}", 0.5)
                     answers = _answers(lab, one, batch, length)

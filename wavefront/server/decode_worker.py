@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -35,6 +34,7 @@ from wavefront.server.worker_messages import (
     Shutdown,
     Started,
 )
+from wavefront.storage.fingerprint import of_tensors, of_value
 
 IDLE_INTERVAL = 0.5  # seconds between two heartbeats when there is nothing to decode
 WARM_UP_TOKENS = 16
@@ -271,14 +271,10 @@ def model_info(worker: DecodeWorker, settings: Settings) -> ModelInfo:
 
 
 def fingerprint(lm: LM) -> str:
-    """Return a hash of the version and of the name, shape and a sample of every weight."""
-    digest = hashlib.sha256(f"{wavefront.__version__} {lm.model.family}".encode())
+    """Return a fingerprint of the weights under this version of wavefront."""
     tensors = lm.model.state_dict() if isinstance(lm.model, torch.nn.Module) else {}
-    for name, tensor in sorted(tensors.items()):
-        sample = tensor.flatten()[:: max(1, tensor.numel() // 64)][:64].float().cpu()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(sample.numpy().tobytes())
-    return f"fp_{digest.hexdigest()[:12]}"
+    parts = [wavefront.__version__, lm.model.family, of_tensors(tensors)]
+    return f"fp_{of_value(parts)[:12]}"
 
 
 def _param(error: WavefrontError, job: Job) -> str | None:

@@ -1,13 +1,14 @@
-"""wavefront inside transformers: `model.generate(ids, custom_generate=wavefront.integrations.hf.generate)`.
+"""wavefront in transformers: decode by diffusion with `model.generate`.
 
 >>> import wavefront.integrations.hf
 >>> from transformers import AutoModel, AutoTokenizer
 >>> model = AutoModel.from_pretrained("GSAI-ML/LLaDA-8B-Instruct")  # doctest: +SKIP
 >>> model.generate(ids, strategy="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
 
-Importing this registers LLaDA and Dream with the Auto classes, so no remote code is needed. Masked
-LMs of transformers (BERT and its kin) decode too: `enable(model, tokenizer)` gives one `generate`,
-and `Masked` makes it a model of ours. Needs `pip install 'wavefront[transformers]'`.
+Importing this registers LLaDA and Dream with the Auto classes, so no remote code is needed. For any
+other model, pass `custom_generate=wavefront.integrations.hf.generate`. Masked LMs such as BERT work
+too: `enable(model, tokenizer)` adds `generate`, and `MaskedLM` wraps one as a wavefront model.
+Install the extra: `pip install 'wavefront[transformers]'`.
 """
 
 import re
@@ -22,15 +23,15 @@ if find_spec("transformers") is None:
     )
 if tuple(map(int, re.findall(r"\d+", version("transformers"))[:2])) < (4, 57):
     raise MissingExtraError(
-        f"wavefront.integrations.hf needs transformers 4.57 or newer, not {version('transformers')}: "
-        "pip install 'wavefront[transformers]'."
+        "wavefront.integrations.hf needs transformers 4.57 or newer, not "
+        f"{version('transformers')}: pip install 'wavefront[transformers]'."
     )
 
 from wavefront.integrations.hf.config import DreamConfig, LLaDAConfig
 from wavefront.integrations.hf.enable import enable, lm
 from wavefront.integrations.hf.generate_call import DiffusionOutput
-from wavefront.integrations.hf.generation import DiffusionGenerationMixin, generate
-from wavefront.integrations.hf.masked_lm import Masked
+from wavefront.integrations.hf.generation import DiffusionGenerationMixin, call_generate, generate
+from wavefront.integrations.hf.masked_lm import MaskedLM
 from wavefront.integrations.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
 from wavefront.integrations.hf.streaming import TextDiffusionStreamer, WaveStreamer
 from wavefront.integrations.hf.tokenizer import load_tokenizer, read_tokenizer
@@ -42,9 +43,10 @@ __all__ = [
     "DreamForDiffusion",
     "LLaDAConfig",
     "LLaDAForDiffusion",
-    "Masked",
+    "MaskedLM",
     "TextDiffusionStreamer",
     "WaveStreamer",
+    "call_generate",
     "enable",
     "generate",
     "lm",

@@ -1,4 +1,4 @@
-"""The configs of LLaDA and Dream as transformers knows configs: every key of the file is kept."""
+"""Configs of LLaDA and Dream for transformers. Every key of config.json is kept."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from wavefront.models.loader import family_module
 
 
 class DiffusionConfig(PretrainedConfig):
-    """A published config.json. What it means is read and checked by `wavefront.models`."""
+    """A published config.json. `wavefront.models` interprets and checks it."""
 
     def architecture(self) -> Any:
-        """The same, checked key by key, in our vocabulary."""
+        """Return the checked config with wavefront's own field names."""
         return family_module(self.model_type).Config.from_json(self.to_dict())
 
 
 class LLaDAConfig(DiffusionConfig):
-    """LLaDA 8B, 1.5, and whatever has their shape."""
+    """Config of LLaDA 8B, LLaDA 1.5 and models of their architecture."""
 
     model_type = "llada"
-    # The names that code made for any model of transformers asks for.
+    # Field names that generic transformers code uses.
     attribute_map = {  # noqa: RUF012
         "hidden_size": "d_model",
         "num_hidden_layers": "n_layers",
@@ -31,20 +31,20 @@ class LLaDAConfig(DiffusionConfig):
         "max_position_embeddings": "max_sequence_length",
     }
 
-    # In every class, because newer versions of transformers write one where there is none.
+    # Defined in every class: newer versions of transformers would generate one otherwise.
     def __init__(self, **values: Any) -> None:
-        super().__init__(**_said(values))
+        super().__init__(**_without_null_rope_scaling(values))
 
 
 class DreamConfig(DiffusionConfig):
-    """Dream 7B, and whatever has its shape."""
+    """Config of Dream 7B and models of its architecture."""
 
     model_type = "Dream"
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**_said(values))
+        super().__init__(**_without_null_rope_scaling(values))
 
 
-def _said(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys that say something: of a null `rope_scaling` newer versions warn."""
+def _without_null_rope_scaling(values: dict[str, Any]) -> dict[str, Any]:
+    """Drop a null `rope_scaling`, about which newer versions of transformers warn."""
     return {k: v for k, v in values.items() if k != "rope_scaling" or v is not None}

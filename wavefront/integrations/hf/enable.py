@@ -1,4 +1,4 @@
-"""A masked LM of transformers gets `generate`; with its tokenizer it becomes an LM of ours."""
+"""Add `generate` to a masked LM of transformers, or wrap it with its tokenizer as an `LM`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from wavefront.core.errors import OptionError
 from wavefront.integrations.hf.generation import DiffusionGenerationMixin
-from wavefront.integrations.hf.masked_lm import Masked, model_of
+from wavefront.integrations.hf.masked_lm import MaskedLM, model_of
 from wavefront.integrations.hf.tokenizer import read_tokenizer
 from wavefront.lm import LM
 
 
 def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
-    """The same object, a masked LM, with a `generate` that decodes by diffusion.
+    """Add a `generate` that decodes by diffusion to a masked LM, and return the same object.
 
-    Masked LMs of transformers have none. Settings are those of `Masked`.
+    Masked LMs of transformers have no `generate`. The settings are those of `MaskedLM`.
     """
     if not isinstance(model, PreTrainedModel):
-        raise OptionError(f"enable takes a model of transformers, not {type(model).__name__}.")
-    masked = Masked(model, tokenizer, **settings)
+        raise OptionError(f"enable needs a model of transformers, not {type(model).__name__}.")
+    masked = MaskedLM(model, tokenizer, **settings)
     kind = type(model)
     if not isinstance(model, DiffusionGenerationMixin):
         body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
@@ -36,5 +36,8 @@ def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
 
 
 def lm(model: Any, tokenizer: Any, *, name: str = "", **settings: Any) -> LM:
-    """An LM of ours over a model and a tokenizer of theirs; settings are those of `Masked`."""
+    """Return an `LM` for a model and a tokenizer of transformers.
+
+    The settings are those of `MaskedLM`.
+    """
     return LM(model_of(model, tokenizer, **settings), read_tokenizer(tokenizer), name=name)

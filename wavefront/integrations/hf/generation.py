@@ -1,4 +1,4 @@
-"""`generate`, for `model.generate(..., custom_generate=)`, and the mixin that brings it along."""
+"""`generate` for `model.generate(..., custom_generate=)`, and the mixin that provides it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,34 @@ from wavefront.integrations.hf.from_generation_config import (
     NAMES,
     check_criteria,
     check_processors,
-    check_types,
-    sort_out,
+    check_token_types,
+    select_options,
 )
-from wavefront.integrations.hf.generate_call import Ask, DiffusionOutput, answered, begin, settle
+from wavefront.integrations.hf.generate_call import (
+    DiffusionOutput,
+    GenerateInput,
+    build_output,
+    resolve_plan,
+    start_session,
+)
 from wavefront.integrations.hf.masked_lm import model_of
-from wavefront.integrations.hf.streaming import Feed
+from wavefront.integrations.hf.streaming import StreamerFeed
 
 
-def _takes(*names: str) -> Callable[[Any], Any]:
-    """Put names into a function's signature: transformers lets only those through to it."""
+def _with_keywords(*names: str) -> Callable[[Any], Any]:
+    """Add names to a function's signature, because transformers passes only those."""
 
-    def named(function: Any) -> Any:
+    def add(function: Any) -> Any:
         own = list(inspect.signature(function).parameters.values())
         only = inspect.Parameter.KEYWORD_ONLY
         more = [inspect.Parameter(name, only, default=None) for name in names]
         function.__signature__ = inspect.Signature([*own[:-1], *more, own[-1]])
         return function
 
-    return named
+    return add
 
 
-@_takes(*NAMES)
+@_with_keywords(*NAMES)
 def generate(
     model: Any,
     input_ids: Any = None,
@@ -53,44 +59,46 @@ def generate(
 ) -> Tensor | DiffusionOutput:
     """Decode by diffusion, for transformers: `model.generate(ids, custom_generate=generate)`.
 
-    Options are those of `wavefront.Options`; length, sampling and end tokens come from the
-    generation config, as everywhere in transformers. `infill=True` fills the mask tokens that
-    stand in `input_ids` and adds no places. Called by hand, it prepares the call first.
+    The options are those of `wavefront.Options`. Length, sampling and stop tokens come from the
+    generation config, as everywhere in transformers. `infill=True` fills the mask tokens in
+    `input_ids` and adds no tokens. You can also call it directly.
     """
-    if logits_processor is None:  # transformers itself always brings a list, if an empty one
+    if logits_processor is None:  # a direct call: transformers always passes a list
         options |= {"infill": infill, "trace": trace}
         options |= {"stopping_criteria": stopping_criteria, "generation_config": generation_config}
-        return prepared(model, input_ids, **options)
+        return call_generate(model, input_ids, **options)
     config = generation_config
     check_processors(logits_processor, config)
     check_criteria(stopping_criteria or ())
     record = wants_trace(options, trace)
     if record and not config.return_dict_in_generate:
-        raise OptionError("A history has no place in plain ids: give return_dict_in_generate=True.")
+        raise OptionError("A history needs a dictionary result: give return_dict_in_generate=True.")
     ours = model_of(model, _tokenizer)
-    # Named in the signature, it would be taken from what transformers prepares.
+    # Not in the signature: transformers would then not pass the mask that it prepared.
     mask = options.pop("attention_mask", None)
-    ask = Ask(input_ids, torch.ones_like(input_ids).bool() if mask is None else mask.bool(), infill)
-    plan = settle(ours, ask, config, sort_out(options), _tokenizer)
-    decoding = begin(ours, ask, plan, record=record, copies=config.num_return_sequences or 1)
-    steps = decoding if _streamer is None else _told(_streamer, ask, decoding)
-    boards = [step.canvas if record else None for step in steps]
+    real = torch.ones_like(input_ids).bool() if mask is None else mask.bool()
+    inputs = GenerateInput(input_ids, real, infill)
+    plan = resolve_plan(ours, inputs, config, options=select_options(options), tokenizer=_tokenizer)
+    copies = config.num_return_sequences or 1
+    session = start_session(ours, inputs, plan, record=record, copies=copies)
+    steps = session if _streamer is None else _streamed(_streamer, inputs, session)
+    canvases = [step.canvas if record else None for step in steps]
     pad = ours.pad_id if config.pad_token_id is None else int(config.pad_token_id)
-    found = answered(ask, decoding, boards if record else None, pad_id=pad)  # pyright: ignore[reportArgumentType]
+    found = build_output(inputs, session, canvases if record else None, pad_id=pad)  # pyright: ignore[reportArgumentType]
     return found if config.return_dict_in_generate else found.sequences  # pyright: ignore[reportReturnType]
 
 
-def _told(streamer: Any, ask: Ask, decoding: Any) -> Any:
-    """The steps of a decode, each told to a streamer as well."""
-    if ask.infill:
+def _streamed(streamer: Any, inputs: GenerateInput, session: Any) -> Any:
+    """Yield the steps of a decode, and pass each to a streamer."""
+    if inputs.infill:
         raise OptionError("A streamer shows text from the left: leave it out with infill.")
-    sampling = decoding.plan.config.sampling
-    ends = () if sampling.eos == "keep" else sampling.stop_ids  # as the ids will be cut, or not
-    feed = Feed(streamer, ask.ids, stop_ids=ends, mask_id=decoding.model.mask_id)
-    return feed.watch(decoding, decoding.plan.length)
+    sampling = session.plan.config.sampling
+    ends = () if sampling.eos == "keep" else sampling.stop_ids  # the output is cut the same way
+    feed = StreamerFeed(streamer, inputs.ids, stop_ids=ends, mask_id=session.model.mask_id)
+    return feed.watch(session, session.plan.length)
 
 
-def prepared(
+def call_generate(
     model: Any,
     inputs: Any = None,
     *,
@@ -99,21 +107,21 @@ def prepared(
     assistant_model: Any = None,
     **given: Any,
 ) -> Any:
-    """transformers' own `generate`, whose preparations end in ours.
+    """Call transformers' own `generate`, which prepares the inputs and then calls ours.
 
-    It keeps streamer and tokenizer to itself when another function decodes, so that they come by
-    another name.
+    transformers does not pass `streamer` and `tokenizer` to a custom function, so they are passed
+    under other names.
     """
     if not isinstance(model, GenerationMixin):
         raise OptionError(
-            f"{type(model).__name__} has no generate: call wavefront.integrations.hf.enable(model, tokenizer) "
-            "first."
+            f"{type(model).__name__} has no generate: first call "
+            "wavefront.integrations.hf.enable(model, tokenizer)."
         )
     if assistant_model is not None:
-        raise OptionError("There is no assistant here: use draft to compute steps ahead.")
+        raise OptionError("assistant_model is not supported: use draft for speculative steps.")
     if given.get("infill"):
-        given["max_new_tokens"] = 1  # transformers wants to know of one; none is added
-    check_types(given.pop("token_type_ids", None))
+        given["max_new_tokens"] = 1  # transformers requires a length; no token is added
+    check_token_types(given.pop("token_type_ids", None))
     return GenerationMixin.generate(  # pyright: ignore[reportAttributeAccessIssue]
         model,
         inputs,
@@ -125,7 +133,7 @@ def prepared(
 
 
 class DiffusionGenerationMixin(GenerationMixin):
-    """A model whose `generate` decodes by diffusion, unless told otherwise."""
+    """A mixin for models whose `generate` decodes by diffusion by default."""
 
     def generate(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -137,17 +145,17 @@ class DiffusionGenerationMixin(GenerationMixin):
         custom_generate: Any = None,
         **given: Any,
     ) -> Any:
-        """`wavefront.integrations.hf.generate`, with the arguments of transformers' `generate`."""
+        """Decode by diffusion; the arguments are those of transformers' `generate`."""
         given |= {
             "generation_config": generation_config,
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
         }
         if custom_generate is None or custom_generate is generate:
-            return prepared(self, inputs, **given)
+            return call_generate(self, inputs, **given)
         theirs: Any = super()
         return theirs.generate(inputs, custom_generate=custom_generate, **given)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # nothing here would fill one
+        return False  # no decode fills such a cache

@@ -1,7 +1,7 @@
-"""Masked: a masked LM of transformers (BERT and its kin) as a model of ours.
+"""MaskedLM: a masked LM of transformers, such as BERT, as a wavefront model.
 
-The family's base gives hidden states; its head is the whole model with the base replaced by one
-that hands its input through, so that no head needs to be known by name.
+The base of the model computes hidden states. The head is the whole model with its base replaced by
+an identity, so that no head needs to be known by name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wavefront.models.protocol import KV
 from wavefront.models.transformer import attend_rows, token_rows
 
 
-class Masked:
-    """A `wavefront.Model`: decodes with every strategy, without caches.
+class MaskedLM:
+    """A `wavefront.Model` that decodes with every strategy, without caches.
 
-    The ids it needs come from the tokenizer, or by name. With `closing`, the model always sees the
-    token with which its tokenizer ends a text, after the last place of the canvas.
+    The special ids come from the tokenizer, or from the arguments. With `closing`, the model always
+    sees the tokenizer's closing token after the last position of the canvas.
     """
 
     windows = False  # it computes whole canvases only
@@ -40,7 +40,7 @@ class Masked:
         stop_ids: Sequence[int] | None = None,
         closing: bool = True,
     ) -> None:
-        self.model = model.eval()  # dropout would make every forward another model
+        self.model = model.eval()  # without dropout, forward passes are deterministic
         self.family = str(model.config.model_type)
         self.mask_id = _mask_id(model, tokenizer) if mask_id is None else mask_id
         end = None if tokenizer is None else end_of(tokenizer)
@@ -72,7 +72,7 @@ class Masked:
         window: Tensor | None = None,
         kv: KV | None = None,
     ) -> Tensor:
-        """(B, Q, D): see `wavefront.models.protocol.Model`."""
+        """Return (B, Q, D) hidden states; see `wavefront.models.protocol.Model`."""
         if window is not None or kv is not None:
             self._no_cache()
         return self._states(tokens, attend, at, closing=self.closing is not None)
@@ -83,32 +83,32 @@ class Masked:
         length = tokens.shape[1]
         first = torch.zeros_like(tokens[:, :1])
         if attend is not None:
-            # Real places first, padding behind: every family counts its positions from the left,
-            # each in its own way, and so a row means the same alone and in a batch.
+            # Move padding to the right. Every family counts positions from the left in its own
+            # way, so a row gives the same result alone and in a batch.
             first = attend.long().argmax(1, keepdim=True)
-            turn = (torch.arange(length, device=tokens.device) + first) % length
-            tokens, attend = tokens.gather(1, turn), attend.gather(1, turn)
+            order = (torch.arange(length, device=tokens.device) + first) % length
+            tokens, attend = tokens.gather(1, order), attend.gather(1, order)
         if closing:
-            tokens, attend = self._closed(tokens, attend)
+            tokens, attend = self._with_closing(tokens, attend)
         mask = None if attend is None else attend.long()
         states = self._base(input_ids=tokens, attention_mask=mask)[0]
         where = (at - first) % length
         return states.gather(1, where[..., None].expand(-1, -1, states.shape[-1]))
 
-    def _closed(self, tokens: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The board with one more place, and the closing token after the last place attended."""
+    def _with_closing(self, tokens: Tensor, attend: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Add a position, and put the closing token after the last attended position."""
         if attend is None:
             attend = torch.ones_like(tokens, dtype=torch.bool)
-        here = torch.arange(tokens.shape[1], device=tokens.device)
-        last = torch.where(attend, here, 0).amax(1, keepdim=True)
-        wanted = tokens.gather(1, last) != self.closing  # a text that has its end needs no second
-        board = nn.functional.pad(tokens, (0, 1), value=self.pad_id)
+        index = torch.arange(tokens.shape[1], device=tokens.device)
+        last = torch.where(attend, index, 0).amax(1, keepdim=True)
+        missing = tokens.gather(1, last) != self.closing  # the text may already end with one
+        longer = nn.functional.pad(tokens, (0, 1), value=self.pad_id)
         seen = nn.functional.pad(attend, (0, 1), value=False)
-        there = torch.where(wanted, self.closing or 0, board.gather(1, last + 1))
-        return board.scatter(1, last + 1, there), seen.scatter(1, last + 1, wanted)
+        closing = torch.where(missing, self.closing or 0, longer.gather(1, last + 1))
+        return longer.scatter(1, last + 1, closing), seen.scatter(1, last + 1, missing)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(..., V) in the model's dtype, as trained."""
+        """Return (..., V) logits in the model's dtype."""
         rows = hidden.reshape(1, -1, hidden.shape[-1])
         return self._head(inputs_embeds=rows).logits.reshape(*hidden.shape[:-1], -1)
 
@@ -118,7 +118,7 @@ class Masked:
         ids: Tensor | Sequence[Sequence[int]],
         attend: Tensor | Sequence[Sequence[int]] | None = None,
     ) -> Tensor:
-        """(B, L, V): the model's own output for these rows, with nothing moved or added."""
+        """Return the model's own (B, L, V) output for these rows, without a closing token."""
         tokens = token_rows(ids, self.vocab_size).to(self.device)
         mask = None if attend is None else attend_rows(attend, tokens.shape).to(self.device).long()
         return self.model(input_ids=tokens, attention_mask=mask).logits
@@ -128,13 +128,13 @@ class Masked:
 
     def _no_cache(self) -> NoReturn:
         raise OptionError(
-            f"{type(self.model).__name__} of transformers keeps no keys and values that a step "
-            "could reuse: leave out cache."
+            f"{type(self.model).__name__} of transformers has no keys and values that a step could "
+            "reuse: leave out cache."
         )
 
     @torch.no_grad()
     def _check(self) -> None:
-        """Refuse a model that does not keep the contract."""
+        """Check that the model follows the `Model` protocol."""
         name, size = type(self.model).__name__, self.vocab_size
         if not 0 <= self.mask_id < size:
             raise OptionError(f"mask_id must be between 0 and {size - 1}, not {self.mask_id}.")
@@ -148,33 +148,33 @@ class Masked:
             parted = self.head(states)
             beside = self.head(self._states(padded, real, everywhere + 2))
             before = self._states(tokens[:, [0, 1, 1]], None, everywhere[:, :1])
-        except Exception as error:  # of a stranger's forward, which takes other arguments
-            raise OptionError(f"{name} is no masked LM that can be split: {error}.") from error
+        except Exception as error:  # an unknown forward may fail in any way
+            raise OptionError(f"{name} cannot be split into a base and a head: {error}.") from error
         if not _alike(whole, parted):
             raise OptionError(
-                f"{name} does more than its base and then its head, so it cannot be split in two: "
-                "it is no masked LM that decodes here."
+                f"{name} does more than run its base and then its head: it cannot be split, and is "
+                "not supported."
             )
         if torch.equal(states[:, :1], before):
             raise OptionError(
-                f"{name} says the same of a place whatever follows it, so it reads from the left "
-                "only: load it with AutoModelForMaskedLM."
+                f"{name} ignores the text after a position, so it reads from the left only: load a "
+                "masked LM with AutoModelForMaskedLM."
             )
         if not _alike(whole, beside):
             raise OptionError(
-                f"{name} lets padding change what it says of a text, so rows of a batch would "
-                "spoil one another: use a model that attends by its mask alone."
+                f"The padding of a row changes the output of {name}, so the rows of a batch would "
+                "affect each other: use a model that follows its attention mask."
             )
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Equal but for rounding."""
+    """Return whether two tensors are equal up to rounding."""
     atol, rtol = (1e-4, 1e-3) if a.dtype in (torch.float32, torch.float64) else (0.1, 0.05)
     return a.shape == b.shape and torch.allclose(a, b, atol=atol, rtol=rtol)
 
 
-class _Given(BaseModelOutput):
-    """Hidden states, and None for whatever else a family's output would have."""
+class _HiddenStates(BaseModelOutput):
+    """Hidden states, and None for every other field of a family's output."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -182,43 +182,42 @@ class _Given(BaseModelOutput):
         return None
 
 
-class _Through(nn.Module):
-    """Stands where the base stood: what comes in as embeddings goes out as hidden states."""
+class _IdentityBase(nn.Module):
+    """Replaces the base: returns the input embeddings as hidden states."""
 
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
-        self.__dict__["base"] = base  # known for its parts, and no part of the head
-        self.__dict__["selectors"] = inspect.signature(base.forward)
+        self.__dict__["base"] = base  # not a submodule
+        self.__dict__["signature"] = inspect.signature(base.forward)
 
     def __getattr__(self, name: str) -> Any:
         # Some heads ask the base for its embedding matrix.
         return getattr(self.__dict__["base"], name)
 
     def forward(self, *given: Any, **named: Any) -> BaseModelOutput:
-        bound = self.selectors.bind(*given, **named).arguments
-        return _Given(last_hidden_state=bound["inputs_embeds"])
+        bound = self.signature.bind(*given, **named).arguments
+        return _HiddenStates(last_hidden_state=bound["inputs_embeds"])
 
 
 def split(model: Any) -> tuple[nn.Module, nn.Module]:
-    """(base, head): the head is the model around a base that does nothing; weights are shared."""
+    """Return the base, and the model around an identity as its head; weights are shared."""
     prefix = getattr(model, "base_model_prefix", "")
     base = getattr(model, "_modules", {}).get(prefix)
     if base is None or model.get_output_embeddings() is None:
         raise OptionError(
-            f"{type(model).__name__} has no language model head over a base: load it with "
-            "AutoModelForMaskedLM."
+            f"{type(model).__name__} has no language model head: load it with AutoModelForMaskedLM."
         )
     head = copy.copy(model)
-    head.__dict__.pop("forward", None)  # a hook's, which would call the whole model
-    head._modules = {**model._modules, prefix: _Through(base)}
+    head.__dict__.pop("forward", None)  # a hook would call the whole model
+    head._modules = {**model._modules, prefix: _IdentityBase(base)}
     return base, head
 
 
 def longest(model: Any, tokenizer: Any = None) -> int:
-    """How many places the model takes."""
+    """Return the number of positions that the model accepts."""
     sizes = [getattr(model.config, "max_position_embeddings", None) or 0]
     for name, part in model.named_modules():
-        # RoBERTa counts its positions from behind its padding id.
+        # RoBERTa counts its positions from its padding id + 1.
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             sizes = [part.num_embeddings - (-1 if (p := part.padding_idx) is None else p) - 1]
     sizes.append(getattr(tokenizer, "model_max_length", 0))
@@ -231,14 +230,13 @@ def _mask_id(model: Any, tokenizer: Any) -> int:
         if found is not None:
             return found
     raise OptionError(
-        f"{type(model).__name__} does not say which token is the mask: give its tokenizer, or "
-        "mask_id."
+        f"{type(model).__name__} does not name its mask token: give its tokenizer or mask_id."
     )
 
 
 def model_of(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
-    """Our model inside or around one of transformers."""
+    """Return the wavefront model inside a model of transformers, or wrap it."""
     found = getattr(model, "wavefront", None)
     if found is not None and not settings:
         return found
-    return Masked(model, tokenizer, **settings)
+    return MaskedLM(model, tokenizer, **settings)

@@ -1,4 +1,4 @@
-"""LLaDA and Dream as models of transformers, with our networks inside: no remote code."""
+"""LLaDA and Dream as models of transformers, without remote code."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from wavefront.models.transformer import Transformer
 from wavefront.storage.checkpoint import Checkpoint, open_checkpoint
 from wavefront.text.tokenizer import END_OF_TURN
 
-# Keywords of `from_pretrained` that change nothing here.
-INDIFFERENT = (
+# Keywords of `from_pretrained` that have no effect.
+IGNORED = (
     "_commit_hash", "_from_auto", "_from_pipeline", "adapter_kwargs", "code_revision",
     "low_cpu_mem_usage", "trust_remote_code", "use_safetensors",
 )  # fmt: skip
 
 
 class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
-    """What the families share. `forward` gives the published model's logits, unshifted."""
+    """Base class of the families. `forward` returns the published model's logits, unshifted."""
 
     config_class: Any = DiffusionConfig
     base_model_prefix = "net"
@@ -41,7 +41,7 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
     _supports_sdpa = True
 
     def __init__(self, config: DiffusionConfig, net: Transformer | None = None) -> None:
-        """Random weights, unless a network comes along."""
+        """Create the model with random weights, or around an existing network."""
         super().__init__(config)
         self.net = _random(config) if net is None else net
         self.generation_config = _generation(self.net.stop_ids, self.net.pad_id)
@@ -49,7 +49,7 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
 
     @property
     def wavefront(self) -> Transformer:
-        """The model as the rest of the package knows it."""
+        """Return the wavefront model."""
         return self.net
 
     def forward(
@@ -60,9 +60,9 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
         return_dict: bool | None = None,
         **_: Any,
     ) -> Any:
-        """Logits (B, L, V) as `wavefront.Model.raw_logits` gives them, here with a gradient.
+        """Return the logits (B, L, V) of `wavefront.Model.raw_logits`, with gradients.
 
-        Token types, which some tokenizers send along, mean nothing here.
+        `token_type_ids`, which some tokenizers return, are ignored.
         """
         visible = None if attention_mask is None else attention_mask.bool()
         logits = self.net(input_ids, visible)
@@ -75,10 +75,10 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
         return self.net.output
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the network comes with its numbers."""
+        """Do nothing: the network is already initialised."""
 
     def tie_weights(self, *_: Any, **__: Any) -> None:
-        """Nothing: a network whose head is its embedding has only the one."""
+        """Do nothing: a network with tied weights has only one matrix."""
 
     @classmethod
     def from_pretrained(
@@ -94,20 +94,20 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
         generation_config: Any = None,
         **others: Any,
     ) -> Any:
-        """A checkpoint in the published layout, read by `wavefront.load_model`: safetensors only.
+        """Load a checkpoint in the published layout with `wavefront.load_model` (safetensors only).
 
-        Float32 on the CPU and the stored precision on a GPU, unless `dtype` says otherwise; "auto"
-        is the stored one everywhere. `device_map` names one device.
+        The default dtype is float32 on a CPU and the stored dtype on a GPU; "auto" is the stored
+        dtype everywhere. `device_map` names one device.
         """
-        _indifferent(cls.__name__, others)
+        _check_keywords(cls.__name__, others)
         files = open_checkpoint(
             pretrained_model_name_or_path, revision=revision, offline=local_files_only
         )
-        asked = torch_dtype if dtype is None else dtype
+        chosen = torch_dtype if dtype is None else dtype
         net: Any = load_model(
             files.directory,
             device=_device(device_map),
-            dtype=files.dtype if asked == "auto" else asked,
+            dtype=files.dtype if chosen == "auto" else chosen,
         )
         if not isinstance(config, DiffusionConfig):
             config = cls.config_class.from_pretrained(files.directory)
@@ -120,27 +120,27 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
     def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, save_directory: str | os.PathLike[str], **others: Any
     ) -> None:
-        """Write the checkpoint as its family publishes it."""
+        """Write the checkpoint in the published layout of its family."""
         if others.get("push_to_hub"):
-            raise OptionError("push_to_hub is not done here: save, then upload the folder.")
+            raise OptionError("push_to_hub is not supported: save, then upload the folder.")
         save_checkpoint(self.net, save_directory)
         self.generation_config.save_pretrained(save_directory)
 
 
 class LLaDAForDiffusion(DiffusionModel):
-    """LLaDA 8B, 1.5, and whatever has their shape."""
+    """LLaDA 8B, LLaDA 1.5 and models of their architecture."""
 
     config_class = LLaDAConfig
 
 
 class DreamForDiffusion(DiffusionModel):
-    """Dream 7B, and whatever has its shape; its logits describe the next place, as published."""
+    """Dream 7B and models of its architecture; logits predict the next position, as published."""
 
     config_class = DreamConfig
 
 
 def register() -> None:
-    """Make the Auto classes load LLaDA and Dream checkpoints with these."""
+    """Register these classes, so that the Auto classes load LLaDA and Dream checkpoints."""
     for model in (LLaDAForDiffusion, DreamForDiffusion):
         AutoConfig.register(model.config_class.model_type, model.config_class, exist_ok=True)
         for auto in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
@@ -148,8 +148,8 @@ def register() -> None:
 
 
 def _random(config: DiffusionConfig) -> Transformer:
-    shelf = family_module(config.model_type)
-    net: Transformer = shelf.Net(config.architecture())
+    family = family_module(config.model_type)
+    net: Transformer = family.Net(config.architecture())
     device = torch.empty(0).device
     if device.type == "meta":
         return net
@@ -159,13 +159,13 @@ def _random(config: DiffusionConfig) -> Transformer:
 
 
 def _generation(ends: tuple[int, ...], pad_id: int) -> GenerationConfig:
-    """What the ids say. The sampler that a published file asks for is a choice of every call."""
+    """Return a config with the special ids only; sampling options are chosen for every call."""
     eos = ends[0] if len(ends) == 1 else list(ends) or None
     return GenerationConfig(eos_token_id=eos, pad_token_id=pad_id, use_cache=False)
 
 
 def _ends_of_turn(files: Checkpoint, known: tuple[int, ...]) -> list[int]:
-    """End-of-turn ids, which only the tokenizer's files name."""
+    """Return the end-of-turn ids, which only the tokenizer's files contain."""
     found = [files.added_token(content) for content in END_OF_TURN]
     return [id for id in found if id is not None and id not in known]
 
@@ -182,10 +182,10 @@ def _device(device_map: Any) -> torch.device:
     return resolve_device(device_map)
 
 
-def _indifferent(name: str, others: dict[str, Any]) -> None:
+def _check_keywords(name: str, others: dict[str, Any]) -> None:
     for key, value in others.items():
-        if key not in INDIFFERENT and value not in (None, False, "", "sdpa"):
+        if key not in IGNORED and value not in (None, False, "", "sdpa"):
             raise OptionError(
-                f"{name}.from_pretrained does not take {key}={value!r}: leave it out; hub settings "
-                "come from the environment (HF_TOKEN, HF_HOME)."
+                f"{name}.from_pretrained does not support {key}={value!r}: leave it out. Hub "
+                "settings come from the environment (HF_TOKEN, HF_HOME)."
             )

@@ -1,4 +1,4 @@
-"""A decode on its way to a streamer of transformers: what is settled, and the draft beyond it."""
+"""Pass a decode to a streamer of transformers: the final text, and the draft after it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from wavefront.core.errors import OptionError
 from wavefront.core.state import Step
 
 
-class Feed:
-    """Tells a streamer of every step of one row.
+class StreamerFeed:
+    """Passes every step of one row to a streamer.
 
-    `put` receives what is settled from the left, each token once and never to be revised, up to
-    the first stop token. A streamer with `put_draft` also receives all that follows, as it stands:
-    the mask token where nothing is decided yet.
+    `put` receives the final tokens from the left, each once, up to the first stop token. A streamer
+    with `put_draft` also receives all tokens after them at every step. Undecided positions hold the
+    mask token.
     """
 
     def __init__(
@@ -28,45 +28,46 @@ class Feed:
     ) -> None:
         if prompt.shape[0] != 1:
             raise OptionError(
-                f"A streamer shows one row and there are {prompt.shape[0]}: generate them one by "
+                f"A streamer shows one row, but there are {prompt.shape[0]}: generate them one by "
                 "one, or leave out streamer."
             )
         self.streamer, self.stop_ids = streamer, stop_ids
         self._drafts = hasattr(streamer, "put_draft")
-        self._told, self._ended = 0, False
+        self._sent, self._ended = 0, False
         if isinstance(streamer, WaveStreamer) and streamer.mask_id is None:
             streamer.mask_id = mask_id
         streamer.put(prompt.cpu())
 
-    def watch(self, steps: Iterable[Step], places: int) -> Iterable[Step]:
-        """The steps as they are, each told to the streamer; its end too, whatever happens."""
+    def watch(self, steps: Iterable[Step], new_tokens: int) -> Iterable[Step]:
+        """Yield the steps unchanged, and pass each to the streamer. Always call its `end`."""
         try:
             for step in steps:
-                self._tell(step.canvas.tokens[0, -places:].cpu(), step.final[0, -places:].cpu())
+                tokens, final = step.canvas.tokens[0, -new_tokens:], step.final[0, -new_tokens:]
+                self._send(tokens.cpu(), final.cpu())
                 yield step
         finally:
             self.streamer.end()
 
-    def _tell(self, tokens: Tensor, final: Tensor) -> None:
+    def _send(self, tokens: Tensor, final: Tensor) -> None:
         if self._ended:
             return
-        settled = int(final.long().cumprod(0).sum())
-        fresh = tokens[self._told : settled]
+        ready = int(final.long().cumprod(0).sum())
+        fresh = tokens[self._sent : ready]
         stops = is_any(fresh, self.stop_ids).nonzero()
         if len(stops):
             fresh, self._ended = fresh[: int(stops[0]) + 1], True
         if len(fresh):
             self.streamer.put(fresh)
-            self._told += len(fresh)
-        if self._drafts and not self._ended and settled < len(tokens):
-            self.streamer.put_draft(tokens[None, settled:])
+            self._sent += len(fresh)
+        if self._drafts and not self._ended and ready < len(tokens):
+            self.streamer.put_draft(tokens[None, ready:])
 
 
 class WaveStreamer(TextStreamer):
-    """Prints settled text for good, and the draft after it until the next one takes its place.
+    """Prints final text, and after it a draft that every step replaces.
 
-    What transformers' `TextDiffusionStreamer` does, with a short sign for an open place instead of
-    the mask token's name, and for every version.
+    It works like transformers' `TextDiffusionStreamer`, but for every version of transformers, and
+    it shows a masked position as one character.
     """
 
     SAVE, BACK, DIM, PLAIN = "\x1b7", "\x1b8\x1b[J", "\x1b[2m", "\x1b[0m"
@@ -81,13 +82,13 @@ class WaveStreamer(TextStreamer):
         mask_id: int | None = None,
         **decode_kwargs: Any,
     ) -> None:
-        """`mask_id` comes from the model that is decoded with, unless you say it."""
+        """`mask_id` defaults to that of the model that decodes."""
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
         self.sleep_time, self.sign, self.mask_id = sleep_time, sign, mask_id
         self._shown = False
 
     def put_draft(self, value: Tensor, **others: Any) -> None:
-        """Show the draft, of one row, in the place of the one before."""
+        """Show the draft of one row instead of the previous draft."""
         self._erase()
         print(f"{self.SAVE}{self.DIM}{self._text(value)}{self.PLAIN}", end="", flush=True)
         self._shown = True
@@ -95,10 +96,10 @@ class WaveStreamer(TextStreamer):
 
     def _text(self, value: Tensor) -> str:
         parts = []
-        for open_, run in groupby(value.flatten().tolist(), key=lambda id: id == self.mask_id):
+        for masked, run in groupby(value.flatten().tolist(), key=lambda id: id == self.mask_id):
             ids = list(run)
             text = self.tokenizer.decode(ids, **self.decode_kwargs)
-            parts.append(self.sign * len(ids) if open_ else str(text))
+            parts.append(self.sign * len(ids) if masked else str(text))
         return "".join(parts)
 
     def put(self, value: Tensor) -> None:
@@ -120,5 +121,5 @@ if TYPE_CHECKING:
 else:
     try:
         from transformers import TextDiffusionStreamer
-    except ImportError:  # transformers 4 has none
+    except ImportError:  # not in transformers 4
         TextDiffusionStreamer = WaveStreamer

@@ -1,4 +1,4 @@
-"""A tokenizer of transformers as a tokenizer of ours, and what it says of its model."""
+"""Convert between tokenizers of transformers and of wavefront."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROLES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "cls_
 
 
 def read_tokenizer(tokenizer: Any) -> Tokenizer:
-    """Ours with the same vocabulary, special tokens and chat template.
+    """Return a wavefront tokenizer with the same vocabulary, special tokens and chat template.
 
-    BERT's `[CLS]` opens a raw text here as begin-of-sequence does elsewhere.
+    BERT's `[CLS]` acts as the begin-of-sequence token.
     """
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise OptionError(
-            f"{type(tokenizer).__name__} is written in Python: load the fast one, with "
+            f"{type(tokenizer).__name__} is a slow tokenizer: load the fast one with "
             "AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
     named = {role: str(getattr(tokenizer, role)) for role in ROLES if getattr(tokenizer, role)}
@@ -45,9 +45,9 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
 def load_tokenizer(
     path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
 ) -> Any:
-    """A checkpoint's tokenizer as one of transformers, without remote code: Dream's needs some.
+    """Load a checkpoint's tokenizer for transformers without remote code, which Dream's needs.
 
-    It pads on the left, and declares the mask token that the checkpoint's config names.
+    The tokenizer pads on the left, and its mask token is the one of the checkpoint's config.
     """
     directory = locate(path, revision=revision, offline=offline, weights=False)
     ours = Tokenizer.load(directory)
@@ -56,19 +56,19 @@ def load_tokenizer(
     mask = read_json(directory / CONFIG, required=False).get("mask_token_id")
     if isinstance(mask, int) and (token := backend.id_to_token(mask)):
         named["mask_token"] = token
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
-    made.chat_template = ours.template
-    made.model_input_names = ["input_ids", "attention_mask"]
-    return made
+    loaded = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
+    loaded.chat_template = ours.template
+    loaded.model_input_names = ["input_ids", "attention_mask"]
+    return loaded
 
 
 def end_of(tokenizer: Any) -> int | None:
-    """The id that ends a text: end-of-sequence or, as BERT has it, the separator."""
+    """Return the id that ends a text: end-of-sequence, or BERT's separator."""
     return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def frame(tokenizer: Any) -> tuple[int | None, int | None]:
-    """The ids that the tokenizer puts before and after a text; None where it puts none."""
+    """Return the ids that the tokenizer adds before and after a text; None where it adds none."""
     ids = tokenizer("").input_ids
     if not ids:
         return None, None

@@ -1,6 +1,11 @@
-"""Where the tools of others come in: lm-eval, and BERTScore as its authors define it.
+"""wavefront in the LM evaluation harness (lm-eval).
 
-`adapter` is the model that lm-eval runs (extra `lm-eval`), `task_files` writes tasks for it,
-`likelihood` has the log-likelihoods of LLaDA and Dream, and `bertscore` scores texts (extra
-`bertscore`). Nothing is imported here: each needs packages that the others do not.
+`register` makes the model `wavefront` known to lm-eval; task files that `wavefront lm-eval` writes
+call `process_results`. Both names are public and stable. `adapter` is the model, `likelihood` has
+the log-likelihoods of LLaDA and Dream, and `task_files` writes tasks. Install the extra `lm-eval`.
 """
+
+from wavefront.integrations.lm_eval.command import register
+from wavefront.integrations.lm_eval.grading import process_results
+
+__all__ = ["process_results", "register"]

@@ -1,8 +1,8 @@
 """The model that lm-eval runs under the name `wavefront`.
 
-Generation is ours with all its options; log-likelihoods are those of `harness.likelihood`. Every
-finished item goes to lm-eval's response cache at once. That cache knows an item by its prompt
-alone, so ours lies in a table of its own for every set of weights, strategy and options.
+Generation takes all decoding options; log-likelihoods come from `likelihood`. Every finished item
+goes to lm-eval's response cache at once. That cache identifies an item only by its prompt. So every
+combination of weights, strategy and options gets a table of its own in the cache.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ from wavefront.core.errors import (
 )
 from wavefront.engine.options import Options, Plan, plan
 from wavefront.engine.session import begin, source
+from wavefront.evaluation import fingerprint
 from wavefront.integrations.lm_eval import arguments, likelihood
-from wavefront.integrations.lm_eval.fingerprint import fingerprint, of_tokenizer
-from wavefront.integrations.lm_eval.prompts import Prompts, cut
+from wavefront.integrations.lm_eval.prompts import PromptEncoder, cut
 from wavefront.lm import Stream, load
 
 if find_spec("lm_eval") is None:
-    raise MissingExtraError("This needs lm-eval: pip install 'wavefront[lm-eval]'.")
+    raise MissingExtraError("lm-eval is not installed: pip install 'wavefront[lm-eval]'.")
 
 from lm_eval.api.model import LM as Base
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-DEFAULT_LENGTH = 256  # places when neither model_args nor the task says, as lm-eval's own models
+DEFAULT_LENGTH = 256  # new tokens if neither model_args nor the task say; lm-eval's default
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 SAMPLED = ("temperature", "top_p", "top_k")
 Found = TypeVar("Found")
 
 
 class Job(NamedTuple):
-    """One request, ready to be decoded."""
+    """A request that is ready to be decoded."""
 
     number: int
-    args: tuple[Any, ...]  # as lm-eval's cache knows it
+    args: tuple[Any, ...]  # the key in lm-eval's cache
     ids: list[int]
     options: dict[str, Any]
     stops: list[str]
 
     @property
     def group(self) -> str:
-        """Requests with equal ones can share a batch."""
+        """Requests with the same group can share a batch."""
         return repr(sorted(self.options.items()))
 
 
-class Wavefront(Base):
-    """A wavefront model for lm-eval; its arguments are those of `--model_args`."""
+class WavefrontLM(Base):
+    """A wavefront model for lm-eval; the arguments are those of `--model_args`."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
-        self.arguments = arguments.read(given)
-        self.lm = load(self.arguments.path, **self.arguments.place)
+        self.arguments = arguments.parse_arguments(given)
+        self.lm = load(self.arguments.path, **self.arguments.load_options)
         self.model = self.lm.model
-        self.setting = self.arguments.setting(self.model.family)
+        self.likelihood = self.arguments.likelihood_settings(self.model.family)
         self.plan = self._own_plan()
-        self.prompts = Prompts(self.lm, bos=self.arguments.bos)
+        self.prompts = PromptEncoder(self.lm, bos=self.arguments.bos)
         self._device = self.model.device
 
     @classmethod
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
-    ) -> Wavefront:
-        """From `name=value,…`; lm-eval's own reading would break a spec at its commas."""
-        return cls(**arguments.merged(arguments.parse(arg_string), additional_config))
+    ) -> WavefrontLM:
+        """Create a model from `name=value,…`; lm-eval's parser would split specs at commas."""
+        return cls(**arguments.merge_flags(arguments.parse(arg_string), additional_config))
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> Wavefront:
-        return cls(**arguments.merged(arg_dict, additional_config))
+    ) -> WavefrontLM:
+        return cls(**arguments.merge_flags(arg_dict, additional_config))
 
     @property
     def batch_size(self) -> int:
@@ -91,9 +91,9 @@ class Wavefront(Base):
         return self.model.max_length
 
     def _own_plan(self) -> Plan:
-        """What model_args come to; whatever is wrong with them is said before any request."""
+        """Resolve model_args now, so that errors appear before the first request."""
         options = dict(self.arguments.options)
-        if arguments.length_of(options) is None:  # the tasks will say, and steps go with that
+        if arguments.length_of(options) is None:  # the tasks set the length, and steps depend on it
             check_int("steps", options.pop("steps", 1), 1)
         return self._plan(options)
 
@@ -103,29 +103,36 @@ class Wavefront(Base):
     # The cache.
 
     def fingerprint(self) -> str:
-        """What decides an answer beside the request, as one name."""
+        """Return a fingerprint of everything except the request that determines an answer."""
         own = arguments.length_of(self.arguments.options) is not None
-        more = {
-            "likelihood": list(self.setting),
+        parts = {
+            "code": fingerprint.of_code(),
+            "weights": fingerprint.of_weights(self.lm),
+            "tokenizer": fingerprint.of_tokenizer(self.lm),
+            "dtype": str(self.model.dtype),
+            "device": self.model.device.type,
+            "options": self.plan.options(),
+            "strategy": fingerprint.of_strategy(self.plan.config.strategy),
+            "likelihood": list(self.likelihood),
             "check_greedy": self.arguments.check_greedy,
             "opening": self.prompts.opening,
             "length": "own" if own else "of the request",
             "steps": self.arguments.options.get("steps"),
         }
-        return fingerprint(self.lm, self.plan, more)
+        return fingerprint.of_value(parts)
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Take the cache, but a table of it that only an equal model reads."""
+        """Use a table of the cache that only a model with the same fingerprint reads."""
         store = cache_hook.dbdict
         if store is not None:
             table = f"wavefront {self.fingerprint()}"
             try:
-                type(store)(store.filename, tablename=table).close()  # makes the table
+                type(store)(store.filename, tablename=table).close()  # creates the table
                 store.tablename = table
             except (AttributeError, TypeError) as error:
                 raise OptionError(
-                    "This version of lm-eval keeps its cache in a way we do not know, and there "
-                    "it would mix the answers of different settings: leave out --use_cache."
+                    "This version of lm-eval has an unknown cache format, which would mix the "
+                    "answers of different settings: leave out --use_cache."
                 ) from error
         super().set_cache_hook(cache_hook)
 
@@ -133,10 +140,10 @@ class Wavefront(Base):
 
     @property
     def tokenizer_name(self) -> str:
-        return f"{self.lm.name.replace('/', '__')}__{of_tokenizer(self.lm)[:12]}"
+        return f"{self.lm.name.replace('/', '__')}__{fingerprint.of_tokenizer(self.lm)[:12]}"
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template's source; lm-eval asks for it when conversations are to be rendered."""
+        """Return the chat template; lm-eval calls this if it renders conversations."""
         if chat_template is False or chat_template is None:
             return None
         self.prompts.templated = True
@@ -145,19 +152,19 @@ class Wavefront(Base):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as text, ending with an open turn of the assistant."""
+        """Render a conversation as text that ends with an open turn of the assistant."""
         return self.prompts.render(chat_history)
 
     # Requests.
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """The answers, each cut at its first stop string."""
+        """Return the answers, each cut at its first stop string."""
         seen: Counter[str] = Counter()
         jobs: list[Job] = []
         for number, request in enumerate(requests):
             jobs.append(self._job(number, request.args, seen))
         for options in {job.group: job.options for job in jobs}.values():
-            self._plan(options)  # a task's wish that cannot be met is said before an hour's work
+            self._plan(options)  # fail before the first item if a task's options are invalid
         found = [""] * len(jobs)
         with self._bar("generate_until", len(jobs), disable_tqdm) as bar:
             for batch in _batches(jobs, self.batch_size):
@@ -171,7 +178,7 @@ class Wavefront(Base):
         context, wanted = args[0], args[1]
         options, stops = self._options(wanted)
         key = repr((context, wanted))
-        if seen[key]:  # asked for several samples of one prompt: each has a seed of its own
+        if seen[key]:  # several samples of one prompt: each has its own seed
             options["seed"] = options.get("seed", 0) + seen[key]
         seen[key] += 1
         ids, length = self.prompts.encode(context), options["max_new_tokens"]
@@ -180,20 +187,20 @@ class Wavefront(Base):
         room = self.max_length - length
         if room < 1:
             raise OptionError(
-                f"{length} places leave no room for a prompt in the model's {self.max_length}: "
-                "give max_new_tokens in model_args."
+                f"{length} new tokens leave no room for a prompt in the model's "
+                f"{self.max_length} positions: give max_new_tokens in model_args."
             )
         if len(ids) > room:
             _warn_cut(len(ids), room)
         return Job(number, args, ids[-room:], options, stops)
 
     def _options(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Options and stop strings of a request; model_args win over what a task asks for."""
+        """Return the options and stop strings of a request; model_args override the task."""
         task, own = dict(wanted), self.arguments.options
         until = task.pop("until", None) or []
         lengths = [task.pop(name) for name in LENGTHS if name in task]
         sampled = task.pop("do_sample", False)
-        if task.get("num_beams") == 1:  # the usual way to say: nothing of the kind
+        if task.get("num_beams") == 1:  # means: no beam search
             del task["num_beams"]
         for name in SAMPLED:
             value = task.pop(name, None)
@@ -202,7 +209,7 @@ class Wavefront(Base):
         for name in task:
             if name not in Options.__annotations__:
                 raise OptionError(
-                    f"The task asks for {name}={task[name]!r}, which decoding here does not have"
+                    f"The task sets {name}={task[name]!r}, which wavefront does not support"
                     f"{did_you_mean(name, Options.__annotations__)}: override it with --gen_kwargs."
                 )
         length = arguments.length_of(own)
@@ -226,16 +233,18 @@ class Wavefront(Base):
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """(log-likelihood in nats, is it what decoding would write?) of each continuation."""
+        """Return for each continuation its log-likelihood in nats, and whether it is greedy."""
         found: list[tuple[float, bool]] = []
         with self._bar("loglikelihood", len(requests), disable_tqdm) as bar:
             for request in requests:
                 prompt, answer = self.prompts.pair(*request.args[:2])
                 if len(prompt) + len(answer) > self.max_length:
                     _warn_cut(len(prompt) + len(answer), self.max_length)
-                value = likelihood.log_likelihood(self.model, prompt, answer, self.setting)
+                value = likelihood.log_likelihood(
+                    self.model, prompt, answer, settings=self.likelihood
+                )
                 greedy = self.arguments.check_greedy and likelihood.is_greedy(
-                    self.model, prompt, answer, cfg_scale=self.setting.cfg_scale
+                    self.model, prompt, answer, cfg_scale=self.likelihood.cfg_scale
                 )
                 found.append((value, greedy))
                 self.cache_hook.add_partial("loglikelihood", request.args, found[-1])
@@ -243,10 +252,10 @@ class Wavefront(Base):
         return found
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows as long as the model; each token counts once.
+        """Return the log-likelihood of whole texts, in windows of the model's length.
 
-        The first window follows the begin of sequence (or the end token, where there is none),
-        every other one as much of the text before it as there is room for.
+        Each token counts once. The first window follows the begin-of-sequence token (or the end
+        token if there is none). Every other window follows as much earlier text as fits.
         """
         found: list[float] = []
         with self._bar("loglikelihood_rolling", len(requests), disable_tqdm) as bar:
@@ -259,7 +268,7 @@ class Wavefront(Base):
     def _windows(self, text: str) -> Iterator[float]:
         tokenizer = self.lm.tokenizer
         first = tokenizer.bos_id if tokenizer.bos_id is not None else self.lm.stop_ids[0]
-        added = 1 + (self.setting.rule != "llada")  # the token before, and Dream's end
+        added = 1 + (self.likelihood.rule != "llada")  # the token before, and Dream's end token
         windows = get_rolling_token_windows(
             tokenizer.encode(text),
             prefix_token=first,
@@ -267,14 +276,14 @@ class Wavefront(Base):
             context_len=1,
         )
         for before, scored in map(make_disjoint_window, windows):
-            yield likelihood.log_likelihood(self.model, before, scored, self.setting)
+            yield likelihood.log_likelihood(self.model, before, scored, settings=self.likelihood)
 
     def _bar(self, name: str, total: int, hidden: bool) -> Any:
         return tqdm(total=total, desc=f"wavefront {name}", disable=hidden or self.rank != 0)
 
 
 def _batches(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
-    """Batches of equal options, the longest prompts first: what does not fit fails at once."""
+    """Yield batches with equal options, the longest prompts first, so that failures come early."""
     ordered = sorted(jobs, key=lambda job: (job.group, -len(job.ids)))
     for _, same in groupby(ordered, key=lambda job: job.group):
         group = list(same)
@@ -284,7 +293,7 @@ def _batches(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
 
 def _warn_cut(had: int, kept: int) -> None:
     warnings.warn(
-        f"A prompt of {had} tokens is cut on its left to {kept}, what the model has room for.",
+        f"A prompt of {had} tokens is cut on its left to {kept}, the longest that the model holds.",
         WavefrontWarning,
         stacklevel=3,
     )

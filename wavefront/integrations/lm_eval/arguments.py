@@ -1,7 +1,7 @@
-"""What `--model_args` says: read without breaking specs apart, and sorted by whom it concerns.
+"""Parse and check `--model_args`.
 
-`strategy=wavefront(size=8, radius=2),steps=64` has a comma that separates nothing. A comma counts
-only outside brackets and quotes; a JSON object is taken as well.
+In `strategy=wavefront(size=8, radius=2),steps=64`, only the second comma separates arguments:
+commas inside brackets and quotes do not count. A JSON object works as well.
 """
 
 from __future__ import annotations
@@ -13,41 +13,40 @@ from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError, check_int, did_you_mean
 from wavefront.engine.options import ALIASES, Options
-from wavefront.integrations.lm_eval.likelihood import AT_ONCE, COPIES, Setting
+from wavefront.integrations.lm_eval.likelihood import AT_ONCE, COPIES, LikelihoodSettings
 from wavefront.models import builtin
 
-NAMES = ("pretrained", "model", "path")  # of the checkpoint, as users of lm-eval write it
-PLACE = ("device", "dtype", "revision", "offline")
+NAMES = ("pretrained", "model", "path")  # names for the checkpoint that users of lm-eval know
+LOAD_OPTIONS = ("device", "dtype", "revision", "offline")
 OWN = ("batch_size", "likelihood", "mc_num", "mc_batch", "is_check_greedy", "add_bos_token")
-# lm-eval adds them by itself; neither has a meaning here: batches do not grow, and no checkpoint
-# brings code.
-WITHOUT_MEANING = ("max_batch_size", "trust_remote_code")
-AUTOMATIC = 8  # rows when lm-eval is told to find a batch size
+# lm-eval adds these. They have no effect: batches do not grow, and remote code is never run.
+IGNORED = ("max_batch_size", "trust_remote_code")
+AUTO_BATCH = 8  # rows for batch_size=auto
 _WORDS = {"true": True, "false": False, "none": None}
 
 
 class Arguments(NamedTuple):
-    """The arguments of the model."""
+    """The model arguments of lm-eval, checked."""
 
     path: str
-    place: dict[str, Any]  # where and how it is loaded
+    load_options: dict[str, Any]  # device, dtype and so on, for `wavefront.load`
     options: dict[str, Any]  # of `wavefront.Options`
     batch_size: int
-    rule: str | None  # of log-likelihoods; None = that of the model's family
+    rule: str | None  # of log-likelihoods; None: that of the model's family
     copies: int
     at_once: int
     check_greedy: bool
-    bos: bool | None  # None = as the tokenizer's settings have it
+    bos: bool | None  # None: as in the tokenizer's settings
 
-    def setting(self, family: str) -> Setting:
-        """How log-likelihoods are estimated for a model of this family."""
+    def likelihood_settings(self, family: str) -> LikelihoodSettings:
+        """Return how log-likelihoods are estimated for a model of this family."""
         rule = self.rule or ("dream" if family == "dream" else "llada")
         scale, seed = self.options.get("cfg_scale", 0.0), self.options.get("seed", 0)
-        return Setting(rule, self.copies, self.at_once, scale, seed).checked()
+        return LikelihoodSettings(rule, self.copies, self.at_once, scale, seed).validate()
 
 
 def parse(text: str) -> dict[str, Any]:
-    """`name=value,name=value` or a JSON object, as a dictionary."""
+    """Parse `name=value,name=value` or a JSON object into a dictionary."""
     if text.strip().startswith("{"):
         try:
             found = json.loads(text)
@@ -58,15 +57,15 @@ def parse(text: str) -> dict[str, Any]:
     for part in _split(text):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            raise OptionError(f"model_args are written name=value; {part.strip()!r} is not.")
+            raise OptionError(f"model_args must be written name=value, not {part.strip()!r}.")
         if name.strip() in pairs:
-            raise OptionError(f"model_args give {name.strip()!r} twice.")
+            raise OptionError(f"model_args contain {name.strip()!r} twice.")
         pairs[name.strip()] = _value(value.strip())
     return pairs
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand outside brackets and quotes."""
+    """Split at the commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:
@@ -82,7 +81,7 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += char
     if depth or quote:
-        raise OptionError(f"model_args have a bracket or a quote without its partner: {text!r}.")
+        raise OptionError(f"model_args have an unmatched bracket or quote: {text!r}.")
     return [part for part in parts if part.strip()]
 
 
@@ -95,19 +94,19 @@ def _value(text: str) -> Any:
         return text
 
 
-def read(given: Mapping[str, Any]) -> Arguments:
-    """Every argument checked by name, and those of our own by value."""
-    known = [*NAMES, *PLACE, *OWN, *WITHOUT_MEANING, *Options.__annotations__]
+def parse_arguments(given: Mapping[str, Any]) -> Arguments:
+    """Check the names of all arguments, and the values of those that are not decoding options."""
+    known = [*NAMES, *LOAD_OPTIONS, *OWN, *IGNORED, *Options.__annotations__]
     for name in given:
         if name not in known:
             raise OptionError(f"There is no model argument {name!r}{did_you_mean(name, known)}.")
     named = [name for name in NAMES if given.get(name) is not None]
     if len(named) > 1:
-        raise OptionError(f"{' and '.join(named)} say the same thing: give one of them.")
+        raise OptionError(f"{' and '.join(named)} mean the same: give only one of them.")
     values = {name: value for name, value in given.items() if value is not None}
     return Arguments(
         path=str(values[named[0]]) if named else builtin.DEFAULT,
-        place={name: values[name] for name in PLACE if name in values},
+        load_options={name: values[name] for name in LOAD_OPTIONS if name in values},
         options={name: values[name] for name in Options.__annotations__ if name in values},
         batch_size=_batch(values.get("batch_size", 1)),
         rule=values.get("likelihood"),
@@ -120,19 +119,19 @@ def read(given: Mapping[str, Any]) -> Arguments:
     )
 
 
-def merged(given: Mapping[str, Any], beside: Mapping[str, Any] | None) -> dict[str, Any]:
-    """model_args, and beside them what lm-eval's own flags say; model_args win.
+def merge_flags(given: Mapping[str, Any], flags: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Merge model_args with lm-eval's own flags; model_args take precedence.
 
-    lm-eval says cuda:0 on every machine when nobody asked; ours is the best device there is.
+    lm-eval passes cuda:0 by default on every machine. It is ignored, and the best device is used.
     """
-    extra = {name: value for name, value in (beside or {}).items() if value is not None}
+    extra = {name: value for name, value in (flags or {}).items() if value is not None}
     if extra.get("device") == "cuda:0":
         del extra["device"]
     return extra | dict(given)
 
 
 def length_of(options: Mapping[str, Any]) -> int | None:
-    """How many places the options ask for, under whichever name."""
+    """Return the number of new tokens in the options, under any of its names."""
     names = ["max_new_tokens", *(a for a, name in ALIASES.items() if name == "max_new_tokens")]
     return next((options[name] for name in names if options.get(name) is not None), None)
 
@@ -140,7 +139,7 @@ def length_of(options: Mapping[str, Any]) -> int | None:
 def _batch(value: Any) -> int:
     text = str(value)
     if text.split(":")[0] == "auto":
-        return AUTOMATIC
+        return AUTO_BATCH
     size = int(text) if text.isdecimal() else value
     check_int("batch_size", size, 1)
     return size

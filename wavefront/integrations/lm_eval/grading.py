@@ -1,6 +1,6 @@
-"""What lm-eval calls to grade an answer of a task that `harness.task_files` wrote.
+"""Grade an answer to a task that `task_files` wrote.
 
-The verdict is our own task's, sandbox included; lm-eval only averages.
+Our own task decides, with its sandbox. lm-eval only computes the mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METRICS = ("correct", "strict", "flexible")
 
 
 def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
-    """The grade of one answer: the headline, and the verdicts of strict and flexible reading."""
+    """Grade one answer: 1.0 or 0.0 for each of `METRICS`. lm-eval calls this for every item."""
     text = results[0]
     if not isinstance(text, str):  # several samples of one item: the first counts
         text = text[0]
@@ -27,7 +27,7 @@ def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str,
 
 
 def sample(doc: Mapping[str, Any]) -> Sample:
-    """The item that a line of a task file stands for."""
+    """Return the item of a line of a task file."""
     return Sample(
         doc["id"], doc["prompt"], doc["answer"], doc["target"], ast.literal_eval(doc["extra"])
     )

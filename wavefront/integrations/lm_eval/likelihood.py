@@ -1,20 +1,20 @@
 """Log-likelihood of an answer under a masked diffusion model, as LLaDA and as Dream estimate it.
 
 A diffusion model has no left-to-right product of probabilities. Both projects draw noised copies of
-the answer, score the true tokens at the masked places, and weight each copy by one over its share
-of masked places; the mean over copies estimates a bound on the log-likelihood, in nats.
+the answer and score the true tokens at the masked positions. They weight each copy by one over its
+share of masked positions. The mean over copies estimates a bound on the log-likelihood, in nats.
 
-**llada**: every copy masks a fixed number of answer tokens, chosen at random. The numbers of a
-batch of b copies are spread evenly over 1 … A from a random start: round(k + jA/b), wrapped. The
+**llada**: every copy masks a fixed number of answer tokens at random positions. In a batch of b
+copies these numbers are spread evenly over 1 … A from a random start: round(k + jA/b), wrapped. The
 share is that number over A.
-**dream**: an end token is appended. Copy j has t = (u + j/b) mod 1 with one uniform u, and every
-place is masked with probability p = 0.999 t + 0.001, except the first and the last of the whole
-sequence, which never are. The share is p itself.
+**dream**: an end token is appended. Copy j has t = (u + j/b) mod 1 with one uniform u. Every
+position is masked with probability p = 0.999 t + 0.001, except the first and the last of the whole
+sequence. The share is p.
 **left_to_right**: Dream's exact alternative (its `ar_ftb`). Copy j masks answer tokens j … A and
-scores token j alone; the sum is the log-likelihood of writing the answer from left to right. The
-end token is appended here too.
+scores only token j; the sum is the log-likelihood of writing the answer from left to right. An end
+token is appended here too.
 
-The mask token stays a class, as in both projects. Guidance is that of decoding.
+As in both projects, the mask token remains a class. Guidance works as in decoding.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from wavefront.engine.session import DecodeSession, source
 from wavefront.models.protocol import Model
 
 RULES = ("llada", "dream", "left_to_right")
-COPIES, AT_ONCE = 128, 32  # what both projects publish with: mc_num, and a usual batch
-_FLOOR = 1e-3  # Dream's smallest probability of a mask
-_CHUNK = 1 << 24  # logits of one chunk: 64 MiB in float32
+COPIES, AT_ONCE = 128, 32  # mc_num of both published evaluations, and a common batch size
+_FLOOR = 1e-3  # Dream's smallest masking probability
+_CHUNK = 1 << 24  # logits in a chunk: 64 MiB in float32
 
 
-class Noised(NamedTuple):
-    """A batch of copies of prompt and answer."""
+class NoisedBatch(NamedTuple):
+    """A batch of noised copies of prompt and answer."""
 
     tokens: Tensor  # (b, L) long
-    scored: Tensor  # (b, L) bool: the places whose true token counts
-    weight: Tensor  # (b,) float64: the sum over all copies of weight times log p is the estimate
+    scored: Tensor  # (b, L) bool: the positions whose true token is scored
+    weight: Tensor  # (b,) float64; the estimate is the sum of weight times log p over all copies
 
 
-class Setting(NamedTuple):
+class LikelihoodSettings(NamedTuple):
     """How log-likelihoods are estimated."""
 
     rule: str = "llada"
@@ -56,7 +56,8 @@ class Setting(NamedTuple):
     cfg_scale: float = 0.0
     seed: int = 0
 
-    def checked(self) -> Setting:
+    def validate(self) -> LikelihoodSettings:
+        """Return the settings, or raise `OptionError`."""
         check_choice("likelihood", self.rule, RULES)
         check_int("mc_num", self.copies, 1, 1 << 20)
         check_int("mc_batch", self.at_once, 1, 1 << 20)
@@ -64,69 +65,67 @@ class Setting(NamedTuple):
         check_int("seed", self.seed, 0, (1 << 63) - 1)
         if self.rule != "left_to_right" and self.copies % min(self.at_once, self.copies):
             raise OptionError(
-                f"mc_num={self.copies} must be a multiple of mc_batch={self.at_once}: the copies "
-                "of a batch are spread evenly."
+                f"mc_num={self.copies} must be a multiple of mc_batch={self.at_once}, because "
+                "the copies of a batch are spread evenly."
             )
         return self
 
 
 def log_likelihood(
-    model: Model, prompt: Sequence[int], answer: Sequence[int], setting: Setting
+    model: Model, prompt: Sequence[int], answer: Sequence[int], *, settings: LikelihoodSettings
 ) -> float:
-    """Estimated log p(answer | prompt) in nats; 0 for an empty answer.
+    """Estimate log p(answer | prompt) in nats; 0 for an empty answer.
 
-    The draws depend on the seed and on the ids alone: not on what is asked before or beside it.
+    The draws depend only on the seed and the ids, not on other requests.
     """
-    setting = setting.checked()
+    settings = settings.validate()
     if not answer:
         return 0.0
-    ids = fitted(model, prompt, answer, setting.rule)
-    generator = torch.Generator().manual_seed(_item_seed(setting.seed, *ids))
-    copies = noised(*ids, setting=setting, mask_id=model.mask_id, generator=generator)
-    return estimate(model, *ids, copies=copies, cfg_scale=setting.cfg_scale)
+    ids = fit_to_model(model, prompt, answer, rule=settings.rule)
+    generator = torch.Generator().manual_seed(_item_seed(settings.seed, *ids))
+    copies = noised_batches(*ids, settings=settings, mask_id=model.mask_id, generator=generator)
+    return estimate(model, *ids, copies=copies, cfg_scale=settings.cfg_scale)
 
 
-def fitted(
-    model: Model, prompt: Sequence[int], answer: Sequence[int], rule: str
+def fit_to_model(
+    model: Model, prompt: Sequence[int], answer: Sequence[int], *, rule: str
 ) -> tuple[list[int], list[int]]:
-    """Prompt and answer as they are scored: Dream's end appended, the left cut off if too long."""
+    """Append Dream's end token to the answer, and cut the left of what is too long."""
     if rule != "llada":
         if not model.stop_ids:
-            raise OptionError(
-                f"likelihood={rule!r} appends an end token, and the model names none."
-            )
+            raise OptionError(f"likelihood={rule!r} appends an end token, but the model has none.")
         answer = [*answer, model.stop_ids[0]]
     answer = list(answer)[-model.max_length :]
     room = model.max_length - len(answer)
     return list(prompt)[-room:] if room else [], answer
 
 
-def noised(
+def noised_batches(
     prompt: Sequence[int],
     answer: Sequence[int],
     *,
-    setting: Setting,
+    settings: LikelihoodSettings,
     mask_id: int,
     generator: torch.Generator,
-) -> Iterator[Noised]:
-    """The copies of an answer, a batch at a time. On the host, so that every device draws alike."""
-    if setting.rule == "left_to_right":
-        yield from _from_the_left(prompt, answer, setting.at_once, mask_id)
+) -> Iterator[NoisedBatch]:
+    """Yield batches of noised copies, drawn on the host so that every device gives the same."""
+    if settings.rule == "left_to_right":
+        yield from _from_the_left(prompt, answer, settings.at_once, mask_id=mask_id)
         return
-    # A single token is masked in every copy of LLaDA's: one copy is exact.
-    exact = setting.rule == "llada" and len(answer) == 1
-    copies = 1 if exact else setting.copies
-    rows = min(setting.at_once, copies)
-    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if setting.rule == "llada" else _dream
+    # LLaDA masks a single token in every copy, so one copy is exact.
+    exact = settings.rule == "llada" and len(answer) == 1
+    copies = 1 if exact else settings.copies
+    rows = min(settings.at_once, copies)
+    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if settings.rule == "llada" else _dream
     for _ in range(copies // rows):
-        masked, share = draw(len(prompt), len(answer), rows, generator)
+        masked, share = draw(len(prompt), len(answer), rows, generator=generator)
         tokens = torch.tensor([*prompt, *answer]).expand(rows, -1)
         weight = 1.0 / (share.double() * copies)
-        yield Noised(tokens.masked_fill(masked, mask_id), masked, weight)
+        yield NoisedBatch(tokens.masked_fill(masked, mask_id), masked, weight)
 
 
 def _llada(
-    before: int, length: int, rows: int, generator: torch.Generator
+    before: int, length: int, rows: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     first = int(torch.randint(1, length + 1, (), generator=generator))
     last = first + (rows - 1) * (length / rows)
@@ -139,7 +138,7 @@ def _llada(
 
 
 def _dream(
-    before: int, length: int, rows: int, generator: torch.Generator
+    before: int, length: int, rows: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     shared = torch.rand(1, generator=generator)
     level = (shared + torch.arange(rows) / rows) % 1.0
@@ -151,14 +150,14 @@ def _dream(
 
 
 def _from_the_left(
-    prompt: Sequence[int], answer: Sequence[int], rows: int, mask_id: int
-) -> Iterator[Noised]:
+    prompt: Sequence[int], answer: Sequence[int], rows: int, *, mask_id: int
+) -> Iterator[NoisedBatch]:
     tokens = torch.tensor([*prompt, *answer])
-    place = torch.arange(len(tokens))
+    position = torch.arange(len(tokens))
     for start in range(len(prompt), len(tokens), rows):
         own = torch.arange(start, min(start + rows, len(tokens)))[:, None]
-        copies = tokens.expand(len(own), -1).masked_fill(place >= own, mask_id)
-        yield Noised(copies, place == own, torch.ones(len(own), dtype=torch.float64))
+        copies = tokens.expand(len(own), -1).masked_fill(position >= own, mask_id)
+        yield NoisedBatch(copies, position == own, torch.ones(len(own), dtype=torch.float64))
 
 
 @torch.no_grad()
@@ -167,29 +166,29 @@ def estimate(
     prompt: Sequence[int],
     answer: Sequence[int],
     *,
-    copies: Iterable[Noised],
+    copies: Iterable[NoisedBatch],
     cfg_scale: float = 0.0,
 ) -> float:
-    """The weighted sum over copies of the log-probabilities of the true tokens they hide."""
+    """Return the weighted sum of the log-probabilities of the masked true tokens."""
     truth = torch.tensor([*prompt, *answer], device=model.device)
-    places = torch.arange(len(prompt), len(truth), device=model.device)
+    at = torch.arange(len(prompt), len(truth), device=model.device)
     total = 0.0
     for batch in copies:
         tokens, scored = batch.tokens.to(model.device), batch.scored.to(model.device)
-        hidden = _hidden(model, tokens, places, len(prompt), cfg_scale=cfg_scale)
+        hidden = _hidden(model, tokens, at, before=len(prompt), cfg_scale=cfg_scale)
         here = hidden[:, scored[:, len(prompt) :]]
-        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale)
+        logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale=cfg_scale)
         weight = batch.weight[:, None].expand(batch.scored.shape)[batch.scored]
-        # Summed on the host: not every device has numbers of this precision.
+        # Summed on the host: not every device supports float64.
         total += float((logp.cpu().double() * weight).sum())
     return total
 
 
 def _hidden(
-    model: Model, tokens: Tensor, places: Tensor, before: int, *, cfg_scale: float
+    model: Model, tokens: Tensor, positions: Tensor, *, before: int, cfg_scale: float
 ) -> Tensor:
-    """(G, b, A, D) states of the answer; G = 2 under guidance, seeing the prompt and blind."""
-    at = places.expand(len(tokens), -1)
+    """Return (G, b, A, D) states of the answer; G = 2 with guidance: with and without prompt."""
+    at = positions.expand(len(tokens), -1)
     if cfg_scale == 0:
         return model.hidden(tokens, None, at)[None]
     blind = tokens.clone()
@@ -198,8 +197,8 @@ def _hidden(
     return both.unflatten(0, (2, -1))
 
 
-def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, cfg_scale: float) -> Tensor:
-    """(n,) float32 from (G, n, D), the logits living a chunk at a time."""
+def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, *, cfg_scale: float) -> Tensor:
+    """Return (n,) float32 from (G, n, D); only one chunk of logits exists at a time."""
     size = max(1, _CHUNK // model.vocab_size)
     found = [truth.new_zeros(0, dtype=torch.float32)]
     for start in range(0, len(truth), size):
@@ -214,20 +213,20 @@ def _log_probabilities(model: Model, hidden: Tensor, truth: Tensor, cfg_scale: f
 def is_greedy(
     model: Model, prompt: Sequence[int], answer: Sequence[int], *, cfg_scale: float = 0.0
 ) -> bool:
-    """Would decoding write this answer, a token a pass, the surest first? LLaDA's own check.
+    """Return whether greedy decoding, one token per forward pass, would write this answer.
 
-    It ends at the first token that differs, which is mostly the first token.
+    This is LLaDA's own check. It stops at the first token that differs.
     """
     if not answer:
         return True
-    prompt, answer = fitted(model, prompt, answer, "llada")
+    prompt, answer = fit_to_model(model, prompt, answer, rule="llada")
     holes = [False] * len(prompt) + [True] * len(answer)
-    board = canvas.infill(
+    masked = canvas.infill(
         [[*prompt, *answer]], [holes], mask_id=model.mask_id, pad_id=model.pad_id,
         device=model.device,
     )  # fmt: skip
     options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
-    decoding = DecodeSession(model, board, plan(options, source(model), length=len(answer)))
+    decoding = DecodeSession(model, masked, plan(options, source(model), length=len(answer)))
     truth = torch.tensor([[*prompt, *answer]], device=model.device)
     return not any(
         bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding

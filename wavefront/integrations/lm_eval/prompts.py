@@ -1,8 +1,8 @@
-"""From the strings that lm-eval hands over to ids, with chat templates safe from what items say.
+"""Encode the strings of lm-eval, so that items cannot inject control tokens.
 
-lm-eval renders a conversation early and gives the text back later. In that text nobody can tell a
-control token of the template from one that an item spells; so what was rendered is remembered
-together with where the items' own words are.
+lm-eval renders a conversation early and returns the text later. In the text, a control token of the
+template looks like one that an item spells. So the encoder remembers every rendered text and where
+the items' own words are in it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from wavefront.lm import LM
 from wavefront.text import chat_template
 
 
-class Prompts:
-    """The encoder of one model's requests."""
+class PromptEncoder:
+    """Encodes the requests of one model."""
 
     def __init__(self, lm: LM, *, bos: bool | None = None) -> None:
-        """`bos` puts the begin of sequence before raw text, or does not, whatever the settings."""
+        """`bos` overrides whether raw text starts with the begin-of-sequence token."""
         self.lm = lm
-        self.templated = False  # lm-eval was told to use the chat template
+        self.templated = False  # whether lm-eval uses the chat template
         self._contents: dict[bytes, tuple[chat_template.Span, ...]] = {}
         tokenizer = lm.tokenizer
         if bos and tokenizer.bos_id is None:
-            raise PromptError("add_bos_token=True, but this tokenizer names no begin of sequence.")
+            raise PromptError(
+                "add_bos_token=True, but the tokenizer has no begin-of-sequence token."
+            )
         own = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
         self.opening = tokenizer.opening if bos is None else own * bos
 
     def template(self) -> str:
-        """The source of the chat template."""
+        """Return the source of the chat template."""
         if self.lm.tokenizer.template is None:
             raise PromptError(
                 f"{self.lm.name!r} has no chat template: leave out --apply_chat_template."
@@ -39,11 +41,11 @@ class Prompts:
         return self.lm.tokenizer.template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation as text; a last message of the assistant is left open, to be continued."""
-        template, begun = self.template(), ""
+        """Render a conversation; a last message of the assistant stays open, to be continued."""
+        template, opened = self.template(), ""
         given: list[Any] = [dict(message) for message in messages]
         if len(given) > 1 and given[-1].get("role") == "assistant":
-            begun = str(given.pop()["content"])
+            opened = str(given.pop()["content"])
         rendered = chat_template.render(
             given, template=template, special_tokens=self.lm.tokenizer.special_tokens
         )
@@ -51,23 +53,23 @@ class Prompts:
         if contents is None:
             if tokenizer.controls(rendered.text) != tokenizer.controls(rendered.outline):
                 raise PromptError(
-                    "An item spells a control token, and this checkpoint's chat template rewrites "
-                    "messages so that the two cannot be told apart: leave the item out."
+                    "An item contains the text of a control token, and this checkpoint's chat "
+                    "template rewrites messages, so the two look the same: leave the item out."
                 )
             contents = ()
-        text = rendered.text + begun
+        text = rendered.text + opened
         self._contents[_key(text)] = (*contents, (len(rendered.text), len(text)))
         return text
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt."""
+        """Return the ids of a prompt."""
         return self._encode(text, len(text))
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Ids of a context and of what is scored after it.
+        """Return the ids of a context and of the continuation to score.
 
-        Blanks at the end of the context belong to what follows, as in lm-eval; and the ids to score
-        are those that follow the context's own in the encoding of both together.
+        As in lm-eval, blanks at the end of the context belong to the continuation. Both are encoded
+        together; the ids after the context's own are scored.
         """
         stripped = context.rstrip()
         if not stripped:
@@ -77,7 +79,7 @@ class Prompts:
         return before, whole[len(before) :]
 
     def _encode(self, context: str, length: int, after: str = "") -> list[int]:
-        """Ids of the first `length` characters of a context, and of what comes after it."""
+        """Return the ids of the first `length` characters of a context and of the text after."""
         tokenizer = self.lm.tokenizer
         contents = self._contents.get(_key(context))
         text = context[:length] + after
@@ -89,9 +91,9 @@ class Prompts:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string."""
+    """Return the text before the first stop string."""
     found = [text.find(stop) for stop in stops if stop]
-    return text[: min((place for place in found if place >= 0), default=len(text))]
+    return text[: min((index for index in found if index >= 0), default=len(text))]
 
 
 def _key(text: str) -> bytes:

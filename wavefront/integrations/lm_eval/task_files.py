@@ -1,7 +1,7 @@
-"""Tasks for lm-eval as files: a YAML and a JSONL each, read offline, graded by our own tasks.
+"""Task files for lm-eval: a YAML and a JSONL for each task, for offline use.
 
-The items, their prompts (the paper's, zero-shot, unless asked otherwise) and their grading are
-those of `wavefront.tasks`, so that lm-eval and `wavefront eval` ask and judge alike.
+The items, the prompts (by default the paper's, zero-shot) and the grading are those of
+`wavefront.tasks`. So lm-eval and `wavefront eval` use the same prompts and give the same grades.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from wavefront.integrations.lm_eval.grading import METRICS
 from wavefront.tasks.base import Ask, Sample, Task
 
 PREFIX = "wavefront_"
-LENGTH = 1024  # places, as in the paper; max_new_tokens in model_args wins
+LENGTH = 1024  # new tokens, as in the paper; max_new_tokens in model_args takes precedence
 BENCHMARKS = ("gsm8k", "math", "humaneval", "mbpp", "bbh")
-GRADER = "wavefront.integrations.lm_eval.grading.process_results"
+GRADER = "wavefront.integrations.lm_eval.process_results"  # users' files name it: keep it
 
 
-class Written(NamedTuple):
-    """A task on disk."""
+class TaskFile(NamedTuple):
+    """A task that was written."""
 
-    name: str  # as lm-eval knows it
+    name: str  # in lm-eval
     items: int
     yaml: Path
 
 
 def benchmarks() -> list[str]:
-    """The tasks of the paper's five benchmarks, by their names here."""
+    """Return the names of the tasks of the paper's five benchmarks."""
     return [name for name in tasks.benchmarks() if name.startswith(BENCHMARKS)]
 
 
@@ -45,10 +45,13 @@ def write(
     ask: Ask,
     length: int = LENGTH,
     allow_unsandboxed: bool = False,
-) -> list[Written]:
-    """Write every task, and a group for BBH; what was asked for is part of every file."""
+) -> list[TaskFile]:
+    """Write every task to `out`, and a group for the BBH tasks.
+
+    Every file records the prompt style and the choice of items.
+    """
     if not names:
-        raise OptionError("No task is named: give at least one, such as gsm.")
+        raise OptionError("No task is given: name at least one, such as gsm.")
     out = Path(out).resolve()
     (out / "data").mkdir(parents=True, exist_ok=True)
     written = [
@@ -60,24 +63,24 @@ def write(
     return written
 
 
-def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> Written:
+def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> TaskFile:
     risky = unsandboxed and tasks.load(name).executes
     options = {"allow_unsandboxed": True} if risky else {}
     task: Task = tasks.load(name, **options)
     samples = task.items(ask)
     if not samples:
-        raise OptionError(f"{name} has no items to write: check its data.")
+        raise OptionError(f"{name} has no items: check its data.")
     data = out / "data" / f"{name}.jsonl"
     lines = (json.dumps(_line(name, options, sample)) for sample in samples)
     data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     yaml = out / f"{PREFIX}{name}.yaml"
     text = _yaml(task, name, data, length=length, ask=ask, risky=risky)
     yaml.write_text(text, encoding="utf-8")
-    return Written(f"{PREFIX}{name}", len(samples), yaml)
+    return TaskFile(f"{PREFIX}{name}", len(samples), yaml)
 
 
 def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:
-    """An item with plain texts only: the reader of lm-eval makes columns of one type of them."""
+    """Return an item with strings only, because lm-eval's reader needs columns of one type."""
     return {
         "task": name,
         "options": json.dumps(options),
@@ -90,20 +93,23 @@ def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:
 
 
 def _literal(sample: Sample) -> str:
-    """What else an item holds, as Python writes it: JSON has no tuples, and graders see them."""
+    """Return an item's extra fields as a Python literal, because JSON has no tuples."""
     text = repr(dict(sample.extra))
     try:
         same = ast.literal_eval(text) == dict(sample.extra)
     except (ValueError, SyntaxError):
         same = False
     if not same:
-        raise OptionError(f"{sample.id} holds something that no text can: leave the task out.")
+        raise OptionError(
+            f"{sample.id} has a field that is not a Python literal: leave the task out."
+        )
     return text
 
 
 def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bool) -> str:
-    # JSON is YAML; only the tag that names a function has no JSON.
-    asked = {key: value for key, value in asdict(ask).items() if key != "data"}
+    """Return the task's YAML."""
+    # JSON is valid YAML; only the tag that names a function is not JSON.
+    choice = {key: value for key, value in asdict(ask).items() if key != "data"}
     metrics = [{"metric": one, "aggregation": "mean", "higher_is_better": True} for one in METRICS]
     digest = blake2b(data.read_bytes(), digest_size=8).hexdigest()
     fields: dict[str, Any] = {
@@ -117,9 +123,9 @@ def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bo
         "generation_kwargs": {"until": [], "max_gen_toks": length, "do_sample": False},
         "metric_list": metrics,
         "num_fewshot": 0,
-        "metadata": {"version": task.version, "items": digest, **asked},
+        "metadata": {"version": task.version, "items": digest, **choice},
     }
-    if risky:  # then lm-eval asks for --confirm_run_unsafe_code
+    if risky:  # lm-eval then requires --confirm_run_unsafe_code
         fields["unsafe_code"] = True
     lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
     return "\n".join([*lines, f"process_results: !function {GRADER}", ""])

@@ -1,0 +1,113 @@
+"""Fingerprints of JSON values, files, tensors and Python sources.
+
+A fingerprint is 32 hexadecimal digits. Evaluation, the lm-eval adapter and the server build theirs
+from these functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavefront.core.errors import RunError
+from wavefront.storage.jsonl import dump, write_text
+
+_CHUNK = 1 << 22  # words of a tensor that are summed at once
+_PRIME = 65_521
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LARGE_FILE = 1 << 24  # bytes; the digest of a larger file is remembered
+
+
+def of_value(value: Any) -> str:
+    """Return the fingerprint of a JSON value."""
+    return sha256(dump(value).encode()).hexdigest()[:32]
+
+
+def of_files(files: Iterable[Path]) -> str:
+    """Return the fingerprint of files: their names and their contents."""
+    paths = sorted(files)
+    with ThreadPoolExecutor(8) as pool:
+        digests = list(pool.map(_file_sha256, paths))
+    return of_value([[path.name, found] for path, found in zip(paths, digests, strict=True)])
+
+
+def of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return the fingerprint of named tensors: names, shapes, dtypes and every bit.
+
+    The sums are computed on the tensors' own device, so the fingerprint of a large model takes
+    about as long as one pass over its memory.
+    """
+    return of_value(
+        [
+            [name, list(tensor.shape), str(tensor.dtype), *_bit_sums(tensor)]
+            for name, tensor in sorted(tensors.items())
+        ]
+    )
+
+
+def of_sources(root: Path, patterns: Iterable[str]) -> str:
+    """Return the fingerprint of the statements of Python files below `root`.
+
+    Comments, docstrings and layout do not count. `patterns` are globs relative to `root`.
+    """
+    files = sorted({file for pattern in patterns for file in root.glob(pattern)})
+    return of_value([[file.relative_to(root).as_posix(), _statements(file)] for file in files])
+
+
+def _statements(file: Path) -> str:
+    """Return the digest of a module without comments and docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node, clean=False):
+            node.body = node.body[1:] or [ast.Pass()]
+    return sha256(ast.unparse(tree).encode()).hexdigest()
+
+
+def _bit_sums(tensor: Tensor) -> list[int]:
+    """Return two sums over the bits: of the words, and of the words weighted by position."""
+    flat = tensor.detach().reshape(-1)
+    words = flat.view(_WORDS[flat.element_size()])
+    plain = weighted = 0
+    for start in range(0, len(words), _CHUNK):
+        chunk = words[start : start + _CHUNK].long()
+        weight = torch.arange(start, start + len(chunk), device=chunk.device) % _PRIME + 1
+        plain += int(chunk.sum())
+        weighted += int((chunk * weight).sum())
+    return [plain, weighted]
+
+
+def _file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file; a large file is read again only after it changed."""
+    path = file.resolve()
+    state = path.stat()
+    if state.st_size < _LARGE_FILE:
+        return sha256(path.read_bytes()).hexdigest()
+    key, stamp = str(path), [state.st_size, state.st_mtime_ns, state.st_ino]
+    entry = _cache_directory() / f"{sha256(key.encode()).hexdigest()[:32]}.json"
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        stored = json.loads(entry.read_text())
+        if stored.get("file") == key and stored.get("stamp") == stamp:
+            return str(stored["sha256"])
+    with path.open("rb") as handle:
+        found = file_digest(handle, "sha256").hexdigest()
+    with contextlib.suppress(OSError, RunError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        write_text(entry, dump({"file": key, "stamp": stamp, "sha256": found}))
+    return found
+
+
+def _cache_directory() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "wavefront" / "sums"
