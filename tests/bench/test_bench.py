@@ -398,7 +398,8 @@ def test_texts_are_compared_with_what_they_should_equal():
 def test_the_command(tmp_path):
     pytest.importorskip("matplotlib")
     out, traces = tmp_path / "b.json", tmp_path / "traces"
-    few = ("-n", "64", "--prompt", "16", "--repeats", "1", "--lengths", "64,128", "--device", "cpu")
+    few = ("-n", "64", "--prompt-tokens", "16", "--repeats", "1", "--lengths", "64,128")
+    few += ("--device", "cpu")
     rows = ("--only", "exact", "--only", "lengths", "--threads", "1", "--quick")
     done = run("bench", "-m", "toy", *few, *rows, "-o", str(out), "--profile", str(traces))
     assert "LLaDA-style loop, blocks of 32" in done.stdout

@@ -81,7 +81,7 @@ def test_grading_goes_on_and_repeats_nothing(run: Path) -> None:
 def test_grades_of_another_version_or_answer_are_refused(run: Path) -> None:
     first = grade(open_run(run))
     rewrite(run / "grades.jsonl", version="0")
-    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--again"):
+    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--regrade"):
         grade(open_run(run))
     assert grade(open_run(run), again=True) == first
     rewrite(run / "answers.jsonl", text=lambda line: line["text"] + "!")

@@ -65,7 +65,7 @@ def test_different_items_are_refused_unless_the_common_ones_are_asked_for(
     fewer = made(tmp_path / "fewer", ask=Ask(count=5, style="bare"))
     grade(fewer)
     one, two = open_run(home / "a"), open_run(fewer.folder)
-    with pytest.raises(RunError, match=r"2 are in one .* and 5 in both: --common"):
+    with pytest.raises(RunError, match=r"2 are in one .* and 5 in both: --intersect"):
         difference(one, two)
     pair = difference(one, two, common=True)
     assert (pair.comparison.count, pair.left_out) == (5, 2)
@@ -85,7 +85,7 @@ def test_nothing_in_common_is_refused(home: Path, tmp_path: Path, common: bool) 
 
 def test_ungraded_runs_are_refused(home: Path) -> None:
     (home / "b" / "grades.jsonl").unlink()
-    with pytest.raises(RunError, match="wavefront grade"):
+    with pytest.raises(RunError, match="wavefront eval grade"):
         difference(open_run(home / "a"), open_run(home / "b"))
 
 

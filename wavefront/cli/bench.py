@@ -11,9 +11,9 @@ import typer
 
 from wavefront.cli import completion
 from wavefront.cli.command import Command
-from wavefront.cli.options import Ids, Quiet, option
+from wavefront.cli.options import Ids, Quiet, UsageError, option
 from wavefront.cli.output import ProgressBar, complain, say_json, stdout
-from wavefront.core.errors import MissingExtraError, check_int
+from wavefront.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from wavefront.bench import Report, Row
@@ -158,7 +158,8 @@ def bench(
     if threads is not None:
         import torch
 
-        check_int("threads", threads, 1)
+        if threads < 1:
+            raise UsageError(f"--threads must be at least 1, not {threads}.")
         torch.set_num_threads(threads)
     name, chosen, lm = made.subject(model, device=device, dtype=dtype)
     given = {

@@ -33,7 +33,9 @@ def grade(
     samples = _samples(there, task, data)
     with jsonl.held(there.folder):
         if not there.answers:
-            raise RunError(f"{there.folder} has no answers to grade yet: run `wavefront answers`.")
+            raise RunError(
+                f"{there.folder} has no answers to grade yet: run `wavefront eval generate`."
+            )
         file = there.folder / run.GRADES
         if again:
             file.unlink(missing_ok=True)
@@ -70,10 +72,10 @@ def _current(
         if line.get("version") != version:
             raise RunError(
                 f"{file} was graded by version {line.get('version')} of {there.task}, and this is "
-                f"version {version}: --again grades anew."
+                f"version {version}: --regrade grades again."
             )
         if answer is None or line.get("text_hash") != digest(answer["text"]):
-            raise RunError(f"{file} has a grade of another answer ({key}): --again grades anew.")
+            raise RunError(f"{file} has a grade of another answer ({key}): --regrade grades again.")
     return known
 
 
@@ -107,6 +109,6 @@ def verdicts(there: Run, verdict: str = "correct") -> dict[str, bool]:
     if ungraded or not there.answers:
         raise RunError(
             f"{there.folder} has {ungraded or 'no'} answers without a grade: run "
-            f"`wavefront grade {there.folder}`."
+            f"`wavefront eval grade {there.folder}`."
         )
     return {line["id"]: bool(line[verdict]) for line in there.grades.values()}

@@ -62,7 +62,7 @@ def difference(first: Run, second: Run, *, verdict: str = "correct", common: boo
     if first.task != second.task:
         raise RunError(f"{first.folder} is of {first.task} and {second.folder} of {second.task}.")
     if not shared or (lone and not common):
-        hint = ": --common compares those they share" if shared else ""
+        hint = ": --intersect compares those they share" if shared else ""
         raise RunError(
             f"{first.folder} and {second.folder} are over different items: {lone} are in one of "
             f"them only, or asked otherwise, and {len(shared)} in both{hint}."

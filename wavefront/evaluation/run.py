@@ -20,7 +20,7 @@ TIMINGS, ENVIRONMENT, SUMMARY, TRACES = (
     "timings.jsonl", "environment.jsonl", "summary.json", "traces",
 )  # fmt: skip
 FORMAT, VERSION = "wavefront-answers", 1
-MAKE_ONE = "make one with `wavefront answers`"
+MAKE_ONE = "make one with `wavefront eval generate`"
 SHOWN = 3  # differences that a sentence names
 UNSAID = "nothing"
 

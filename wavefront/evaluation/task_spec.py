@@ -34,7 +34,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
             f"A task is written NAME or NAME(option=value, ...), not {text!r}."
         ) from None
     if "allow_unsandboxed" in options or "None" in options:
-        raise OptionError(f"{text!r} cannot be asked: --i-accept-unsandboxed is an option apart.")
+        raise OptionError(f"{text!r} cannot be asked: --allow-unsandboxed is an option apart.")
     return name.strip(), options
 
 

@@ -79,7 +79,7 @@ def _ask(given: Mapping[str, Any], *, timeout: float, memory: int, need: bool) -
         raise OptionError(
             f"This machine gives no sandbox ({said['refused']}), and what a model wrote is not run "
             "without: use one that allows user namespaces, or pass allow_unsandboxed=True "
-            "(--i-accept-unsandboxed) if you trust what wrote the code."
+            "(--allow-unsandboxed) if you trust what wrote the code."
         )
     return said if said.get("seal") == seal else {"timed_out": timed_out}
 
