@@ -84,7 +84,7 @@ def tasks(
         ),
     ] = None,
     *,
-    out: Annotated[Path, option(None, "DIR", "Directory of the files. Required.", "--out", "-o")],
+    out: Annotated[Path, option(None, "DIR", "Directory of the files.", "--out", "-o")],
     data: Data = "",
     items: Annotated[
         int | None,

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's class, also where vendored
 # Options whose name differs from the library's.
-LIBRARY_NAMES = {"speculate": "draft", "cuda_graphs": "capture", "stop_id": "stop_ids"}
+LIBRARY_NAMES: dict[str, str] = {
+    "speculate": "draft",
+    "cuda_graphs": "capture",
+    "stop_id": "stop_ids",
+}
 
 
 class Ids(tuple[int, ...]):
@@ -175,15 +179,18 @@ Raw = Annotated[
 ]
 Data = Annotated[
     str,
-    option(None, "DIR", "Directory of the data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
+    option(
+        "Items", "DIR", "Directory of the data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"
+    ),
 ]
 ItemsSeed = Annotated[
-    int, option(None, "N", "Random seed for drawing generated items. Default: 0.", "--items-seed")
+    int,
+    option("Items", "N", "Random seed for drawing generated items. Default: 0.", "--items-seed"),
 ]
 AllowUnsandboxed = Annotated[
     bool,
     option(
-        None,
+        "Items",
         "",
         "Run model-written code even if no sandbox is available. It can do anything that you can "
         "do on this machine.",

@@ -58,8 +58,7 @@ class ProgressBar:
 
     def update(self, done: float, total: float | None = None, description: str = "") -> None:
         """Set how much is done, and optionally of how much, and what is being done."""
-        named = {"description": description} if description else {}
-        self._bar.update(self._task, completed=done, total=total, **named)
+        self._bar.update(self._task, completed=done, total=total, description=description or None)
         self._draw()
 
     def advance(self, description: str = "") -> None:

@@ -144,7 +144,7 @@ class RecordedModel(ModelOptions):
 def record_trace(
     prompt: Prompt = None,
     *,
-    out: Annotated[Path, option(None, "FILE", "File of the trace. Required.", "--out", "-o")],
+    out: Annotated[Path, option(None, "FILE", "File of the trace.", "--out", "-o")],
     file: PromptFile = None,
     raw: Raw = False,
     infill: Annotated[
