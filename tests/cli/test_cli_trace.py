@@ -419,7 +419,7 @@ def test_every_command_refuses_files_that_are_not_traces(command, tmp_path, file
 
 @pytest.mark.slow
 def test_animations_work_in_a_terminal_with_and_without_colour(file, monkeypatch):
-    monkeypatch.setattr("test_cli_process.SCRIPT", sys.executable)
+    monkeypatch.setattr("cli.test_cli_process.SCRIPT", sys.executable)
     compared = ["compare", "Hi", "-m", "toy", "-n", "24", "-s", "standard", "-s", "block"]
     for args in (compared, ["trace", "show", str(file)], ["trace", "show", *[str(file)] * 2]):
         seen = on_terminal("-m", "wavefront", *args)

@@ -148,7 +148,7 @@ def options_set(*groups: Any) -> dict[str, Any]:
         for name, value in vars(group).items():
             if value is None or value is False or value == []:
                 continue
-            library = LIBRARY_NAMES.get(name, name)
+            library = LIBRARY_NAMES.get(name) or name
             if library in options:
                 raise OptionError(f"{library!r} is given twice, once as {name!r}.")
             options[library] = value
@@ -179,13 +179,11 @@ Raw = Annotated[
 ]
 Data = Annotated[
     str,
-    option(
-        "Items", "DIR", "Directory of the data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"
-    ),
+    option("Items", "DIR", "Directory of data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
 ]
 ItemsSeed = Annotated[
     int,
-    option("Items", "N", "Random seed for drawing generated items. Default: 0.", "--items-seed"),
+    option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed"),
 ]
 AllowUnsandboxed = Annotated[
     bool,
