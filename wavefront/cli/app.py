@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wavefront.cli.command import LazyGroup
+from wavefront.cli.command import LazyGroup, UsageError
 from wavefront.core.errors import WavefrontError, WavefrontWarning, did_you_mean
 
 EXAMPLES = """\
@@ -43,7 +43,6 @@ COMMANDS = {
     "train": ("train", "Train a small diffusion language model on the procedural tasks."),
     "lm-eval": ("lm_eval", "Evaluate with lm-eval, EleutherAI's evaluation harness."),
 }
-UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, wherever typer imports it from
 
 
 class Program(LazyGroup):

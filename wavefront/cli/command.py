@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, which some typers vendor
+
 
 def shorten(line: str) -> str:
     """Cut a line between words, for a shell that shows it beside a suggestion."""

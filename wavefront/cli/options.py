@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from wavefront.cli import completion
+from wavefront.cli.command import UsageError as UsageError
 from wavefront.core.errors import OptionError, WavefrontWarning
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
 
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's class, also where vendored
 # Options whose name differs from the library's.
 LIBRARY_NAMES: dict[str, str] = {
     "speculate": "draft",
