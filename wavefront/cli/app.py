@@ -32,7 +32,7 @@ COMMANDS = {
     "chat": ("chat", "Chat with a model that has a chat template."),
     "infill": ("infill", "Fill the gaps of a text. <mask:8> marks a gap of eight tokens."),
     "compare": ("compare", "Decode one prompt with several strategies side by side."),
-    "serve": ("serve", "Serve a model behind OpenAI's API, with a page where the wave moves."),
+    "serve": ("serve", "Serve a model with OpenAI's API and a page that shows each decode live."),
     "list": ("list", "List strategies, selectors, caches, models and tasks."),
     "eval": ("eval", "Evaluate a model on tasks, and compare the results."),
     "trace": ("trace", "Record decodes, and show, replay, fork, draw or export them."),

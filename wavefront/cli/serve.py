@@ -131,7 +131,7 @@ def serve(
     ] = 300.0,
     model: ModelOptions,
 ) -> None:
-    """Serve a model behind OpenAI's API, with a page where the wave moves.
+    """Serve a model with OpenAI's API and a page that shows each decode live.
 
     Requests of any length and strategy share every forward. The API is that of
     /v1/chat/completions and /v1/completions; docs/serve.md has the rest.
