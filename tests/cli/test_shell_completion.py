@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from wavefront import tasks
-from wavefront.bench import model_shapes
 from wavefront.cli import eval_options, train
 from wavefront.cli.app import COMMANDS, app
 from wavefront.core import reading, spec
@@ -87,6 +86,11 @@ def test_suggestions_are_all_values_that_exist(line: str, known: Any) -> None:
 def test_models_are_built_in_names_and_published_ids() -> None:
     found = suggested("wavefront generate -m ")
     assert {*hub.shipped(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
+
+
+def test_models_of_bench_include_its_shapes() -> None:
+    from wavefront.bench import model_shapes
+
     assert {*model_shapes.SHAPES} <= {*suggested("wavefront bench -m ")}
 
 
