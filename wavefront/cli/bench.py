@@ -90,8 +90,7 @@ def bench(
         ),
     ] = None,
     lengths: Annotated[
-        Ids | None,
-        option(None, "N,N", "Lengths of the canvas. Default: 256,512,1024,2048,4096."),
+        Ids | None, option(None, "N,N", "Lengths of the canvas. Default: 256,512,1024,2048,4096.")
     ] = None,
     batches: Annotated[
         Ids | None, option(None, "N,N", "Batch sizes. Default: 1,2,4,8,16,32.")
@@ -127,8 +126,7 @@ def bench(
         option(None, "DIR", "Write a profiler trace of a few steps per row. Default: none."),
     ] = None,
     accuracy: Annotated[
-        Path | None,
-        option(None, "FILE", "Add accuracies from runs/cache_table.py. Default: none."),
+        Path | None, option(None, "FILE", "Add accuracies from runs/cache_table.py. Default: none.")
     ] = None,
     out: Annotated[
         Path | None,

@@ -72,10 +72,9 @@ class SideBySideOptions(PlainOptions):
     watch: Annotated[
         bool, option("Output", "", "Show the decodes. Default: on.", "--watch/--no-watch", "-w")
     ] = True
-    delay: Annotated[
-        float,
-        option("Output", "SECONDS", "Wait after each step. Default: 0.02."),
-    ] = 0.02  # a small model is too fast to watch
+    delay: Annotated[float, option("Output", "SECONDS", "Wait after each step. Default: 0.02.")] = (
+        0.02  # a small model is too fast to watch
+    )
 
 
 @app.command(cls=Command, epilog=EXAMPLES)
@@ -120,10 +119,7 @@ def compare(
 
 
 def _print_table(
-    console: Console,
-    names: Sequence[str],
-    answers: Sequence[Completion],
-    seconds: Sequence[float],
+    console: Console, names: Sequence[str], answers: Sequence[Completion], seconds: Sequence[float]
 ) -> None:
     """Print one line per strategy, and its answer below if there is no room beside it."""
     width = min(NAME, max(cell_len(name) for name in (*names, "strategy")))

@@ -32,11 +32,7 @@ SHAPE_OPTIONS = {"block_length", "max_wave_size", "radius"}  # a strategy's spec
 
 
 def prepare(
-    model: ModelOptions,
-    decoding: DecodingOptions,
-    output: PlainOptions,
-    *,
-    length: dict[str, Any],
+    model: ModelOptions, decoding: DecodingOptions, output: PlainOptions, *, length: dict[str, Any]
 ) -> tuple[LM, dict[str, Any]]:
     """Return the model and the options to decode with. Options are checked before it is loaded."""
     options = options_set(decoding) | length

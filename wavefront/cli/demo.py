@@ -17,15 +17,7 @@ from rich.text import Text
 
 from wavefront.cli.command import Command
 from wavefront.cli.decode import with_default_eos
-from wavefront.cli.demo_compare import (
-    STRATEGIES,
-    WIDEST,
-    compare,
-    cut,
-    draw,
-    mark,
-    moves,
-)
+from wavefront.cli.demo_compare import STRATEGIES, WIDEST, compare, cut, draw, mark, moves
 from wavefront.cli.options import ItemsSeed, option
 from wavefront.cli.output import loading_status, stderr
 from wavefront.core.errors import check_int

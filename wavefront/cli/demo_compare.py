@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAPER = ("standard", "block", "wavefront")
 # The paper's three, and our own.
 STRATEGIES = {name: name for name in PAPER} | {
-    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
+    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
 }
 # The name of a kind of problem, and its task. None of these tasks runs model-written code.
 KINDS = (
@@ -107,9 +107,7 @@ def compare(model: LM, console: Console, problems: Sequence[Problem], *, length:
             for name, score in scores.items():
                 began = time.monotonic()
                 made: Completion = model.generate(
-                    problem.sample.prompt,
-                    strategy=STRATEGIES[name],
-                    **options,
+                    problem.sample.prompt, strategy=STRATEGIES[name], **options
                 )
                 score.add(problem, made, time.monotonic() - began)
                 bar.advance()

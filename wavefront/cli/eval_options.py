@@ -39,10 +39,7 @@ class ItemOptions:
     items: Annotated[
         int | None,
         _item(
-            "N",
-            "Items per task. Default: all of a file, 100 of a generated task.",
-            "--items",
-            "-i",
+            "N", "Items per task. Default: all of a file, 100 of a generated task.", "--items", "-i"
         ),
     ] = None
     items_seed: ItemsSeed = 0
@@ -90,12 +87,7 @@ class RunOptions:
 
     out: Annotated[
         Path | None,
-        _run(
-            "DIR",
-            "Directory of the run. An existing run is continued. Required.",
-            "--out",
-            "-o",
-        ),
+        _run("DIR", "Directory of the run. An existing run is continued. Required.", "--out", "-o"),
     ] = None
     preset: Annotated[
         str | None,

@@ -60,8 +60,7 @@ def generate(
         ),
     ] = False,
     batch_size: Annotated[
-        int,
-        option(None, "N", "Lines to decode at once. Default: 8.", "--batch-size", "-b"),
+        int, option(None, "N", "Lines to decode at once. Default: 8.", "--batch-size", "-b")
     ] = 8,
     length: LengthOptions,
     decoding: DecodingOptions,

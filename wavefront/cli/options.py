@@ -182,8 +182,7 @@ Data = Annotated[
     option("Items", "DIR", "Directory of data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
 ]
 ItemsSeed = Annotated[
-    int,
-    option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed"),
+    int, option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed")
 ]
 AllowUnsandboxed = Annotated[
     bool,
@@ -276,8 +275,7 @@ class LengthOptions:
     """How many tokens to generate. Infilling has none: the text itself says it."""
 
     max_new_tokens: Annotated[
-        int | None,
-        _decoding("N", "Tokens to generate. Default: 128.", "--max-new-tokens", "-n"),
+        int | None, _decoding("N", "Tokens to generate. Default: 128.", "--max-new-tokens", "-n")
     ] = None
     gen_length: Annotated[int | None, _alias("N")] = None
     max_tokens: Annotated[int | None, _alias("N")] = None
@@ -436,8 +434,7 @@ class PlainOptions:
     ] = False
     quiet: Quiet = False
     debug: Annotated[
-        bool,
-        _output("", "Show the traceback of an error.", "--debug", callback=_show_tracebacks),
+        bool, _output("", "Show the traceback of an error.", "--debug", callback=_show_tracebacks)
     ] = False
 
 
@@ -451,7 +448,4 @@ class OutputOptions(PlainOptions):
             "", "Show each step, on stderr. Default: off (on in chat).", "--watch/--no-watch", "-w"
         ),
     ] = None
-    delay: Annotated[
-        float,
-        _output("SECONDS", "Wait after each step. Default: 0."),
-    ] = 0.0
+    delay: Annotated[float, _output("SECONDS", "Wait after each step. Default: 0.")] = 0.0

@@ -26,8 +26,7 @@ app = typer.Typer(add_completion=False)
 @app.command(cls=Command, epilog=EXAMPLES)
 def report(
     inputs: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Trace files (.npz) and run directories."),
+        list[Path], typer.Argument(metavar="FILE", help="Trace files (.npz) and run directories.")
     ],
     *,
     out: Annotated[

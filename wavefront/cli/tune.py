@@ -78,8 +78,7 @@ def tune(
         ),
     ] = None,
     forward_cost: Annotated[
-        float | None,
-        option(None, "X", "Accuracy points traded per forward pass. Default: none."),
+        float | None, option(None, "X", "Accuracy points traded per forward pass. Default: none.")
     ] = None,
     items: Annotated[
         int | None,
