@@ -169,17 +169,17 @@ def test_bertscore_command(tmp_path):
     lines.write_text("the cat\n\n")
     objects.write_text('{"target": "a cat"}\n{"target": ["the mat", "one"]}\n')
     files = (str(lines), str(objects), "--reference-field", "target")
-    shown = run("bertscore", *files, *encoder, "--each").stdout.splitlines()
+    shown = run("eval", "bertscore", *files, *encoder, "--each").stdout.splitlines()
     assert shown[1] == "1\tP 0.0000\tR 0.0000\tF1 0.0000"
     assert shown[-1].endswith("bert-tiny layer 2, idf no, rescaled no")
     pairs = [
         json.loads(line)
-        for line in run("bertscore", *files, *encoder, "--json").stdout.splitlines()
+        for line in run("eval", "bertscore", *files, *encoder, "--json").stdout.splitlines()
     ]
     assert [one["layer"] for one in pairs] == [2, 2]
     assert 0 < pairs[0]["f1"] < 1
-    assert "has no field 'text'" in refused("bertscore", *files[:2], *encoder)
+    assert "has no field 'text'" in refused("eval", "bertscore", *files[:2], *encoder)
     objects.write_text("{\n")
-    assert "Line 1 of" in refused("bertscore", *files, *encoder)
-    missing = run("bertscore", "nowhere.txt", str(lines), *encoder, code=2)
+    assert "Line 1 of" in refused("eval", "bertscore", *files, *encoder)
+    missing = run("eval", "bertscore", "nowhere.txt", str(lines), *encoder, code=2)
     assert "There is no file 'nowhere.txt'" in missing.stderr

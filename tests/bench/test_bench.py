@@ -87,8 +87,8 @@ class ThisBlock(Cache):
     refresh: int = 8
     given: int = 3
 
-    def positions_to_refresh(self, rows, wanted, stored):
-        block = (positions(wanted) - self.given) // self.refresh
+    def positions_to_refresh(self, rows, candidates, stored):
+        block = (positions(candidates) - self.given) // self.refresh
         here = torch.where(rows.canvas.masked, block, 1 << 30).amin(-1, keepdim=True)
         return (block == here) & (rows.canvas.slot >= 0)
 
@@ -475,7 +475,8 @@ def test_texts_equal_those_of_the_loops():
 def test_command_writes_results_profiles_and_figures(tmp_path):
     pytest.importorskip("matplotlib")
     out, traces = tmp_path / "b.json", tmp_path / "traces"
-    few = ("-n", "64", "--prompt", "16", "--repeats", "1", "--lengths", "64,128", "--device", "cpu")
+    few = ("-n", "64", "--prompt-tokens", "16", "--repeats", "1", "--lengths", "64,128")
+    few += ("--device", "cpu")
     rows = ("--only", "exact", "--only", "lengths", "--threads", "1", "--quick")
     done = run("bench", "-m", "toy", *few, *rows, "-o", str(out), "--profile", str(traces))
     assert "LLaDA-style loop, blocks of 32" in done.stdout

@@ -1,4 +1,4 @@
-"""The commands inside the test process: what they answer."""
+"""The commands generate, infill, chat and list, inside the test process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from helpers.commands import records, run, save_talker
 
 import wavefront
+from wavefront import tasks
 from wavefront.core import spec
 from wavefront.models import builtin
 
@@ -36,14 +37,14 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
 # Generating.
 
 
-def test_the_answer_and_nothing_else_is_printed(lm: wavefront.LM) -> None:
+def test_generate_prints_only_the_answer(lm: wavefront.LM) -> None:
     result = run("generate", "Hi", "-n", "12")
     assert result.stdout == lm.generate("Hi", max_new_tokens=12).text + "\n"
     assert result.stderr == ""
 
 
 @pytest.mark.parametrize("source", ["argument", "pipe", "dash", "file", "file dash"])
-def test_a_prompt_comes_from_anywhere(source: str, tmp_path: Path, lm: wavefront.LM) -> None:
+def test_prompt_is_read_from_every_source(source: str, tmp_path: Path, lm: wavefront.LM) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("Why?\n")
     args = {
@@ -60,12 +61,12 @@ def test_a_prompt_comes_from_anywhere(source: str, tmp_path: Path, lm: wavefront
     assert made["text"] == lm.generate("Why?", max_new_tokens=6).text
 
 
-def test_only_the_last_line_break_is_taken_off() -> None:
+def test_only_the_last_line_break_is_removed() -> None:
     (made,) = records(run("generate", "-n", "2", "--json", input="\n a\r\nb\n\r\n"))
     assert made["prompt"] == "\n a\r\nb\n"
 
 
-def test_a_json_record_is_enough_to_repeat_the_answer(lm: wavefront.LM) -> None:
+def test_json_record_repeats_the_answer(lm: wavefront.LM) -> None:
     args = ["-s", "block(size=4)", "-t", "9", "--temperature", "0.8", "--seed", "7"]
     args += ["--priority", "margin", "--top-k", "50", "--top-p", "0.9", "--order-noise", "0.1"]
     args += ["--cfg-scale", "0.5", "--stop-id", "3", "--stop-id", "5", "--eos", "keep"]
@@ -92,7 +93,7 @@ def test_published_names_are_aliases() -> None:
     assert (settings["max_new_tokens"], settings["priority"]) == (16, "random")
 
 
-def test_the_sampler_of_dream_goes_by_its_own_names() -> None:
+def test_options_of_dreams_sampler_are_accepted() -> None:
     args = ["--alg", "entropy", "--eps", "0.01", "--alg-temp", "0.2"]
     (made,) = records(run("generate", "Hi", "-n", "8", "--json", *args))
     assert made["strategy"] == "standard(selector=dream(eps=0.01))"
@@ -114,7 +115,7 @@ def test_the_sampler_of_dream_goes_by_its_own_names() -> None:
         (["--cache", "none", "--mask-id", "MASK"], {"eos": "stop"}),
     ],
 )
-def test_python_names_are_command_line_names(
+def test_option_names_of_python_are_accepted(
     args: list[str], expected: dict[str, object], lm: wavefront.LM
 ) -> None:
     args = [str(lm.model.mask_id) if one == "MASK" else one for one in args]
@@ -123,14 +124,14 @@ def test_python_names_are_command_line_names(
     assert made["settings"]["max_new_tokens"] == 8
 
 
-def test_decoding_stops_early_unless_told_otherwise() -> None:
+def test_decode_stops_at_the_stop_token_by_default() -> None:
     (made,) = records(run("generate", "Hi", "-n", "4", "--json"))
     assert made["settings"]["eos"] == "stop"
     (made,) = records(run("generate", "Hi", "-n", "4", "--json", "--eos", "keep"))
     assert made["settings"]["eos"] == "keep"
 
 
-def test_lines_are_a_batch_with_the_answers_of_single_prompts(lm: wavefront.LM) -> None:
+def test_lines_are_answered_like_single_prompts(lm: wavefront.LM) -> None:
     prompts = ["Hi", "Good morning", "Why is it so?"]
     result = run("generate", "--lines", "-b", "2", "-n", "9", "--json", input="\n".join(prompts))
     made = records(result)
@@ -139,7 +140,7 @@ def test_lines_are_a_batch_with_the_answers_of_single_prompts(lm: wavefront.LM) 
     assert [one["text"] for one in made] == alone
 
 
-def test_every_line_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_gets_a_one_line_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = wavefront.text.tokenizer.Tokenizer.decode  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(
         "wavefront.text.tokenizer.Tokenizer.decode",
@@ -158,7 +159,7 @@ def test_watching_prints_to_stderr_and_the_answer_to_stdout(lm: wavefront.LM) ->
     assert "\x1b" not in result.stderr
 
 
-def test_a_strategy_of_ones_own() -> None:
+def test_own_strategy_is_accepted() -> None:
     name = "examples.new_strategy.OutsideIn(size=2)"
     (made,) = records(run("generate", "Hi", "-n", "8", "--json", "-s", name))
     assert made["strategy"] == name
@@ -167,7 +168,7 @@ def test_a_strategy_of_ones_own() -> None:
 # Infilling.
 
 
-def test_holes_are_filled(lm: wavefront.LM) -> None:
+def test_gaps_are_filled(lm: wavefront.LM) -> None:
     text = "The <mask:4> and \\<mask: <mask:2>."
     result = run("infill", text)
     assert result.stdout == lm.infill(text).text + "\n"
@@ -177,7 +178,7 @@ def test_holes_are_filled(lm: wavefront.LM) -> None:
     assert "step 6/6" in run("infill", text, "--watch").stderr
 
 
-def test_an_infilling_takes_no_length() -> None:
+def test_infill_has_no_length_option() -> None:
     assert "no option -n" in run("infill", "a<mask:2>", "-n", "3", code=2).stderr
     assert "no hole" in run("infill", "nothing to fill", code=1).stderr
 
@@ -185,7 +186,7 @@ def test_an_infilling_takes_no_length() -> None:
 # Chatting.
 
 
-def test_a_conversation_goes_on_line_by_line(talker: str) -> None:
+def test_chat_answers_line_by_line(talker: str) -> None:
     result = run("chat", "-m", talker, "-n", "5", "--json", input="Hello\n\n//who\n/quit\nno\n")
     first, second = records(result)
     assert first["messages"] == [{"role": "user", "content": "Hello"}]
@@ -198,7 +199,7 @@ def test_a_conversation_goes_on_line_by_line(talker: str) -> None:
     assert again.text == second["text"]
 
 
-def test_commands_change_the_conversation(talker: str) -> None:
+def test_chat_commands_change_the_conversation(talker: str) -> None:
     typed = "Hello\n/strategy block(size=2)\nAnd?\n/reset\nOnce more\n/help\n"
     args = ["-m", talker, "-n", "4", "--json", "--system", "Be kind."]
     result = run("chat", *args, "--block-length", "4", input=typed)
@@ -209,14 +210,14 @@ def test_commands_change_the_conversation(talker: str) -> None:
     assert "/reset" in result.stderr
 
 
-def test_another_strategy_takes_the_place_of_one_given_by_aliases(talker: str) -> None:
+def test_chat_strategy_replaces_one_given_by_aliases(talker: str) -> None:
     args = ["-m", talker, "-n", "4", "--json", "--strategy", "wavefront", "--radius", "3"]
     first, second = records(run("chat", *args, input="Hello\n/strategy block(size=2)\nAnd?\n"))
     assert first["strategy"] == SHAPED.format(8)
     assert second["strategy"] == "block(size=2)"
 
 
-def test_answers_of_a_conversation_are_printed_as_text(talker: str) -> None:
+def test_chat_prints_answers_as_text(talker: str) -> None:
     result = run("chat", "-m", talker, "-n", "4", "--quiet", input="Hello\n/help\n")
     (made,) = records(run("chat", "-m", talker, "-n", "4", "--json", input="Hello\n"))
     assert result.stdout == made["text"] + "\n"
@@ -226,38 +227,39 @@ def test_answers_of_a_conversation_are_printed_as_text(talker: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("/scedule block\n", "did you mean '/strategy'"),
+        ("/stratgy block\n", "did you mean '/strategy'"),
         ("/strategy blok\n", "did you mean 'block'"),
         ("x" * 300 + "\n", "the model takes 256"),
     ],
 )
-def test_a_line_that_cannot_be_answered_ends_a_pipe(talker: str, typed: str, words: str) -> None:
+def test_wrong_line_ends_a_chat_from_a_pipe(talker: str, typed: str, words: str) -> None:
     assert words in run("chat", "-m", talker, "-n", "4", input=typed, code=1).stderr
 
 
-def test_a_model_without_a_template_cannot_chat() -> None:
+def test_model_without_template_cannot_chat() -> None:
     result = run("chat", "-m", "toy", input="Hello\n", code=1)
     assert "has no chat template" in result.stderr
     assert "generate --raw" in result.stderr
 
 
-# Shelves.
+# Listing.
 
 
 def test_every_strategy_is_listed_with_its_options() -> None:
-    listed = json.loads(run("strategies", "--json").stdout)
-    for shelf in ("strategies", "selectors"):
-        here = {one["name"]: one for one in listed if one["shelf"] == shelf}
-        assert tuple(here) == spec.names(shelf)
+    for kind in ("strategies", "selectors", "caches"):
+        here = {one["name"]: one for one in json.loads(run("list", kind, "--json").stdout)}
+        assert tuple(here) == spec.names(kind)
         for name, one in here.items():
-            fields = dataclasses.fields(spec.find(name, shelf))
+            fields = dataclasses.fields(spec.find(name, kind))
             assert [option["name"] for option in one["options"]] == [f.name for f in fields]
             assert one["summary"]
-            assert spec.resolve(one["example"], "strategies") is not None
+            registry = "caches" if kind == "caches" else "strategies"
+            assert spec.resolve(one["example"], registry) is not None
 
 
-def test_into_a_pipe_every_strategy_takes_one_line() -> None:
-    lines = run("strategies").stdout.splitlines()
+def test_list_prints_one_line_per_strategy_into_a_pipe() -> None:
+    kinds = ("strategies", "selectors")
+    lines = [line for kind in kinds for line in run("list", kind).stdout.splitlines()]
     for name in (*spec.names("strategies"), *spec.names("selectors")):
         (line,) = [line for line in lines if line.startswith(f"  {name} ")]
         assert line == line.rstrip()
@@ -266,37 +268,61 @@ def test_into_a_pipe_every_strategy_takes_one_line() -> None:
     assert "keep the best" in line
 
 
-@pytest.mark.parametrize("name", ["wavefront", "dream", "examples.new_strategy.OutsideIn"])
-def test_one_strategy_is_explained(name: str) -> None:
-    text = run("strategies", name).stdout
+def test_list_all_has_every_kind() -> None:
+    listed = json.loads(run("list", "--json").stdout)
+    assert list(listed) == ["strategies", "selectors", "caches", "models", "tasks"]
+    assert json.loads(run("list", "all", "--json").stdout) == listed
+    assert "did you mean 'tasks'" in run("list", "taks", code=1).stderr
+    assert "A name can follow" in run("list", "models", "toy", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("strategies", "wavefront"),
+        ("selectors", "dream"),
+        ("strategies", "examples.new_strategy.OutsideIn"),
+    ],
+)
+def test_one_strategy_is_explained(kind: str, name: str) -> None:
+    text = run("list", kind, name).stdout
     assert text.startswith(f"{name}: ")
-    assert "bool" not in text  # how a state is kept is for those who read the code
+    assert "bool" not in text  # the state of a strategy is an implementation detail
     example = re.findall(r'--strategy "(.*)"$', text, re.MULTILINE)[0]
     spec.resolve(example, "strategies")
-    assert json.loads(run("strategies", name, "--json").stdout)["name"] == name
+    assert json.loads(run("list", kind, name, "--json").stdout)["name"] == name
 
 
-def test_an_unknown_strategy_is_not_explained() -> None:
-    assert "did you mean 'wavefront'" in run("strategies", "wavefrnt", code=1).stderr
-    assert "not a strategy" in run("strategies", "pathlib.Path", code=1).stderr
+def test_cache_is_explained_with_its_option() -> None:
+    assert re.search(r'--cache "wave\(.*\)"$', run("list", "caches", "wave").stdout, re.MULTILINE)
+
+
+def test_unknown_strategy_is_not_explained() -> None:
+    assert "did you mean 'wavefront'" in run("list", "strategies", "wavefrnt", code=1).stderr
+    assert "`list selectors dream`" in run("list", "strategies", "dream", code=1).stderr
+    assert "not a strategy" in run("list", "strategies", "pathlib.Path", code=1).stderr
 
 
 def test_models_are_listed_with_how_to_load_them() -> None:
-    listed = json.loads(run("models", "--json").stdout)
+    listed = json.loads(run("list", "models", "--json").stdout)
     assert tuple(one["name"] for one in listed["built_in"]) == builtin.names()
     assert {one["name"] for one in listed["families"]} >= {"llada", "dream"}
-    text = run("models").stdout
+    text = run("list", "models").stdout
     for one in (*listed["built_in"], *listed["families"]):
         assert one["load"][0] in text
         assert one["summary"] in text
 
 
-def test_versions() -> None:
+def test_every_task_is_listed() -> None:
+    listed = json.loads(run("list", "tasks", "--json").stdout)
+    assert [one["name"] for one in listed] == [*tasks.names(), *tasks.benchmarks()]
+    assert all(one["summary"] for one in listed)
+
+
+def test_version_names_the_commit_and_torch() -> None:
     (line,) = run("--version").stdout.splitlines()
     assert re.fullmatch(
         rf"wavefront {re.escape(wavefront.__version__)} "
         rf"\((commit [0-9a-f]{{7,12}}(-dirty)?, )?torch {re.escape(metadata.version('torch'))}\)",
         line,
     )
-    assert run("version").stdout.splitlines()[0] == f"wavefront {wavefront.__version__}"
-    assert json.loads(run("version", "--json").stdout)["wavefront"] == wavefront.__version__

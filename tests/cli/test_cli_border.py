@@ -1,4 +1,4 @@
-"""The command line at its border: help pages, and what becomes of bad input."""
+"""Help pages, and the error messages for wrong input."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import typer
-from helpers.commands import records, refused, run
+from helpers.commands import all_commands, find_command, records, refused, run
 from typer.testing import CliRunner
 
 import wavefront
@@ -22,22 +21,39 @@ from wavefront.engine import options
 # Help.
 
 
-@pytest.mark.parametrize(
-    "command", ["", "generate", "chat", "infill", "strategies", "models", "demo", "version"]
-)
-def test_help_is_there(command: str) -> None:
-    page = run(*command.split(), "--help").stdout
+@pytest.mark.parametrize("names", [names for names, _ in all_commands()], ids=" ".join)
+def test_every_help_page_fits_80_columns(names: tuple[str, ...]) -> None:
+    page = run(*names, "--help").stdout
     assert "Usage: wavefront" in page
     assert all(len(line) <= 80 for line in page.splitlines())
-    if command in ("", "generate", "infill"):
-        assert "wavefront infill" in page or "wavefront generate" in page
 
 
-def test_without_a_command_there_is_help() -> None:
+def test_every_option_has_a_help_text_with_its_default() -> None:
+    for names, command in all_commands():
+        for one in command.params:
+            hidden = getattr(one, "hidden", False) or names == ("serve",)
+            if not hidden and one.default not in (None, False, True, "", ()):
+                assert str(one.default).removesuffix(".0") in (one.help or ""), (names, one.name)
+
+
+def test_one_option_name_has_one_meaning() -> None:
+    """Some options appear in many commands. Their help texts agree."""
+    for name in ("--items-seed", "--seed", "--allow-unsandboxed", "--data", "--quiet", "--eos"):
+        texts = {
+            one.help for _, command in all_commands() for one in command.params if name in one.opts
+        }
+        assert len(texts) == 1, (name, texts)
+    every = {name for _, command in all_commands() for one in command.params for name in one.opts}
+    old = {"--output", "--count", "--places", "--capture", "--draft", "--again", "--most"}
+    old |= {"--common", "--try", "--base", "--weight", "--i-accept-unsandboxed"}
+    assert not every & old
+
+
+def test_program_without_a_command_prints_help() -> None:
     assert "Commands" in run(code=2).stdout
 
 
-def test_help_names_the_words_that_the_library_takes() -> None:
+def test_help_lists_the_values_that_the_library_accepts() -> None:
     def words(name: str) -> str:
         hint = typing.get_type_hints(cli_options.DecodingOptions, include_extras=True)[name]
         return hint.__metadata__[0].help
@@ -54,46 +70,44 @@ def test_help_names_the_words_that_the_library_takes() -> None:
     assert str(options.DEFAULT_LENGTH) in length["max_new_tokens"].__metadata__[0].help
 
 
-def spellings(*groups: type) -> dict[str, str]:
-    """The options of some groups: under which field, and spelt how."""
-    return {
-        field.name: f"--{field.name.replace('_', '-')}"
-        for group in groups
-        for field in dataclasses.fields(group)
-    }
+COMMAND_LINE_NAMES = {library: here for here, library in cli_options.LIBRARY_NAMES.items()}
 
 
-def test_every_option_of_the_library_has_its_spelling_in_every_command() -> None:
-    known = options.Options.__annotations__
-    assert list(cli_options.library_options()) == list(known)
-    groups = {"generate": (cli_options.DecodingOptions, cli_options.LengthOptions)}
-    groups |= {"chat": groups["generate"], "infill": (cli_options.DecodingOptions,)}
-    tree = typer.main.get_command(app)
-    for command, mine in groups.items():
-        here = spellings(*mine)
-        taken = {name for one in tree.commands[command].whole.params for name in one.opts}  # pyright: ignore[reportAttributeAccessIssue]
-        assert taken.issuperset(here.values())
-        length = {"max_new_tokens", "gen_length", "max_tokens"} if command == "infill" else set()
-        assert set(here) - {"stop_id"} == set(known) - length
+def spelling(name: str) -> str:
+    """Return how the command line spells an option of the library."""
+    return f"--{COMMAND_LINE_NAMES.get(name, name).replace('_', '-')}"
+
+
+def test_every_option_of_the_library_is_an_option_of_every_decoding_command() -> None:
+    known = set(options.Options.__annotations__)
+    length = {"max_new_tokens", "gen_length", "max_tokens"}
+    every = known | {"stop_id"}
+    for command in ("generate", "chat", "compare", "infill"):
+        taken = {name for one in find_command(command).params for name in one.opts}
+        wanted = every - length if command == "infill" else every
+        assert {spelling(name) for name in wanted} <= taken
+    groups = (cli_options.DecodingOptions, cli_options.LengthOptions)
+    fields = {field.name for group in groups for field in dataclasses.fields(group)}
+    assert {cli_options.LIBRARY_NAMES.get(name, name) for name in fields} == known
 
 
 @pytest.mark.parametrize("name", sorted(options.Options.__annotations__))
-def test_no_name_of_the_library_is_unknown_here(name: str) -> None:
+def test_every_option_of_the_library_is_understood(name: str) -> None:
     hint = str(typing.get_type_hints(options.Options)[name])
     value = [] if hint == str(bool) else ["1" if "int" in hint or "float" in hint else "none"]
-    args = ["generate", "x", "-m", "toy", f"--{name.replace('_', '-')}", *value]
+    args = ["generate", "x", "-m", "toy", spelling(name), *value]
     result = CliRunner().invoke(app, args)
-    assert result.exit_code in (0, 1), result.stderr  # understood; whether it fits is another thing
+    assert result.exit_code in (0, 1), result.stderr  # 2 would be an unknown option
 
 
-def test_aliases_stay_off_the_help_page() -> None:
+def test_aliases_are_not_on_the_help_page() -> None:
     page = run("generate", "--help").stdout
-    assert "--strategy" not in page
+    assert "--block-length" not in page
     assert "--stop-ids" not in page
-    assert "keep in Python" in " ".join(page.replace("│", "").split())
+    assert "(in Python: keep)" in " ".join(page.replace("│", "").split())
 
 
-# Refusals.
+# Errors.
 
 
 @pytest.mark.parametrize(
@@ -125,7 +139,7 @@ def test_aliases_stay_off_the_help_page() -> None:
         (["x", "--sampling", "lada"], "did you mean 'llada'"),
         (["x", "--eps", "0.1"], "give alg="),
         (["x", "-n", "8", "--gen-length", "8"], "given twice"),
-        (["x", "--strategy", "block", "-s", "block"], "'strategy' is given twice"),
+        (["x", "--eos", "keep", "--eos-policy", "keep"], "'eos' is given twice"),
         (["x", "--stop-id", "1", "--stop-ids", "2"], "'stop_ids' is given twice"),
         (["x", "--radius", "2", "-s", "block"], "radius belongs to wavefront"),
         (["x", "--radius", "0"], "radius must be at least 1"),
@@ -142,7 +156,7 @@ def test_aliases_stay_off_the_help_page() -> None:
         (["--file", "."], "is a directory"),
     ],
 )
-def test_bad_input_gets_one_sentence(args: list[str], words: str) -> None:
+def test_wrong_values_get_one_sentence(args: list[str], words: str) -> None:
     assert words in refused("generate", *args)
 
 
@@ -164,16 +178,16 @@ def test_bad_input_gets_one_sentence(args: list[str], words: str) -> None:
         (["x", "--file", "y"], "Give a prompt or --file, not both."),
     ],
 )
-def test_an_unreadable_command_line_gets_one_sentence(args: list[str], words: str) -> None:
+def test_wrong_command_lines_get_one_sentence(args: list[str], words: str) -> None:
     assert words in refused("generate", *args, code=2)
 
 
-def test_a_missing_value_is_named() -> None:
+def test_missing_value_is_named() -> None:
     assert "'-n' requires an argument" in run("generate", "x", "-n", code=2).stderr
 
 
-def test_an_unknown_command_gets_the_nearest() -> None:
-    assert "did you mean 'generate'" in run("generat", code=2).stderr
+def test_unknown_command_gets_a_suggestion() -> None:
+    assert "Did you mean 'generate'" in run("generat", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -184,11 +198,11 @@ def test_an_unknown_command_gets_the_nearest() -> None:
         (b"caf\xe9", "standard input is not UTF-8 at byte 3"),
     ],
 )
-def test_bad_standard_input_gets_one_sentence(data: bytes, words: str) -> None:
+def test_wrong_standard_input_gets_one_sentence(data: bytes, words: str) -> None:
     assert words in refused("generate", "-", input=data)
 
 
-def test_an_empty_line_is_named() -> None:
+def test_empty_line_is_named() -> None:
     assert "Line 2 is empty" in refused("generate", "--lines", input="a\n\nb\n")
 
 
@@ -204,11 +218,11 @@ def test_debug_shows_the_traceback() -> None:
     assert result.stderr.splitlines()[-1].startswith("error: max_new_tokens")
 
 
-def test_control_characters_of_a_refusal_stay_out_of_the_terminal() -> None:
+def test_errors_contain_no_control_characters() -> None:
     assert "\x1b" not in refused("generate", "x", "-m", "\x1b[31mred/..")
 
 
-def test_a_warning_is_shown_once_and_can_be_silenced() -> None:
+def test_warning_is_shown_once_and_can_be_silenced() -> None:
     args = ["generate", "--lines", "-b", "1", "-n", "32", "-t", "2"]
     result = run(*args, input="a\nb\nc\n")
     (line,) = result.stderr.splitlines()
@@ -217,7 +231,7 @@ def test_a_warning_is_shown_once_and_can_be_silenced() -> None:
     assert run(*args, "--quiet", input="a\nb\n").stderr == ""
 
 
-def test_a_model_without_an_end_token_is_decoded_to_the_end(
+def test_model_without_stop_token_is_decoded_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = wavefront.load("toy")
@@ -228,7 +242,7 @@ def test_a_model_without_an_end_token_is_decoded_to_the_end(
     assert made["settings"]["eos"] == "keep"
 
 
-def test_running_out_of_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

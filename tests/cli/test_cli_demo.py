@@ -1,4 +1,4 @@
-"""`wavefront demo`: small enough to run, on the built-in model and on one that knows nothing."""
+"""`wavefront demo`, on the built-in model and on an untrained one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wavefront.core import spec
 from wavefront.models import builtin
 from wavefront.strategies.tide import Tide
 
-SMALL = ("demo", "--problems", "2", "--places", "16")
+SMALL = ("demo", "--items", "2", "-n", "16")
 trained = pytest.mark.skipif(builtin.DEFAULT == "toy", reason="no trained model is built in")
 
 
@@ -39,7 +39,7 @@ def text_of(file: io.TextIOWrapper) -> str:
 
 
 @pytest.mark.slow
-def test_the_demo_needs_no_terminal() -> None:
+def test_demo_needs_no_terminal() -> None:
     done = program(*SMALL)
     assert done.stderr == ""
     assert ESCAPE not in done.stdout
@@ -52,11 +52,11 @@ def test_the_demo_needs_no_terminal() -> None:
     assert len([line for line in lines if re.match(r" [12]  [a-z]+ ", line)]) == 2
     assert "docs/results.md" in done.stdout
     asked = tasks.load("gsm").sample(Random(demo.LIVE_SEED), split="held-out").prompt
-    assert done.stdout.count(asked[:16]) == 1  # above the picture, and not in it again
+    assert done.stdout.count(asked[:16]) == 1  # once, above the animation
 
 
 @pytest.mark.slow
-def test_the_demo_moves_in_a_terminal_and_not_without_colour() -> None:
+def test_demo_is_animated_in_a_terminal_unless_no_color() -> None:
     seen = on_terminal(*SMALL)
     assert seen.count("step ") > 5
     assert "decoding" in seen
@@ -66,12 +66,12 @@ def test_the_demo_moves_in_a_terminal_and_not_without_colour() -> None:
 
 @pytest.mark.slow
 @trained
-def test_the_problem_that_is_solved_live_is_solved() -> None:
-    assert "which is right ✓" in program("demo", "--problems", "1").stdout
+def test_live_problem_is_solved() -> None:
+    assert "which is right ✓" in program("demo", "--items", "1").stdout
 
 
-def test_a_model_that_was_never_trained_is_not_graded() -> None:
-    shown = run("demo", "--places", "16").stdout
+def test_untrained_model_is_not_graded() -> None:
+    shown = run("demo", "-n", "16").stdout
     assert "never trained" in shown
     assert len(re.findall(r"^step \d+/16 ", shown, re.MULTILINE)) >= 2
     for name in demo_compare.STRATEGIES:
@@ -79,32 +79,33 @@ def test_a_model_that_was_never_trained_is_not_graded() -> None:
     assert "right" not in shown
 
 
-@pytest.mark.parametrize("option", ["--problems", "--places", "--seed"])
+@pytest.mark.parametrize("option", ["--items", "--max-new-tokens", "--items-seed"])
 def test_numbers_are_checked_before_a_model_is_loaded(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
-    assert f"{option[2:]} must be" in run("demo", option, "-1", code=1).stderr
+    assert f"{option[2:].replace('-', '_')} must be" in run("demo", option, "-1", code=1).stderr
 
 
-def test_problems_are_held_out_fixed_by_the_seed_and_fit_the_canvas(lm: wavefront.LM) -> None:
+def test_problems_are_held_out_seeded_and_short_enough(lm: wavefront.LM) -> None:
     def questions(seed: int) -> list[str]:
-        return [one.sample.prompt for one in demo_compare.draw(lm, 14, 400, seed)]
+        return [one.sample.prompt for one in demo_compare.draw(lm, 14, length=400, seed=seed)]
 
     assert questions(3) == questions(3) != questions(4)
-    problems = demo_compare.draw(lm, len(demo_compare.KINDS), 400, 0)
+    problems = demo_compare.draw(lm, len(demo_compare.KINDS), length=400, seed=0)
     assert all("/held-out/" in one.sample.id for one in problems)
     assert all(len(lm.tokenizer.encode(one.sample.answer)) < 400 for one in problems)
-    # Where nothing fits, there is a problem all the same.
-    assert demo_compare.draw(lm, 1, 2, 0)[0].sample.answer
+    # If no answer fits, the shortest is taken.
+    assert demo_compare.draw(lm, 1, length=2, seed=0)[0].sample.answer
 
 
-def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
+def test_score_sums_the_decodes(lm: wavefront.LM) -> None:
     console, file = drawn(80)
-    demo_compare.compare(lm, console, demo_compare.draw(lm, 3, 400, 0), 16)
+    problems = demo_compare.draw(lm, 3, length=400, seed=0)
+    demo_compare.compare(lm, console, problems, length=16)
     (row,) = [line for line in text_of(file).splitlines() if line.startswith("block ")]
     options = {"strategy": "block", "max_new_tokens": 16, "steps": 4, "eos": "stop"}
-    made = [lm.generate(one.sample.prompt, **options) for one in demo_compare.draw(lm, 3, 400, 0)]
+    made = [lm.generate(one.sample.prompt, **options) for one in problems]
     forwards = sum(one.forwards for one in made)
     rate = sum(len(one.tokens) for one in made) / forwards
     assert row.split()[1:3] == ["0/3", str(forwards)]
@@ -112,9 +113,9 @@ def test_a_tally_is_the_sum_of_what_was_decoded(lm: wavefront.LM) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 60, 72, 80, 120, 200])
-def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, width: int) -> None:
+def test_rows_are_aligned_and_fit_the_width(lm: wavefront.LM, width: int) -> None:
     console, file = drawn(width)
-    for number, problem in enumerate(demo_compare.draw(lm, 12, 400, 0), 1):
+    for number, problem in enumerate(demo_compare.draw(lm, 12, length=400, seed=0), 1):
         grade = problem.task.grade(problem.sample, "#### 1\x1b[31m 漢字漢字漢字")
         row = demo_compare._row(console, number, problem, [grade] * len(demo_compare.STRATEGIES))
         assert row.cell_len == (68 if width < 80 else min(width, demo_compare.WIDEST))
@@ -123,14 +124,14 @@ def test_rows_stand_in_columns_and_fit_what_is_wide_enough(lm: wavefront.LM, wid
     assert len(text_of(file).splitlines()) == 12
 
 
-def test_marks_can_be_told_apart_in_every_encoding() -> None:
+def test_marks_differ_in_every_encoding() -> None:
     for encoding in ("utf-8", "ascii", "latin-1"):
         console, _ = drawn(80, encoding)
         marks = [demo_compare.mark(console, correct).plain for correct in (True, False)]
         assert len({mark.encode(encoding) for mark in marks}) == 2
 
 
-def test_the_environment_is_named_where_the_shell_does_not_know_it(
+def test_activation_is_shown_if_the_shell_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / ".venv" / "bin"
@@ -148,11 +149,11 @@ def test_the_environment_is_named_where_the_shell_does_not_know_it(
     assert demo._activation() == []
 
 
-def test_what_is_said_in_the_end_fits_a_small_terminal() -> None:
+def test_closing_notes_fit_80_columns() -> None:
     assert all(len(line) <= 80 for line in [*demo.NOTE.splitlines(), *demo.YOUR_TURN.splitlines()])
 
 
-def test_the_demo_shows_our_wave_as_its_own_page_does() -> None:
+def test_demo_uses_the_example_of_tide() -> None:
     assert demo_compare.STRATEGIES["tide"] == Tide.example
-    assert Tide.example in run("strategies", "tide").stdout
+    assert Tide.example in run("list", "strategies", "tide").stdout
     assert repr(spec.resolve(Tide.example, "strategies")).startswith("tide(")

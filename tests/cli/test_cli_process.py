@@ -1,4 +1,4 @@
-"""The console script as a program: streams, exit codes, signals, terminals, and how fast it is."""
+"""The console script as a process: streams, exit codes, signals and terminals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from helpers.commands import save_talker
 
-pytestmark = pytest.mark.slow  # every one starts a process of its own
+pytestmark = pytest.mark.slow  # every test starts a process
 
 SCRIPT = str(Path(sys.executable).parent / "wavefront")
 ESCAPE = "\x1b"
@@ -47,7 +47,7 @@ def program(*args: str, code: int = 0, **more: object) -> subprocess.CompletedPr
 
 
 def on_terminal(*args: str, typed: str = "", size: tuple[int, int] = (80, 24), **env: str) -> str:
-    """Everything a terminal receives from the program, whose every stream it is."""
+    """Return everything that a terminal receives from the program."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
     process = subprocess.Popen(
@@ -64,7 +64,7 @@ def on_terminal(*args: str, typed: str = "", size: tuple[int, int] = (80, 24), *
     while True:
         try:
             data = os.read(ours, 65536)
-        except OSError:  # how Linux says that nobody holds the other end
+        except OSError:  # Linux raises it when the other end is closed
             break
         if not data:
             break
@@ -79,7 +79,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_talker(tmp_path_factory.mktemp("talker"))
 
 
-def test_help_answers_at_once_without_torch() -> None:
+def test_help_is_fast_and_imports_no_torch() -> None:
     def seconds() -> float:
         began = time.monotonic()
         program("--help")
@@ -91,13 +91,13 @@ def test_help_answers_at_once_without_torch() -> None:
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_an_error_is_a_sentence_without_a_traceback() -> None:
+def test_error_is_one_sentence_without_traceback() -> None:
     done = program("generate", "", code=1)
     assert done.stdout == ""
-    assert done.stderr == "error: The prompt is empty: write something in it.\n"
+    assert done.stderr == "error: The prompt is empty.\n"
 
 
-def test_results_and_the_rest_go_separate_ways_also_for_a_strategy_of_the_directory(
+def test_strategy_of_the_current_directory_writes_results_and_warnings_apart(
     tmp_path: Path,
 ) -> None:
     example = Path(__file__).parents[2] / "examples" / "new_strategy.py"
@@ -105,7 +105,7 @@ def test_results_and_the_rest_go_separate_ways_also_for_a_strategy_of_the_direct
     warn += "        warnings.warn('Mind the gap.', wavefront.WavefrontWarning)\n"
     text = example.read_text().replace("\n    def _ends", warn + "\n    def _ends")
     (tmp_path / "mine.py").write_text(text)
-    # It must not stand in the way of anything that is installed.
+    # A file here must not replace an installed module.
     (tmp_path / "rich.py").write_text("raise SystemExit('not this one')")
     args = ["-m", "toy", "-n", "8", "--json", "-s", "mine.OutsideIn(size=1)"]
     done = program("generate", *args, cwd=tmp_path, input="Hi\n")
@@ -113,7 +113,7 @@ def test_results_and_the_rest_go_separate_ways_also_for_a_strategy_of_the_direct
     assert done.stderr == "warning: Mind the gap.\n"
 
 
-def test_a_reader_who_has_left_is_no_error() -> None:
+def test_closed_standard_output_is_not_an_error() -> None:
     process = subprocess.Popen(
         [SCRIPT, "generate", "-m", "toy", "-n", "64", "--lines", "-b", "1", "--json"],
         stdin=subprocess.PIPE,
@@ -135,7 +135,7 @@ def test_a_reader_who_has_left_is_no_error() -> None:
     ("sent", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
 )
-def test_an_interruption_has_its_code_and_no_traceback(sent: signal.Signals, code: int) -> None:
+def test_interruption_has_its_exit_code_and_no_traceback(sent: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
         [SCRIPT, "generate", "Hi", "-m", "toy", "-n", "64", "--watch", "--delay", "1"],
         stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ def test_an_interruption_has_its_code_and_no_traceback(sent: signal.Signals, cod
     assert b"Traceback" not in rest
 
 
-def test_a_terminal_shows_the_moving_picture_then_the_answer() -> None:
+def test_terminal_shows_an_animation_then_the_answer() -> None:
     args = ["generate", "Hi", "-m", "toy", "-n", "32", "--watch", "--delay", "0.02"]
     seen = on_terminal(*args, size=(40, 20))
     assert seen.count("step ") > 5
@@ -165,7 +165,7 @@ def test_a_terminal_shows_the_moving_picture_then_the_answer() -> None:
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", answer)
 
 
-def test_without_colour_a_terminal_gets_styles_only() -> None:
+def test_no_color_keeps_styles_only() -> None:
     args = ["generate", "Hi", "-m", "toy", "-n", "16", "--watch", "--delay", "0.02"]
     seen = on_terminal(*args, NO_COLOR="1")
     styles = re.findall(r"\x1b\[([0-9;]*)m", seen)
@@ -173,7 +173,7 @@ def test_without_colour_a_terminal_gets_styles_only() -> None:
     assert not any(re.search(r"(^|;)[34][0-8](;|$)", style) for style in styles)
 
 
-def test_a_conversation_in_a_terminal_is_drawn_and_goes_on_after_an_error(talker: str) -> None:
+def test_chat_in_a_terminal_is_animated_and_continues_after_an_error(talker: str) -> None:
     typed = "/nope\nHello\n/quit\n"
     seen = on_terminal("chat", "-m", talker, "-n", "8", typed=typed, NO_COLOR="1")
     assert "There is no command '/nope'" in seen

@@ -1,4 +1,4 @@
-"""`wavefront trace` and `wavefront compare`: files made, shown, repeated, exported and forked."""
+"""`wavefront trace` and `wavefront compare`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def refused(*args: str, code: int = 1) -> str:
-    """The one sentence of a refusal."""
+    """Run a command line that fails, and return its error message."""
     result = run(*args, code=code)
     assert result.stdout == ""
     first, *rest = result.stderr.splitlines()
@@ -73,27 +73,27 @@ def refused(*args: str, code: int = 1) -> str:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "compare"])
-def test_help_is_there_and_ends_with_examples(command):
+def test_help_ends_with_examples(command):
     page = run(*command.split(), "--help").stdout
     assert f"Usage: wavefront {command}" in page
     assert all(len(line) <= 80 for line in page.splitlines())
     assert f"   wavefront {command} " in page.partition("Examples")[2]
 
 
-def test_without_a_command_there_is_help():
+def test_group_without_a_command_prints_help():
     assert "Commands" in run("trace", code=2).stdout
-    assert "did you mean 'replay'" in run("trace", "repaly", code=2).stderr
+    assert "Did you mean 'replay'" in run("trace", "repaly", code=2).stderr
 
 
 # Recording.
 
 
-def test_recording_answers_as_generating_does(lm, tmp_path):
+def test_record_answers_like_generate(lm, tmp_path):
     target = tmp_path / "new" / "hi"
     args = ["-n", "9", "-t", "5", "-s", "rcr(size=4)", "--seed", "3", "--temperature", "0.5"]
     result = run("trace", "record", "Hi", *args, "-o", str(target))
     assert result.stdout == run("generate", "Hi", *args).stdout
-    assert re.fullmatch(rf"{target}\.npz: a trace of \d+ steps, \d+ kB\n", result.stderr)
+    assert re.fullmatch(rf"{target}\.npz: trace of \d+ steps, \d+ kB\n", result.stderr)
     trace = trace_file.load(f"{target}.npz")
     assert lm.text_of(trace) + "\n" == result.stdout
     assert trace.about["prompt"] == "Hi"
@@ -102,7 +102,7 @@ def test_recording_answers_as_generating_does(lm, tmp_path):
     assert not trace.full
 
 
-def test_a_full_trace_and_its_record(tmp_path):
+def test_full_trace_and_its_json(tmp_path):
     target = tmp_path / "hi.npz"
     result = run("trace", "record", "Hi", "-n", "6", "--full", "--json", "-q", "-o", str(target))
     (made,) = records(result)
@@ -114,7 +114,7 @@ def test_a_full_trace_and_its_record(tmp_path):
     assert trace.alternatives is not None
 
 
-def test_an_infilling_is_recorded(lm, tmp_path):
+def test_infill_is_recorded(lm, tmp_path):
     text = "The <mask:4> and <mask:2>."
     target = str(tmp_path / "fox.npz")
     result = run("trace", "record", text, "--infill", "-s", "standard", "-o", target)
@@ -128,7 +128,7 @@ def test_an_infilling_is_recorded(lm, tmp_path):
     assert "no hole" in refused("trace", "record", "none", "--infill", "-o", target)
 
 
-def test_where_nothing_can_be_written_nothing_is_decoded(tmp_path, monkeypatch):
+def test_nothing_is_decoded_if_the_file_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
     assert "cannot be written" in refused("trace", "record", "Hi", "-o", str(tmp_path))
     assert "'-o'" in refused("trace", "record", "Hi", code=2)
@@ -140,7 +140,7 @@ def test_where_nothing_can_be_written_nothing_is_decoded(tmp_path, monkeypatch):
 # Showing.
 
 
-def test_elsewhere_moments_are_printed(file):
+def test_show_prints_steps_without_a_terminal(file):
     result = run("trace", "show", str(file))
     assert result.stderr == ""
     assert ESCAPE not in result.stdout
@@ -152,7 +152,7 @@ def test_elsewhere_moments_are_printed(file):
     )  # no seconds: the decode's are not known, the show's mean nothing
 
 
-def test_the_moments_are_those_of_the_decode(lm, file):
+def test_shown_steps_are_those_of_the_decode(lm, file):
     """What is drawn of a file is what was drawn of the decode itself."""
     trace = trace_file.load(file)
     stream = lm.stream("Hi", max_new_tokens=12, strategy="wavefront(size=4)")
@@ -166,7 +166,7 @@ def test_the_moments_are_those_of_the_decode(lm, file):
         assert torch.equal(step.canvas.tokens, shown.canvas.tokens)
 
 
-def test_one_moment_can_be_asked_for(file):
+def test_show_prints_one_step(file):
     result = run("trace", "show", str(file), "--step", "4", "--step", "0")
     assert re.findall(r"^step (\d+)/12 ", result.stdout, re.MULTILINE) == ["4", "0"]
     first = result.stdout.partition("step 0/12")[0]
@@ -177,7 +177,7 @@ def test_one_moment_can_be_asked_for(file):
     )
 
 
-def test_a_terminal_shows_the_picture_moving(file, terminal, monkeypatch):
+def test_show_is_animated_in_a_terminal(file, terminal, monkeypatch):
     monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
     run("trace", "show", str(file))
     seen = terminal.getvalue()
@@ -186,16 +186,16 @@ def test_a_terminal_shows_the_picture_moving(file, terminal, monkeypatch):
     assert "38;2;" in seen
 
 
-def test_the_speed_is_the_time_between_steps(file, terminal, monkeypatch):
+def test_speed_sets_the_time_between_steps(file, terminal, monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     run("trace", "show", str(file), "--speed", "4")
     assert waited == [0.25] * 12
-    assert "above 0" in run("trace", "show", str(file), "--speed", "0", code=2).stderr
+    assert "above 0 steps" in run("trace", "show", str(file), "--speed", "0", code=2).stderr
     assert "is not a number" in run("trace", "show", str(file), "--speed", "fast", code=2).stderr
 
 
-def test_rows_of_a_batch_are_shown_one_at_a_time(lm, tmp_path):
+def test_show_takes_one_row_of_a_batch(lm, tmp_path):
     made = lm.generate(["Hi", "Hello"], max_new_tokens=4, trace=True)
     target = str(trace_file.save(made[0].trace, tmp_path / "two"))
     shown = [run("trace", "show", target, "--row", row).stdout for row in ("0", "1")]
@@ -204,7 +204,7 @@ def test_rows_of_a_batch_are_shown_one_at_a_time(lm, tmp_path):
     assert "row must be between 0 and 1" in refused("trace", "show", target, "--row", "2")
 
 
-def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
+def test_control_characters_of_a_file_do_not_reach_the_terminal(file, tmp_path, terminal):
     trace = trace_file.load(file)
     attack = "\x1b]0;owned\x07\x9b31m\n"
     texts = dict.fromkeys(trace.about["texts"], attack)
@@ -222,35 +222,35 @@ def test_nothing_in_a_file_reaches_a_terminal(file, tmp_path, terminal):
 @pytest.mark.parametrize(
     "about", [{}, {"options": 3, "texts": [1], "fork": "x"}, {"options": {"stop_ids": "a"}}]
 )
-def test_a_trace_that_says_little_of_itself_is_shown(file, tmp_path, about):
+def test_trace_without_facts_is_shown(file, tmp_path, about):
     target = str(trace_file.save(replace(trace_file.load(file), about=about), tmp_path / "bare"))
     shown = run("trace", "show", target, "--step", "2").stdout
     assert shown.startswith("unknown strategy\nstep 2/12")
     assert len(run("trace", "export", target).stdout.splitlines()) == 13
 
 
-# Repeating.
+# Replaying.
 
 
-def test_a_decode_that_is_repeated_says_so(file):
-    assert run("trace", "replay", str(file)).stdout == "The same: 12 commits in 12 steps.\n"
+def test_replay_reports_an_identical_decode(file):
+    assert run("trace", "replay", str(file)).stdout == "Identical: 12 commits in 12 steps.\n"
     (said,) = records(run("trace", "replay", str(file), "--json"))
     assert said == {"same": True, "commits": 12, "differs": None}
 
 
-def test_a_decode_that_differs_has_its_exit_status(file, tmp_path):
+def test_replay_reports_a_difference_in_its_exit_status(file, tmp_path):
     trace = trace_file.load(file)
     tokens = trace.tokens.clone()
     tokens[7][trace.commit[7]] += 1
     target = str(trace_file.save(replace(trace, tokens=tokens), tmp_path / "other"))
     result = run("trace", "replay", target, code=1)
-    assert result.stdout == "Other commits from step 7 on.\n"
+    assert result.stdout == "The commits differ from step 7 on.\n"
     assert result.stderr == ""
     (said,) = records(run("trace", "replay", target, "--json", code=1))
     assert said["differs"] == {"row": 0, "step": 7}
 
 
-def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
+def test_model_of_a_trace_is_never_downloaded(file, tmp_path, monkeypatch):
     asked: list[dict[str, Any]] = []
     load = wavefront.lm.load  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -271,28 +271,28 @@ def test_the_model_a_file_names_is_never_fetched(file, tmp_path, monkeypatch):
     run("trace", "replay", target, "-m", "org/other")
     assert (asked[-1]["path"], asked[-1]["offline"]) == ("org/other", False)
     nameless = str(trace_file.save(replace(trace, about={}), tmp_path / "nameless"))
-    assert "name one with -m" in refused("trace", "replay", nameless)
+    assert "give one with -m" in refused("trace", "replay", nameless)
 
 
-def test_a_strategy_of_ones_own_has_to_be_named(lm, tmp_path, monkeypatch):
+def test_own_strategy_of_a_trace_must_be_named(lm, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     name = "examples.new_strategy.OutsideIn(size=2)"
     target = str(tmp_path / "mine.npz")
     run("trace", "record", "Hi", "-n", "8", "-s", name, "-o", target)
     assert "--strategy" in refused("trace", "replay", target)
-    assert "The same" in run("trace", "replay", target, "--strategy", name).stdout
+    assert "Identical" in run("trace", "replay", target, "--strategy", name).stdout
 
 
 # Exporting.
 
 
-def test_events_are_lines_of_a_table(lm, tmp_path):
+def test_export_writes_one_line_per_event(lm, tmp_path):
     made = lm.generate(["Hi", "Hello"], max_new_tokens=8, strategy="rcr(size=4)", trace=True)
     trace = made[0].trace
     target = str(trace_file.save(trace, tmp_path / "rcr"))
     lines = list(csv.DictReader(io.StringIO(run("trace", "export", target).stdout)))
     assert sum(line["event"] == "commit" for line in lines) == int(trace.commit.sum())
-    assert sum(line["event"] == "take back" for line in lines) == int(trace.remask.sum()) > 0
+    assert sum(line["event"] == "remask" for line in lines) == int(trace.remask.sum()) > 0
     assert [int(line["step"]) for line in lines] == sorted(int(line["step"]) for line in lines)
     boards = [trace.first.tokens[row].tolist() for row in range(2)]
     for line in lines:
@@ -309,7 +309,7 @@ def test_events_are_lines_of_a_table(lm, tmp_path):
     assert len(only) == sum(line["row"] == "1" for line in lines)
 
 
-def test_json_has_the_same_events(file, tmp_path):
+def test_json_export_has_the_same_events(file, tmp_path):
     target = tmp_path / "hi.json"
     assert run("trace", "export", str(file), "--format", "json", "-o", str(target)).stdout == ""
     made = json.loads(target.read_text())
@@ -327,30 +327,30 @@ def test_json_has_the_same_events(file, tmp_path):
 # Forking.
 
 
-def test_a_fork_without_a_change_changes_nothing(file, tmp_path):
+def test_fork_without_a_change_changes_nothing(file, tmp_path):
     target = tmp_path / "fork.npz"
     result = run("trace", "fork", str(file), "--at", "5", "-o", str(target))
-    assert result.stdout.endswith("\nNo place differs.\n")
-    assert result.stdout.count("12 forwards") == 2
-    assert f"{target}: a trace of 12 steps" in result.stderr
+    assert result.stdout.endswith("\nNo token differs.\n")
+    assert result.stdout.count("12 forward passes") == 2
+    assert f"{target}: trace of 12 steps" in result.stderr
     assert difference(trace_file.load(file), trace_file.load(target)) is None
 
 
-def test_another_strategy_takes_over(lm, file, tmp_path):
+def test_fork_with_another_strategy(lm, file, tmp_path):
     target = tmp_path / "fork.npz"
     run("trace", "fork", str(file), "--at", "4", "-s", "left_to_right", "-o", str(target), "-q")
     made = trace_file.load(target)
     assert [int(place) for place in made.commit[4:].nonzero()[:, 2]] == sorted(
         int(place) for place in made.commit[4:].nonzero()[:, 2]
     )
-    assert run("trace", "replay", str(target)).stdout.startswith("The same")
+    assert run("trace", "replay", str(target)).stdout.startswith("Identical")
     shown = run("trace", "show", str(target), "--step", "3", "--step", "8").stdout
     assert shown.startswith("wavefront(size=4")
     page = run("trace", "show", str(target)).stdout
     assert "step 12/12" in page
 
 
-def test_a_token_can_be_set_by_hand(lm, file, tmp_path):
+def test_fork_with_a_text_set_by_hand(lm, file, tmp_path):
     target = tmp_path / "fork.npz"
     args = ["--at", "5", "--set", "10=ok", "-o", str(target)]
     result = run("trace", "fork", str(file), *args)
@@ -359,7 +359,7 @@ def test_a_token_can_be_set_by_hand(lm, file, tmp_path):
     assert lm.tokenizer.decode(last.tokens[0, -2:].tolist()) == "ok"
     before = lm.text_of(trace_file.load(file))
     assert result.stdout.startswith(
-        f"recorded, 12 forwards of wavefront(size=4, radius=2, grow='rebuild')\n{before}\n"
+        f"recorded: 12 forward passes of wavefront(size=4, radius=2, grow='rebuild')\n{before}\n"
     )
     assert re.search(r"^    10  .* -> 'o'$", result.stdout, re.MULTILINE)
     table = list(csv.DictReader(io.StringIO(run("trace", "export", str(target)).stdout)))
@@ -372,7 +372,7 @@ def test_a_token_can_be_set_by_hand(lm, file, tmp_path):
     ]
 
 
-def test_a_fork_can_be_watched(file):
+def test_fork_can_be_watched(file):
     result = run("trace", "fork", str(file), "--at", "6", "-s", "standard", "--watch")
     steps = re.findall(r"^step (\d+)/12 ", result.stderr, re.MULTILINE)
     assert steps[0] == "6"
@@ -399,12 +399,12 @@ def test_a_fork_can_be_watched(file):
         (["--at", "3", "-m", "nowhere"], "is not a directory", 1),
     ],
 )
-def test_a_fork_that_makes_no_sense_is_refused(file, args, words, code):
+def test_wrong_forks_are_refused(file, args, words, code):
     assert words in refused("trace", "fork", str(file), *args, code=code)
 
 
 @pytest.mark.parametrize("command", ["show", "replay", "export", "fork --at 1"])
-def test_what_is_no_trace_is_refused_by_every_command(command, tmp_path, file):
+def test_every_command_refuses_files_that_are_not_traces(command, tmp_path, file):
     name, *args = command.split()
     assert "does not exist" in refused("trace", name, str(tmp_path / "no.npz"), *args)
     assert "is a directory" in refused("trace", name, str(tmp_path), *args)
@@ -418,8 +418,8 @@ def test_what_is_no_trace_is_refused_by_every_command(command, tmp_path, file):
 
 
 @pytest.mark.slow
-def test_pictures_move_in_a_terminal_in_colour_and_without(file, monkeypatch):
-    monkeypatch.setattr("test_cli_process.SCRIPT", sys.executable)
+def test_animations_work_in_a_terminal_with_and_without_colour(file, monkeypatch):
+    monkeypatch.setattr("cli.test_cli_process.SCRIPT", sys.executable)
     compared = ["compare", "Hi", "-m", "toy", "-n", "24", "-s", "standard", "-s", "block"]
     for args in (compared, ["trace", "show", str(file)], ["trace", "show", *[str(file)] * 2]):
         seen = on_terminal("-m", "wavefront", *args)
@@ -453,12 +453,12 @@ def test_strategies_are_compared(lm):
     assert len(re.findall(r"^step \d/6 ", result.stdout, re.MULTILINE)) == 3
 
 
-def test_without_strategies_the_three_of_the_paper_are_compared():
+def test_compare_uses_the_papers_three_strategies_by_default():
     lines = run("compare", "Hi", "-n", "4", "--no-watch").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["strategy", "standard", "block", "wavefront"]
 
 
-def test_records_of_a_comparison_repeat_it(lm):
+def test_json_of_compare_repeats_it(lm):
     made = records(run("compare", "Hi", "-n", "6", "--json", "-s", "standard", "-s", "rcr"))
     assert [one["strategy"] for one in made] == ["standard()", "rcr(size=128, stat='last')"]
     for one in made:
@@ -477,15 +477,13 @@ def test_records_of_a_comparison_repeat_it(lm):
         (["-n", "0"], "max_new_tokens", 1),
     ],
 )
-def test_a_comparison_that_makes_no_sense_is_refused_before_a_model_is_loaded(
-    args, words, code, monkeypatch
-):
+def test_wrong_comparisons_are_refused_before_a_model_is_loaded(args, words, code, monkeypatch):
     monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
     assert words in refused("compare", "Hi", *args, code=code)
 
 
-def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
+def test_compare_is_animated_side_by_side(terminal, monkeypatch):
+    monkeypatch.setattr("wavefront.viewer.side_by_side_view.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]
@@ -496,7 +494,7 @@ def test_a_terminal_shows_them_side_by_side(terminal, monkeypatch):
     assert f"{ESCAPE}[?25h" in terminal.getvalue()
 
 
-def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
+def test_show_plays_traces_side_by_side(file, terminal, tmp_path):
     target = tmp_path / "fork.npz"
     run("trace", "fork", str(file), "--at", "6", "-s", "standard", "-o", str(target), "-q")
     run("trace", "show", str(file), str(target))
@@ -504,8 +502,8 @@ def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
     assert any(line.count("step 12/12") == 2 for line in seen.splitlines())
     assert "standard()" in seen
     assert "at most 4" in run("trace", "show", *[str(file)] * 5, code=2).stderr
-    assert "name one" in run("trace", "show", *[str(file)] * 2, "--step", "1", code=2).stderr
-    assert "does not exist" in run("trace", "show", str(file), "no.npz", code=1).stderr
+    assert "one trace only" in run("trace", "show", *[str(file)] * 2, "--step", "1", code=2).stderr
+    assert "is not there" in run("trace", "show", str(file), "no.npz", code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -521,14 +519,14 @@ def test_traces_are_shown_side_by_side(file, terminal, tmp_path):
         (4, 20, 1),
     ],
 )
-def test_pictures_stand_in_even_lines(count, width, expected):
+def test_panels_are_arranged_evenly(count, width, expected):
     across, column = side_by_side_view.layout(count, width)
     assert across == expected
     assert across * column + side_by_side_view.GAP * (across - 1) <= width
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (36, 12), (200, 60)])
-def test_pictures_fit_the_screen(lm, size):
+def test_panels_fit_the_screen(lm, size):
     width, height = size
     boards = [
         Board(lm.stream("Hi", max_new_tokens=300, strategy=s), prompt=False)
@@ -547,7 +545,7 @@ def test_pictures_fit_the_screen(lm, size):
 
 
 @pytest.mark.parametrize("width", [30, 44, 80, 120])
-def test_the_table_fits_and_shows_how_an_answer_ends(width, monkeypatch):
+def test_table_fits_and_shows_the_end_of_each_answer(width, monkeypatch):
     from wavefront.cli import compare
 
     answer = wavefront.Completion(

@@ -1,4 +1,4 @@
-"""`wavefront train`: the page that teaches, and the way to the trainer."""
+"""`wavefront train`: its help page, and how it calls the trainer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ finally:
 """
 
 
-def test_help_teaches_and_fits_a_small_terminal() -> None:
+def test_help_lists_the_actions_and_fits_80_columns() -> None:
     page = run("train", "--help").stdout
     assert all(len(line) <= 80 for line in page.splitlines())
-    assert all(f"   {verb} " in page for verb in train.VERBS)
+    assert all(f"   {action} " in page for action in train.ACTIONS)
     assert run("train", code=2).stdout.strip() == page.strip()
 
 
@@ -38,22 +38,22 @@ def test_help_needs_no_torch(args: list[str]) -> None:
     assert done.stdout.endswith("False\n")
 
 
-def test_the_page_lists_what_the_trainer_can_do(capsys: pytest.CaptureFixture[str]) -> None:
-    from wavefront.train.command import main
+def test_help_lists_every_action_of_the_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    from wavefront.train.__main__ import main
 
     with pytest.raises(SystemExit):
         main(["--help"])
     listed = re.findall(r"\{(.*?)\}", capsys.readouterr().out)[0]
-    assert set(listed.split(",")) == set(train.VERBS)
+    assert set(listed.split(",")) == set(train.ACTIONS)
 
 
-def test_options_of_the_page_are_options_of_the_trainer() -> None:
+def test_options_on_the_help_page_exist() -> None:
     page = run("train", "run", "--help").stdout
-    for option in re.findall(r"--[a-z][a-z-]*", train.EXAMPLES.partition("What a run")[2]):
+    for option in re.findall(r"--[a-z][a-z-]*", train.EXAMPLES.partition("Main options")[2]):
         assert option in page or option in ("--size",), option
 
 
-def test_a_tokenizer_is_made(tmp_path: Path) -> None:
+def test_tokenizer_is_trained(tmp_path: Path) -> None:
     args = ["--size", "300", "--samples", "200", "--mixture", "boolean_expressions"]
     result = run("train", "tokenizer", "--out", str(tmp_path), *args)
     assert "300 tokens" in result.stdout
@@ -69,5 +69,5 @@ def test_a_tokenizer_is_made(tmp_path: Path) -> None:
         (["run", "--out", "x", "--tokenizer", "y", "--steps", "two"], 2, "--steps"),
     ],
 )
-def test_bad_input_gets_a_sentence(args: list[str], code: int, words: str) -> None:
+def test_wrong_input_gets_one_sentence(args: list[str], code: int, words: str) -> None:
     assert words in run("train", *args, code=code).stderr

@@ -1,4 +1,4 @@
-"""The commands of evaluation inside the test process."""
+"""The commands of `wavefront eval`, inside the test process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 from helpers.commands import records, refused, run
 from helpers.toy_runs import rewrite
 
-from wavefront.cli.eval_options import over
+from wavefront.cli.eval_options import override_preset
 from wavefront.evaluation import open_run
 
+GENERATE = ("eval", "generate")
 SMALL = ("--task", "boolean_expressions", "--items", "5", "--style", "bare", "-n", "8", "-b", "2")
 
 
-def test_answers_then_grade_is_eval(tmp_path: Path) -> None:
+def test_run_is_generate_then_grade(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    result = run("answers", *SMALL, "-s", "block(size=4)", "--out", one)
+    result = run(*GENERATE, *SMALL, "-s", "block(size=4)", "--out", one)
     assert result.stdout == f"5 of 5 answers in {one}\n"
     assert not (tmp_path / "one" / "grades.jsonl").exists()
-    (apart,) = records(run("grade", one, "--json"))
-    (together,) = records(run("eval", *SMALL, "-s", "block(size=4)", "--out", two, "--json"))
+    (apart,) = records(run("eval", "grade", one, "--json"))
+    (together,) = records(run("eval", "run", *SMALL, "-s", "block(size=4)", "--out", two, "--json"))
     apart, together = apart["runs"][0], together["runs"][0]
     for told in (apart, together):
         for name in ("seconds", "tokens_per_second"):
@@ -32,27 +33,28 @@ def test_answers_then_grade_is_eval(tmp_path: Path) -> None:
     assert apart["config"]["gen_kwargs"]["eos"] == "stop"
 
 
-def test_several_tasks_and_strategies_make_a_run_each_and_a_comparison(tmp_path: Path) -> None:
+def test_several_tasks_and_strategies_make_one_run_each_and_a_comparison(tmp_path: Path) -> None:
     more = ("--task", "navigate", "-s", "block(size=4)", "-s", "standard", "--out", str(tmp_path))
-    result = run("eval", *SMALL, *more)
+    result = run("eval", "run", *SMALL, *more)
     names = sorted(path.name for path in tmp_path.iterdir())
     tasks = ("boolean_expressions", "navigate")
     assert names == [f"{task}--{s}" for task in tasks for s in ("block-size=4", "standard")]
     lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["task", "strategy", "items"]
-    cut = [line for line in lines if line.endswith("no end in their 8 places; -n gives them more.")]
+    note = "did not end within 8 tokens; raise -n to give them more."
+    cut = [line for line in lines if line.endswith(note)]
     assert len(lines) == 1 + 4 + len(cut) + 1 + 1 + 2
     ended = [[o["finish_reason"] for o in open_run(tmp_path / n).answers.values()] for n in names]
     assert len(cut) == sum("length" in reasons for reasons in ended) > 0
     assert f"{ended[0].count('length')} of 5 answers" in cut[0]
     assert all("block(size=4)" in line and "standard" in line for line in lines[-2:])
-    (told,) = records(run("grade", str(tmp_path), "--json"))
+    (told,) = records(run("eval", "grade", str(tmp_path), "--json"))
     assert [len(told["runs"]), len(told["pairs"])] == [4, 2]
-    assert "holds several runs" in refused("diff", str(tmp_path), str(tmp_path))
+    assert "holds several runs" in refused("eval", "diff", str(tmp_path), str(tmp_path))
 
 
-def test_the_same_command_goes_on(tmp_path: Path) -> None:
-    command = ("answers", *SMALL, "--out", str(tmp_path / "run"))
+def test_same_command_continues_a_run(tmp_path: Path) -> None:
+    command = (*GENERATE, *SMALL, "--out", str(tmp_path / "run"))
     run(*command)
     file = tmp_path / "run" / "answers.jsonl"
     whole = file.read_bytes()
@@ -65,10 +67,10 @@ def test_the_same_command_goes_on(tmp_path: Path) -> None:
 def test_shards_are_merged(tmp_path: Path) -> None:
     parts = [str(tmp_path / f"part{n}") for n in range(2)]
     for n, part in enumerate(parts):
-        run("answers", *SMALL, "--out", part, "--shard", f"{n}/2")
-    run("answers", *SMALL, "--out", str(tmp_path / "whole"))
+        run(*GENERATE, *SMALL, "--out", part, "--shard", f"{n}/2")
+    run(*GENERATE, *SMALL, "--out", str(tmp_path / "whole"))
     out = str(tmp_path / "joined")
-    assert run("merge", *parts, "--out", out).stdout == f"5 of 5 answers in {out}\n"
+    assert run("eval", "merge", *parts, "--out", out).stdout == f"5 of 5 answers in {out}\n"
     joined, whole = ((tmp_path / n / "answers.jsonl").read_bytes() for n in ("joined", "whole"))
     assert sorted(joined.splitlines()) == sorted(whole.splitlines())
 
@@ -76,7 +78,7 @@ def test_shards_are_merged(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     home = tmp_path_factory.mktemp("two")
-    run("eval", *SMALL, "-s", "block(size=4)", "-s", "standard", "--out", str(home))
+    run("eval", "run", *SMALL, "-s", "block(size=4)", "-s", "standard", "--out", str(home))
     first, second = (home / f"boolean_expressions--{n}" for n in ("block-size=4", "standard"))
     rewrite(first / "grades.jsonl", correct=True)
     order = sorted(line["id"] for line in open_run(second).grades.values())
@@ -84,24 +86,24 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(first), str(second)
 
 
-def test_a_difference_is_told_in_words(two: tuple[str, str]) -> None:
-    lines = run("diff", *two).stdout.splitlines()
+def test_diff_describes_the_difference(two: tuple[str, str]) -> None:
+    lines = run("eval", "diff", *two).stdout.splitlines()
     assert lines[:2] == [f"A: {two[0]}", f"B: {two[1]}"]
     assert lines[2].startswith("options.strategy: 'block(size=4)' in A, 'standard")
     assert "A has 100.0 % right and B 40.0 %: -60.0 points" in "\n".join(lines)
     assert "p = 0.250" in "\n".join(lines)
     assert sum("right in A, wrong in B" in line for line in lines) == 3
-    assert "\n2 more: --most 3 shows them." in run("diff", *two, "--most", "1").stdout
-    (told,) = records(run("diff", *two, "--json"))
+    assert "\n2 more: --show 3 prints them." in run("eval", "diff", *two, "--show", "1").stdout
+    (told,) = records(run("eval", "diff", *two, "--json"))
     assert told["comparison"]["mcnemar"]["first_only"] == 3
 
 
-def test_an_explanation_is_told_in_words(two: tuple[str, str]) -> None:
-    (told,) = records(run("explain", *two, "--json"))
-    assert told["divergences"]
-    text = run("explain", *two).stdout
-    for one in told["divergences"]:
-        assert f"disagree on is that of place {one['slot']}:" in text
+def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
+    (told,) = records(run("eval", "explain", *two, "--json"))
+    assert told["partings"]
+    text = run("eval", "explain", *two).stdout
+    for one in told["partings"]:
+        assert f"position with different tokens is {one['slot']}:" in text
         assert f"at step {one['first']['step']}, p = {one['first']['probability']:.3f}" in text
     assert "It gave B's token" in text
 
@@ -109,26 +111,31 @@ def test_an_explanation_is_told_in_words(two: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("answers", "--task", "gsn", "--out", "x"), "no task 'gsn' (did you mean 'gsm'"),
-        (("answers", "--items", "0", "--out", "x"), "items must be at least 1"),
-        (("answers", "--shard", "2/2", "--out", "x"), "i/n"),
-        (("answers", "--style", "odd", "--out", "x"), "style must be one of bare, paper"),
-        (("answers", "--trace", "odd", "--out", "x"), "trace must be one of"),
-        (("answers", "-s", "blok", "--out", "x"), "did you mean 'block'"),
-        (("answers", "--engine", "slurm", "--out", "x"), "engine must be one of local, ray"),
-        (("answers", "--workers", "2", "--out", "x"), "give --engine ray"),
-        (("answers", "--engine", "ray", "--workers", "0", "--out", "x"), "workers must be"),
-        (("answers", "--threads", "0", "--out", "x"), "threads must be at least 1"),
-        (("answers", "-b", "0", "--out", "x"), "batch_size must be at least 1"),
-        (("grade", "nowhere"), "nowhere is not a run"),
-        (("diff", "nowhere", "x"), "nowhere is not a run"),
-        (("explain", "nowhere", "x"), "nowhere is not a run"),
-        (("merge", "nowhere", "--out", "x"), "nowhere is not a run"),
-        (("merge", "nowhere"), "--out"),
-        (("diff", "a", "b", "--most", "-1"), "most must be at least 0"),
+        ((*GENERATE, "--task", "gsn", "--out", "x"), "no task 'gsn' (did you mean 'gsm'"),
+        ((*GENERATE, "--items", "0", "--out", "x"), "items must be at least 1"),
+        ((*GENERATE, "--shard", "2/2", "--out", "x"), "i/n"),
+        ((*GENERATE, "--style", "odd", "--out", "x"), "style must be one of bare, paper"),
+        ((*GENERATE, "--trace", "odd", "--out", "x"), "trace must be one of"),
+        ((*GENERATE, "-s", "blok", "--out", "x"), "did you mean 'block'"),
+        (
+            (*GENERATE, "--engine", "slurm", "--out", "x"),
+            "engine must be one of local, ray",
+        ),
+        ((*GENERATE, "--workers", "2", "--out", "x"), "give --engine ray"),
+        (
+            (*GENERATE, "--engine", "ray", "--workers", "0", "--out", "x"),
+            "workers must be",
+        ),
+        ((*GENERATE, "--threads", "0", "--out", "x"), "threads must be at least 1"),
+        ((*GENERATE, "-b", "0", "--out", "x"), "batch_size must be at least 1"),
+        (("eval", "grade", "nowhere"), "nowhere is not a run"),
+        (("eval", "diff", "nowhere", "x"), "nowhere is not a run"),
+        (("eval", "explain", "nowhere", "x"), "nowhere is not a run"),
+        (("eval", "merge", "nowhere", "--out", "x"), "nowhere is not a run"),
+        (("eval", "diff", "a", "b", "--show", "-1"), "show must be at least 0"),
     ],
 )
-def test_bad_input_gets_one_sentence(
+def test_wrong_input_gets_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,28 +143,29 @@ def test_bad_input_gets_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'wavefront[ray]'" in refused("answers", "--engine", "ray", "--out", "x")
+    assert "pip install 'wavefront[ray]'" in refused(*GENERATE, "--engine", "ray", "--out", "x")
 
 
-def test_a_run_needs_a_place_and_each_strategy_once() -> None:
-    assert "--out DIR" in run("answers", code=2).stderr
-    assert "given twice" in run("answers", "--out", "x", "-s", "a", "-s", "a", code=2).stderr
+def test_run_needs_a_directory_and_distinct_strategies() -> None:
+    assert "--out DIR" in run(*GENERATE, code=2).stderr
+    assert "'--out'" in run("eval", "merge", "nowhere", code=2).stderr
+    assert "given twice" in run(*GENERATE, "--out", "x", "-s", "a", "-s", "a", code=2).stderr
 
 
-def test_code_is_run_only_where_that_is_accepted(tmp_path: Path) -> None:
+def test_code_runs_without_a_sandbox_only_if_allowed(tmp_path: Path) -> None:
     out = str(tmp_path / "run")
-    run("answers", "--task", "code", "--items", "1", "-n", "4", "--out", out)
+    run(*GENERATE, "--task", "code", "--items", "1", "-n", "4", "--out", out)
     from wavefront import tasks
 
     if not hasattr(tasks.load("code"), "executes"):  # otherwise there may be a sandbox
-        assert "sandbox" in refused("grade", out)
-    (told,) = records(run("grade", out, "--i-accept-unsandboxed", "--json"))
+        assert "sandbox" in refused("eval", "grade", out)
+    (told,) = records(run("eval", "grade", out, "--allow-unsandboxed", "--json"))
     assert told["runs"][0]["results"]["code"]["correct,none"] == 0
     (line,) = (json.loads(one) for one in (tmp_path / "run/grades.jsonl").read_text().splitlines())
     assert told["runs"][0]["results"]["code"]["sandbox"] == [line["layers"]]
-    assert "code was run inside" in run("grade", out, "--i-accept-unsandboxed").stdout
+    assert "code ran inside" in run("eval", "grade", out, "--allow-unsandboxed").stdout
 
 
 @pytest.mark.parametrize(
@@ -171,12 +179,12 @@ def test_code_is_run_only_where_that_is_accepted(tmp_path: Path) -> None:
         ({"eos_policy": "keep", "alg": "origin"}, {"max_new_tokens": 64, "steps": 64}),
     ],
 )
-def test_what_is_given_wins_over_a_preset(given: dict, left: dict) -> None:
+def test_options_win_over_a_preset(given: dict, left: dict) -> None:
     preset = {"max_new_tokens": 64, "steps": 64, "block_length": 8, "logits_eos_inf": True}
-    assert over(preset, given) == left | given
+    assert override_preset(preset, given) == left | given
 
 
-def test_a_preset_sets_the_options_and_how_it_is_asked(
+def test_preset_sets_decoding_and_item_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wavefront import tasks
@@ -187,8 +195,8 @@ def test_a_preset_sets_the_options_and_how_it_is_asked(
 
     monkeypatch.setattr(tasks, "preset", preset)
     given = ("--task", "boolean_expressions", "--items", "2", "--preset", "mine")
-    run("answers", *given, "--out", str(tmp_path / "a"))
-    run("answers", *given, "--out", str(tmp_path / "b"), "-s", "standard", "-n", "4")
+    run(*GENERATE, *given, "--out", str(tmp_path / "a"))
+    run(*GENERATE, *given, "--out", str(tmp_path / "b"), "-s", "standard", "-n", "4")
     a, b = (open_run(tmp_path / name).decides for name in "ab")
     assert (a["options"]["strategy"], a["options"]["steps"]) == ("block(size=2)", 6)
     assert b["options"]["strategy"].startswith("standard")

@@ -67,7 +67,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", measure.STUDIES)
 def test_a_study_writes_figures_numbers_and_a_run(name: str, tmp_path: Path) -> None:
     home = tmp_path / name
-    done = run("measure", name, *FEW, "--items", "3", "--seed", "7", "-o", str(home))
+    done = run("paper", "measure", name, *FEW, "--items", "3", "--items-seed", "7", "-o", str(home))
     assert done.stderr.endswith(f"files in {home}\n")
     summary = (home / "summary.md").read_text("utf-8")
     assert done.stdout.strip() == summary.strip()
@@ -97,7 +97,7 @@ def test_a_study_writes_figures_numbers_and_a_run(name: str, tmp_path: Path) -> 
 
 def test_the_same_command_finds_the_same(tmp_path: Path) -> None:
     for one in "ab":
-        run("measure", "mhco", *FEW, "--items", "2", "-o", str(tmp_path / one))
+        run("paper", "measure", "mhco", *FEW, "--items", "2", "-o", str(tmp_path / one))
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
 
@@ -108,13 +108,13 @@ def test_the_list_is_the_shelf() -> None:
         module = importlib.import_module(f"wavefront.paper.studies.{name}")
         assert (module.__doc__ or "").startswith(f"{name.capitalize()}: ")
         assert callable(module.run)
-    help_page = run("measure", "--help").stdout
+    help_page = run("paper", "measure", "--help").stdout
     assert all(len(line) <= 80 for line in help_page.splitlines())
     assert all(re.search(rf"^ +{name} ", help_page, re.MULTILINE) for name in measure.STUDIES)
 
 
 def test_a_wrong_study_is_refused_with_the_nearest() -> None:
-    done = run("measure", "mcho", code=2)
+    done = run("paper", "measure", "mcho", code=2)
     assert "There is no study 'mcho' (did you mean 'mhco'?)" in done.stderr
 
 
@@ -131,7 +131,7 @@ def test_wrong_values_are_refused_before_a_model_is_loaded(
     option: tuple[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
-    assert sentence in refused("measure", "mhco", *option, "-o", str(tmp_path / "x"))
+    assert sentence in refused("paper", "measure", "mhco", *option, "-o", str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 

@@ -1,4 +1,4 @@
-"""Shell completion: what a shell is told after a half-written word, by typer's protocol."""
+"""Shell completion: the suggestions for a half-written word, in typer's protocol."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from wavefront import paper, tasks
-from wavefront.bench import model_shapes
-from wavefront.cli import eval_options, shell_completion
-from wavefront.cli.app import app
+from wavefront import tasks
+from wavefront.cli import eval_options, train
+from wavefront.cli.app import COMMANDS, app
 from wavefront.core import reading, spec
 from wavefront.evaluation import grades
-from wavefront.paper import studies
 from wavefront.server import request_models
 from wavefront.storage import hub
 from wavefront.tasks import base
 
 
 def ask(shell: str, line: str) -> str:
-    """What the shell reads when TAB is hit at the end of the line."""
+    """Return what the shell reads after Tab at the end of the line."""
     variables = {"_WAVEFRONT_COMPLETE": f"complete_{shell}"}
     if shell == "bash":
         variables |= {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
@@ -40,22 +37,22 @@ def suggested(line: str) -> list[str]:
     return ask("bash", line).split()
 
 
-def test_every_shell_is_answered_in_its_own_way() -> None:
+def test_each_shell_gets_its_own_format() -> None:
     assert ask("bash", "wavefront generate -s wav") == "wavefront\n"
     assert ask("zsh", "wavefront generate -s wav").startswith('_arguments \'*: :(("wavefront":"')
     (line,) = ask("fish", "wavefront generate -s wav").splitlines()
     assert line.startswith("wavefront\tchoose on the front")
 
 
-def test_no_explanation_is_long_enough_to_be_broken() -> None:
-    """fish reads every line as a suggestion."""
+def test_no_explanation_takes_two_lines() -> None:
+    """fish takes every line for a suggestion."""
     for line, known in (
         ("wavefront generate -s ", {*spec.names("strategies")}),
-        ("wavefront ", {*typer.main.get_command(app).commands}),  # pyright: ignore[reportAttributeAccessIssue]
+        ("wavefront ", {*COMMANDS}),
     ):
-        told = ask("fish", line).splitlines()
-        assert {one.partition("\t")[0] for one in told} == known
-        assert len(told) == len(known)
+        shown = ask("fish", line).splitlines()
+        assert {one.partition("\t")[0] for one in shown} == known
+        assert len(shown) == len(known)
     assert all(one.startswith("--") for one in ask("fish", "wavefront serve --").splitlines())
 
 
@@ -64,66 +61,52 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
     [
         ("generate -s ", spec.names("strategies")),
         ("compare hello --strategy ", spec.names("strategies")),
-        ("tune gsm --try ", spec.names("strategies")),
-        ("strategies ", (*spec.names("strategies"), *spec.names("selectors"))),
+        ("tune gsm --candidate ", spec.names("strategies")),
+        ("list ", ("strategies", "selectors", "caches", "models", "tasks", "all")),
         ("generate --cache ", spec.names("caches")),
-        ("eval --task ", (*tasks.names(), *tasks.benchmarks())),
+        ("eval run --task ", (*tasks.names(), *tasks.benchmarks())),
         ("tune ", (*tasks.names(), *tasks.benchmarks())),
-        ("experiment ", paper.names()),
-        ("measure ", studies.names()),
         ("generate --priority ", reading.PRIORITIES),
         ("generate --eos ", reading.EOS_POLICIES),
         ("generate --sampling ", reading.SAMPLING),
         ("generate --alg ", get_args(request_models.Algorithm)),
         ("generate --remasking ", get_args(request_models.Remasking)),
-        ("eval --style ", base.STYLES),
-        ("eval --preset ", tasks.presets()),
-        ("eval --engine ", eval_options.ENGINES),
-        ("diff a b --verdict ", grades.VERDICTS),
-        ("train ", ("run", "tokenizer", "loss", "export", "speed")),
+        ("eval run --style ", base.STYLES),
+        ("eval run --preset ", tasks.presets()),
+        ("eval run --engine ", eval_options.ENGINES),
+        ("eval diff a b --verdict ", grades.VERDICTS),
+        ("train ", tuple(train.ACTIONS)),
         ("trace ", ("record", "show", "draw", "replay", "export", "fork")),
     ],
 )
-def test_what_is_suggested_is_what_there_is(line: str, known: Any) -> None:
+def test_suggestions_are_all_values_that_exist(line: str, known: Any) -> None:
     assert sorted(suggested(f"wavefront {line}")) == sorted(known)
 
 
-def test_models_are_the_built_in_ones_and_published_ids() -> None:
+def test_models_are_built_in_names_and_published_ids() -> None:
     found = suggested("wavefront generate -m ")
     assert {*hub.builtin_checkpoints(), "toy", "GSAI-ML/LLaDA-8B-Instruct"} <= {*found}
+
+
+def test_models_of_bench_include_its_shapes() -> None:
+    from wavefront.bench import model_shapes
+
     assert {*model_shapes.SHAPES} <= {*suggested("wavefront bench -m ")}
 
 
-def test_a_path_is_left_to_the_shell() -> None:
+def test_paths_are_completed_by_the_shell() -> None:
     assert suggested("wavefront trace show a") == []
     assert suggested("wavefront generate -m ./") == []
     assert ask("zsh", "wavefront trace show a") == "_files\n"
 
 
-def test_options_complete_and_aliases_stay_hidden() -> None:
+def test_options_are_completed_but_not_aliases() -> None:
     assert suggested("wavefront generate --max") == ["--max-new-tokens"]
     assert suggested("wavefront generate --gen") == []
 
 
-def test_every_entry_of_the_table_serves_a_command() -> None:
-    served: set[str] = set()
-
-    def walk(group: Any) -> None:
-        for sketch in group.commands.values():
-            if hasattr(sketch.whole, "commands"):
-                walk(sketch.whole)
-                continue
-            function = sketch.entry.where.partition(".")[2]
-            for one in sketch.whole.params:
-                own = f"{function}.{one.name}"
-                served.add(own if own in shell_completion.BY_NAME else one.name)
-
-    walk(typer.main.get_command(app))
-    assert {*shell_completion.BY_NAME} <= served
-
-
-def test_bash_completes_after_it_was_installed(tmp_path: Path) -> None:
-    """The real thing: installed into a home, and asked by a real shell."""
+def test_bash_completes_after_installation(tmp_path: Path) -> None:
+    """Install completion into a home directory and complete a word in a real shell."""
     command = tmp_path / "bin" / "wavefront"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wavefront "$@"\n')
@@ -135,19 +118,19 @@ def test_bash_completes_after_it_was_installed(tmp_path: Path) -> None:
         env = {**os.environ, **home}
         return subprocess.run(ran, capture_output=True, text=True, check=True, env=env).stdout
 
-    # More than one command, or bash becomes the program and there is no shell to be found.
+    # With a single command, bash would exec it and typer would find no shell.
     assert "bash completion installed" in bash("wavefront --install-completion; true")
     asked = bash(
-        "source ~/.bashrc; COMP_WORDS=(wavefront experiment ma); COMP_CWORD=2;"
+        "source ~/.bashrc; COMP_WORDS=(wavefront generate -s wav); COMP_CWORD=3;"
         '_wavefront_completion wavefront; echo "${COMPREPLY[@]}"; complete -p wavefront'
     )
-    assert asked.splitlines()[0] == "main"
+    assert asked.splitlines()[0] == "wavefront"
     assert "-F _wavefront_completion wavefront" in asked
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_gets_a_script(shell: str, tmp_path: Path) -> None:
-    # So that typer takes the shell's name, and does not look for the one that runs us.
+def test_every_shell_gets_a_completion_script(shell: str, tmp_path: Path) -> None:
+    # typer then takes the shell's name instead of detecting the parent process.
     env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
     ran = [sys.executable, "-m", "wavefront", "--install-completion", shell]
     done = subprocess.run(ran, capture_output=True, text=True, check=True, env=env)

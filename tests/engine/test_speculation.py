@@ -354,12 +354,12 @@ def test_a_completion_says_how_far_its_drafts_went():
 
 def test_the_command_line_drafts_too():
     args = ["generate", "Hi", "-n", "12", "--dtype", "float64", "--json"]
-    (base,), (ahead,) = records(run(*args)), records(run(*args, "--draft", "4"))
+    (base,), (ahead,) = records(run(*args)), records(run(*args, "--speculate", "4"))
     assert (ahead["text"], ahead["tokens"]) == (base["text"], base["tokens"])
     assert ahead["forwards"] < base["forwards"]
     assert ahead["steps_per_forward"] > base["steps_per_forward"] == 1.0
     assert (base["settings"]["draft"], ahead["settings"]["draft"]) == (0, 4)
-    assert "--draft" in run("generate", "--help").stdout
+    assert "--speculate" in run("generate", "--help").stdout
 
 
 # What can go wrong on the way.

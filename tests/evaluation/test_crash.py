@@ -19,8 +19,9 @@ ROOT = Path(wavefront.__file__).parents[1]
 KILLS = 20
 # Small batches, so that decoding an answer takes about as long as writing it.
 COMMAND = [
-    sys.executable, "-m", "wavefront", "answers", "-m", "toy", "--task", "boolean_expressions",
-    "--style", "bare", "--items", "120", "-n", "8", "-b", "2", "-s", "wavefront", "--threads", "1",
+    sys.executable, "-m", "wavefront", "eval", "generate", "-m", "toy", "--task",
+    "boolean_expressions", "--style", "bare", "--items", "120", "-n", "8", "-b", "2",
+    "-s", "wavefront", "--threads", "1",
 ]  # fmt: skip
 
 

@@ -19,8 +19,11 @@ from wavefront.paper._lab import Cell
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
 
-FEW = ("--try", "block(size=4)", "--try", "tide(cascade_rounds=4, selector=threshold(tau=0.001))",
-       "--try", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
+FEW = (
+    *("--candidate", "block(size=4)"),
+    *("--candidate", "tide(cascade_rounds=4, selector=threshold(tau=0.001))"),
+    *("--candidate", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +154,7 @@ def test_kinds_of_answers_are_found_out(tmp_path: Path) -> None:
 def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
     out = ("-o", str(tmp_path / "o"), "-m", "toy")
     assert "at least 4 items" in refused("tune", str(prompts), *FEW, "--items", "3", *out)
-    assert "not both" in refused("tune", "gsm", "--weight", "1", "--max-forwards", "3", *out)
+    assert "not both" in refused("tune", "gsm", "--forward-cost", "1", "--max-forwards", "3", *out)
     said = refused("tune", str(prompts), *FEW, "--max-forwards", "0.5", *out)
     assert "No setting takes at most 0.5 forwards" in said
 

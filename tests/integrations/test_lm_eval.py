@@ -474,10 +474,10 @@ def test_unsandboxed_code_needs_lm_evals_confirmation_too(tmp_path):
 
 def test_commands_report_mistakes(tmp_path):
     out = ("--out", str(tmp_path))
-    assert "no task 'gms'" in refused("lm-eval-tasks", "gms", *out)
-    assert "style must be one of" in refused("lm-eval-tasks", "gsm", "--style", "loud", *out)
-    assert "count must be" in refused("lm-eval-tasks", "gsm", "--count", "0", *out)
-    help_page = run("lm-eval", code=2).stdout
+    assert "no task 'gms'" in refused("lm-eval", "tasks", "gms", *out)
+    assert "style must be one of" in refused("lm-eval", "tasks", "gsm", "--style", "loud", *out)
+    assert "items must be" in refused("lm-eval", "tasks", "gsm", "--items", "0", *out)
+    help_page = run("lm-eval", "run", code=2).stdout
     assert "--model_args" in help_page
-    written = run("lm-eval-tasks", "gsm", "--count", "2", *out).stdout
+    written = run("lm-eval", "tasks", "gsm", "--items", "2", *out).stdout
     assert written.split("\t")[:2] == ["wavefront_gsm", "2 items"]

@@ -92,14 +92,14 @@ def responses(home: Path, task: str) -> list[Any]:
 
 @pytest.mark.slow
 def test_lm_eval_runs_local_tasks_offline(tmp_path):
-    ours(tmp_path, "lm-eval-tasks", "gsm", "navigate", "--count", "3", "--out", "tasks")
+    ours(tmp_path, "lm-eval", "tasks", "gsm", "navigate", "--items", "3", "--out", "tasks")
     data = tmp_path / "tasks" / "data" / "tiny.jsonl"
     data.write_text('{"question": "Is it?", "label": 0}\n{"question": "Was it?", "label": 1}\n')
     for name, text in (("choice", CHOICE), ("rolling", ROLLING)):
         (tmp_path / "tasks" / f"{name}.yaml").write_text(text.replace("FILE", str(data)))
     asked = ["--tasks", *TASKS, "--include_path", "tasks", "--batch_size", "2", "--log_samples"]
     asked += ["--output_path", "out", "--use_cache", "cache"]
-    ours(tmp_path, "lm-eval", "--", *asked, "--model_args", f"{MODEL},strategy={WAVE}")
+    ours(tmp_path, "lm-eval", "run", "--", *asked, "--model_args", f"{MODEL},strategy={WAVE}")
 
     (file,) = (tmp_path / "out").glob("*/results_*.json")
     results = json.loads(file.read_text())["results"]
@@ -127,8 +127,8 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
 @pytest.mark.slow
 def test_mistakes_raise_a_one_line_error(tmp_path):
     bad = ["--tasks", "arc_easy", "--model_args", "pretrained=toy,stepps=4"]
-    said = ours(tmp_path, "lm-eval", "--", *bad, code=1).stderr.splitlines()
+    said = ours(tmp_path, "lm-eval", "run", "--", *bad, code=1).stderr.splitlines()
     assert said == ["error: There is no model argument 'stepps' (did you mean 'steps'?)."]
-    lost = ours(tmp_path, "lm-eval", "--", "--tasks", "no_such_task", code=1)
+    lost = ours(tmp_path, "lm-eval", "run", "--", "--tasks", "no_such_task", code=1)
     assert "error: lm-eval: Tasks not found: no_such_task; is --include_path" in lost.stderr
     assert "Traceback" not in lost.stderr

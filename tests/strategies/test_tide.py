@@ -855,11 +855,11 @@ def test_only_a_band_revises_and_needs_current_logp():
 
 
 def test_command_line_describes_and_runs_tide():
-    told = run("strategies", "tide").stdout
+    told = run("list", "strategies", "tide").stdout
     assert told.startswith("tide: our own strategy.")
     for name in (*EACH, "risk", "remask_below", "max_remasks"):
         assert f"`{name}`" in told
-    assert "tide" in run("strategies").stdout
+    assert "tide" in run("list", "strategies").stdout
     for text in (FULL, "tide(cascade_rounds=4, selector=threshold(tau=0.9))"):
         (record,) = records(run("generate", "hi", "-n", "16", "--json", "-s", text))
         assert len(record["tokens"]) <= 16

@@ -94,6 +94,6 @@ def test_command_writes_a_file_or_standard_output(lm: wavefront.LM, tmp_path: Pa
     assert run("trace", "draw", str(file)).stdout.startswith("<svg")
     assert "seconds must be" in run("trace", "draw", str(file), "--seconds", "0", code=1).stderr
     many = run("trace", "draw", *[str(file)] * 5, code=2).stderr
-    assert "At most 4 traces" in many
+    assert "at most 4 traces" in many
     nowhere = str(tmp_path / "no" / "wave.svg")
     assert "cannot be written" in run("trace", "draw", str(file), "-o", nowhere, code=1).stderr

@@ -1,4 +1,8 @@
-"""The command line. Nothing here imports torch before a command needs it: help is instant."""
+"""The `wavefront` command line: one module per command.
+
+It imports every other room, but only when a command runs, so help pages do not wait for torch.
+Start reading at `app`, which lists the commands; `options` holds the options that they share.
+"""
 
 from wavefront.cli.app import main
 

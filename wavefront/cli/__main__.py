@@ -1,4 +1,4 @@
-"""`python -m wavefront.cli`, where the console script is not installed."""
+"""Run the command line with `python -m wavefront.cli`."""
 
 from wavefront.cli import main
 

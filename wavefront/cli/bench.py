@@ -1,32 +1,33 @@
-"""`wavefront bench`: what a step costs, beside floors and reference loops, as one table."""
+"""`wavefront bench`."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from wavefront.cli.options import Ids, UsageError, option
-from wavefront.cli.output import complain, say_json, stderr, stdout
+import typer
+
+from wavefront.cli import completion
+from wavefront.cli.command import Command
+from wavefront.cli.options import Ids, Quiet, UsageError, option
+from wavefront.cli.output import ProgressBar, complain, say_json, stdout
 from wavefront.core.errors import MissingExtraError
-from wavefront.viewer import can_animate
 
 if TYPE_CHECKING:
     from wavefront.bench import Report, Row
 
 EXAMPLES = """\
 Rows for --only
-exact        a step over the whole canvas, and the LLaDA-style loop
-cached       a step over a window, and the dual-cache loop
-batch        eight rows beside one
+exact        a step over the whole canvas, and LLaDA's published loop
+cached       a step over a window, and Fast-dLLM's dual-cache loop
+batch        a batch of eight, against a batch of one
 end-to-end   a whole decode
-memory       how many logits exist at once
-lengths      cost against the length of the canvas
-batches      cost against the rows of a batch
-text         whole answers to problems; needs a checkpoint, such as ripple
+memory       memory of the logits
+lengths      time against the length of the canvas
+batches      time against the batch size
+text         whole answers to problems; needs a trained model, such as ripple
 
 Examples
 wavefront bench --quick
@@ -34,10 +35,17 @@ wavefront bench --only exact --only cached --threads 2
 wavefront bench --device cuda --out bench.json
 wavefront bench --device cuda --compile --profile traces/
 wavefront bench --plot bench.json
-docs/speed.md says how to read the table.
+docs/speed.md explains the table.
 """
+SHAPES = ("llada-8b-shape", "dream-7b-shape")  # sizes of published models, with random weights
+app = typer.Typer(add_completion=False)
 
 
+def _complete_model(incomplete: str) -> completion.Suggestions:
+    return completion.words(*SHAPES)(incomplete) + completion.models(incomplete)
+
+
+@app.command(cls=Command, epilog=EXAMPLES)
 def bench(
     *,
     model: Annotated[
@@ -45,52 +53,62 @@ def bench(
         option(
             None,
             "NAME",
-            "llada-8b-shape or dream-7b-shape (random weights), a built-in name, a directory, or "
-            "a hub id. By default llada-8b-shape on CUDA and ripple elsewhere.",
+            "llada-8b-shape or dream-7b-shape (random weights), built-in name, directory or Hub "
+            "id. Default: llada-8b-shape on CUDA, ripple elsewhere.",
             "--model",
             "-m",
+            complete=_complete_model,
         ),
     ] = None,
     device: Annotated[
-        str | None, option(None, "NAME", "cpu, cuda or cuda:1; by default the best there is.")
+        str | None, option(None, "NAME", "cpu, cuda or cuda:1. Default: the best available.")
     ] = None,
     dtype: Annotated[
-        str | None, option(None, "NAME", "By default bfloat16 on CUDA and float32 elsewhere.")
+        str | None,
+        option(
+            None, "NAME", "float32, bfloat16, ... Default: bfloat16 on CUDA, float32 elsewhere."
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        option(None, "ROW", "Measure only this, one of those below; may be given again."),
+        option(None, "ROW", "Measure only this row; repeat for several. Default: all."),
     ] = None,
     quick: Annotated[
-        bool, option(None, "", "A first look: few repeats, few sizes, one problem.", "--quick")
+        bool, option(None, "", "Measure few repeats, few sizes and one problem.", "--quick")
     ] = False,
-    prompt: Annotated[
-        int | None, option(None, "N", "Tokens given; by default 128 on CUDA, else 64.")
+    prompt_tokens: Annotated[
+        int | None, option(None, "N", "Tokens of the prompt. Default: 128 on CUDA, 64 elsewhere.")
     ] = None,
-    places: Annotated[
+    max_new_tokens: Annotated[
         int | None,
-        option(None, "N", "Places to fill; by default 1024 on CUDA, else 256.", "--places", "-n"),
+        option(
+            None,
+            "N",
+            "Tokens to generate. Default: 1024 on CUDA, 256 elsewhere.",
+            "--max-new-tokens",
+            "-n",
+        ),
     ] = None,
     lengths: Annotated[
-        Ids | None, option(None, "N,N", "Canvases to scale over: 256,512,1024,2048,4096.")
+        Ids | None, option(None, "N,N", "Lengths of the canvas. Default: 256,512,1024,2048,4096.")
     ] = None,
     batches: Annotated[
-        Ids | None, option(None, "N,N", "Batches to scale over: 1,2,4,8,16,32.")
+        Ids | None, option(None, "N,N", "Batch sizes. Default: 1,2,4,8,16,32.")
     ] = None,
     repeats: Annotated[
-        int | None, option(None, "N", "Timed pieces of every row; by default 15, quick 5.")
+        int | None, option(None, "N", "Timed samples per row. Default: 15, or 5 with --quick.")
     ] = None,
-    items: Annotated[int, option(None, "N", "Problems for `text`; by default 4.")] = 4,
-    threads: Annotated[
-        int | None, option(None, "N", "Threads on the CPU; by default one a core.")
-    ] = None,
+    items: Annotated[
+        int, option(None, "N", "Problems for the row text. Default: 4.", "--items", "-i")
+    ] = 4,
+    threads: Annotated[int | None, option(None, "N", "CPU threads. Default: one per core.")] = None,
     cpu_time: Annotated[
         bool,
         option(
             None,
             "",
-            "Count the time this process computes, for a CPU that others use too; with --threads 1 "
-            "what they do matters little.",
+            "Measure CPU time of this process, for a machine with other load; best with "
+            "--threads 1.",
             "--cpu-time",
         ),
     ] = False,
@@ -99,35 +117,32 @@ def bench(
         option(
             None,
             "",
-            "Measure the headline shapes compiled as well; by default on CUDA, unless quick.",
+            "Measure the compiled model as well. Default: on CUDA, unless --quick.",
             "--compile/--no-compile",
         ),
     ] = None,
     profile: Annotated[
         Path | None,
-        option(None, "DIR", "Leave a trace of a few steps of every row there, for a profiler."),
+        option(None, "DIR", "Write a profiler trace of a few steps per row. Default: none."),
     ] = None,
     accuracy: Annotated[
-        Path | None,
-        option(None, "FILE", "Accuracies of the same configurations, from runs/cache_table.py."),
+        Path | None, option(None, "FILE", "Add accuracies from runs/cache_table.py. Default: none.")
     ] = None,
     out: Annotated[
         Path | None,
-        option(None, "FILE", "Write everything as JSON, and figures beside it.", "--out", "-o"),
+        option(None, "FILE", "Write JSON, and figures beside it. Default: none.", "--out", "-o"),
     ] = None,
     plot: Annotated[
-        Path | None, option(None, "FILE", "Measure nothing: show and draw an earlier --out file.")
+        Path | None, option(None, "FILE", "Show and plot an earlier --out file; measure nothing.")
     ] = None,
-    json: Annotated[
-        bool, option(None, "", "Print the JSON in place of the table.", "--json")
-    ] = False,
-    quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
+    json: Annotated[bool, option(None, "", "Print JSON instead of the table.", "--json")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Measure what a step costs on this machine, beside two published ways to decode.
+    """Measure how long a decoding step takes on this machine.
 
-    The machine's limits are measured first; a floor is the least time that they allow. Ours and
-    the reference loops, LLaDA's and Fast-dLLM's as published, take turns, so that a ratio is of one
-    run. The table gives medians with quartiles, and verdicts on our own targets.
+    The command first measures the limits of the machine, which give a lower bound for each row. It
+    then times our steps and the published loops of LLaDA and Fast-dLLM in turns, so that their
+    ratio comes from one run. The table gives medians with quartiles, and results for our targets.
     """
     from wavefront import bench as made
 
@@ -146,8 +161,8 @@ def bench(
         torch.set_num_threads(threads)
     name, chosen, lm = made.load_model(model, device=device, dtype=dtype)
     given = {
-        "prompt_tokens": prompt,
-        "max_new_tokens": places,
+        "prompt_tokens": prompt_tokens,
+        "max_new_tokens": max_new_tokens,
         "lengths": lengths,
         "batches": batches,
         "repeats": repeats,
@@ -167,8 +182,8 @@ def bench(
         quick=quick,
         **settings,
     )
-    with _progress(made.ticks(plan), shown=not quiet) as tick:
-        report = made.run(replace(plan, tick=tick), accuracy=accuracy)
+    with ProgressBar(total=made.ticks(plan), shown=not quiet) as bar:
+        report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy)
     if out is not None:
         made.save(report, out)
     _show(report, as_json=json)
@@ -240,10 +255,10 @@ def _cells(one: Row) -> list[str]:
 
 
 def _draw(report: Report, beside: Path, *, asked: bool) -> None:
-    """The figures, where there is something to draw and something to draw with."""
+    """Write the figures, if there are curves and matplotlib is installed."""
     if not report.curves:
         if asked:
-            complain("warning", "There is nothing to draw: measure lengths or batches.")
+            complain("warning", "There is nothing to plot: measure the row lengths or batches.")
         return
     try:
         from wavefront.analysis import figures
@@ -269,28 +284,3 @@ def _draw(report: Report, beside: Path, *, asked: bool) -> None:
         made = figures.throughput(curves)
         written += figures.save(made, beside.parent, f"{beside.stem}-throughput")
     print(f"{len(written)} figures: {written[0]} and its variants.", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
-    console = stderr()
-    if not shown or not can_animate(console):
-        yield lambda what: None
-        return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda what: bar.update(task, description=what, advance=1)

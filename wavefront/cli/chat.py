@@ -1,4 +1,4 @@
-"""`wavefront chat`: a conversation on standard input, a line a turn."""
+"""`wavefront chat`: a conversation on standard input, one line per message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wavefront.cli.command import Command
 from wavefront.cli.decode import prepare, record, run
-from wavefront.cli.option_groups import given
-from wavefront.cli.options import DecodingOptions, LengthOptions, ModelOptions, OutputOptions
+from wavefront.cli.options import (
+    DecodingOptions,
+    LengthOptions,
+    ModelOptions,
+    OutputOptions,
+    flatten_options,
+    options_set,
+)
 from wavefront.cli.output import complain, say, say_json, stderr
 from wavefront.core.errors import OptionError, PromptError, WavefrontError, did_you_mean
 
@@ -19,45 +26,52 @@ if TYPE_CHECKING:
     from wavefront.lm import LM
 
 EXAMPLES = """\
-In the conversation
+Commands in the conversation
 /strategy SPEC   decode with another strategy from now on
-/reset           forget what was said
+/reset           start the conversation again
 /help            show these commands
-/quit            leave, as the end of input does
-//...            a message that begins with a slash
+/quit            leave; the end of input leaves too
+//...            send a message that begins with a slash
 """
 HELP = EXAMPLES.partition("\n")[2].rstrip()
 COMMANDS = ("/strategy", "/reset", "/help", "/quit")
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command, epilog=EXAMPLES)
+@flatten_options
 def chat(
     *,
     system: Annotated[
-        str | None, typer.Option("--system", help="A system message, before all others.")
+        str | None,
+        typer.Option(
+            "--system", metavar="TEXT", help="System message at the start. Default: none."
+        ),
     ] = None,
     length: LengthOptions,
     decoding: DecodingOptions,
     model: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """Talk to a model that has a chat template.
+    """Chat with a model that has a chat template.
 
-    Every turn decodes a new canvas behind the whole conversation. In a terminal you see it being
-    filled; lines from a pipe are answered one by one.
+    Every answer is decoded after the whole conversation. On a terminal you see each step. Lines
+    from a pipe are answered one by one.
     """
-    lm, options = prepare(model, decoding, output, length=given(length))
+    lm, options = prepare(model, decoding, output, length=options_set(length))
     if lm.tokenizer.template is None:
         raise PromptError(
-            f"The model {lm.name!r} has no chat template, so it cannot hold a conversation: "
+            f"The model {lm.name!r} has no chat template, so it cannot chat: "
             "use `wavefront generate --raw`, or another model."
         )
     interactive = sys.stdin.isatty()
-    talk = Conversation(lm, options, model, output, system=system, interactive=interactive)
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    talk = Conversation(lm, options, messages, model=model, output=output)
     if interactive and not output.quiet:
-        stderr().print(f"{lm.name}: /help for the commands, /quit to leave.", style="dim")
+        stderr().print(f"{lm.name}: type /help for the commands, /quit to leave.", style="dim")
     for line in _lines(interactive):
         try:
-            if not talk.hear(line):
+            if not talk.handle(line):
                 return
         except WavefrontError as error:
             if not interactive:
@@ -66,41 +80,39 @@ def chat(
         except KeyboardInterrupt:
             if not interactive:
                 raise
-            stderr().print("Interrupted; what you said last is forgotten.", style="dim")
+            stderr().print("Interrupted; your last message is discarded.", style="dim")
 
 
 class Conversation:
-    """What was said so far, and how to go on."""
+    """The messages so far, and the options of the next decode."""
 
     def __init__(
         self,
         lm: LM,
         options: dict[str, Any],
+        opening: list[dict[str, str]],
+        *,
         model: ModelOptions,
         output: OutputOptions,
-        *,
-        system: str | None,
-        interactive: bool,
     ) -> None:
         self._lm, self._options, self._model, self._output = lm, options, model, output
-        self._interactive = interactive
-        self._opening = [] if system is None else [{"role": "system", "content": system}]
-        self._messages = list(self._opening)
+        self._opening = opening
+        self._messages = list(opening)
 
-    def hear(self, line: str) -> bool:
-        """Take one line; False when it ends the conversation."""
+    def handle(self, line: str) -> bool:
+        """Answer a line or run its command. Return False if it ends the conversation."""
         if line.startswith("/") and not line.startswith("//"):
-            return self._obey(line)
+            return self._run_command(line)
         if line.strip():
             self._answer(line.removeprefix("/") if line.startswith("//") else line)
         return True
 
-    def _answer(self, said: str) -> None:
-        messages = [*self._messages, {"role": "user", "content": said}]
+    def _answer(self, message: str) -> None:
+        messages = [*self._messages, {"role": "user", "content": message}]
         stream = self._lm.stream(messages, **self._options)
         watching = self._output.watch
         if watching is None:
-            watching = self._interactive and stderr().is_terminal and not self._output.quiet
+            watching = sys.stdin.isatty() and stderr().is_terminal and not self._output.quiet
         seconds = run(stream, self._output, watching=watching)
         answer = stream.completions[0]
         if self._output.json:
@@ -108,17 +120,17 @@ class Conversation:
             say_json(record(self._lm, stream, answer, **facts))
         else:
             say(answer.text)
-        # Only what was answered is remembered: an error or an interruption leaves no trace.
+        # A message is kept once it is answered, so an error or an interruption discards it.
         self._messages = [*messages, {"role": "assistant", "content": answer.text}]
 
-    def _obey(self, line: str) -> bool:
+    def _run_command(self, line: str) -> bool:
         command, _, rest = line.partition(" ")
         note = ""
         if command == "/strategy":
-            note = self._change(rest.strip())
+            note = self._set_strategy(rest.strip())
         elif command == "/reset":
             self._messages = list(self._opening)
-            note = "Everything said is forgotten."
+            note = "The conversation starts again."
         elif command == "/help":
             note = HELP
         elif command != "/quit":
@@ -130,15 +142,15 @@ class Conversation:
             stderr().print(note, style="dim", soft_wrap=True)
         return command != "/quit"
 
-    def _change(self, text: str) -> str:
+    def _set_strategy(self, text: str) -> str:
         from wavefront.core import spec
 
         if text:
-            made = spec.resolve(text, "strategies")
-            # They name a strategy of their own, and the two would contradict each other.
+            strategy = spec.resolve(text, "strategies")
+            # These options name a strategy too, and would contradict this one.
             for name in ("alg", "eps", "alg_temp", "block_length"):
                 self._options.pop(name, None)
-            self._options["strategy"] = repr(made)
+            self._options["strategy"] = repr(strategy)
         return f"The strategy is {self._options.get('strategy', 'the default')}."
 
 
@@ -150,7 +162,7 @@ def _lines(interactive: bool) -> Iterator[str]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives `input` its line editing)
 
-    # Where the answers go elsewhere, the prompt must not go with them.
+    # If standard output is not the terminal, do not write the prompt to it.
     prompt = "> " if sys.stdout.isatty() else ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`wavefront compare`: one prompt, several strategies, side by side."""
+"""`wavefront compare`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.cli.decode import prepare, record, settled
+from wavefront.cli import completion
+from wavefront.cli.command import Command
+from wavefront.cli.decode import prepare, record, resolve_options, with_default_eos
 from wavefront.cli.demo_compare import PAPER, cut
-from wavefront.cli.generate import read
-from wavefront.cli.option_groups import given
+from wavefront.cli.generate import read_prompt
 from wavefront.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -21,8 +23,11 @@ from wavefront.cli.options import (
     PlainOptions,
     Prompt,
     PromptFile,
+    Raw,
     UsageError,
+    flatten_options,
     option,
+    options_set,
 )
 from wavefront.cli.output import say_json
 from wavefront.player.visible_text import BREAK
@@ -39,65 +44,67 @@ wavefront compare "Why?" -s wavefront -s "wavefront(radius=4)" -s rcr
 """
 FEWEST, MOST = 2, 4
 NAME = 30  # columns of a strategy in the table
-ANSWER = (
-    24  # columns, at least, of an answer beside the numbers; it goes below where there are less
-)
+ANSWER = 24  # least columns of an answer beside the numbers; with less room it goes below
+app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralOptions(DecodingOptions):
-    """The same with several strategies."""
+class ComparedStrategies(DecodingOptions):
+    """The decoding options, with two to four strategies."""
 
     strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         option(
             "Decoding",
             "SPEC",
-            "A strategy, given two to four times; by default standard, block and wavefront.",
+            "Strategy to compare; give it two to four times. Default: standard, block, wavefront.",
             "--strategy",
             "-s",
+            complete=completion.strategies,
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideOptions(PlainOptions):
-    """What is shown of all of them."""
+class SideBySideOptions(PlainOptions):
+    """What to print and to animate."""
 
     watch: Annotated[
-        bool, option("Output", "", "Show the canvases; on by default.", "--watch/--no-watch", "-w")
+        bool, option("Output", "", "Show the decodes. Default: on.", "--watch/--no-watch", "-w")
     ] = True
-    delay: Annotated[
-        float, option("Output", "SECONDS", "Wait after each step of all; by default 0.02.")
-    ] = 0.02  # a small model is too quick to be watched
+    delay: Annotated[float, option("Output", "SECONDS", "Wait after each step. Default: 0.02.")] = (
+        0.02  # a small model is too fast to watch
+    )
 
 
+@app.command(cls=Command, epilog=EXAMPLES)
+@flatten_options
 def compare(
     prompt: Prompt = None,
     *,
     file: PromptFile = None,
-    raw: Annotated[bool, option(None, "", "Continue the text as it is.", "--raw")] = False,
+    raw: Raw = False,
     length: LengthOptions,
-    decoding: SeveralOptions,
+    decoding: ComparedStrategies,
     model: ModelOptions,
-    output: SideOptions,
+    output: SideBySideOptions,
 ) -> None:
-    """Watch strategies decode the same prompt side by side, and count what it took.
+    """Decode one prompt with several strategies side by side.
 
-    They take turns, a step each. In a terminal the pictures move; elsewhere their ends are printed.
-    Then a line for each: what it took, and the end of its answer.
+    The strategies take turns, one step each. On a terminal you see the steps; elsewhere the results
+    are printed. A table then shows forward passes, seconds and the end of each answer.
     """
-    asked = decoding.strategy or []
-    if asked and not FEWEST <= len(asked) <= MOST:
-        raise UsageError(f"Compare {FEWEST} to {MOST} strategies: give --strategy so many times.")
-    text, names = read(prompt, file), asked or [*PAPER]
+    specs = decoding.strategy or []
+    if specs and not FEWEST <= len(specs) <= MOST:
+        raise UsageError(f"Compare {FEWEST} to {MOST} strategies: repeat --strategy.")
+    text, names = read_prompt(prompt, file), specs or [*PAPER]
     each: list[Any] = [replace(decoding, strategy=name) for name in names]
-    # All of them are checked before a model is loaded.
-    wanted = [settled(given(one) | given(length)) for one in each]
-    lm, first = prepare(model, each[0], output, length=given(length))
-    eos = {"eos": first["eos"]} if "eos" in first else {}
-    streams = [lm.stream(text, raw=raw, **(options | eos)) for options in wanted]
-    next(lm.stream(text, raw=raw, **(wanted[0] | eos)))  # the first forward of a process is slower
+    # Check all of them before a model is loaded.
+    several = [resolve_options(options_set(one) | options_set(length)) for one in each]
+    lm, _ = prepare(model, each[0], output, length=options_set(length))
+    several = [with_default_eos(options, lm.stop_ids) for options in several]
+    streams = [lm.stream(text, raw=raw, **options) for options in several]
+    next(lm.stream(text, raw=raw, **several[0]))  # the first forward pass of a process is slower
     console = Console(highlight=False, emoji=False, markup=False)
     shown = console if output.watch and not output.json else None
     seconds = side_by_side(streams, console=shown, delay=output.delay)
@@ -112,12 +119,9 @@ def compare(
 
 
 def _print_table(
-    console: Console,
-    names: Sequence[str],
-    answers: Sequence[Completion],
-    seconds: Sequence[float],
+    console: Console, names: Sequence[str], answers: Sequence[Completion], seconds: Sequence[float]
 ) -> None:
-    """A line for each strategy; where there is no room for its answer, one more for that."""
+    """Print one line per strategy, and its answer below if there is no room beside it."""
     width = min(NAME, max(cell_len(name) for name in (*names, "strategy")))
     form = "{}  {:>8}  {:>14}  {:>7}"
     titles = form.format(cut("strategy", width), "forwards", "tokens/forward", "seconds")
@@ -133,7 +137,7 @@ def _print_table(
 
 
 def _end(text: str, width: int) -> str:
-    """The end of a text on one line: a worked answer comes to its point there."""
+    """Return the end of a text on one line. A worked answer ends with its result."""
     line = " ".join(visible(text).replace(BREAK, " ").split())
     if cell_len(line) <= width:
         return line

@@ -1,21 +1,23 @@
-"""A decode on the command line: made ready, shown while it runs, written down."""
+"""Run a decode for a command: check its options, show it while it runs, describe its result."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 import wavefront
-from wavefront.cli.option_groups import given
-from wavefront.cli.options import DecodingOptions, ModelOptions, OutputOptions, PlainOptions
-from wavefront.cli.output import stderr
+from wavefront.cli.options import (
+    DecodingOptions,
+    ModelOptions,
+    OutputOptions,
+    PlainOptions,
+    options_set,
+)
+from wavefront.cli.output import ProgressBar, loading_status, stderr
 from wavefront.core.errors import WavefrontWarning
 from wavefront.viewer import watch
 
@@ -24,97 +26,74 @@ if TYPE_CHECKING:
     from wavefront.lm import LM, Completion, Stream
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
-EOS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}  # what chooses an EOS policy
-SHAPE = {"block_length", "max_wave_size", "radius"}  # what a strategy's spec can say as well
+DEFAULT_EOS = "stop"  # of every command; the paper's experiments use keep
+EOS_OPTIONS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}
+SHAPE_OPTIONS = {"block_length", "max_wave_size", "radius"}  # a strategy's spec can say them too
 
 
 def prepare(
-    model: ModelOptions,
-    decoding: DecodingOptions,
-    output: PlainOptions,
-    *,
-    length: dict[str, Any],
+    model: ModelOptions, decoding: DecodingOptions, output: PlainOptions, *, length: dict[str, Any]
 ) -> tuple[LM, dict[str, Any]]:
-    """The model, and the options to decode with; these are checked before the model is loaded."""
-    options = given(decoding) | length
-    console = stderr()
-    # A hub id may show progress of its own.
-    busy = console.is_terminal and not output.quiet and not _is_hub_id(model.model)
-    with console.status("loading the model") if busy else contextlib.nullcontext():
-        options = settled(options)
+    """Return the model and the options to decode with. Options are checked before it is loaded."""
+    options = options_set(decoding) | length
+    # A download from the Hub shows a progress bar of its own.
+    from_hub = model.model is not None and "/" in model.model and not Path(model.model).exists()
+    with loading_status(shown=not output.quiet and not from_hub):
+        options = resolve_options(options)
         lm = model.load()
-    if not options.keys() & EOS and options.get("stop_ids", lm.stop_ids):
-        options["eos"] = "stop"
-    return lm, options
+    return lm, with_default_eos(options, lm.stop_ids)
 
 
-def settled(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without their aliases, so that nobody after this has to know those.
+def with_default_eos(options: dict[str, Any], stop_ids: Sequence[int]) -> dict[str, Any]:
+    """Add the command line's EOS policy, unless one is set or nothing can stop the decode."""
+    if options.keys() & EOS_OPTIONS or not options.get("stop_ids", stop_ids):
+        return options
+    return options | {"eos": DEFAULT_EOS}
 
-    What no model could take is refused: loading one can take minutes.
+
+def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options without aliases. Raise OptionError for those that no model accepts.
+
+    This runs before a model is loaded, because loading can take minutes.
     """
     from wavefront.engine import options as library
 
-    mask = options.get("mask_id", 0)  # whether it is the model's is seen when there is one
-    anything = library.Source(
-        mask_id=mask, stop_ids=(0,), family="", vocab_size=1 << 62, id_of=lambda text: 0
+    mask_id = options.get("mask_id", 0)  # checked once the model is there
+    any_model = library.Source(
+        mask_id=mask_id, stop_ids=(0,), family="", vocab_size=1 << 62, id_of=lambda text: 0
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WavefrontWarning)  # it will be said when it is meant
-        made = library.plan(options, anything)
+        warnings.simplefilter("ignore", WavefrontWarning)  # the decode itself will warn
+        plan = library.plan(options, any_model)
     named = {library.ALIASES.get(name, name): value for name, value in options.items()}
-    if named.keys() & SHAPE:
-        named = {name: value for name, value in named.items() if name not in SHAPE}
-        named["strategy"] = repr(made.config.strategy)
+    if named.keys() & SHAPE_OPTIONS:
+        named = {name: value for name, value in named.items() if name not in SHAPE_OPTIONS}
+        named["strategy"] = repr(plan.config.strategy)
     return named
 
 
-def _is_hub_id(name: str | None) -> bool:
-    return name is not None and "/" in name and not Path(name).exists()
-
-
 def run(stream: Stream, output: OutputOptions, *, watching: bool | None = None) -> float:
-    """Decode to the end, shown as asked for; the seconds it took, drawing included."""
+    """Decode to the end, animated if the user wants it. Return the seconds it took."""
     began = time.monotonic()
-    for _ in _shown(stream, output, output.watch if watching is None else watching):
+    for _ in _steps(stream, output, output.watch if watching is None else watching):
         pass
     return time.monotonic() - began
 
 
-def _shown(stream: Stream, output: OutputOptions, watching: bool | None) -> Iterable[Step]:
-    console = stderr()
+def _steps(stream: Stream, output: OutputOptions, watching: bool | None) -> Iterable[Step]:
     if watching:
-        # The answer follows at once on the same terminal: a picture of it would say it twice.
-        return watch(stream, console=console, delay=output.delay, transient=sys.stdout.isatty())
-    if console.is_terminal and not output.quiet:
-        return _progress(stream, console)
-    return stream
+        # If the answer follows on the same terminal, remove the last picture: it shows the same.
+        transient = sys.stdout.isatty()
+        return watch(stream, console=stderr(), delay=output.delay, transient=transient)
+    return _steps_with_bar(stream, shown=not output.quiet)
 
 
-def _progress(stream: Stream, console: Console) -> Iterator[Step]:
-    """The steps, under a bar once they take long enough for somebody to wonder."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        bar: Progress | None = None
+def _steps_with_bar(stream: Stream, *, shown: bool) -> Iterator[Step]:
+    with ProgressBar("decoding", shown=shown, delay=PATIENCE) as bar:
         for step in stream:
-            if bar is None and time.monotonic() - began > PATIENCE:
-                bar = stack.enter_context(
-                    Progress(*columns, console=console, transient=True, redirect_stdout=False)
-                )
-                bar.add_task("", total=stream.decoding.plan.steps)
-            if bar is not None:
-                # Rows of a batch whose drafts differ in luck make their steps at other times.
-                done = min(step.number + 1, stream.decoding.plan.steps)
-                bar.update(bar.task_ids[0], completed=done)
+            total = stream.decoding.plan.steps
+            # With speculation, the rows of a batch can be at different steps.
+            bar.update(min(step.number + 1, total), total)
             yield step
 
 
@@ -125,11 +104,11 @@ def record(
     *,
     seconds: float,
     model: ModelOptions,
-    **asked: Any,
+    **request: Any,
 ) -> dict[str, Any]:
-    """An answer with everything that is needed to get it again.
+    """Return the JSON object of an answer, with everything that is needed to repeat it.
 
-    `lm.generate(prompt, **settings)` repeats it; `asked` holds the prompt and how it was meant.
+    `lm.generate(prompt, **settings)` repeats it. `request` holds the prompt and how to read it.
     """
     settings = stream.decoding.plan.options()
     return {
@@ -142,7 +121,7 @@ def record(
         "seconds": round(seconds, 4),
         "model": lm.name,
         "strategy": settings["strategy"],
-        **asked,
+        **request,
         "settings": settings,
         "revision": model.revision,
         "device": str(lm.model.device),

@@ -1,20 +1,19 @@
-"""Strategies side by side on problems with known answers: decoded in turns, shown as they come."""
+"""Compare strategies on problems with known answers. The demo prints each row as it is decoded."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from wavefront.cli.output import stderr
+from wavefront.cli.decode import with_default_eos
+from wavefront.cli.output import ProgressBar, stderr
 from wavefront.viewer import can_animate, visible
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from wavefront.tasks.base import Grade, Sample, Task
 
 PAPER = ("standard", "block", "wavefront")
-# The paper's three, and our own wave, which takes whatever it is sure of.
+# The paper's three, and our own.
 STRATEGIES = {name: name for name in PAPER} | {
-    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
+    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
 }
-# What a problem is called, and the task it comes from; none that runs what a model wrote.
+# The name of a kind of problem, and its task. None of these tasks runs model-written code.
 KINDS = (
     ("logic", "boolean_expressions"),
     ("brackets", "dyck_languages"),
@@ -41,15 +40,15 @@ KINDS = (
     ("tracking", "tracking_shuffled_objects_three_objects"),
     ("colours", "reasoning_about_colored_objects"),
 )
-DRAWS = 100  # of a problem, to find one whose worked answer has room on the canvas
-PLACES_PER_STEP = 4  # a quarter of the usual forwards: quick, and where strategies differ
-WIDEST = 110  # columns: the eye does not follow a longer line
+DRAWS = 100  # tries to find a problem whose worked answer fits into the length
+TOKENS_PER_STEP = 4  # fast, and few enough steps for strategies to differ
+WIDEST = 110  # columns: longer lines are hard to read
 ANSWER = 7  # columns of an answer
-RIGHT, WRONG = "bold #009e73", "bold #d55e00"  # shades that colour-blind eyes can tell apart
+RIGHT, WRONG = "bold #009e73", "bold #d55e00"  # distinguishable for colour-blind readers
 
 
 class Problem(NamedTuple):
-    """Something to solve."""
+    """A problem with a known answer."""
 
     kind: str
     task: Task
@@ -57,8 +56,8 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class Tally:
-    """What a strategy made of the problems so far."""
+class Score:
+    """The results of one strategy so far."""
 
     grades: list[Grade] = field(default_factory=list)
     tokens: int = 0  # of the answers, up to their ends
@@ -73,15 +72,15 @@ class Tally:
         self.seconds += seconds
 
 
-def draw(model: LM, count: int, places: int, seed: int) -> list[Problem]:
-    """Held-out problems, the same for the same seed, with answers that fit if there are any."""
+def draw(model: LM, count: int, *, length: int, seed: int) -> list[Problem]:
+    """Draw held-out problems, if possible with answers that fit into `length` tokens."""
     from wavefront import tasks
 
     found: list[Problem] = []
     for number, (kind, name) in enumerate(islice(cycle(KINDS), count)):
         task, random = tasks.load(name), Random(f"{seed} {number}")
         drawn: list[tuple[int, Sample]] = []
-        while not drawn or (drawn[-1][0] >= places and len(drawn) < DRAWS):
+        while not drawn or (drawn[-1][0] >= length and len(drawn) < DRAWS):
             sample = task.sample(random, split="held-out")
             drawn.append((len(model.tokenizer.encode(sample.answer)), sample))
         _, sample = min(drawn, key=lambda one: one[0])
@@ -89,68 +88,47 @@ def draw(model: LM, count: int, places: int, seed: int) -> list[Problem]:
     return found
 
 
-def compare(model: LM, console: Console, problems: Sequence[Problem], places: int) -> None:
-    """Print a line per problem, then one per strategy."""
-    steps = max(1, places // PLACES_PER_STEP)
-    eos = end_policy(model)
+def compare(model: LM, console: Console, problems: Sequence[Problem], *, length: int) -> None:
+    """Print one line per problem, then one per strategy."""
+    steps = max(1, length // TOKENS_PER_STEP)
+    options = with_default_eos({"max_new_tokens": length, "steps": steps}, model.stop_ids)
     many = "One more" if len(problems) == 1 else f"{len(problems)} more"
-    title = f"\n{many}, each on {places} places in at most {steps} forwards\n"
+    title = f"\n{many}, each with {length} tokens in at most {steps} forward passes\n"
     console.print(Text(title, "bold"))
     console.print(_heading(console), soft_wrap=True)
-    tallies = {name: Tally() for name in STRATEGIES}
-    with _progress(len(problems) * len(STRATEGIES), console) as (lines, advance):
+    scores = {name: Score() for name in STRATEGIES}
+    total = len(problems) * len(STRATEGIES)
+    with ProgressBar("    decoding", total=total, shown=moves(stderr())) as bar:
+        # On one terminal, lines go through the bar's console, or the bar would overwrite them.
+        lines = bar.console if console.is_terminal and moves(bar.console) else console
         for number, problem in enumerate(problems, 1):
-            # The strategies take turns, so that a busy moment of the machine hits all of them. One
-            # problem at a time, because a batch would wait for its longest answer.
-            for name, tally in tallies.items():
+            # The strategies take turns, so that other load on the machine affects them equally.
+            # They decode one problem at a time, because a batch waits for its longest answer.
+            for name, score in scores.items():
                 began = time.monotonic()
                 made: Completion = model.generate(
-                    problem.sample.prompt,
-                    strategy=STRATEGIES[name],
-                    max_new_tokens=places,
-                    steps=steps,
-                    eos=eos,
+                    problem.sample.prompt, strategy=STRATEGIES[name], **options
                 )
-                tally.add(problem, made, time.monotonic() - began)
-                advance()
-            grades = [tally.grades[-1] for tally in tallies.values()]
+                score.add(problem, made, time.monotonic() - began)
+                bar.advance()
+            grades = [score.grades[-1] for score in scores.values()]
             lines.print(_row(console, number, problem, grades), soft_wrap=True)
-    _summarise(console, tallies)
-
-
-def end_policy(model: LM) -> str:
-    """Stop at the end of an answer, where the model can write one."""
-    return "stop" if model.stop_ids else "keep"
-
-
-@contextlib.contextmanager
-def _progress(total: int, console: Console) -> Iterator[tuple[Console, Callable[[], None]]]:
-    """The console for lines, and what moves a bar on standard error."""
-    shown = stderr()
-    if not moves(shown):
-        yield console, lambda: None
-        return
-    # On one terminal the bar has to know of every line, or it would be drawn across them.
-    lines = shown if console.is_terminal else console
-    columns = (TextColumn("    decoding"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=total)
-        yield lines, lambda: bar.advance(task)
+    _summarise(console, scores)
 
 
 def moves(console: Console) -> bool:
-    """May things be drawn over? Whoever wants no colour is taken to want no escape codes."""
+    """Can this console animate? NO_COLOR turns animation off too."""
     return can_animate(console) and not console.no_color
 
 
 def mark(console: Console, correct: bool) -> Text:
-    """A sign for right or wrong that the console can show."""
+    """Return a mark for right or wrong that the console can encode."""
     right, wrong = "✓✗" if console.encoding.lower().startswith("utf") else "+-"
     return Text(right, RIGHT) if correct else Text(wrong, WRONG)
 
 
 def cut(text: str, width: int) -> str:
-    """The text on one line of exactly `width` columns, with a sign where something is left out."""
+    """Return the text on one line of exactly `width` columns, with an ellipsis if it is cut."""
     line = Text(" ".join(visible(text).replace("⏎", " ").split()))
     line.truncate(width, overflow="ellipsis", pad=True)
     return line.plain
@@ -173,21 +151,21 @@ def _row(console: Console, number: int, problem: Problem, grades: Sequence[Grade
 
 
 def _question(console: Console, text: str) -> str:
-    """As much of a question as there is room for; a few letters of it would say nothing."""
+    """Return as much of a question as fits, or nothing if that is under ten characters."""
     others = 4 + 13 + ANSWER + len(STRATEGIES) * (ANSWER + 4)
     room = min(console.width, WIDEST) - others - 2
     return f"{cut(text, room)}  " if room >= 10 else ""
 
 
-def _summarise(console: Console, tallies: Mapping[str, Tally]) -> None:
+def _summarise(console: Console, scores: Mapping[str, Score]) -> None:
     form = "{:<9}  {:>7}  {:>8}  {:>7}  {:>14}  "
     titles = form.format("strategy", "right", "forwards", "seconds", "tokens/forward")
     console.print(Text(f"\n{titles}by problem", "bold"), soft_wrap=True)
-    for name, tally in tallies.items():
-        right = sum(grade.correct for grade in tally.grades)
-        share, rate = f"{right}/{len(tally.grades)}", tally.tokens / tally.forwards
-        cells = (name, share, tally.forwards, f"{tally.seconds:.1f}", f"{rate:.2f}")
+    for name, score in scores.items():
+        right = sum(grade.correct for grade in score.grades)
+        share, rate = f"{right}/{len(score.grades)}", score.tokens / score.forwards
+        cells = (name, share, score.forwards, f"{score.seconds:.1f}", f"{rate:.2f}")
         row = Text(form.format(*cells))
-        for grade in tally.grades:
+        for grade in score.grades:
             row.append(mark(console, grade.correct))
         console.print(row, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The options of an evaluation: what is asked, where it is written, and what answers."""
+"""The options of an evaluation: which items, where the run goes, and where it is decoded."""
 
 from __future__ import annotations
 
@@ -7,57 +7,67 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from wavefront.cli.options import DATA, DecodingOptions, ModelOptions, option
-from wavefront.core.errors import OptionError, check_choice
+from wavefront.cli import completion
+from wavefront.cli.options import CheckpointOptions, Data, ItemsSeed, option
+from wavefront.core.errors import OptionError, check_choice, check_int
 
 if TYPE_CHECKING:
     from wavefront.evaluation.ray_cluster import Resources
     from wavefront.evaluation.worker import Loader
     from wavefront.tasks.base import Ask
 
-_task = partial(option, "Items")
+_item = partial(option, "Items")
 _run = partial(option, "Run")
 _engine = partial(option, "Engine")
 ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions:
-    """Which items, and how they are asked."""
+class ItemOptions:
+    """Which items, and how the prompts are written."""
 
     task: Annotated[
         list[str] | None,
-        _task(
+        _item(
             "NAME",
-            "A task, such as gsm, or with options in brackets; may be given again, for a run each.",
+            "Task, such as gsm, or with options in brackets; repeat for one run each. "
+            "See `wavefront list tasks`. Default: gsm.",
             "--task",
+            complete=completion.tasks,
         ),
     ] = None
     items: Annotated[
         int | None,
-        _task("N", "Items of each task; by default all of a file, 100 of a generated task.",
-              "--items", "-i"),
-    ] = None  # fmt: skip
-    items_seed: Annotated[
-        int, _task("N", "Of the draw of generated items; by default 0.", "--items-seed")
-    ] = 0
+        _item(
+            "N", "Items per task. Default: all of a file, 100 of a generated task.", "--items", "-i"
+        ),
+    ] = None
+    items_seed: ItemsSeed = 0
     split: Annotated[
-        str, _task("NAME", "Part of the task; by default its test items.", "--split")
+        str, _item("NAME", "Part of the task. Default: its test items.", "--split")
     ] = ""
     style: Annotated[
-        str, _task("WORD", "paper (the default): the paper's prompts. bare: the question alone.",
-                   "--style")
-    ] = "paper"  # fmt: skip
+        str,
+        _item(
+            "WORD",
+            "paper: the paper's prompts. bare: the question alone. Default: paper.",
+            "--style",
+            complete=completion.words("bare", "paper"),
+        ),
+    ] = "paper"
     shots: Annotated[
-        int, _task("N", "Worked examples before the question; by default 0.", "--shots")
+        int, _item("N", "Worked examples before each question. Default: 0.", "--shots")
     ] = 0
-    data: Annotated[str, _task("DIR", DATA, "--data")] = ""
+    data: Data = ""
 
-    def ask(self, **changes: Any) -> Ask:
+    def ask(self, **preset: Any) -> Ask:
+        """Return what to ask. Options that were set win over those of a preset."""
         from wavefront.tasks.base import STYLES, Ask
 
         check_choice("style", self.style, STYLES)
-        asked: dict[str, Any] = {
+        if self.items is not None:
+            check_int("items", self.items, 1)
+        values: dict[str, Any] = {
             "count": self.items,
             "seed": self.items_seed,
             "split": self.split,
@@ -65,74 +75,92 @@ class AskOptions:
             "shots": self.shots,
             "data": self.data,
         }
-        for name, value in changes.items():
-            # What is written on the command line wins over a preset.
-            if asked.get(name) == getattr(Ask(), name):
-                asked[name] = value
-        if self.items is not None and self.items < 1:
-            raise OptionError(f"items must be at least 1, not {self.items}.")
-        return Ask(**asked)
+        for name, value in preset.items():
+            if values.get(name) == getattr(Ask(), name):
+                values[name] = value
+        return Ask(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where a run goes, and how it is cut."""
+    """Where a run goes, and how it is divided."""
 
     out: Annotated[
-        Path | None, _run("DIR", "The run's directory; one that is there is continued.",
-                          "--out", "-o")
-    ] = None  # fmt: skip
+        Path | None,
+        _run("DIR", "Directory of the run. An existing run is continued. Required.", "--out", "-o"),
+    ] = None
     preset: Annotated[
         str | None,
-        _run("NAME", "paper, paper-block, llada, dream, ...: published settings of the task; "
-             "options given besides win.", "--preset"),
-    ] = None  # fmt: skip
+        _run(
+            "NAME",
+            "Published settings of the task: paper, paper-block, llada, dream, ... Options that "
+            "you set win. Default: none.",
+            "--preset",
+            complete=completion.presets,
+        ),
+    ] = None
     batch_size: Annotated[
-        int, _run("N", "Items to decode at once; by default 8.", "--batch-size", "-b")
+        int, _run("N", "Items to decode at once. Default: 8.", "--batch-size", "-b")
     ] = 8
     raw: Annotated[
-        bool, _run("", "Continue prompts as they are, past the chat template.", "--raw")
+        bool, _run("", "Continue prompts as they are, without the chat template.", "--raw")
     ] = False
     trace: Annotated[
-        str, _run("WORD", "basic or full: keep how every answer came about, in traces/.", "--trace")
+        str,
+        _run(
+            "WORD",
+            "Record a trace of every decode in traces/: basic or full. Default: none.",
+            "--trace",
+            complete=completion.words("basic", "full"),
+        ),
     ] = ""
     shard: Annotated[
-        str, _run("I/N", "Make part I of N, counted from 0; `wavefront merge` joins them.",
-                  "--shard")
-    ] = "0/1"  # fmt: skip
+        str,
+        _run(
+            "I/N",
+            "Decode part I of N, counted from 0; `wavefront eval merge` joins them. Default: 0/1.",
+            "--shard",
+        ),
+    ] = "0/1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """What answers: this process, or a cluster."""
+    """Where to decode: in this process, or on a Ray cluster."""
 
     engine: Annotated[
-        str, _engine("WORD", "local (the default), or ray: workers on a cluster.", "--engine")
+        str,
+        _engine(
+            "WORD",
+            "local: this process. ray: workers on a Ray cluster. Default: local.",
+            "--engine",
+            complete=completion.words(*ENGINES),
+        ),
     ] = "local"
     address: Annotated[
         str | None,
-        _engine("ADDR", "Of a running Ray cluster, or auto; by default one is started here.",
-                "--address"),
-    ] = None  # fmt: skip
+        _engine("ADDR", "Address of a Ray cluster, or auto. Default: start one here.", "--address"),
+    ] = None
     workers: Annotated[
-        int, _engine("N", "Ray workers, each with a model; by default 1.", "--workers")
+        int, _engine("N", "Ray workers, each with its own model. Default: 1.", "--workers")
     ] = 1
     cpus_per_worker: Annotated[
-        float, _engine("X", "CPUs of each; by default 1.", "--cpus-per-worker")
+        float, _engine("X", "CPUs per worker. Default: 1.", "--cpus-per-worker")
     ] = 1.0
     gpus_per_worker: Annotated[
         float,
-        _engine("X", "GPUs of each; by default 0. 0.5 lets two share one.", "--gpus-per-worker"),
+        _engine("X", "GPUs per worker; 0.5 lets two share one. Default: 0.", "--gpus-per-worker"),
     ] = 0.0
     max_losses: Annotated[
-        int, _engine("N", "Workers that may be lost before it gives up; by default 3.",
-                     "--max-losses")
-    ] = 3  # fmt: skip
+        int, _engine("N", "Give up after losing this many workers. Default: 3.", "--max-losses")
+    ] = 3
     threads: Annotated[
-        int | None, _engine("N", "Of torch on a CPU, in each process.", "--threads")
+        int | None,
+        _engine("N", "torch threads per process on a CPU. Default: torch's own.", "--threads"),
     ] = None
 
     def resources(self) -> Resources:
+        """Return what to request from Ray."""
         from wavefront.evaluation.ray_cluster import Resources
 
         return Resources(
@@ -144,12 +172,12 @@ class EngineOptions:
         )
 
     def check(self) -> None:
-        """Refuse what no engine takes, before anything is loaded."""
+        """Raise OptionError for values that no engine accepts, before anything is loaded."""
         check_choice("engine", self.engine, ENGINES)
-        if self.threads is not None and self.threads < 1:
-            raise OptionError(f"threads must be at least 1, not {self.threads}.")
+        if self.threads is not None:
+            check_int("threads", self.threads, 1)
         if self.engine == "local" and (self.workers != 1 or self.address is not None):
-            raise OptionError("Workers and an address belong to Ray: give --engine ray as well.")
+            raise OptionError("--workers and --address need Ray: give --engine ray as well.")
         if self.engine == "ray":
             from wavefront.storage.ray_start import load_ray
 
@@ -157,25 +185,8 @@ class EngineOptions:
             load_ray(self.address)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeveralOptions(DecodingOptions):
-    """Decoding with one strategy or several."""
-
-    strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
-        list[str] | None,
-        option(
-            "Decoding",
-            "SPEC",
-            'A strategy: block, "wavefront(size=8, radius=2)", ...; may be given again, for a run '
-            "each.",
-            "--strategy",
-            "-s",
-        ),
-    ] = None
-
-
-def loader_of(model: ModelOptions, engine: EngineOptions) -> Loader:
-    """How to come by the model that was asked for."""
+def loader_of(model: CheckpointOptions, engine: EngineOptions | None = None) -> Loader:
+    """Return the loader of the chosen model."""
     from wavefront.evaluation.worker import Loader
     from wavefront.models import builtin
 
@@ -185,12 +196,12 @@ def loader_of(model: ModelOptions, engine: EngineOptions) -> Loader:
         dtype=model.dtype,
         revision=model.revision,
         offline=model.offline,
-        threads=engine.threads,
+        threads=None if engine is None else engine.threads,
     )
 
 
-# Options that say one thing between them: whoever gives one of a group overrides the whole group.
-TOGETHER = (
+# Options that say the same thing: one of a group that was set replaces the whole group of a preset.
+EXCLUSIVE = (
     {"strategy", "block_length", "max_wave_size", "radius", "alg", "eps", "alg_temp"},
     {"eos", "logits_eos_inf", "confidence_eos_eot_inf"},
     {"priority", "remasking", "alg"},
@@ -198,8 +209,8 @@ TOGETHER = (
 )
 
 
-def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of decoding, and of asking, that a preset has for a task."""
+def preset_options(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a preset's decoding options and item options for a task."""
     if name is None:
         return {}, {}
     from dataclasses import fields
@@ -208,18 +219,18 @@ def preset_of(name: str | None, task: str) -> tuple[dict[str, Any], dict[str, An
     from wavefront.tasks.base import Ask
 
     found = dict(tasks.preset(name, task))
-    asks = {field.name for field in fields(Ask)} - {"seed"}  # a seed is that of the decode
-    return found, {one: found.pop(one) for one in asks & found.keys()}
+    item_options = {field.name for field in fields(Ask)} - {"seed"}  # its seed is of the sampling
+    return found, {one: found.pop(one) for one in item_options & found.keys()}
 
 
-def over(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a preset, less what was given in place of them, and what was given."""
+def override_preset(preset: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, completed by those of the preset that they do not replace."""
     from wavefront.engine.options import ALIASES
 
-    named = {ALIASES.get(name, name): value for name, value in given.items()}
-    gone = {*named}
-    for group in TOGETHER:
-        gone |= group if group & named.keys() else set()
+    named = {ALIASES.get(name, name): value for name, value in options.items()}
+    replaced = {*named}
+    for group in EXCLUSIVE:
+        replaced |= group if group & named.keys() else set()
     if "max_new_tokens" in named and preset.get("steps") == preset.get("max_new_tokens"):
-        gone.add("steps")  # a token each, of however many
-    return {n: v for n, v in preset.items() if n not in gone} | given
+        replaced.add("steps")  # the preset takes one step per token
+    return {n: v for n, v in preset.items() if n not in replaced} | options

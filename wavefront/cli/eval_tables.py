@@ -1,24 +1,23 @@
-"""Tables of an evaluation: a line for each run, and what pairs of runs say."""
+"""Tables of an evaluation: one line per run, and one per pair of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
-from wavefront.cli.output import stdout
+from wavefront.cli.output import print_columns, stdout
 
 if TYPE_CHECKING:
     from wavefront.evaluation.paired import RunComparison
     from wavefront.evaluation.run import Run
 
-CHANCE = 0.05  # a difference that chance makes more often than this is not called one
+CHANCE = 0.05  # significance level of a difference
 
 
 def print_runs(runs: Sequence[Run]) -> None:
-    """A line for each run."""
+    """Print one line per run."""
     from wavefront.evaluation.summary import cost, shares_of
 
     columns = ("task", "strategy", "items", "right", "95 %", "strict", "flexible", "forwards",
@@ -43,21 +42,21 @@ def _notes(run: Run) -> list[str]:
 
     took, notes = cost(run), []
     if not run.finished:
-        notes.append(f"only {len(run.answers)} of {run.expected} answers are there.")
+        notes.append(f"only {len(run.answers)} of {run.expected} items are answered.")
     if took["too_long"]:
-        notes.append(f"{took['too_long']} prompts had no room in the model and count as wrong.")
+        notes.append(f"{took['too_long']} prompts were too long for the model and count as wrong.")
     cut = sum(answer["finish_reason"] == "length" for answer in run.answers.values())
     if cut:
-        places = run.decides["options"]["max_new_tokens"]
-        notes.append(f"{cut} of {len(run.answers)} answers have no end in their {places} places; "
-                     "-n gives them more.")  # fmt: skip
+        length = run.decides["options"]["max_new_tokens"]
+        many = f"{cut} of {len(run.answers)} answers"
+        notes.append(f"{many} did not end within {length} tokens; raise -n to give them more.")
     for layers in layers_of(run) or ():
-        notes.append(f"code was run inside {', '.join(layers) or 'no sandbox at all'}.")
+        notes.append(f"code ran inside {', '.join(layers) or 'no sandbox'}.")
     return notes
 
 
 def print_pairs(pairs: Sequence[RunComparison]) -> None:
-    """A line for each pair of runs."""
+    """Print one line per pair of runs."""
     if not pairs:
         return
     columns = ("task", "from", "to", "items", "points", "95 %", "only the first", "only the second",
@@ -74,21 +73,6 @@ def print_pairs(pairs: Sequence[RunComparison]) -> None:
     print_columns(columns, rows)
 
 
-def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Rows under their names; numbers to the right."""
-    console = stdout()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
-        words = all(isinstance(row[index], str) and not row[index][:1].isdigit() for row in rows)
-        left = words and not any(row[index].startswith(("+", "-")) for row in rows)
-        table.add_column(name, justify="left" if left else "right")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    with console.capture() as drawn:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
-
-
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
@@ -101,18 +85,18 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def verdict(pair: RunComparison) -> str:
-    """What a comparison says, in a sentence."""
+def describe_pair(pair: RunComparison) -> str:
+    """Return the result of a comparison in words."""
     found, test = pair.comparison, pair.comparison.mcnemar
     gap = found.gap
     assert test is not None
-    told = (
+    text = (
         f"A has {percent(found.first)} right and B {percent(found.second)}: "
         f"{100 * gap.mean:+.1f} points (95 %: {100 * gap.low:+.1f} to {100 * gap.high:+.1f}), "
         f"exact McNemar p = {p_value(test.p)}."
     )
     if test.first_only + test.second_only == 0:
-        return f"{told} No verdict changed."
+        return f"{text} No verdict changed."
     if test.p < CHANCE:
-        return f"{told} Chance alone rarely makes such a difference."
-    return f"{told} Chance alone makes such a difference often: it is not shown to be one."
+        return f"{text} The difference is significant."
+    return f"{text} The difference is not significant."

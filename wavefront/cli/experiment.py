@@ -1,4 +1,4 @@
-"""`wavefront experiment` and `wavefront experiments`: the paper, a table or figure a command."""
+"""`wavefront experiment` and `wavefront paper list`: the paper, a table or figure a command."""
 
 from __future__ import annotations
 
@@ -10,36 +10,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavefront.cli.eval_options import EngineOptions, loader_of
-from wavefront.cli.eval_tables import print_columns
-from wavefront.cli.evaluate import Accept, stoppable
-from wavefront.cli.measure import progress_shown
-from wavefront.cli.options import DATA, ModelOptions, UsageError, option
-from wavefront.cli.output import say, say_json
+from wavefront.cli.eval_options import loader_of
+from wavefront.cli.options import (
+    AllowUnsandboxed,
+    CheckpointOptions,
+    Data,
+    ItemsSeed,
+    Quiet,
+    UsageError,
+    flatten_options,
+    option,
+)
+from wavefront.cli.output import ProgressBar, print_columns, say, say_json, stoppable
 
 if TYPE_CHECKING:
     from wavefront.paper import Scale
 
 EXAMPLES = """\
 Examples
-wavefront experiments
-wavefront experiment main
-wavefront experiment main --items 200 -n 128 --device cuda --out runs/main
-wavefront experiment steps --task gsm -n 96
-wavefront experiment bertscore --task wikitext --data DIR --encoder minilm
-wavefront experiment main --paper --model DIR --items 100
+wavefront paper list
+wavefront paper run main
+wavefront paper run main --items 200 -n 128 --device cuda --out runs/main
+wavefront paper run steps --task gsm -n 96
+wavefront paper run bertscore --task wikitext --data DIR --encoder minilm
+wavefront paper run main --paper --model DIR --items 100
 wavefront report experiments/main
 """
 LIST_EXAMPLES = """\
 Examples
-wavefront experiments
-wavefront experiments --json
+wavefront paper list
+wavefront paper list --json
 """
 
 
+@flatten_options
 def experiment(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of `wavefront experiments`.")
+        str | None, typer.Argument(metavar="NAME", help="One of `wavefront paper list`.")
     ] = None,
     *,
     listed: Annotated[bool, option(None, "", "List all, and leave.", "--list")] = False,
@@ -65,7 +72,7 @@ def experiment(
     steps: Annotated[
         int | None, option(None, "T", "To fill it in; by default N, a token each.", "--steps", "-t")
     ] = None,
-    seed: Annotated[int, option(None, "N", "Of the items; by default 0.")] = 0,
+    items_seed: ItemsSeed = 0,
     batch_size: Annotated[
         int | None, option(None, "N", "Items to decode at once.", "--batch-size", "-b")
     ] = None,
@@ -73,15 +80,15 @@ def experiment(
         Path | None,
         option(None, "DIR", "Where files go; by default experiments/NAME.", "--out", "-o"),
     ] = None,
-    data: Annotated[str, option(None, "DIR", DATA)] = "",
+    data: Data = "",
     encoder: Annotated[
         str | None,
         option(None, "NAME", "Of BERTScore: minilm (the default), roberta-large, a directory."),
     ] = None,
     layer: Annotated[int | None, option(None, "N", "Of the encoder.")] = None,
-    accept: Accept = False,
-    quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
-    model: ModelOptions,
+    allow_unsandboxed: AllowUnsandboxed = False,
+    quiet: Quiet = False,
+    model: CheckpointOptions,
 ) -> None:
     """Repeat an experiment of the paper, on any model and data, and hold it against its claims.
 
@@ -92,7 +99,7 @@ def experiment(
     """
     if listed or name is None:
         if not listed:
-            raise UsageError("Name an experiment; `wavefront experiments` lists them.")
+            raise UsageError("Name an experiment; `wavefront paper list` lists them.")
         experiments()
         return
     from wavefront import paper as shelf
@@ -103,24 +110,24 @@ def experiment(
     given["models"] = () if model.model else None
     scale = _scaled(chosen.PAPER if paper else chosen.SMALL, given)
     home = out or Path("experiments") / name
-    with stoppable(home), progress_shown(shown=not quiet) as progress:
+    with stoppable(home), ProgressBar(shown=not quiet) as bar:
         lab = shelf.Lab(
             name=name,
             scale=scale,
             home=home,
-            loader=loader_of(model, EngineOptions()),
-            seed=seed,
+            loader=loader_of(model),
+            seed=items_seed,
             data=data,
             encoder=encoder or ("roberta-large" if paper else "minilm"),
             layer=layer,
-            allow_unsandboxed=accept,
+            allow_unsandboxed=allow_unsandboxed,
             command=shlex.join(["wavefront", *sys.argv[1:]]),
-            progress=progress,
+            progress=bar.set_share,
         )
         lab.check()
-        progress("loading the model", 0.0)
+        bar.set_share("loading the model", 0.0)
         found = chosen.run(lab)
-        progress("drawing", 1.0)
+        bar.set_share("drawing", 1.0)
         written = found.write(home)
     say(found.markdown().rstrip())
     print(f"{len(written)} files in {home}", file=sys.stderr)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wavefront.cli.options import ModelOptions, UsageError, option
-from wavefront.cli.output import say, stderr
+from wavefront.cli.options import (
+    BatchSize,
+    ItemsSeed,
+    ModelOptions,
+    Quiet,
+    UsageError,
+    flatten_options,
+    option,
+)
+from wavefront.cli.output import ProgressBar, say
 from wavefront.core.errors import did_you_mean
-from wavefront.viewer import can_animate
 
 STUDIES = {
     "decode_order": "what is decided when, on one item: the paper's figure 1",
@@ -31,15 +36,16 @@ Studies
 {LISTED}
 
 Examples
-wavefront measure decode_order
-wavefront measure mhco --items 64 -o runs/mhco
-wavefront measure calibration --task gsm --task navigate -n 128
-wavefront measure gradient -s standard -s "wavefront(radius=4)"
-wavefront measure mhco --items 512 -n 128 --batch-size 128 --device cuda
+wavefront paper measure decode_order
+wavefront paper measure mhco --items 64 -o runs/mhco
+wavefront paper measure calibration --task gsm --task navigate -n 128
+wavefront paper measure gradient -s standard -s "wavefront(radius=4)"
+wavefront paper measure mhco --items 512 -n 128 -b 128 --device cuda
 wavefront report studies/mhco
 """
 
 
+@flatten_options
 def measure(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="One of those listed below.")],
     *,
@@ -68,16 +74,14 @@ def measure(
     steps: Annotated[
         int | None, option(None, "T", "To fill it in; by default N, a token each.", "--steps", "-t")
     ] = None,
-    seed: Annotated[int, option(None, "N", "Of the items; by default 0.")] = 0,
+    items_seed: ItemsSeed = 0,
     radius: Annotated[int, option(None, "N", "Of the measures; by default 2.")] = 2,
-    batch_size: Annotated[
-        int, option(None, "N", "Items to decode at once; by default 8.", "--batch-size", "-b")
-    ] = 8,
+    batch_size: BatchSize = 8,
     out: Annotated[
         Path | None,
         option(None, "DIR", "Where files go; by default studies/STUDY.", "--out", "-o"),
     ] = None,
-    quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
+    quiet: Quiet = False,
     model: ModelOptions,
 ) -> None:
     """Measure strategies on held-out problems, one study of the paper at a time.
@@ -105,12 +109,12 @@ def measure(
     chosen: dict[str, Any] = study.DEFAULTS | {
         k: v for k, v in asked.items() if v not in (None, [])
     }
-    chosen |= {"seed": seed, "radius": radius, "batch": batch_size, "command": _command()}
+    chosen |= {"seed": items_seed, "radius": radius, "batch": batch_size, "command": _command()}
     studies.check(**chosen)
-    with progress_shown(shown=not quiet) as progress:
-        progress("loading the model", 0.0)
-        found = study.run(studies.Bench(lm=model.load(), progress=progress, **chosen))
-        progress("drawing", 1.0)
+    with ProgressBar(shown=not quiet) as bar:
+        bar.set_share("loading the model", 0.0)
+        found = study.run(studies.Bench(lm=model.load(), progress=bar.set_share, **chosen))
+        bar.set_share("drawing", 1.0)
         home = out or Path("studies") / name
         written = found.write(home)
     say(found.markdown().rstrip())
@@ -120,29 +124,3 @@ def measure(
 def _command() -> str:
     """The command line, to be repeated; what stands before the command is the program."""
     return shlex.join(["wavefront", *sys.argv[1:]])
-
-
-@contextlib.contextmanager
-def progress_shown(*, shown: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error for parts of a whole."""
-    console = stderr()
-    if not shown or not can_animate(console):
-        yield lambda what, share: None
-        return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

@@ -1,230 +1,295 @@
-"""The options that several commands share, each written once.
+"""The options that several commands share, each defined once.
 
-Nothing is checked here that the library checks: its sentences serve Python and the command line.
-An option without a help text is an alias, and stays off the help page.
+A group of options is a dataclass. A command takes a group as one parameter, and `flatten_options`
+replaces that parameter by the fields of the group, which typer then shows as options. The library
+checks the values: its error messages serve Python and the command line. An option without a help
+text is an alias and does not appear on help pages.
 """
 
 from __future__ import annotations
 
-import ast
-import pkgutil
+import dataclasses
+import functools
+import inspect
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from wavefront.cli.usage import UsageError as UsageError
+from wavefront.cli import completion
+from wavefront.cli.command import UsageError as UsageError
+from wavefront.core.errors import OptionError, WavefrontWarning
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
 
-Group = TypeVar("Group")
+# Options whose name differs from the library's.
+LIBRARY_NAMES: dict[str, str] = {
+    "speculate": "draft",
+    "cuda_graphs": "capture",
+    "stop_id": "stop_ids",
+}
 
 
 class Ids(tuple[int, ...]):
-    """Token ids in one value: 1,2. (A bare tuple would ask typer for several values.)"""
+    """Whole numbers in one value, such as 1,2. (A bare tuple would take several values.)"""
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a whole number.") from None
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a number.") from None
 
 
-def _ids(text: str) -> Ids:
-    return Ids(_whole(one) for one in text.split(",") if text.strip())
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= _number(text) <= 60:
+def _parse_seconds(text: str) -> float:
+    if not 0 <= _parse_float(text) <= 60:
         raise typer.BadParameter(f"{text!r} is not between 0 and 60.")
     return float(text)
 
 
-# The help of --data, wherever it is.
-DATA = "Where data sets lie, or hub; by default $WAVEFRONT_DATA."
+def _parse_ids(text: str) -> Ids:
+    return Ids(_parse_int(one) for one in text.split(",") if text.strip())
 
-# What the help page calls a value is how it is read; the others are text.
-READERS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("N", "T", "K", "ID"), _whole),
-    **dict.fromkeys(("X", "P"), _number),
-    "SECONDS": _seconds,
-    **dict.fromkeys(("IDS", "N,N"), _ids),
+
+# How to read a value, by its name on the help page. The messages of typer's own parsers differ
+# from version to version.
+PARSERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("N", "T", "K", "ID"), _parse_int),
+    **dict.fromkeys(("X", "P"), _parse_float),
+    **dict.fromkeys(("IDS", "N,N"), _parse_ids),
+    "SECONDS": _parse_seconds,
 }
 
 
-def option(panel: str | None, metavar: str = "", help: str = "", *names: str) -> Any:
-    """A typer option in a panel of the help page."""
+def option(
+    panel: str | None,
+    metavar: str = "",
+    help: str = "",
+    *names: str,
+    complete: completion.Complete | None = None,
+    **settings: Any,
+) -> Any:
+    """Define a typer option in a panel of the help page. The help text states the default."""
     return typer.Option(
         *names,
         rich_help_panel=panel,
         metavar=metavar or None,
-        parser=READERS.get(metavar),
+        parser=PARSERS.get(metavar),
         help=help,
         hidden=not help,
         show_default=False,
+        autocompletion=complete,
+        **settings,
     )
 
 
-# The types of the library's options: what they are here, and what the value is called.
-_KINDS: dict[str, tuple[type, str]] = {
-    "bool": (bool, ""),
-    "int": (int, "N"),
-    "float": (float, "X"),
-    "Sequence[int]": (Ids, "IDS"),
-}
+def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter that is an option group by the fields of the group."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, one in inspect.signature(command).parameters.items():
+        alone = one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += _group_parameters(groups[name]) if name in groups else [alone]
+
+    @functools.wraps(command)
+    def flat(**values: Any) -> None:
+        made = {name: _make_group(group, values) for name, group in groups.items()}
+        command(**values, **made)
+
+    flat.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    return flat
 
 
-def library_options() -> dict[str, str]:
-    """Every name of `wavefront.engine.options.Options` and its type, as written there.
+def _group_parameters(group: Any) -> list[inspect.Parameter]:
+    """Return the fields of a group, and of the groups in it, as parameters."""
+    found: list[inspect.Parameter] = []
+    hints = get_type_hints(group, include_extras=True)
+    for field in dataclasses.fields(group):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            found += _group_parameters(hint)
+        else:
+            settings = {"default": field.default, "annotation": hint}
+            found.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, **settings))
+    return found
 
-    The text is read because an import brings torch along, and no help page should wait for that.
-    """
-    tree = ast.parse(pkgutil.get_data("wavefront", "engine/options.py") or b"")
-    (made,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Options")
-    return {
-        ast.unparse(one.target): ast.unparse(one.annotation)
-        for one in made.body
-        if isinstance(one, ast.AnnAssign)
-    }
+
+def _make_group(group: Any, values: dict[str, Any]) -> Any:
+    """Build a group from the values of its fields, which are removed from `values`."""
+    hints = get_type_hints(group)
+    return group(
+        **{
+            field.name: _make_group(hints[field.name], values)
+            if dataclasses.is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in dataclasses.fields(group)
+        }
+    )
 
 
-def _with_aliases(group: type[Group]) -> type[Group]:
-    """The group, and hidden in it the options of the library that no group writes out.
+def options_set(*groups: Any) -> dict[str, Any]:
+    """Return the options that the user set, by the library's names."""
+    options: dict[str, Any] = {}
+    for group in groups:
+        for name, value in vars(group).items():
+            if value is None or value is False or value == []:
+                continue
+            library = LIBRARY_NAMES.get(name) or name
+            if library in options:
+                raise OptionError(f"{library!r} is given twice, once as {name!r}.")
+            options[library] = value
+    return options
 
-    So whatever Python takes by name is taken here by the same name.
-    """
-    written = {one.name for owner in (LengthOptions, group) for one in fields(owner)}  # pyright: ignore[reportArgumentType]
-    added: list[tuple[str, Any, Any]] = []
-    for name, text in library_options().items():
-        if name not in written:
-            kind, metavar = _KINDS.get(text.removesuffix(" | None"), (str, ""))
-            spelling = option(None, metavar, "", f"--{name.replace('_', '-')}")
-            # A flag has no third state.
-            hint, default = (bool, False) if kind is bool else (kind | None, None)
-            added.append((name, Annotated[hint, spelling], field(default=default)))
-    return make_dataclass(group.__name__, added, bases=(group,), frozen=True, kw_only=True)
 
+def _hide_warnings(quiet: bool) -> bool:
+    if quiet:
+        warnings.simplefilter("ignore", WavefrontWarning)  # restored when the program returns
+    return quiet
+
+
+def _show_tracebacks(context: typer.Context, debug: bool) -> bool:
+    context.meta["debug"] = debug
+    return debug
+
+
+Prompt = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="The prompt. Omit it or write - to read stdin."),
+]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", metavar="PATH", help="Read the prompt from this file."),
+]
+Raw = Annotated[
+    bool, option(None, "", "Continue the text as it is, without the chat template.", "--raw")
+]
+Data = Annotated[
+    str,
+    option("Items", "DIR", "Directory of data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
+]
+ItemsSeed = Annotated[
+    int, option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed")
+]
+AllowUnsandboxed = Annotated[
+    bool,
+    option(
+        "Items",
+        "",
+        "Run model-written code even if no sandbox is available. It can do anything that you can "
+        "do on this machine.",
+        "--allow-unsandboxed",
+    ),
+]
+BatchSize = Annotated[
+    int, option(None, "N", "Items to decode at once. Default: 8.", "--batch-size", "-b")
+]
+Json = Annotated[bool, option(None, "", "Print JSON.", "--json")]
+Quiet = Annotated[
+    bool,
+    option("Output", "", "Hide progress and warnings.", "--quiet", "-q", callback=_hide_warnings),
+]
 
 _model = partial(option, "Model")
 _decoding = partial(option, "Decoding")
 _sampling = partial(option, "Sampling")
 _dream = partial(option, "Dream's own sampler")
 _output = partial(option, "Output")
-
-
-Prompt = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="The prompt; - or nothing reads standard input."),
-]
-PromptFile = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", metavar="PATH", help="Read the prompt from a file."),
-]
+_alias = partial(option, None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Where prompts come from, and how they are meant."""
-
-    file: PromptFile = None
-    raw: Annotated[
-        bool, option(None, "", "Continue the text as it is, past the chat template.", "--raw")
-    ] = False
-    lines: Annotated[
-        bool,
-        option(
-            None,
-            "",
-            "Every line is a prompt. Answers take a line each, their line breaks written \\n.",
-            "--lines",
-        ),
-    ] = False
-    batch_size: Annotated[
-        int,
-        option(None, "N", "Lines to decode at once; by default 8.", "--batch-size", "-b"),
-    ] = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model, and where it runs."""
+class CheckpointOptions:
+    """Which model to load, and where it runs."""
 
     model: Annotated[
         str | None,
         _model(
             "NAME",
-            "A built-in name, a directory, or a hub id such as org/name; "
-            "by default the first of `wavefront models`.",
+            "Built-in name, directory, or Hub id such as org/name. "
+            "Default: the first of `wavefront list models`.",
             "--model",
             "-m",
+            complete=completion.models,
         ),
     ] = None
     device: Annotated[
-        str | None, _model("NAME", "cpu, cuda, cuda:1 or mps; by default the best there is.")
+        str | None,
+        _model(
+            "NAME",
+            "cpu, cuda, cuda:1 or mps. Default: the best available.",
+            complete=completion.words("cpu", "cuda", "mps"),
+        ),
     ] = None
     dtype: Annotated[
         str | None,
         _model(
             "NAME",
-            "float32, bfloat16 or float16; by default as stored on CUDA, float32 elsewhere.",
+            "float32, bfloat16 or float16. Default: as stored on CUDA, float32 elsewhere.",
+            complete=completion.words("float32", "bfloat16", "float16"),
         ),
     ] = None
-    revision: Annotated[str | None, _model("NAME", "Commit, tag or branch of a hub id.")] = None
+    revision: Annotated[
+        str | None, _model("NAME", "Commit, tag or branch of a Hub id. Default: main.")
+    ] = None
     offline: Annotated[
-        bool, _model("", "Use only what is on this machine already.", "--offline")
+        bool, _model("", "Use only files that are already on this machine.", "--offline")
     ] = False
-    capture: Annotated[bool, _model("", "On CUDA, replay recorded steps.", "--capture")] = False
-    compile: Annotated[bool, _model("", "Slow start, fast steps.", "--compile")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(CheckpointOptions):
+    """Which model to load, where it runs, and how it is sped up."""
+
+    cuda_graphs: Annotated[
+        bool, _model("", "On CUDA, capture steps as CUDA graphs and replay them.", "--cuda-graphs")
+    ] = False
+    compile: Annotated[bool, _model("", "Compile the model with torch.compile.", "--compile")] = (
+        False
+    )
 
     def load(self) -> LM:
+        """Load the model."""
         from wavefront import lm
         from wavefront.models import builtin
 
-        return lm.load(
-            builtin.DEFAULT if self.model is None else self.model,
-            device=self.device,
-            dtype=self.dtype,
-            revision=self.revision,
-            offline=self.offline,
-            capture=self.capture,
-            compile=self.compile,
-        )
+        settings = {LIBRARY_NAMES.get(name, name): value for name, value in vars(self).items()}
+        return lm.load(settings.pop("model") or builtin.DEFAULT, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthOptions:
-    """How much to write."""
+    """How many tokens to generate. Infilling has none: the text itself says it."""
 
     max_new_tokens: Annotated[
-        int | None, _decoding("N", "Places to fill; by default 128.", "--max-new-tokens", "-n")
+        int | None, _decoding("N", "Tokens to generate. Default: 128.", "--max-new-tokens", "-n")
     ] = None
-    # Here, and not among the derived ones: infilling takes no length under any name.
-    gen_length: Annotated[int | None, _decoding("N")] = None
-    max_tokens: Annotated[int | None, _decoding("N")] = None
+    gen_length: Annotated[int | None, _alias("N")] = None
+    max_tokens: Annotated[int | None, _alias("N")] = None
 
 
-@_with_aliases
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions:
-    """Which places first, and how many at a time; how tokens are drawn."""
+    """Which positions to decode first, how many at a time, and how to draw their tokens."""
 
     steps: Annotated[
         int | None,
         _decoding(
             "T",
-            "Forward passes to fill them in; by default N, a token each. Fewer are quicker.",
+            "Forward passes to spend. Fewer are faster. Default: one per token.",
             "--steps",
             "-t",
         ),
@@ -233,88 +298,154 @@ class DecodingOptions:
         str | None,
         _decoding(
             "SPEC",
-            'The strategy: block, "wavefront(size=8, radius=2)", ...; see `wavefront strategies`. '
-            "A class of your own goes by module.Class.",
+            'Decoding strategy: block, "wavefront(size=8, radius=2)", ..., or module.Class for '
+            "your own. See `wavefront list strategies`. Default: wavefront.",
             "--strategy",
             "-s",
+            complete=completion.strategies,
         ),
     ] = None
     priority: Annotated[
         str | None,
-        _decoding("WORD", "What goes first: confidence, probability, margin, entropy or random."),
+        _decoding(
+            "WORD",
+            "Score that orders positions: confidence, probability, margin, entropy or random. "
+            "Default: confidence.",
+            complete=completion.priorities,
+        ),
     ] = None
     eos: Annotated[
         str | None,
         _decoding(
             "WORD",
-            "What an end token does. stop (the default here; keep in Python): decoding ends once "
-            "all before it is decided; the same text as with keep, only sooner. keep: every place "
-            "is filled. defer: it comes after all else in the scope, and then ends the answer. "
-            "suppress-logit, suppress-confidence, llada-confidence: it is held back.",
+            "What a stop token does. stop: end the decode once all positions before it are "
+            "decided. keep: decode every position; same text, later. defer: decode it after all "
+            "other candidates. suppress-logit, suppress-confidence, llada-confidence: hold it "
+            "back. Default: stop (in Python: keep).",
+            complete=completion.eos_policies,
         ),
     ] = None
     stop_id: Annotated[
         list[int] | None,
-        _decoding("ID", "An end token, in place of the model's own; may be given again."),
+        _decoding("ID", "Stop token; repeat for several. Default: those of the model."),
     ] = None
     order_noise: Annotated[
-        float | None, _decoding("X", "Gumbel noise on the order; by default 0.")
+        float | None, _decoding("X", "Gumbel noise on the order of positions. Default: 0.")
     ] = None
     fixed_budget: Annotated[
         bool,
-        _decoding("", "Run all T passes, also those that commit nothing.", "--fixed-budget"),
+        _decoding("", "Run all T forward passes, even if they commit nothing.", "--fixed-budget"),
     ] = False
-    draft: Annotated[
+    speculate: Annotated[
         int | None,
-        _decoding("N", "Steps to try in each, larger, pass: same answer, fewer passes. Off: 0."),
+        _decoding(
+            "N",
+            "Speculative depth: steps tried per forward pass. Same text, fewer forward passes. "
+            "Default: 0, off.",
+        ),
     ] = None
-
     cache: Annotated[
         str | None,
         _decoding(
             "SPEC",
-            'Compute some places, keep the others: prefix, dual, "wave(refresh=32)". Off: none.',
+            'Reuse keys and values between steps: prefix, dual, "wave(refresh=32)". Default: none.',
+            complete=completion.caches,
         ),
     ] = None
 
     temperature: Annotated[
-        float | None, _sampling("X", "By default 0: the most probable token, every time.")
+        float | None,
+        _sampling("X", "Sampling temperature. 0 takes the most probable token. Default: 0."),
     ] = None
-    seed: Annotated[int | None, _sampling("N", "Of all that is random; by default 0.")] = None
-    top_p: Annotated[float | None, _sampling("P", "Draw from the first P of the mass.")] = None
-    top_k: Annotated[int | None, _sampling("K", "Draw from the first K tokens.")] = None
+    seed: Annotated[int | None, _sampling("N", "Random seed of the sampling. Default: 0.")] = None
+    top_p: Annotated[
+        float | None, _sampling("P", "Sample from the top P of the probability. Default: all.")
+    ] = None
+    top_k: Annotated[
+        int | None, _sampling("K", "Sample from the K most probable tokens. Default: all.")
+    ] = None
     sampling: Annotated[
-        str | None, _sampling("WORD", "llada or dream: whose rule; by default the model's.")
+        str | None,
+        _sampling(
+            "WORD",
+            "Sampling rule: llada or dream. Default: that of the model.",
+            complete=completion.words("llada", "dream"),
+        ),
     ] = None
     cfg_scale: Annotated[
-        float | None, _sampling("X", "Classifier-free guidance; by default 0, off.")
+        float | None, _sampling("X", "Scale of classifier-free guidance. Default: 0, off.")
     ] = None
 
     alg: Annotated[
         str | None,
-        _dream("WORD", "origin, maskgit_plus, topk_margin or entropy; in place of --strategy."),
+        _dream(
+            "WORD",
+            "Use Dream's sampler instead of --strategy: origin, maskgit_plus, topk_margin or "
+            "entropy. Default: off.",
+            complete=completion.algorithms,
+        ),
     ] = None
-    eps: Annotated[float | None, _dream("X", "Where its time ends; by default 0.001.")] = None
-    alg_temp: Annotated[float | None, _dream("X", "Noise on its order; by default none.")] = None
+    eps: Annotated[
+        float | None, _dream("X", "Last timestep of Dream's sampler. Default: 0.001.")
+    ] = None
+    alg_temp: Annotated[
+        float | None, _dream("X", "Noise on the order of Dream's sampler. Default: none.")
+    ] = None
+
+    # Names from the published samplers, and Python's name for --stop-id.
+    block_length: Annotated[int | None, _alias("N")] = None
+    block_size: Annotated[int | None, _alias("N")] = None
+    max_wave_size: Annotated[int | None, _alias("N")] = None
+    radius: Annotated[int | None, _alias("N")] = None
+    remasking: Annotated[
+        str | None, _alias(complete=completion.words("low_confidence", "random"))
+    ] = None
+    eos_policy: Annotated[str | None, _alias()] = None
+    logits_eos_inf: Annotated[bool, _alias("", "", "--logits-eos-inf")] = False
+    confidence_eos_eot_inf: Annotated[bool, _alias("", "", "--confidence-eos-eot-inf")] = False
+    mask_id: Annotated[int | None, _alias("N")] = None
+    stop_ids: Annotated[Ids | None, _alias("IDS")] = None
+    output_history: Annotated[bool, _alias("", "", "--output-history")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralStrategies(DecodingOptions):
+    """The same, with several strategies."""
+
+    strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+        list[str] | None,
+        _decoding(
+            "SPEC",
+            'Decoding strategy: block, "wavefront(size=8, radius=2)", ...; repeat for several. '
+            "See `wavefront list strategies`. Default: wavefront.",
+            "--strategy",
+            "-s",
+            complete=completion.strategies,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainOptions:
-    """What is said, where there is nothing to watch."""
+    """What to print, for commands that animate nothing."""
 
     json: Annotated[
-        bool, _output("", "A JSON object per answer, with all it takes to repeat it.", "--json")
+        bool, _output("", "Print JSON, one object per line. It holds all settings.", "--json")
     ] = False
-    quiet: Annotated[bool, _output("", "No progress, no warnings.", "--quiet", "-q")] = False
-    debug: Annotated[bool, _output("", "Show the traceback of an error.", "--debug")] = False
+    quiet: Quiet = False
+    debug: Annotated[
+        bool, _output("", "Show the traceback of an error.", "--debug", callback=_show_tracebacks)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(PlainOptions):
-    """What is shown, and where."""
+    """What to print and to animate."""
 
     watch: Annotated[
         bool | None,
-        _output("", "Show the canvas while it is filled, on stderr.", "--watch/--no-watch", "-w"),
+        _output(
+            "", "Show each step, on stderr. Default: off (on in chat).", "--watch/--no-watch", "-w"
+        ),
     ] = None
-    delay: Annotated[float, _output("SECONDS", "Wait after each step, to see it better.")] = 0.0
+    delay: Annotated[float, _output("SECONDS", "Wait after each step. Default: 0.")] = 0.0

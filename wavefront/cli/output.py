@@ -1,72 +1,168 @@
-"""What goes where: answers to standard output, everything else to standard error."""
+"""Output of the commands: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 
 def stderr() -> Console:
-    """A console for everything that is not an answer."""
+    """Return a console for everything that is not a result."""
     return Console(stderr=True, highlight=False, emoji=False, markup=False)
 
 
 def stdout() -> Console:
-    """A console for tables. Into a file or a pipe it wraps nothing: an entry stays on its line."""
+    """Return a console for tables. In a file or a pipe it wraps no lines."""
     console = Console(highlight=False, emoji=False, markup=False)
     if not console.is_terminal:
         console.width = 1000
     return console
 
 
+class ProgressBar:
+    """A progress bar on standard error. It draws nothing unless `shown` and on a terminal.
+
+    With `delay`, the bar appears once the work has taken that many seconds.
+    """
+
+    def __init__(
+        self, description: str = "", *, total: float | None = None, shown: bool, delay: float = 0
+    ) -> None:
+        from rich import progress
+
+        from wavefront.viewer import can_animate
+
+        self.console = stderr()
+        self._start = time.monotonic() + delay if shown and can_animate(self.console) else None
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._task = self._bar.add_task(description, total=total)
+        self._started = False
+
+    def update(self, done: float, total: float | None = None, description: str = "") -> None:
+        """Set how much is done, and optionally of how much, and what is being done."""
+        self._bar.update(self._task, completed=done, total=total, description=description or None)
+        self._draw()
+
+    def advance(self, description: str = "") -> None:
+        """Count one more unit of work as done."""
+        self.update(self._bar.tasks[0].completed + 1, description=description)
+
+    def set_share(self, description: str, share: float) -> None:
+        """Set what is being done, and the share from 0 to 1 that is done."""
+        self.update(share, 1.0, description)
+
+    def _draw(self) -> None:
+        if self._start is not None and time.monotonic() >= self._start:
+            self._bar.start()
+            self._started = True
+
+    def __enter__(self) -> ProgressBar:
+        self._draw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._started:
+            self._bar.stop()
+
+
+@contextlib.contextmanager
+def loading_status(*, shown: bool) -> Iterator[None]:
+    """Show on a terminal that the model is being loaded."""
+    console = stderr()
+    busy = shown and console.is_terminal
+    with console.status("loading the model") if busy else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def stoppable(out: Path) -> Iterator[None]:
+    """Say how to continue if the command is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note = f"\nInterrupted. Results so far are in {out}. Run the same command to continue."
+        print(note, file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
 def print_table(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
-    """A title and a row per entry: its name, how it is written, what it is."""
+    """Print a title and one row per entry: its name, how to write it, what it is."""
     console = stdout()
     columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
     in_line = sum(columns) + 6 <= console.width
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, written, meaning in rows:
-        # Where a line is too short, what is written goes below its meaning.
+        # On a narrow terminal the second column goes below the third.
         below = Text(f"{meaning}\n").append(written, "dim") if written else Text(meaning)
         cells = (Text(written), Text(meaning)) if in_line else (below,)
         table.add_row(Text(f"  {name}", "bold", no_wrap=True), *cells)
-    with console.capture() as drawn:  # the table is padded to the right, which no reader wants
-        console.print(table)
     console.print(Text(title, "bold"))
-    print("\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+    _print_without_padding(console, table)
+    print()
 
 
-def print_examples(text: str | None) -> None:
-    """The end of a help page: a heading, and lines that can be copied as they are."""
-    heading, *lines = (text or "").splitlines() or [""]
-    if heading:
+def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows under the names of their columns, with numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        texts = all(isinstance(row[index], str) and not row[index][:1].isdigit() for row in rows)
+        left = texts and not any(row[index].startswith(("+", "-")) for row in rows)
+        table.add_column(name, justify="left" if left else "right")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    _print_without_padding(stdout(), table)
+
+
+def _print_without_padding(console: Console, table: Table) -> None:
+    """Print a table without the spaces that rich adds at the ends of lines."""
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def print_examples(text: str) -> None:
+    """Print the end of a help page: paragraphs of a heading and lines to copy."""
+    for paragraph in filter(str.strip, text.split("\n\n")):
+        heading, *lines = paragraph.strip().splitlines()
         stdout().print(Text(f" {heading}\n", "bold"), end="")
         print("\n".join(f"   {line}" for line in lines) + "\n")
 
 
 def complain(kind: str, sentence: str) -> None:
-    """`error: …` or `warning: …`, on one line however long."""
+    """Print `error: ...` or `warning: ...` on one line of standard error."""
     from wavefront.viewer import printable
 
     style = "bold red" if kind == "error" else "bold yellow"
-    # A sentence may quote a file or a model, so it is as untrusted as they are.
+    # The sentence may quote a file or a model, so remove its control characters.
     message = Text.assemble((f"{kind}: ", style), printable(" ".join(sentence.split())))
     stderr().print(message, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """An answer: as it is into a file or a pipe, without control characters on a terminal."""
+    """Print a result. On a terminal, control characters are replaced."""
     from wavefront.viewer import printable
 
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def say_json(value: Any) -> None:
-    """One object on one line; ASCII, which every reader takes and no terminal acts upon."""
+    """Print one JSON object on one line, in ASCII."""
     print(json.dumps(value), flush=True)

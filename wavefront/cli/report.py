@@ -1,4 +1,4 @@
-"""`wavefront report`: traces and runs as one HTML page."""
+"""`wavefront report`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from wavefront.cli import completion
+from wavefront.cli.command import Command
 from wavefront.cli.options import Ids, option
 from wavefront.cli.output import complain, say
 from wavefront.core.errors import ReportError
@@ -16,55 +18,56 @@ Examples
 wavefront report wave.npz -o wave.html
 wavefront report wave.npz block.npz -o report.html
 wavefront report runs/main runs/mhco --title "Two experiments"
-A trace is made by `wavefront trace record`; docs/report.md has the layout
-of a run directory.
+`wavefront trace record` makes traces; docs/report.md describes runs.
 """
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command, epilog=EXAMPLES)
 def report(
     inputs: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Trace files (.npz) and run directories."),
+        list[Path], typer.Argument(metavar="FILE", help="Trace files (.npz) and run directories.")
     ],
     *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page.")
+    out: Annotated[
+        Path, option(None, "FILE", "Where to write the page. Default: report.html.", "--out", "-o")
     ] = Path("report.html"),
     title: Annotated[
-        str,
-        typer.Option("--title", metavar="TEXT", help="The title; by default from what is in it."),
+        str, option(None, "TEXT", "Title of the page. Default: from the inputs.", "--title")
     ] = "",
     model: Annotated[
         str | None,
-        typer.Option(
+        option(
+            None,
+            "NAME",
+            "Model whose tokenizer reads the traces. Default: the texts in each trace.",
             "--model",
             "-m",
-            metavar="NAME",
-            help="Whose tokenizer reads the traces; by default each brings its own texts.",
+            complete=completion.models,
         ),
     ] = None,
     rows: Annotated[
         Ids | None,
-        option(None, "N,N", "Which rows of every trace to show: 0,2. By default the first 8."),
+        option(None, "N,N", "Rows of each trace to show, such as 0,2. Default: the first 8."),
     ] = None,
 ) -> None:
-    """Make one HTML page of recorded decodes and of runs: tables, figures, and a player.
+    """Write an HTML report of recorded decodes and runs.
 
-    Two decodes play side by side. The page needs nothing but a browser: it can be sent as it is.
+    The page holds tables, figures and a player, which plays two decodes side by side. It is one
+    file and needs only a browser.
     """
-
     for one in inputs:
-        if one.exists() and output.exists() and one.samefile(output):
-            raise ReportError(f"{output} is what the report is made of: give another -o.")
+        if one.exists() and out.exists() and one.samefile(out):
+            raise ReportError(f"{out} is an input of the report: give another -o.")
     from wavefront.viewer.html_report import make
 
     made = make(inputs, title=title, model=model, rows=rows)
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(made.html, encoding="utf-8", newline="\n")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(made.html, encoding="utf-8", newline="\n")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ReportError(f"The page cannot be written to {str(output)!r}: {reason}.") from None
+        raise ReportError(f"The page cannot be written to {str(out)!r}: {reason}.") from None
     for note in made.notes:
         complain("warning", note)
-    say(str(output))
+    say(str(out))

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from wavefront.cli.options import ModelOptions, option
+import typer
+
+from wavefront.cli.command import Command
+from wavefront.cli.options import ModelOptions, flatten_options, option
 from wavefront.cli.output import complain
 from wavefront.core.errors import OptionError, check_choice
 
@@ -15,7 +18,8 @@ Examples
 wavefront serve
 wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --rows 32 --port 8080
 WAVEFRONT_API_KEY=secret wavefront serve --host 0.0.0.0
-wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --engine ray --replicas 4 --gpus-per-replica 1
+wavefront serve -m GSAI-ML/LLaDA-8B-Instruct --engine ray --replicas 4 \\
+  --gpus-per-replica 1
 
 Then
 open http://127.0.0.1:8000 in a browser, or
@@ -27,6 +31,11 @@ KEY_FILE = f"{KEY}_FILE"
 ENGINES = ("local", "ray")
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command(cls=Command, epilog=EXAMPLES)
+@flatten_options
 def serve(
     *,
     host: Annotated[
@@ -194,7 +203,7 @@ def serve(
         dtype=model.dtype,
         revision=model.revision,
         offline=model.offline,
-        capture=model.capture,
+        capture=model.cuda_graphs,
         compile=model.compile,
     )
     key = find_key(api_key)

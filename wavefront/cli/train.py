@@ -1,4 +1,4 @@
-"""`wavefront train`: the trainer of the built-in model, behind the same command."""
+"""`wavefront train`: the trainer of the built-in model."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from typing import Annotated
 
 import typer
 
+from wavefront.cli.command import Command
 from wavefront.cli.options import UsageError
 from wavefront.core.errors import did_you_mean
 
-VERBS = {
-    "run": "train, or go on with --resume; the model is written to OUT/model",
-    "tokenizer": "make the tokenizer that a run needs, from the same tasks",
-    "loss": "judge a checkpoint by its loss on held-out problems",
-    "export": "write the checkpoint of a run that was stopped",
-    "speed": "see how fast data is made, which bounds how fast a GPU can train",
+ACTIONS = {
+    "run": "train, or continue with --resume; writes the model to OUT/model",
+    "tokenizer": "train the tokenizer that a run needs, on the same tasks",
+    "loss": "measure the loss of a checkpoint on held-out problems",
+    "export": "write the checkpoint of an interrupted run",
+    "speed": "measure how fast training data is generated",
 }
-LISTED = "\n".join(f"{verb:<10} {meaning}" for verb, meaning in VERBS.items())
+LISTED = "\n".join(f"{action:<10} {meaning}" for action, meaning in ACTIONS.items())
 EXAMPLES = f"""\
-Verbs, each with a --help of its own
+Actions, each with its own --help
 {LISTED}
 
-What a run is made of
---out DIR --tokenizer DIR      where it goes, and what it reads with
---steps N or --minutes X       how long; steps are resumed bit for bit
---init DIR                     weights to start from; by default random ones
---mixture gsm=3,navigate=1     tasks and their weights; by default all tasks
---width, --layers, --heads     the shape; by default 19 million parameters
---tokens-per-step, --buckets   rows at once, and the lengths they may have
+Main options of a run
+--out DIR --tokenizer DIR      output directory, and the tokenizer
+--steps N or --minutes X       length; runs with --steps resume bit for bit
+--init DIR                     initial weights; default: random
+--mixture gsm=3,navigate=1     tasks and their weights; default: all tasks
+--width, --layers, --heads     shape; default: 19 million parameters
+--tokens-per-step, --buckets   tokens per batch, and lengths of its rows
 --lr, --warmup, --decay-fraction, --optimizer, --ema
 
-A first run on a CPU: five minutes teach how answers look, not to be right
+A first run on a CPU: in five minutes it learns the format, not the answers
 wavefront train tokenizer --out small/tokenizer --size 320 \\
   --mixture boolean_expressions
 wavefront train run --out small --tokenizer small/tokenizer --minutes 5 \\
@@ -39,30 +40,38 @@ wavefront train run --out small --tokenizer small/tokenizer --minutes 5 \\
   --optimizer muon --workers 1
 wavefront generate "not ( True ) and ( True ) is" -m small/model -n 48
 """
-# From the first word on, everything belongs to the trainer; before it there is only --help.
-SETTINGS = {"allow_interspersed_args": False}
+app = typer.Typer(add_completion=False)
 
 
+def _complete_action(incomplete: str) -> list[tuple[str, str]]:
+    return [(one, meaning) for one, meaning in ACTIONS.items() if one.startswith(incomplete)]
+
+
+# From the first argument on, everything belongs to the trainer.
+@app.command(cls=Command, epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 def train(
     context: typer.Context,
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="VERB", hidden=True)] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ACTION", hidden=True, autocompletion=_complete_action),
+    ] = None,
 ) -> None:
-    """Train a diffusion language model on the procedural tasks, as ripple was trained.
+    """Train a small diffusion language model on the procedural tasks.
 
-    A row is a question and its worked answer. A random share of the answer's places is masked, and
-    the model learns to fill them. It runs on one GPU, or slowly on a CPU, and goes on where it was
-    stopped.
+    This is how the built-in model ripple was trained. An example is a question with a worked
+    answer. A random share of the answer is masked, and the model learns to predict it. Training
+    runs on one GPU, or slowly on a CPU, and can be resumed.
     """
     if not arguments:
         print(context.get_help(), end="")
         raise typer.Exit(2)
-    verb = arguments[0]
-    if verb not in VERBS:
-        listed = ", ".join(VERBS)
+    action = arguments[0]
+    if action not in ACTIONS:
+        listed = ", ".join(ACTIONS)
         raise UsageError(
-            f"There is no verb {verb!r}{did_you_mean(verb, VERBS)}; there are: {listed}."
+            f"There is no action {action!r}{did_you_mean(action, ACTIONS)}; there are: {listed}."
         )
     from wavefront.train.command import main
 
-    # What it returns is about values; a command line that it cannot read does not return.
+    # argparse exits by itself with status 2 if the command line is wrong.
     raise typer.Exit(1 if main(arguments) else 0)

@@ -1,4 +1,4 @@
-"""`wavefront tune`: prompts with answers in, a strategy out."""
+"""`wavefront tune`."""
 
 from __future__ import annotations
 
@@ -9,94 +9,129 @@ from typing import Annotated
 
 import typer
 
-from wavefront.cli.eval_options import EngineOptions, loader_of
-from wavefront.cli.evaluate import Accept, stoppable
-from wavefront.cli.measure import progress_shown
-from wavefront.cli.options import DATA, ModelOptions, option
-from wavefront.cli.output import say, say_json
+from wavefront.cli import completion
+from wavefront.cli.command import Command
+from wavefront.cli.eval_options import loader_of
+from wavefront.cli.options import (
+    AllowUnsandboxed,
+    BatchSize,
+    CheckpointOptions,
+    Data,
+    ItemsSeed,
+    Quiet,
+    flatten_options,
+    option,
+)
+from wavefront.cli.output import ProgressBar, say, say_json, stoppable
 
 EXAMPLES = """\
 Examples
 wavefront tune boolean_expressions -n 48
 wavefront tune prompts.jsonl -n 128 --device cuda --items 400
-wavefront tune gsm --try "block(size=16)" --try "tide(cascade_rounds=4, selector=threshold(tau=0.9))"
-wavefront tune gsm --try "wavefront(size=8, radius=2) | eos=defer, steps=32"
+wavefront tune gsm --candidate "block(size=16)" --candidate rcr
+wavefront tune gsm --candidate "wavefront(size=8) | eos=defer, steps=32"
 wavefront tune gsm --max-forwards 20
 """
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command, epilog=EXAMPLES)
+@flatten_options
 def tune(
     what: Annotated[
         str,
         typer.Argument(
             metavar="TASK|FILE",
             help="A task, or a JSONL file of objects with prompt, and answer or target.",
+            autocompletion=completion.tasks,
         ),
     ],
     *,
-    tries: Annotated[
+    candidate: Annotated[
         list[str] | None,
         option(
             None,
             "SPEC",
-            'A strategy to try, options of the decode after a bar: "block(size=8) | eos=defer"; '
-            "may be given again. By default a list of waves, blocks and tides.",
-            "--try",
+            'Strategy to try, with decoding options after a bar: "block(size=8) | eos=defer"; '
+            "repeat for several. Default: a list of waves, blocks and tides.",
+            "--candidate",
+            complete=completion.strategies,
         ),
     ] = None,
-    base: Annotated[
+    baseline: Annotated[
         list[str] | None,
         option(
             None,
             "SPEC",
-            "What it is compared with, the first being the base of the choice; may be given "
-            "again. By default block(size=8) and the default wavefront.",
-            "--base",
+            "Strategy to compare with; repeat for several. The first one is the reference of the "
+            "choice. Default: block(size=8) and wavefront.",
+            "--baseline",
+            complete=completion.strategies,
         ),
     ] = None,
     max_forwards: Annotated[
         float | None,
-        option(None, "X", "Choose the most right answers with at most so many.", "--max-forwards"),
+        option(
+            None,
+            "X",
+            "Choose the best accuracy within X forward passes per item. Default: no limit.",
+        ),
     ] = None,
-    weight: Annotated[
-        float | None,
-        option(None, "X", "Points of percent that a forward is worth.", "--weight"),
+    forward_cost: Annotated[
+        float | None, option(None, "X", "Accuracy points traded per forward pass. Default: none.")
     ] = None,
     items: Annotated[
         int | None,
-        option(None, "N", "Both halves; by default 24, or all of a file.", "--items", "-i"),
+        option(
+            None,
+            "N",
+            "Items, of which half choose and half test. Default: 24, or all of a file.",
+            "--items",
+            "-i",
+        ),
     ] = None,
     kind: Annotated[
         str,
-        option(None, "WORD", "What the answers of a file are: number, choice, yes_no, text, ..."),
+        option(
+            None,
+            "WORD",
+            "Kind of the answers in a file: number, choice, yes_no, text, ... Default: inferred.",
+        ),
     ] = "",
-    places: Annotated[
-        int, option(None, "N", "Of the canvas; by default 64.", "--max-new-tokens", "-n")
+    max_new_tokens: Annotated[
+        int, option(None, "N", "Tokens per answer. Default: 64.", "--max-new-tokens", "-n")
     ] = 64,
     steps: Annotated[
-        int | None, option(None, "T", "To fill it in; by default N.", "--steps", "-t")
+        int | None,
+        option(None, "T", "Forward passes per answer. Default: one per token.", "--steps", "-t"),
     ] = None,
-    seed: Annotated[int, option(None, "N", "Of the items and the halves; by default 0.")] = 0,
-    batch_size: Annotated[
-        int, option(None, "N", "Items to decode at once; by default 8.", "--batch-size", "-b")
-    ] = 8,
-    style: Annotated[str, option(None, "WORD", "bare (the default) or paper.", "--style")] = "bare",
+    items_seed: ItemsSeed = 0,
+    batch_size: BatchSize = 8,
+    style: Annotated[
+        str,
+        option(
+            None,
+            "WORD",
+            "paper: the paper's prompts. bare: the question alone. Default: bare.",
+            complete=completion.words("bare", "paper"),
+        ),
+    ] = "bare",
     out: Annotated[
-        Path | None, option(None, "DIR", "Where files go; by default tuned/NAME.", "--out", "-o")
+        Path | None,
+        option(None, "DIR", "Directory of the results. Default: tuned/NAME.", "--out", "-o"),
     ] = None,
-    data: Annotated[str, option(None, "DIR", DATA)] = "",
-    accept: Accept = False,
-    as_json: Annotated[bool, option(None, "", "The choice as JSON.", "--json")] = False,
-    quiet: Annotated[bool, option(None, "", "No progress.", "--quiet", "-q")] = False,
-    model: ModelOptions,
+    data: Data = "",
+    allow_unsandboxed: AllowUnsandboxed = False,
+    as_json: Annotated[bool, option(None, "", "Print the choice as JSON.", "--json")] = False,
+    quiet: Quiet = False,
+    model: CheckpointOptions,
 ) -> None:
-    """Find the strategy that suits your prompts, and see what it is worth.
+    """Find the strategy that suits your prompts.
 
-    Half of the items choose, by default the fewest forwards among the strategies that are not shown
-    to have fewer right answers than the base. The other half shows the choice beside the bases,
-    item by item. The choice is printed last, ready to paste; tables, a plot of right answers
-    against forwards and all answers go into a directory. Stopped by anything, the same command
-    goes on.
+    Half of the items choose: by default the strategy with the fewest forward passes whose accuracy
+    is not significantly below the first baseline. The other half compares the choice with the
+    baselines. The choice is printed last, as a command. Tables, a plot and all answers go to a
+    directory. If the command is interrupted, run it again to continue.
     """
     from wavefront.core.errors import check_choice
     from wavefront.evaluation.tune import BASES, TRIES, Objective
@@ -107,26 +142,27 @@ def tune(
     check_choice("style", style, STYLES)
     is_file = what.endswith((".jsonl", ".json")) or "/" in what
     task = f"jsonl(path={what!r}, answers={kind!r})" if is_file else what
-    wanted = Objective(max_forwards=max_forwards, weight=weight)
+    wanted = Objective(max_forwards=max_forwards, weight=forward_cost)
     many = items if items is not None or is_file else 24
     home = out or Path("tuned") / Path(what).stem
-    with stoppable(home), progress_shown(shown=not quiet) as progress:
+    scale = Scale(tasks=(task,), items=many, length=max_new_tokens, steps=steps, rows=batch_size,
+                  style=style)  # fmt: skip  # pyright: ignore[reportArgumentType]
+    with stoppable(home), ProgressBar(shown=not quiet) as bar:
         lab = Lab(
             name="tune",
-            scale=Scale(tasks=(task,), items=many, length=places, steps=steps, rows=batch_size,
-                        style=style),  # pyright: ignore[reportArgumentType]
+            scale=scale,
             home=home,
-            loader=loader_of(model, EngineOptions()),
-            seed=seed,
+            loader=loader_of(model),
+            seed=items_seed,
             data=data,
-            allow_unsandboxed=accept,
+            allow_unsandboxed=allow_unsandboxed,
             command=shlex.join(["wavefront", *sys.argv[1:]]),
-            progress=progress,
-        )  # fmt: skip
+            progress=bar.set_share,
+        )
         lab.check()
-        progress("loading the model", 0.0)
-        found = run(lab, tries or TRIES, bases=base or BASES, objective=wanted)
-        progress("drawing", 1.0)
+        bar.set_share("loading the model", 0.0)
+        found = run(lab, candidate or TRIES, bases=baseline or BASES, objective=wanted)
+        bar.set_share("drawing", 1.0)
         written = found.write(home)
     if as_json:
         say_json(found.numbers["chosen"])

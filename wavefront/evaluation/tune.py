@@ -82,7 +82,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.max_forwards is not None and self.weight is not None:
-            raise OptionError("Give --max-forwards or --weight, not both.")
+            raise OptionError("Give --max-forwards or --forward-cost, not both.")
         for name in ("max_forwards", "weight"):
             if getattr(self, name) is not None:
                 check_float(name, getattr(self, name), 0)
@@ -118,7 +118,7 @@ def tune(
 ) -> Findings:
     """Choose on one half of the items, and show on the other what that is worth."""
     if not bases:
-        raise OptionError("Tuning needs a base to compare with: give --base SPEC.")
+        raise OptionError("Tuning needs a base to compare with: give --baseline SPEC.")
     wanted = objective or Objective()
     attempts = {one.text: one for one in map(Attempt.parse, (*bases, *tries))}
     _, samples = samples_of(lab.scale.tasks[0], lab.ask())
@@ -132,7 +132,7 @@ def tune(
         fewest = min(group.forwards or 0.0 for group in found.values())
         raise OptionError(
             f"No setting takes at most {wanted.max_forwards:g} forwards, the fewest being "
-            f"{fewest:.1f}: allow more, or try quicker strategies with --try."
+            f"{fewest:.1f}: allow more, or try quicker strategies with --candidate."
         )
     chosen = attempts[max(allowed, key=lambda text: wanted.rank(allowed[text]))]
     named = {one.text: one for one in (chosen, *map(Attempt.parse, bases))}

@@ -1,0 +1,85 @@
+"""The click classes behind every command: examples at the end of help, and lazy loading."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, which some typers vendor
+
+
+def shorten(line: str) -> str:
+    """Cut a line between words, for a shell that shows it beside a suggestion."""
+    return textwrap.shorten(line, 60, placeholder=" …")
+
+
+class _Page:
+    """Help that ends with the epilog, printed line by line, and short lines in completion."""
+
+    epilog: str | None
+    help: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        # typer joins or spreads the lines of an epilog, depending on its version.
+        from wavefront.cli.output import print_examples
+
+        epilog, self.epilog = self.epilog, None
+        super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
+        self.epilog = epilog
+        print_examples(epilog or "")
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        # fish takes the second line of an explanation for a suggestion.
+        suggestions = super().shell_complete(ctx, incomplete)  # pyright: ignore[reportAttributeAccessIssue]
+        for one in suggestions:
+            one.help = shorten(one.help or "")
+        return suggestions
+
+
+class Command(_Page, TyperCommand):
+    """A command. Use it as `@app.command(cls=Command, epilog=EXAMPLES)`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        # typer keeps the line breaks of a docstring, so join the lines of each paragraph.
+        paragraphs = (self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+class Group(_Page, TyperGroup):
+    """A group of commands. Without a command it prints its help page and exits with status 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            print(ctx.get_help(), end="")
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+class LazyGroup(Group):
+    """A group that imports a command's module when the command runs.
+
+    `modules` maps the name of a command to its module, which holds a typer application `app`, and
+    to the command's line on the help page.
+    """
+
+    modules: dict[str, tuple[str, str]] = {}  # noqa: RUF012
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (_, line) in self.modules.items():
+            self.commands[name] = TyperCommand(name, help=line)
+
+    def load(self, name: str) -> Any:
+        """Import the command of this name."""
+        command = typer.main.get_command(import_module(self.modules[name][0]).app)
+        command.name = name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return (name, self.load(name), rest) if name in self.modules else (name, command, rest)
