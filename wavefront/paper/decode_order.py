@@ -1,4 +1,4 @@
-"""Strategies: what each strategy may choose from, and chooses, on one item."""
+"""Decode order: what each strategy may choose from, and chooses, on one item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies: what each strategy decides when, on one item (the paper's figure 1)."""
+"""Decode_order: what each strategy decides when, on one item (the paper's figure 1)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from wavefront.results.table import Table
 from wavefront.tasks.base import Sample
 
 DEFAULTS: dict[str, Any] = {}
-SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
+SCOPES = dict(zip(gradient.SCOPES, ("near the known", "leftmost block", "own scope"), strict=True))
 CANVASES = {
     "padded": "N places, whatever the answer's length",
     "answer": "as many places as the reference and one end token need",
