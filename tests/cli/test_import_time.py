@@ -39,7 +39,7 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["generate -s w", "eval --task g", "experiment m", "generate -m r"]
+    "line", ["generate -s w", "eval --task g", "paper run m", "generate -m r"]
 )
 def test_completing_a_word_imports_nothing_heavy(line: str) -> None:
     code = (

@@ -18,7 +18,6 @@ from wavefront.cli import eval_options, shell_completion
 from wavefront.cli.app import app
 from wavefront.core import reading, spec
 from wavefront.evaluation import grades
-from wavefront.paper import studies
 from wavefront.server import request_models
 from wavefront.storage import hub
 from wavefront.tasks import base
@@ -69,8 +68,7 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
         ("generate --cache ", spec.names("caches")),
         ("eval --task ", (*tasks.names(), *tasks.benchmarks())),
         ("tune ", (*tasks.names(), *tasks.benchmarks())),
-        ("experiment ", paper.names()),
-        ("measure ", studies.names()),
+        ("paper run ", paper.NAMES),
         ("generate --priority ", reading.PRIORITIES),
         ("generate --eos ", reading.EOS_POLICIES),
         ("generate --sampling ", reading.SAMPLING),
@@ -110,6 +108,9 @@ def test_every_entry_of_the_table_serves_a_command() -> None:
 
     def walk(group: Any) -> None:
         for sketch in group.commands.values():
+            if not hasattr(sketch, "whole"):
+                served.update({"run_experiment.name", *(one.name for one in sketch.params)})
+                continue
             if hasattr(sketch.whole, "commands"):
                 walk(sketch.whole)
                 continue
@@ -138,7 +139,7 @@ def test_bash_completes_after_it_was_installed(tmp_path: Path) -> None:
     # More than one command, or bash becomes the program and there is no shell to be found.
     assert "bash completion installed" in bash("wavefront --install-completion; true")
     asked = bash(
-        "source ~/.bashrc; COMP_WORDS=(wavefront experiment ma); COMP_CWORD=2;"
+        "source ~/.bashrc; COMP_WORDS=(wavefront paper run ma); COMP_CWORD=3;"
         '_wavefront_completion wavefront; echo "${COMPREPLY[@]}"; complete -p wavefront'
     )
     assert asked.splitlines()[0] == "main"

@@ -11,11 +11,10 @@ import pytest
 from helpers.commands import records, refused, run
 
 from wavefront import tasks
-from wavefront.analysis.figures import Picture, Spot, front
+from wavefront.analysis.figures import CostPoint, Picture, pareto_front
 from wavefront.core.errors import OptionError
+from wavefront.evaluation.trials import Trial, TrialGroup
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
-from wavefront.paper._groups import Group
-from wavefront.paper._lab import Cell
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
 
@@ -82,13 +81,13 @@ def test_options_of_a_decode_follow_a_bar() -> None:
         Attempt.parse("wavfront")
 
 
-def made(right: int, of: int, forwards: float) -> Group:
-    cell: Any = SimpleNamespace(
-        cell=Cell("m", "t", "s"),
-        right={n: n < right for n in range(of)},
+def made(right: int, of: int, forwards: float) -> TrialGroup:
+    result: Any = SimpleNamespace(
+        trial=Trial("m", "t", "s"),
+        correct={n: n < right for n in range(of)},
         cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
     )
-    return Group((cell,))
+    return TrialGroup((result,))
 
 
 def test_what_is_wanted_decides() -> None:
@@ -108,9 +107,9 @@ def test_what_is_wanted_decides() -> None:
 
 
 def test_the_front_is_what_nothing_beats() -> None:
-    spots = [Spot(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
+    points = [CostPoint(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
                                                  ("d", 8, 0.6), ("e", 9, 0.6))]  # fmt: skip
-    assert [one.name for one in front(spots)] == ["b", "d"]
+    assert [one.name for one in pareto_front(points)] == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +158,6 @@ def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
 def test_a_figure_of_one_setting_can_be_drawn() -> None:
     from wavefront.analysis import figures
 
-    drawn = figures.tradeoff([Spot("block(size=8)", 3, 0.5, 0.4, 0.6)])
+    drawn = figures.tradeoff([CostPoint("block(size=8)", 3, 0.5, 0.4, 0.6)])
     assert isinstance(drawn, Picture)
     assert drawn.bytes("svg")

@@ -47,19 +47,7 @@ COMMANDS = {
         "compare.compare",
         "Watch strategies decode the same prompt side by side, and count what it took.",
     ),
-    "measure": Entry(
-        "measure.measure",
-        "Measure strategies on held-out problems, one study of the paper at a time.",
-    ),
-    "experiment": Entry(
-        "experiment.experiment",
-        "Repeat an experiment of the paper, on any model and data, and hold it against its claims.",
-    ),
-    "experiments": Entry(
-        "experiment.experiments",
-        "List the experiments: the paper's table or figure, what is asked, and what each needs.",
-        "LIST_EXAMPLES",
-    ),
+    "paper": Entry("paper.app", "Reproduce the experiments of the paper."),
     "tune": Entry(
         "tune.tune", "Find the strategy that suits your prompts, and see what it is worth."
     ),

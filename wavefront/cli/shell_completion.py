@@ -35,13 +35,12 @@ def words(*known: str) -> Complete:
     return complete
 
 
-def shelf(*folders: str, dashes: bool = False) -> Complete:
+def shelf(*folders: str) -> Complete:
     """The name of a file on one of the shelves, and what its first line says."""
 
     def complete(incomplete: str) -> Suggestions:
         found = (one for folder in folders for one in _files(folder))
-        named = ((name.replace("_", "-") if dashes else name, line) for name, line in found)
-        return [(name, line) for name, line in named if name.startswith(incomplete)]
+        return [(name, line) for name, line in found if name.startswith(incomplete)]
 
     return complete
 
@@ -54,6 +53,14 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
         own, _, rest = first.partition(": ")
         line = rest if own.lower().replace(" ", "_") == file.stem else first
         yield file.stem, brief(line)
+
+
+def experiments(incomplete: str) -> Suggestions:
+    """Complete the name of an experiment of the paper."""
+    from wavefront.paper import NAMES
+
+    lines = dict(_files("paper"))
+    return [(n, lines[n.replace("-", "_")]) for n in NAMES if n.startswith(incomplete)]
 
 
 def models(incomplete: str) -> Suggestions:
@@ -118,8 +125,7 @@ BY_NAME: dict[str, Complete] = {
     "lm_eval_tasks.names": tasks,
     "style": STYLES,
     "preset": presets,
-    "measure.name": shelf("paper/studies"),
-    "experiment.name": shelf("paper", dashes=True),
+    "run_experiment.name": experiments,
     "encoder": words("minilm", "roberta-large"),
     "engine": words("local", "ray"),
     "lanes": words("auto", "fit", "one"),

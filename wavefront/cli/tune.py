@@ -11,9 +11,9 @@ import typer
 
 from wavefront.cli.eval_options import EngineOptions, loader_of
 from wavefront.cli.evaluate import Accept, stoppable
-from wavefront.cli.measure import progress_shown
 from wavefront.cli.options import DATA, ModelOptions, option
 from wavefront.cli.output import say, say_json
+from wavefront.cli.paper import progress_bar
 
 EXAMPLES = """\
 Examples
@@ -99,9 +99,9 @@ def tune(
     goes on.
     """
     from wavefront.core.errors import check_choice
+    from wavefront.evaluation.trials import Runner, Scale
     from wavefront.evaluation.tune import BASES, TRIES, Objective
     from wavefront.evaluation.tune import tune as run
-    from wavefront.paper import Lab, Scale
     from wavefront.tasks.base import STYLES
 
     check_choice("style", style, STYLES)
@@ -110,22 +110,22 @@ def tune(
     wanted = Objective(max_forwards=max_forwards, weight=weight)
     many = items if items is not None or is_file else 24
     home = out or Path("tuned") / Path(what).stem
-    with stoppable(home), progress_shown(shown=not quiet) as progress:
-        lab = Lab(
+    with stoppable(home), progress_bar(shown=not quiet) as progress:
+        runner = Runner(
             name="tune",
             scale=Scale(tasks=(task,), items=many, length=places, steps=steps, rows=batch_size,
                         style=style),  # pyright: ignore[reportArgumentType]
-            home=home,
+            folder=home,
             loader=loader_of(model, EngineOptions()),
-            seed=seed,
+            items_seed=seed,
             data=data,
             allow_unsandboxed=accept,
             command=shlex.join(["wavefront", *sys.argv[1:]]),
             progress=progress,
         )  # fmt: skip
-        lab.check()
+        runner.check()
         progress("loading the model", 0.0)
-        found = run(lab, tries or TRIES, bases=base or BASES, objective=wanted)
+        found = run(runner, tries or TRIES, bases=base or BASES, objective=wanted)
         progress("drawing", 1.0)
         written = found.write(home)
     if as_json:

@@ -28,19 +28,19 @@ from wavefront.analysis.figures.mhco import mhco
 from wavefront.analysis.figures.parts import Line, by_item
 from wavefront.analysis.figures.strategies import strategies
 from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
-from wavefront.analysis.figures.tradeoff import Spot, front, tradeoff
+from wavefront.analysis.figures.tradeoff import CostPoint, pareto_front, tradeoff
 
 __all__ = [
     "DARK",
     "LIGHT",
     "STYLES",
     "Bar",
+    "CostPoint",
     "Gap",
     "Line",
     "Picture",
     "Point",
     "Scaled",
-    "Spot",
     "Style",
     "Trade",
     "accuracy",
@@ -48,7 +48,6 @@ __all__ = [
     "by_item",
     "case",
     "dynamics",
-    "front",
     "frontier",
     "gaps",
     "gradient",
@@ -56,6 +55,7 @@ __all__ = [
     "kind",
     "mhco",
     "moments",
+    "pareto_front",
     "regret",
     "reliability",
     "save",

@@ -11,7 +11,7 @@ from wavefront.analysis.figures.figure import picture
 from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, looks
 
 
-class Spot(NamedTuple):
+class CostPoint(NamedTuple):
     """A setting: its cost, and its share of right answers in [0, 1] with the 95 % interval."""
 
     name: str  # a spec
@@ -21,10 +21,10 @@ class Spot(NamedTuple):
     high: float
 
 
-def front(spots: Sequence[Spot]) -> list[Spot]:
-    """Those that no other beats at their cost or below, the cheapest first (Pareto's front)."""
-    kept: list[Spot] = []
-    for one in sorted(spots, key=lambda spot: (spot.cost, -spot.mean)):
+def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
+    """Return the settings that no other beats at their cost or below, cheapest first."""
+    kept: list[CostPoint] = []
+    for one in sorted(points, key=lambda point: (point.cost, -point.mean)):
         if not kept or one.mean > kept[-1].mean:
             kept.append(one)
     return kept
@@ -32,20 +32,20 @@ def front(spots: Sequence[Spot]) -> list[Spot]:
 
 @picture
 def tradeoff(
-    style: Style, spots: Sequence[Spot], *, xlabel: str = "forwards (mean over items)",
+    style: Style, points: Sequence[CostPoint], *, xlabel: str = "forwards (mean over items)",
     chosen: str = "",
 ) -> Figure:  # fmt: skip
-    """One panel; the front is a line, the chosen setting is ringed, names stand at the front."""
+    """Draw one panel: the Pareto front as a line, with names; the chosen setting is ringed."""
     figure = Figure(figsize=(ONE_COLUMN + 1.6, 3.0))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
-    specs = [one.name for one in spots]
-    worn, best = looks(specs, style), front(spots)
+    specs = [one.name for one in points]
+    worn, best = looks(specs, style), pareto_front(points)
     panel.step([s.cost for s in best], [100 * s.mean for s in best], where="post",
                color=style.soft, linewidth=0.9, zorder=1)  # fmt: skip
     seen: set[str] = set()
-    for one in spots:
-        few = len(spots) <= 6
+    for one in points:
+        few = len(points) <= 6
         look, family = worn[one.name], label(one.name, specs) if few else kind(one.name)
         panel.vlines(one.cost, 100 * one.low, 100 * one.high, color=look.colour, alpha=0.35,
                      linewidth=0.8, zorder=2)  # fmt: skip
