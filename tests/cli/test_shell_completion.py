@@ -63,7 +63,7 @@ def test_no_explanation_is_long_enough_to_be_broken() -> None:
     [
         ("generate -s ", spec.names("strategies")),
         ("compare hello --strategy ", spec.names("strategies")),
-        ("tune gsm --try ", spec.names("strategies")),
+        ("tune gsm --candidate ", spec.names("strategies")),
         ("strategies ", (*spec.names("strategies"), *spec.names("selectors"))),
         ("generate --cache ", spec.names("caches")),
         ("eval --task ", (*tasks.names(), *tasks.benchmarks())),

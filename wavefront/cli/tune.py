@@ -19,8 +19,8 @@ EXAMPLES = """\
 Examples
 wavefront tune boolean_expressions -n 48
 wavefront tune prompts.jsonl -n 128 --device cuda --items 400
-wavefront tune gsm --try "block(size=16)" --try "tide(cascade_rounds=4, selector=threshold(tau=0.9))"
-wavefront tune gsm --try "wavefront(size=8, radius=2) | eos=defer, steps=32"
+wavefront tune gsm --candidate "block(size=16)" --candidate "tide(horizon=64)"
+wavefront tune gsm --candidate "wavefront(size=8, radius=2) | eos=defer, steps=32"
 wavefront tune gsm --max-forwards 20
 """
 
@@ -34,33 +34,33 @@ def tune(
         ),
     ],
     *,
-    tries: Annotated[
+    candidate: Annotated[
         list[str] | None,
         option(
             None,
             "SPEC",
             'A strategy to try, options of the decode after a bar: "block(size=8) | eos=defer"; '
             "may be given again. By default a list of waves, blocks and tides.",
-            "--try",
+            "--candidate",
         ),
     ] = None,
-    base: Annotated[
+    baseline: Annotated[
         list[str] | None,
         option(
             None,
             "SPEC",
             "What it is compared with, the first being the base of the choice; may be given "
             "again. By default block(size=8) and the default wavefront.",
-            "--base",
+            "--baseline",
         ),
     ] = None,
     max_forwards: Annotated[
         float | None,
         option(None, "X", "Choose the most right answers with at most so many.", "--max-forwards"),
     ] = None,
-    weight: Annotated[
+    forward_cost: Annotated[
         float | None,
-        option(None, "X", "Points of percent that a forward is worth.", "--weight"),
+        option(None, "X", "Points of percent that a forward is worth.", "--forward-cost"),
     ] = None,
     items: Annotated[
         int | None,
@@ -107,7 +107,7 @@ def tune(
     check_choice("style", style, STYLES)
     is_file = what.endswith((".jsonl", ".json")) or "/" in what
     task = f"jsonl(path={what!r}, answers={kind!r})" if is_file else what
-    wanted = Objective(max_forwards=max_forwards, weight=weight)
+    wanted = Objective(max_forwards=max_forwards, forward_cost=forward_cost)
     many = items if items is not None or is_file else 24
     home = out or Path("tuned") / Path(what).stem
     with stoppable(home), progress_bar(shown=not quiet) as progress:
@@ -125,7 +125,7 @@ def tune(
         )  # fmt: skip
         runner.check()
         progress("loading the model", 0.0)
-        found = run(runner, tries or TRIES, bases=base or BASES, objective=wanted)
+        found = run(runner, candidate or TRIES, bases=baseline or BASES, objective=wanted)
         progress("drawing", 1.0)
         written = found.write(home)
     if as_json:

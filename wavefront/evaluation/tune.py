@@ -88,35 +88,35 @@ class Objective:
     """What to optimise; by default the fewest forward passes without losing to the base."""
 
     max_forwards: float | None = None  # the most correct answers with at most so many
-    weight: float | None = None  # points of accuracy that a forward pass costs
+    forward_cost: float | None = None  # points of accuracy traded per forward pass
 
     def __post_init__(self) -> None:
-        if self.max_forwards is not None and self.weight is not None:
-            raise OptionError("Give --max-forwards or --weight, not both.")
-        for name in ("max_forwards", "weight"):
+        if self.max_forwards is not None and self.forward_cost is not None:
+            raise OptionError("Give --max-forwards or --forward-cost, not both.")
+        for name in ("max_forwards", "forward_cost"):
             if getattr(self, name) is not None:
                 check_float(name, getattr(self, name), 0)
 
     def __str__(self) -> str:
         if self.max_forwards is not None:
             return f"most right answers with at most {self.max_forwards:g} forwards"
-        if self.weight is not None:
-            return f"right answers in % less {self.weight:g} for each forward"
+        if self.forward_cost is not None:
+            return f"right answers in % less {self.forward_cost:g} for each forward"
         return "fewest forwards among those not shown to be below the base"
 
     def allows(self, base: TrialGroup, one: TrialGroup) -> bool:
         """Return whether a setting may be chosen."""
         if self.max_forwards is not None:
             return (one.forwards or 0) <= self.max_forwards
-        return self.weight is not None or compare_groups(base, one).gap.high >= 0
+        return self.forward_cost is not None or compare_groups(base, one).gap.high >= 0
 
     def rank(self, one: TrialGroup) -> tuple[float, float]:
         """Return a key by which a larger setting is better."""
         accuracy, forwards = one.accuracy.value, one.forwards or 0.0
         if self.max_forwards is not None:
             return accuracy, -forwards
-        if self.weight is not None:
-            return accuracy - self.weight * forwards, -forwards
+        if self.forward_cost is not None:
+            return accuracy - self.forward_cost * forwards, -forwards
         return -forwards, accuracy
 
 
@@ -133,7 +133,7 @@ def tune(
         OptionError: There is no base, there are fewer than four items, or no setting is allowed.
     """
     if not bases:
-        raise OptionError("Tuning needs a base to compare with: give --base SPEC.")
+        raise OptionError("Tuning needs a base to compare with: give --baseline SPEC.")
     wanted = objective or Objective()
     attempts = {one.text: one for one in map(Attempt.parse, (*bases, *tries))}
     _, samples = samples_of(runner.scale.tasks[0], runner.ask())
@@ -146,7 +146,7 @@ def tune(
         fewest = min(group.forwards or 0.0 for group in found.values())
         raise OptionError(
             f"No setting takes at most {wanted.max_forwards:g} forwards, the fewest being "
-            f"{fewest:.1f}: allow more, or try quicker strategies with --try."
+            f"{fewest:.1f}: allow more, or try quicker strategies with --candidate."
         )
     chosen = attempts[max(allowed, key=lambda text: wanted.rank(allowed[text]))]
     named = {one.text: one for one in (chosen, *map(Attempt.parse, bases))}
