@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import records, refused, run
 
 from wavefront import tasks
-from wavefront.analysis.figures import CostPoint, Picture, pareto_front
+from wavefront.analysis.figures import Picture, TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError
 from wavefront.evaluation.trials import Trial, TrialGroup
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
@@ -108,8 +108,8 @@ def test_objective_decides_the_choice() -> None:
 
 
 def test_pareto_front_has_no_beaten_setting() -> None:
-    points = [CostPoint(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
-                                                 ("d", 8, 0.6), ("e", 9, 0.6))]  # fmt: skip
+    known = (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3), ("d", 8, 0.6), ("e", 9, 0.6))
+    points = [TradeoffPoint(name, cost, mean, mean, mean) for name, cost, mean in known]
     assert [one.name for one in pareto_front(points)] == ["b", "d"]
 
 
@@ -159,6 +159,6 @@ def test_too_few_items_or_forwards_are_refused(prompts: Path, tmp_path: Path) ->
 def test_figure_of_one_setting_can_be_drawn() -> None:
     from wavefront.analysis import figures
 
-    drawn = figures.tradeoff([CostPoint("block(size=8)", 3, 0.5, 0.4, 0.6)])
+    drawn = figures.tradeoff([TradeoffPoint("block(size=8)", 3, 0.5, 0.4, 0.6)])
     assert isinstance(drawn, Picture)
     assert drawn.bytes("svg")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import CostPoint, pareto_front
+from wavefront.analysis.figures import TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError, check_float
 from wavefront.core.spec import resolve
 from wavefront.evaluation.page import ResultsPage
@@ -157,7 +157,7 @@ def tune(
         for text, group in rest.items()
     }
     points = [
-        CostPoint(text, group.forwards or 0.0, *bounds(group.accuracy.scaled(0.01)))
+        TradeoffPoint(text, group.forwards or 0.0, *bounds(group.accuracy.scaled(0.01)))
         for text, group in found.items()
     ]
     held, tried = _held_out_table(held_out, chosen.text), _tuning_table(found, points, allowed)
@@ -189,7 +189,7 @@ def _measure(runner: Runner, attempts: Iterable[Attempt]) -> dict[str, TrialGrou
 
 
 def _tuning_table(
-    found: dict[str, TrialGroup], points: Sequence[CostPoint], allowed: Collection[str]
+    found: dict[str, TrialGroup], points: Sequence[TradeoffPoint], allowed: Collection[str]
 ) -> Table:
     """Return every setting on the half that chooses; the first is the base."""
     first, base = next(iter(found.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import CostPoint, Picture
+from wavefront.analysis.figures import Picture, TradeoffPoint
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale, TrialGroup, TrialResult, model_name
 from wavefront.paper.claims import Claim, accuracy_claim, direction_claim, margin_claim
@@ -146,5 +146,5 @@ def _picture(groups: Groups) -> Picture:
         one = pool(groups, spec)
         cost = _mean_latency(one)
         if cost is not None:
-            points.append(CostPoint(spec, cost.value, *bounds(one.accuracy.scaled(0.01))))
+            points.append(TradeoffPoint(spec, cost.value, *bounds(one.accuracy.scaled(0.01))))
     return figures.tradeoff(points, xlabel="ms a visible token (mean over items)")

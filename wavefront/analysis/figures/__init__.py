@@ -28,14 +28,13 @@ from wavefront.analysis.figures.mhco import mhco
 from wavefront.analysis.figures.parts import Line, by_item
 from wavefront.analysis.figures.strategies import strategies
 from wavefront.analysis.figures.style import DARK, LIGHT, STYLES, Style, kind
-from wavefront.analysis.figures.tradeoff import CostPoint, pareto_front, tradeoff
+from wavefront.analysis.figures.tradeoff import TradeoffPoint, pareto_front, tradeoff
 
 __all__ = [
     "DARK",
     "LIGHT",
     "STYLES",
     "Bar",
-    "CostPoint",
     "Gap",
     "Line",
     "Picture",
@@ -43,6 +42,7 @@ __all__ = [
     "Scaled",
     "Style",
     "Trade",
+    "TradeoffPoint",
     "accuracy",
     "bars",
     "by_item",

@@ -11,7 +11,7 @@ from wavefront.analysis.figures.figure import picture
 from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, looks
 
 
-class CostPoint(NamedTuple):
+class TradeoffPoint(NamedTuple):
     """A setting: its cost, and its share of right answers in [0, 1] with the 95 % interval."""
 
     name: str  # a spec
@@ -21,9 +21,9 @@ class CostPoint(NamedTuple):
     high: float
 
 
-def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
+def pareto_front(points: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
     """Return the settings that no other beats at their cost or below, cheapest first."""
-    kept: list[CostPoint] = []
+    kept: list[TradeoffPoint] = []
     for one in sorted(points, key=lambda point: (point.cost, -point.mean)):
         if not kept or one.mean > kept[-1].mean:
             kept.append(one)
@@ -32,7 +32,7 @@ def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
 
 @picture
 def tradeoff(
-    style: Style, points: Sequence[CostPoint], *, xlabel: str = "forwards (mean over items)",
+    style: Style, points: Sequence[TradeoffPoint], *, xlabel: str = "forwards (mean over items)",
     chosen: str = "",
 ) -> Figure:  # fmt: skip
     """Draw one panel: the Pareto front as a line, with names; the chosen setting is ringed."""
