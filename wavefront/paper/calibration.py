@@ -44,12 +44,12 @@ BINS = 10
 DRAWS = 2000
 READINGS = {
     "reference": "the canvas holds the reference and one end token",
-    "padded": "the canvas is filled up with end tokens to N places",
-    "prefix": "the truth is written strictly from the left",
+    "padded": "the canvas is filled with end tokens up to N positions",
+    "prefix": "the reference is written strictly from the left",
 }
 TEXT = (
-    "Under teacher forcing the strategy chooses places, the truth is written there, and each "
-    "choice is one pair: the probability of the proposal, and whether it was the truth. ECE is the "
+    "Under teacher forcing the strategy chooses positions, and the reference is written there. "
+    "Each choice gives the probability of the proposal and whether it was correct. ECE is the "
     f"mean gap between the two over {BINS} bins of equal width, MCE the largest. Readings: "
     + "; ".join(f"{name}, {what}" for name, what in READINGS.items())
     + ". Intervals are 95 %, bootstrapped over items."
@@ -110,7 +110,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
     table = Table("Calibration under teacher forcing", COLUMNS, errors)
     against_block = Table("Against block, in pairs", GAP_COLUMNS, gaps, note=NOTE)
     return Measurement(
-        title="Calibration: sure and right",
+        title="Calibration: confidence and correctness",
         text=TEXT,
         items=decoder.items,
         claims=_claims(errors, gaps, decoder.items),
@@ -120,7 +120,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
             "gaps": against_block.records(),
         },
         figures=pictures,
-        configuration={"bins": BINS, "steps (T)": "as many as places"},
+        configuration={"bins": BINS, "steps (T)": "one per position"},
     )
 
 

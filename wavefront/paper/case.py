@@ -23,8 +23,8 @@ PAPER = Scale(models=(LLADA,), tasks=("humaneval",), items=1, length=1024, style
 COMPARED = STRATEGIES[1:]
 MASKED = "·"
 TEXT = (
-    "The same prompt under each strategy, after the same numbers of steps. Every place keeps the "
-    "room of its final token, so that a gap is a place still masked."
+    "The same prompt under each strategy, after the same numbers of steps. Every position is as "
+    "wide as its final token, so a gap is a position that is still masked."
 )
 
 
@@ -47,9 +47,9 @@ def measure(decoder: ItemDecoder) -> Measurement:
         spec: [_snapshot(trace, step, pieces) for step in moments] for spec, trace in traces.items()
     }
     rows = [[step, *(texts[spec][n] for spec in texts)] for n, step in enumerate(moments)]
-    note = f"{MASKED} is a place still masked; what follows the end of the answer is left out."
+    note = f"{MASKED} is a masked position. Text after the end of the answer is left out."
     return Measurement(
-        title=f"Case study: one item of {name}, moment by moment",
+        title=f"Case study: one item of {name}, step by step",
         text=f"{TEXT}\n\nThe prompt: {samples[0].prompt}",
         items=1,
         claims=_claims(model_name(decoder.lm.name), traces, answers),
@@ -63,7 +63,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
             "right": {spec: one.correct[0] if one.correct else None
                       for spec, one in decoded.items()},
         },
-        figures={"case": (figures.case(traces, pieces, at=moments), "Moment by moment")},
+        figures={"case": (figures.case(traces, pieces, at=moments), "Step by step")},
         traces={
             f"trace-{figures.kind(s)}-{n}": (t, s) for n, (s, t) in enumerate(traces.items(), 1)
         },

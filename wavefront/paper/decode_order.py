@@ -24,9 +24,9 @@ SMALL = Scale(items=1)
 PAPER = Scale(models=(LLADA,), tasks=("gsm8k",), items=1, length=1024, style="paper")
 COMPARED = STRATEGIES
 TEXT = (
-    "One held-out item under each strategy. A row of a panel is a step: the place it decided, the "
-    "places it could have decided, and what was there before. Kendall's tau is 1 when places are "
-    "decided from left to right, -1 from right to left, and near 0 in no order."
+    "One held-out item under each strategy. A row of a panel is a step: the position it decided, "
+    "the candidates, and what was decided before. Kendall's tau is 1 for decisions from left to "
+    "right, -1 from right to left, and near 0 in no order."
 )
 COLUMNS = ["strategy", "forwards", "Kendall's tau", "mean jump (places)", "next to a known place",
            "first end token at step", "right"]  # fmt: skip
@@ -70,7 +70,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
         for one in orders
     }
     return Measurement(
-        title=f"Strategies: one item of {name} under each strategy",
+        title=f"Decode order: one item of {name} under each strategy",
         text=TEXT,
         items=1,
         claims=[
@@ -80,7 +80,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
         ],
         tables=[Table("In which order", COLUMNS, orders)],
         numbers={"strategies": numbers},
-        figures={"decode-order": (figures.strategies(traces), "What is decided when")},
+        figures={"decode-order": (figures.strategies(traces), "Positions decided at each step")},
         traces={f"trace-{kind(s)}-{n}": (t, s) for n, (s, t) in enumerate(traces.items(), 1)},
         configuration={"item": samples[0].id, "items of each task": 1},
     )

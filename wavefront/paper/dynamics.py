@@ -31,11 +31,11 @@ COMPARED = STRATEGIES
 EVERY = 4  # regret is measured at every so-many-th step
 SHARE = 4  # leave-one-out uses one item in so many, at as many steps
 TEXT = (
-    "The frontier is the first masked and the last decided place. A plateau is how long the first "
-    "masked place stayed where it was. The heat map is one item: how much doubt the model has at "
-    "every masked place. Regret is the probability that a decided token keeps at later steps: "
-    "direct, as it stands there, and leave-one-out, the place masked again; the second is measured "
-    "on a part of the items and steps. Intervals are 95 %, bootstrapped over items."
+    "The frontier is the first masked and the last decided position. A plateau is the number of "
+    "steps for which the first masked position did not move. The heat map shows the uncertainty of "
+    "one item at every masked position. Regret is the probability that a decided token keeps at "
+    "later steps: direct, as it stands, and leave-one-out, with the position masked again. "
+    "Leave-one-out uses a part of the items and steps. Intervals are 95 %, bootstrapped over items."
 )
 NOTE = "The paper's figure 4 claims a smoother frontier and less regret for the wave."
 GAP_COLUMNS = ["task", "strategy", "claim", "wave less block", "items", "verdict"]
@@ -121,7 +121,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
     if gaps:
         tables.append(Table("Against block, in pairs", GAP_COLUMNS, gaps, note=NOTE))
     return Measurement(
-        title="Dynamics: how a decode moves",
+        title="Dynamics: how a decode proceeds",
         text=TEXT,
         items=decoder.items,
         claims=[
@@ -132,7 +132,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
         numbers={one.title: one.records() for one in tables},
         figures=pictures,
         traces={f"trace-{n}": (trace, s) for n, (s, trace) in enumerate(traces.items(), 1)},
-        configuration={"regret asked at every": EVERY},
+        configuration={"regret measured every so many steps": EVERY},
     )
 
 

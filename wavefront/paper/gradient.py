@@ -30,14 +30,14 @@ COMPARED = STRATEGIES
 NEAR = "near the known"
 SCOPES = dict(zip(gradient.SCOPES, (NEAR, "leftmost block", "own scope"), strict=True))
 CANVASES = {
-    "padded": "N places, whatever the answer's length",
-    "answer": "as many places as the reference and one end token need",
+    "padded": "N positions, whatever the answer's length",
+    "answer": "as many positions as the reference and one end token need",
 }
 TEXT = (
-    "The paper's theorem assumes that entropy grows with the distance to what is known, and "
-    "concludes that the surest places lie in the wave's scope. Both are measured on the canvases "
-    "that each strategy made. Near the known: masked places within the radius of any known place. "
-    "A model is sure from far away of what follows the end of an answer, so there are two "
+    "The paper's theorem assumes that entropy grows with the distance to known tokens, and "
+    "concludes that the most confident positions lie in the wave's scope. Both are measured on the "
+    "canvases of each strategy. Near the known: masked positions within the radius of a known one. "
+    "A model is confident from afar of what follows the end of an answer, so there are two "
     "canvases: " + "; ".join(f"{name}, {what}" for name, what in CANVASES.items()) + ". Intervals "
     "are 95 %, bootstrapped over items."
 )
@@ -116,7 +116,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
             pictures[f"gradient-{which}"] = (drawn, f"Gradient, {name}: {CANVASES[canvas]}")
     table = Table("Entropy against distance, rank correlation", COLUMNS, correlations, note=NOTE)
     return Measurement(
-        title="Information gradient: entropy by distance to the known",
+        title="Information gradient: entropy by distance to known tokens",
         text=TEXT,
         items=decoder.items,
         claims=_claims(correlations, contained, decoder.items),

@@ -56,19 +56,19 @@ def run(runner: Runner) -> ResultsPage:
     right = accuracy_table("Right answers", groups, ["model", "task", "strategy"], base=_base)
     return experiment_page(
         runner,
-        title="Latency: time a token, and right answers",
+        title="Latency: time per token, and correct answers",
         text="Items are decoded one at a time. "
         f"SSD is block with a draft of {DRAFT}. {BOTH_READINGS}",
         claims=_claims(groups),
         tables=[table, right],
-        figures={"latency": (_picture(groups), "Right answers against time a token")},
+        figures={"latency": (_picture(groups), "Correct answers against time per token")},
         numbers={"measured": table.records(), "right": right.records()},
     )
 
 
 NOTE = (
-    "Seconds of an item for each token that a reader sees, the mean over items with its 95 % "
-    "interval; answers of no token are left out. On a busy machine times say little."
+    "Milliseconds per visible token: the mean over items with its 95 % interval. Empty answers are "
+    "left out. Times from a busy machine are not reliable."
 )
 
 

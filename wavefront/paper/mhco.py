@@ -38,10 +38,10 @@ PAPER = Scale(
 COMPARED = EVALUATED
 READINGS = ("candidates", "extent")
 TEXT = (
-    "MHCO is the share of committed tokens for which a masked place within the radius of the "
-    "scope, but outside it, had a strictly higher probability. Outside has two readings: outside "
-    "the candidates themselves, and beyond their outermost ones (for block, beyond the block's "
-    "edges). Standard is 0 by construction: nothing lies outside its scope. Intervals are 95 %, "
+    "MHCO is the share of committed tokens for which a masked position near the scope, but "
+    "outside it, had a strictly higher probability. Outside has two readings: outside the "
+    "candidates themselves, and beyond the outermost ones (for block, beyond the block's edges). "
+    "Standard is 0 by construction: nothing lies outside its scope. Intervals are 95 %, "
     "bootstrapped over items; differences are in pairs."
 )
 COLUMNS = ["task", "strategy", "reading", "all steps", "visible steps", "correlation with right",
@@ -107,7 +107,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
     against_block = Table("Against block, in pairs", GAP_COLUMNS, gaps, note=NOTE)
     bars = {reading: [_bar(one) for one in rates if one.reading == reading] for reading in READINGS}
     return Measurement(
-        title="MHCO: surer places near by that had to wait",
+        title="MHCO: more confident positions nearby that had to wait",
         text=TEXT,
         items=decoder.items,
         claims=_claims(rates, gaps, decoder.items),

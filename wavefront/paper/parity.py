@@ -102,9 +102,9 @@ def run(runner: Runner) -> ResultsPage:
     return experiment_page(
         runner,
         title="Compute parity",
-        text="Every strategy makes all T forwards and fills the whole canvas, one item at a time. "
-        "FLOPs are counted from the architecture. Updates are the places that a strategy weighed, "
-        "added up over steps. Times are means over items and repetitions, with 95 % intervals.",
+        text="Every strategy makes all T forward passes and fills the canvas, one item at a time. "
+        "FLOPs are counted from the architecture. Updates are the candidates of a strategy, summed "
+        "over steps. Times are means over items and repetitions, with 95 % intervals.",
         claims=claims,
         tables=[table],
         figures={"parity": (figures.bars(bars, ylabel="seconds an item"), "Seconds an item")},
@@ -114,8 +114,8 @@ def run(runner: Runner) -> ResultsPage:
 
 
 NOTE = (
-    "Spread: the deviation of an item's times over repetitions, against their mean. Time against "
-    "block: of the same items, in pairs. The paper's seconds are of its own hardware."
+    "Spread: the deviation of an item's times over repetitions, relative to their mean. Time "
+    "against block: on the same items, in pairs. The paper's seconds are from its own hardware."
 )
 
 

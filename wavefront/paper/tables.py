@@ -25,8 +25,8 @@ STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 EVALUATED = (*STRATEGIES, "wavefront(size=8, radius=2, grow='accumulate')")
 BLOCK, WAVES = STRATEGIES[1], EVALUATED[2:]
 BOTH_READINGS = (
-    "Both readings of how the wave grows are evaluated. Decoding ends where the answer does, which "
-    "gives the text of a decode to the end of the canvas. Shares have Wilson's 95 % intervals; "
+    "Both readings of how the wave grows are evaluated. Decoding stops at the end of the answer, "
+    "which gives the same text as filling the canvas. Shares have Wilson's 95 % intervals; "
     "differences are in pairs, bootstrapped over items, with the exact McNemar test."
 )
 RESULTS = ("right, %", "less base, %", "p (McNemar)", "items", "forwards", "tokens per forward",

@@ -92,5 +92,5 @@ def _spread(groups: dict[Key, TrialGroup]) -> Table:
         "seeds",
         "paper",
     ]
-    note = "The deviation is that of samples, over seeds; it says nothing of other items."
+    note = "The sample deviation over seeds. It does not cover other items."
     return Table("Mean and deviation over seeds", columns, rows, note)
