@@ -74,7 +74,9 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
-    spots = [figures.Spot(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
+    tradeoffs = [
+        figures.TradeoffPoint(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)
+    ]
     return {
         "accuracy": figures.accuracy(points),
         "bars": figures.bars(bars, mark="the paper"),
@@ -98,7 +100,7 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Picture]:
                 }
             }
         ),
-        "tradeoff": figures.tradeoff(spots, chosen=SPECS[0]),
+        "tradeoff": figures.tradeoff(tradeoffs, chosen=SPECS[0]),
     }
 
 
