@@ -1,10 +1,10 @@
-"""docs/claims.md: every claim of the paper with what was measured, made and never written.
+"""Write docs/claims.md: every claim of the paper with what was measured.
 
     python runs/claims.py
 
-Claims are listed in claims.toml; what was found comes from docs/results/*/numbers.json. An
-experiment without that file counts as not run yet. A claim of a file that no entry of the list is
-about stops the script, and so does an entry that finds nothing.
+claims.toml lists the claims; docs/results/*/numbers.json has the results. An experiment without
+that file counts as not run yet. The script stops if a result has a claim that no entry matches, or
+if an entry matches nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wavefront import paper
-from wavefront.paper import _printed
+from wavefront.paper import published
 
 ROOT = Path(__file__).parents[1]
 LIST, RESULTS, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs/results", "docs/claims.md"
 VERDICTS = ("confirmed", "not confirmed", "undecided", "not measurable here")
-# What experiments say of a claim, by the first word.
-SAID = {"agrees": 0, "disagrees": 1, "undecided": 2, "not": 3}
-FEW = 6  # results that are all shown; of more, those that decide, or else those that contradict
+# The verdict by the first word of an experiment's own.
+VERDICT_INDEX = {"agrees": 0, "disagrees": 1, "undecided": 2, "not": 3}
+FEW = 6  # so many results are all shown; of more, those that decide or contradict
 
 
 class Result(NamedTuple):
@@ -35,8 +35,8 @@ class Result(NamedTuple):
     shown: str  # the value with its interval
     about: tuple[str, ...]  # unit and items
     verdict: str  # one of VERDICTS
-    why: str = ""  # undecided, if the interval does not tell
-    second: bool = False  # the other reading of how the wave grows
+    reason: str = ""  # why it is undecided, beyond the interval
+    other_reading: bool = False  # of how the wave grows
 
 
 class Row(NamedTuple):
@@ -50,62 +50,65 @@ class Row(NamedTuple):
 
 
 def write() -> None:
-    """Make the page, and say how the verdicts fell."""
+    """Write the page, and print the number of claims by verdict."""
     themes = read()
     (ROOT / PAGE).write_text(page(themes), "utf-8")
     count = Counter(row.verdict for rows in themes.values() for row in rows)
     print(f"{PAGE}: " + ", ".join(f"{count[one]} {one}" for one in VERDICTS))
 
 
-def listed() -> dict[str, Any]:
-    """The list: its opening and its themes."""
+def read_list() -> dict[str, Any]:
+    """Return the list: its opening and its themes."""
     return tomllib.loads(LIST.read_text("utf-8"))
 
 
 def read(results: Path = RESULTS) -> dict[str, list[Row]]:
-    """The rows of every theme."""
-    found = {name: numbers(name, results) for name in paper.names()}
+    """Return the rows of every theme."""
+    found = {name: numbers(name, results) for name in paper.NAMES}
     for name, one in found.items():
-        if left := unplaced(name, one):
+        if left := unlisted(name, one):
             raise SystemExit(f"{LIST.name} has no entry for claims of {name}: {'; '.join(left)}.")
     return {
-        theme["title"]: [row(one, found) for one in theme["claim"]] for theme in listed()["theme"]
+        theme["title"]: [row(one, found) for one in theme["claim"]]
+        for theme in read_list()["theme"]
     }
 
 
 def numbers(name: str, results: Path = RESULTS) -> dict[str, Any]:
-    """What an experiment found; nothing when it was not run."""
+    """Return what an experiment found; empty if it was not run."""
     file = results / name / "numbers.json"
     return json.loads(file.read_text("utf-8")) if file.exists() else {}
 
 
-def unplaced(name: str, found: dict[str, Any]) -> list[str]:
-    """Texts of claims that no entry of the list is about."""
-    entries = [one for theme in listed()["theme"] for one in theme["claim"]]
+def unlisted(name: str, found: dict[str, Any]) -> list[str]:
+    """Return the texts of claims that no entry of the list matches."""
+    entries = [one for theme in read_list()["theme"] for one in theme["claim"]]
     wanted = [one["match"] for one in entries if one.get("from") == name and "match" in one]
     texts = dict.fromkeys(claim["text"] for claim in found.get("claims", []))
     return [text for text in texts if not any(re.fullmatch(one, text) for one in wanted)]
 
 
 def row(entry: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
-    """An entry of the list with what is known of it."""
+    """Return an entry of the list with what was found."""
     name = entry.get("from", "")
-    place = entry.get("at") or _printed.where(name)
+    place = entry.get("at") or published.place_in_paper(name)
     claim = f"{entry['text']}<br>*{place[0].lower()}{place[1:]}*"
     paper = signed(entry.get("paper", "–"))
     if "verdict" in entry:
         return Row(claim, paper, entry["found"], entry["verdict"], entry["by"])
     if not found[name]:
-        return Row(claim, paper, f"not run yet: `wavefront experiment {name}`", VERDICTS[2], "")
-    results = list(tabled(entry, found[name]) if "table" in entry else judged(entry, found[name]))
+        return Row(claim, paper, f"not run yet: `wavefront paper run {name}`", VERDICTS[2], "")
+    results = list(
+        table_results(entry, found[name]) if "table" in entry else claim_results(entry, found[name])
+    )
     if not results:
         raise SystemExit(f"{name} has nothing for this entry of {LIST.name}: {entry['text']}.")
-    verdict = together([one.verdict for one in results if not one.second])
+    verdict = combine([one.verdict for one in results if not one.other_reading])
     return Row(claim, paper, lines(results), verdict, f"[{name}](results/{name}/summary.md)")
 
 
-def together(verdicts: list[str]) -> str:
-    """Of several places: one that contradicts is enough, confirming takes all."""
+def combine(verdicts: list[str]) -> str:
+    """Combine verdicts of several places: one contradiction is enough, confirming takes all."""
     known = [one for one in verdicts if one != VERDICTS[3]]
     for one in (VERDICTS[1], VERDICTS[2]):
         if one in known:
@@ -113,8 +116,8 @@ def together(verdicts: list[str]) -> str:
     return VERDICTS[0] if known else VERDICTS[3]
 
 
-def judged(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
-    """The claims of an experiment that an entry is about."""
+def claim_results(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
+    """Yield the claims of an experiment that an entry matches."""
     only, unit = entry.get("only", ""), entry.get("unit", "")
     left_out = {only} if entry.get("strategies") else {only, "wave"}
     for claim in found["claims"]:
@@ -122,20 +125,20 @@ def judged(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
         if match is None or only not in claim["where"]:
             continue
         parts = places(claim["where"], found["configuration"]["models"])
-        said, _, why = claim["verdict"].partition(": ")
-        margin = re.match(r"the interval reaches beyond (\S+)", why)
+        word, _, reason = claim["verdict"].partition(": ")
+        margin = re.match(r"the interval reaches beyond (\S+)", reason)
         yield Result(
             (*match.groups(), *(part for part in parts if part not in left_out)),
             value(claim["found"], unit),
             about(unit, claim["items"]),
-            VERDICTS[SAID[said.split()[0]]],
-            f"the margin is ±{margin[1]}" if margin else re.sub("the interval holds 0", "", why),
+            VERDICTS[VERDICT_INDEX[word.split()[0]]],
+            f"the margin is ±{margin[1]}" if margin else re.sub("the interval holds 0", "", reason),
             "accumulate" in claim["where"],
         )
 
 
 def places(where: str, models: list[str]) -> list[str]:
-    """The parts of where a claim was measured, without what every row has."""
+    """Return where a claim was measured, without the parts that every row has."""
     text = re.sub(r"wavefront\([^)]*\)", "wave", where)
     for model in models if len(models) == 1 else []:
         text = re.sub(rf"(?<!\S){re.escape(model)}(?=[, ]|$)", "", text)
@@ -144,8 +147,8 @@ def places(where: str, models: list[str]) -> list[str]:
     return [part for part in parts if part not in ("", "rebuild", "accumulate", "pooled")]
 
 
-def tabled(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
-    """A cell of a table, claimed to be below another strategy's or a number, by their intervals."""
+def table_results(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
+    """Yield cells of a table that are claimed to be below a number or another strategy's cell."""
     asked, unit = entry["table"], entry.get("unit", "")
     for measured in found["measured"].values():
         rows = measured[asked["title"]]
@@ -159,16 +162,16 @@ def tabled(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
                 other = next(r for r in same if r["strategy"].startswith(below))[asked["column"]]
                 against = f"against {below}'s {value(other, unit, sign=False)}"
             low, high = cell["high"] < other["low"], cell["low"] > other["high"]
-            told = f"{value(cell, unit, sign=False)} {against}"
+            shown = f"{value(cell, unit, sign=False)} {against}"
             verdict = VERDICTS[0 if low else 1 if high else 2]
-            yield Result((one["task"],), told, about(unit, measured["n"]), verdict)
+            yield Result((one["task"],), shown, about(unit, measured["n"]), verdict)
 
 
 def lines(results: list[Result]) -> str:
-    """Every result, with its verdict where they differ, and last what all of them share."""
-    first = [one for one in results if not one.second]
+    """Return every result, with its verdict where they differ, then what all of them share."""
+    first = [one for one in results if not one.other_reading]
     count = Counter(one.verdict for one in first)
-    shared = [part for part in told(first[0]) if all(part in told(one) for one in first)]
+    shared = [part for part in details(first[0]) if all(part in details(one) for one in first)]
     shown, wanted = [], {*VERDICTS}
     if len(first) > FEW:
         shown.append(", ".join(f"{count[one]} {one}" for one in VERDICTS if count[one]))
@@ -176,29 +179,29 @@ def lines(results: list[Result]) -> str:
         wanted = {*VERDICTS[:2]} if few else {VERDICTS[1]}
     for one in first:
         if one.verdict in wanted:
-            shown.append(line(one, shared, tell=len(count) > 1))
+            shown.append(line(one, shared, with_verdict=len(count) > 1))
         for other in results:
-            if other.second and other.parts == one.parts and other.verdict != one.verdict:
-                shown.append(f"accumulate: {line(other, [*one.parts, *shared], tell=True)}")
+            if other.other_reading and other.parts == one.parts and other.verdict != one.verdict:
+                shown.append(f"accumulate: {line(other, [*one.parts, *shared], with_verdict=True)}")
     return "<br>".join([*shown, "; ".join(shared)] if shared else shown)
 
 
-def told(result: Result) -> list[str]:
-    """What stands beside a value: its unit, where it was measured, of how many, and why not."""
+def details(result: Result) -> list[str]:
+    """Return what is shown beside a value: unit, place, number of items, and the reason."""
     *unit, items = result.about
-    return [*unit, *result.parts, items, *([result.why] if result.why else [])]
+    return [*unit, *result.parts, items, *([result.reason] if result.reason else [])]
 
 
-def line(result: Result, shared: list[str], *, tell: bool) -> str:
-    """A measurement, without what all share."""
+def line(result: Result, shared: list[str], *, with_verdict: bool) -> str:
+    """Return one measurement, without what all share."""
     label = ", ".join(part for part in result.parts if part not in shared)
-    more = [part for part in told(result) if part not in (*shared, *result.parts)]
+    more = [part for part in details(result) if part not in (*shared, *result.parts)]
     text = "; ".join([f"{label}: {result.shown}" if label else result.shown, *more])
-    return f"{text}: {result.verdict}" if tell else text
+    return f"{text}: {result.verdict}" if with_verdict else text
 
 
 def value(found: Any, unit: str, *, sign: bool = True) -> str:
-    """A number with its interval; if that is clear of 0, with as many digits as show it."""
+    """Return a number with its interval, with enough digits to show an interval clear of 0."""
     if found is None:
         return "no value"
     if isinstance(found, bool):
@@ -215,7 +218,7 @@ def value(found: Any, unit: str, *, sign: bool = True) -> str:
 
 
 def about(unit: str, items: int) -> tuple[str, ...]:
-    """What a number is in, and of how many."""
+    """Return the unit of a number and the number of items."""
     return (
         *([unit] if unit not in ("", "%") else []),
         "1 item" if items == 1 else f"{items} items",
@@ -223,16 +226,16 @@ def about(unit: str, items: int) -> tuple[str, ...]:
 
 
 def signed(text: str) -> str:
-    """With a minus that is as wide as a plus."""
+    """Replace hyphens before digits by minus signs."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
 
 
 def page(themes: dict[str, list[Row]], results: Path = RESULTS) -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     rows = [one for theme in themes.values() for one in theme]
     waiting = sum(one.measured.startswith("not run yet") for one in rows)
     later = [f"{waiting} of them wait for an experiment that was not run yet.\n"] if waiting else []
-    parts = [listed()["opening"], f"## {len(rows)} claims\n", *counts(themes), "", *later]
+    parts = [read_list()["opening"], f"## {len(rows)} claims\n", *counts(themes), "", *later]
     for title, theme in themes.items():
         parts.append(f"## {title}\n")
         parts += ["| claim | in the paper | here | verdict |", "|---|---|---|---|"]
@@ -244,26 +247,26 @@ def page(themes: dict[str, list[Row]], results: Path = RESULTS) -> str:
 
 
 def counts(themes: dict[str, list[Row]]) -> list[str]:
-    """How the verdicts fell, theme by theme."""
+    """Return the table of verdicts by theme."""
     lines = ["| | " + " | ".join(VERDICTS) + " |", "|---" * (len(VERDICTS) + 1) + "|"]
     for title, rows in themes.items():
         found = Counter(row.verdict for row in rows)
         linked = f"[{title}](#{re.sub('[^a-z ]', '', title.lower()).replace(' ', '-')})"
         lines.append(f"| {linked} | " + " | ".join(str(found[v] or "") for v in VERDICTS) + " |")
-    whole = Counter(row.verdict for rows in themes.values() for row in rows)
-    return [*lines, "| **all** | " + " | ".join(f"**{whole[v]}**" for v in VERDICTS) + " |"]
+    total = Counter(row.verdict for rows in themes.values() for row in rows)
+    return [*lines, "| **all** | " + " | ".join(f"**{total[v]}**" for v in VERDICTS) + " |"]
 
 
 def commands(results: Path) -> list[str]:
-    """Every experiment with its command, commit and machine."""
+    """Return the table of experiments with command, commit and machine."""
     lines = ["| experiment | command | commit | on |", "|---|---|---|---|"]
-    for name in paper.names():
+    for name in paper.NAMES:
         if found := numbers(name, results).get("configuration"):
             on = f"{found['device']}, {found['dtype']}"
             linked = f"[{name}](results/{name}/summary.md)"
             lines.append(f"| {linked} | `{found['command']}` | `{found['commit']}` | {on} |")
         else:
-            lines.append(f"| {name} | not run yet: `wavefront experiment {name}` | | |")
+            lines.append(f"| {name} | not run yet: `wavefront paper run {name}` | | |")
     return lines
 
 

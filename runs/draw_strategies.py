@@ -1,4 +1,4 @@
-"""Draw docs/strategies/NAME.svg: how each strategy fills one and the same answer, a row a step.
+"""Draw docs/strategies/NAME.svg: how each strategy fills the same answer, one row per step.
 
 python runs/draw_strategies.py [NAME ...]       (all of them: a minute or two on two cores)
 """
@@ -65,7 +65,7 @@ CARD = """<svg xmlns='http://www.w3.org/2000/svg' width='640' height='{height}'
 
 
 class Decode(NamedTuple):
-    """Of every step the places of each kind, and its forward; and the answer as it is shown."""
+    """Return the positions of each kind at every step, its forward pass, and the answer."""
 
     steps: list[dict[str, list[bool]]]
     forwards: list[int]
@@ -95,7 +95,7 @@ def decode(lm: wavefront.LM, prompt: str, name: str) -> Decode:
 
 
 def boxes(marks: list[bool], y: float, height: float, apart: bool = False) -> str:
-    """A path around each stretch of marked places, or around each of the places."""
+    """Return a path around each stretch of marked positions, or around each position."""
     path = ""
     for _, group in groupby(range(N), lambda place: (marks[place], place * apart)):
         first, *rest = group
@@ -110,7 +110,7 @@ def text(words: object, x: float, y: float, style: str = "class='w'") -> str:
 
 
 def draw(name: str, made: Decode) -> str:
-    """The picture as SVG: the steps from top to bottom, the answer below them."""
+    """Return the SVG: the steps from top to bottom, then the answer."""
     high = round(min(14.0, max(6.0, 160 / len(made.steps))), 1)
     (spec, options), paths, body = PLANS[name], dict.fromkeys(KINDS, ""), []
     for number, (row, forward) in enumerate(zip(made.steps, made.forwards, strict=True), 1):

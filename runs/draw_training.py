@@ -1,4 +1,4 @@
-"""Draw how trainings went: the loss of one run after the other, and of a few tasks apart.
+"""Draw training losses: one run after the other, and a few tasks separately.
 
     python runs/draw_training.py run1/log.jsonl run2/log.jsonl --out docs/results/ripple
     python runs/draw_training.py docs/results/ripple/training.jsonl --out docs/results/ripple
@@ -28,7 +28,7 @@ Line = dict[str, Any]
 
 
 def slim(logs: Sequence[Path]) -> list[Line]:
-    """The lines of every log, numbered by run and by steps since the first."""
+    """Return the lines of every log, numbered by run and by steps since the first."""
     if len(logs) == 1 and logs[0].name == "training.jsonl":
         return [json.loads(line) for line in logs[0].read_text().splitlines()]
     lines: list[Line] = []
@@ -44,7 +44,7 @@ def slim(logs: Sequence[Path]) -> list[Line]:
 
 
 def smooth(panel: Axes, lines: Sequence[Line], values: Sequence[float | None], **look: Any) -> None:
-    """A moving average, begun anew with every run: its data or its masks are others."""
+    """Return a moving average that restarts with every run, whose data or masks differ."""
     for run in dict.fromkeys(line["run"] for line in lines):
         steps, means, mean = [], [], None
         for line, value in zip(lines, values, strict=True):
@@ -57,7 +57,7 @@ def smooth(panel: Axes, lines: Sequence[Line], values: Sequence[float | None], *
 
 @lazy_figure
 def curves(style: figures.Style, lines: Sequence[Line]) -> Figure:
-    """Left: all tasks together, and held-out. Right: a few tasks. A rule where a run begins."""
+    """Draw all tasks and held-out on the left, a few tasks on the right; lines mark new runs."""
     figure = Figure(figsize=(TWO_COLUMNS, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     whole, apart = figure.subplots(1, 2)

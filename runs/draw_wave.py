@@ -1,4 +1,4 @@
-"""Draw docs/pictures/wave.svg: one problem under four strategies, a film on one clock of forwards.
+"""Draw docs/pictures/wave.svg: an animation of one problem under four strategies.
 
 python runs/draw_wave.py            (a minute on two cores)
 """

@@ -1,11 +1,11 @@
-"""Pages of the experiments for docs/results: each is run where it was left, and its page copied.
+"""Run experiments of the paper, and copy their pages to docs/results.
 
-    python runs/experiments.py                     # all, on ripple, at their default scale
-    python runs/experiments.py decode-order parity    # some of them
+    python runs/experiments.py                       # all, on ripple, at their default scale
+    python runs/experiments.py decode-order parity   # some of them
     python runs/experiments.py main -- --items 200 --device cuda
 
-Answers stay in scratch/experiments; docs/results/NAME gets summary.md, numbers.json and the
-light figures, and docs/claims.md is made anew.
+Answers stay in scratch/experiments, so a second run continues. docs/results/NAME gets summary.md,
+numbers.json and the light figures; docs/claims.md is written again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ ROOT = Path(__file__).parents[1]
 SCRATCH, RESULTS = Path("scratch") / "experiments", ROOT / "docs" / "results"
 
 
-def page(name: str, more: list[str]) -> bool:
-    """Run one to its end, and copy its page; False when it says that it cannot run."""
+def run_experiment(name: str, options: list[str]) -> bool:
+    """Run an experiment, and copy its page; return False if it fails."""
     home, began = SCRATCH / name, time.monotonic()
-    command = [sys.executable, "-m", "wavefront", "experiment", name, "--out", str(home), *more]
+    command = [sys.executable, "-m", "wavefront", "paper", "run", name]
+    command += ["--out", str(home), *options]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     print(f"{name}: {time.monotonic() - began:.0f} s, exit code {done.returncode}", flush=True)
     if done.returncode:
@@ -45,16 +46,16 @@ def page(name: str, more: list[str]) -> bool:
 
 
 def main() -> None:
-    """Arguments before `--` are experiments, those after it their options."""
+    """Run the experiments named before `--`, with the options after it."""
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
-    names = given[:cut] or paper.names()
+    names = given[:cut] or list(paper.NAMES)
     for name in names:
         paper.find(name)
-    failed = [name for name in names if not page(name, given[cut + 1 :])]
+    failed = [name for name in names if not run_experiment(name, given[cut + 1 :])]
     claims.write()
     if failed:
-        sys.exit(f"Not run to the end: {', '.join(failed)}.")
+        sys.exit(f"These experiments failed: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":

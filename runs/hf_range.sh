@@ -22,8 +22,8 @@ for range in "transformers==4.57.*" "transformers>=5,<6"; do
     echo "$below" > "$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/below.pth"
     "$home/bin/python" -c 'import torch, transformers as t; print("transformers", t.__version__, "torch", torch.__version__)'
     "$home/bin/python" -m pytest -p no:xdist -p no:cacheprovider \
-        tests/test_hf.py tests/test_hf_masked.py tests/test_hf_streams.py \
-        tests/test_hf_doc.py || failed=1
+        tests/integrations/test_hf.py tests/integrations/test_hf_masked.py tests/integrations/test_hf_streams.py \
+        tests/project/test_hf_doc.py || failed=1
     "$home/bin/python" examples/transformers_generate.py > /dev/null || failed=1
 done
 exit "$failed"

@@ -1,11 +1,11 @@
-"""Load: many clients on a server of the toy model, some of them rude; what was lost or mixed.
+"""Load-test a server of the toy model with many clients, some of them misbehaving.
 
     python runs/load.py --clients 200 --seconds 120
     python runs/load.py --clients 60 --seconds 120 --replicas 2 --kill 20
 
-Clients stream, do not stream, go away, cancel, and read slowly, at random. Every answer that is
-finished is held against what the model says alone. Memory of the server and of its decode processes
-is sampled. `--kill` sends SIGKILL to one of the replicas every so many seconds.
+Clients stream, wait, disconnect, cancel and read slowly, at random. Every finished answer is
+compared with the one the library gives alone. The script samples the memory of the server and of
+its decode processes. `--kill N` sends SIGKILL to one of the replicas every N seconds.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"max_tokens": 16, "strategy": "tide(selector=threshold(tau=0.3))"},
 )
 PROMPTS = tuple(f"Client {n} says" for n in range(8))
-PATIENCE = 90  # seconds; a request that takes longer is lost
-BROKEN = 598  # our word for a stream that ends in saying that its replica was lost
-RUDE = ("leave", "cancel", "slow", "half")
+PATIENCE = 90  # seconds; a slower request counts as lost
+BROKEN = 598  # our status for a stream whose replica was lost
+MISBEHAVIOURS = ("leave", "cancel", "slow", "half")
 
 
-class Tally:
-    """What happened."""
+class LoadResult:
+    """Counts and times of a load test."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -52,7 +52,7 @@ class Tally:
         self.problems: list[str] = []
         self.kills = 0
         self.back: list[float] = []  # seconds until the replica was replaced
-        self.lag: list[float] = []  # seconds by which this program itself was late
+        self.lag: list[float] = []  # seconds by which this script was late
         self.memory: dict[str, list[float]] = {"server": [], "decoder": []}
 
     def problem(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Tally:
 
 
 def expected() -> dict[tuple[int, int], str]:
-    """Every answer, by the library alone."""
+    """Return every expected answer, decoded by the library alone."""
     import wavefront
 
     lm = wavefront.load("toy")
@@ -75,13 +75,15 @@ def expected() -> dict[tuple[int, int], str]:
 
 
 async def one_client(
-    number: int, address: Any, tally: Tally, wanted: dict[Any, str], until: float
+    number: int, address: Any, tally: LoadResult, wanted: dict[Any, str], until: float
 ) -> None:
     dice = random.Random(number)
     while time.monotonic() < until:
         p, k = dice.randrange(len(PROMPTS)), dice.randrange(len(KINDS))
         body = {"prompt": PROMPTS[p], "user": str(number), **KINDS[k]}
-        manner = dice.choice(RUDE) if dice.random() < 0.25 else dice.choice(("stream", "whole"))
+        manner = (
+            dice.choice(MISBEHAVIOURS) if dice.random() < 0.25 else dice.choice(("stream", "whole"))
+        )
         begun = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -105,7 +107,7 @@ async def one_client(
 
 
 class Answer:
-    """A request on a connection of its own; a client as light as can be, to measure the server."""
+    """Send a request on its own connection, with little client overhead."""
 
     def __init__(
         self, address: tuple[str, int], path: str, body: Any, method: str = "POST"
@@ -177,7 +179,7 @@ async def slow(address: Any, body: dict[str, Any], dice: Any) -> Any:
 
 
 async def leave(address: Any, body: dict[str, Any], dice: Any) -> Any:
-    """Go away before the answer."""
+    """Disconnect before the answer."""
     try:
         status, _ = await asyncio.wait_for(whole(address, body, dice), dice.uniform(0.01, 0.3))
     except TimeoutError:
@@ -186,7 +188,7 @@ async def leave(address: Any, body: dict[str, Any], dice: Any) -> Any:
 
 
 async def half(address: Any, body: dict[str, Any], dice: Any) -> Any:
-    """Go away in the middle of a stream."""
+    """Disconnect in the middle of a stream."""
     async with Answer(address, "/v1/completions", {**body, "stream": True}) as answer:
         async for _ in answer.pieces():
             if dice.random() < 0.4:
@@ -195,7 +197,7 @@ async def half(address: Any, body: dict[str, Any], dice: Any) -> Any:
 
 
 async def cancel(address: Any, body: dict[str, Any], dice: Any) -> Any:
-    """Begin a decode for a viewer, and cancel it."""
+    """Start a viewer decode, and cancel it."""
     async with Answer(address, "/v1/wavefront/decodes", body) as answer:
         text = await answer.read()
     if answer.status != 202:
@@ -211,13 +213,13 @@ MANNERS |= {"half": half, "cancel": cancel}
 
 
 def resident(pid: int) -> float:
-    """MiB of a process."""
+    """Return the resident memory of a process in MiB."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
 def below(pid: int, word: bytes) -> list[int]:
-    """The processes under one, at any depth, whose command has this word."""
+    """Return the descendants of a process whose command contains this word."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -227,8 +229,8 @@ def below(pid: int, word: bytes) -> list[int]:
     return found
 
 
-async def drive(url: str, pid: int, arguments: argparse.Namespace) -> Tally:
-    tally, wanted = Tally(), expected()
+async def drive(url: str, pid: int, arguments: argparse.Namespace) -> LoadResult:
+    tally, wanted = LoadResult(), expected()
     host, port = url.removeprefix("http://").split(":")
     address = (host, int(port))
     until = time.monotonic() + arguments.seconds
@@ -279,7 +281,7 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def report(tally: Tally, arguments: argparse.Namespace) -> dict[str, Any]:
+def report(tally: LoadResult, arguments: argparse.Namespace) -> dict[str, Any]:
     def memory(name: str) -> dict[str, float]:
         found = tally.memory[name]
         third = max(1, len(found) // 3)

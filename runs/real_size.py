@@ -1,4 +1,4 @@
-"""Load and decode checkpoints of real size: LLaDA-8B's and Dream-7B's shapes, random weights.
+"""Load and decode checkpoints in the shapes of LLaDA-8B and Dream-7B, with random weights.
 
     python runs/real_size.py [--family llada dream] [--places 1024] [--out results.json]
 
@@ -32,7 +32,7 @@ GB = 1e9
 
 
 def write_checkpoint(family: str, directory: Path, shards: int) -> int:
-    """Random weights under the published names, in `shards` files with an index; bytes written."""
+    """Write random weights under the published names in shards; return the bytes written."""
     config = CONFIGS[family]
     (directory / "config.json").write_text(json.dumps(config))
     module = family_module(config["model_type"])
@@ -56,7 +56,7 @@ def write_checkpoint(family: str, directory: Path, shards: int) -> int:
 
 
 def accounted(family: str, tokens: int, places: int) -> dict[str, float]:
-    """Bytes a decode needs beside the weights, from the architecture."""
+    """Return the bytes that a decode needs beside the weights, from the architecture."""
     config = CONFIGS[family]
     width = config.get("d_model") or config["hidden_size"]
     mlp = config.get("mlp_hidden_size") or config["intermediate_size"]

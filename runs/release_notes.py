@@ -1,4 +1,4 @@
-"""The notes of a release: the changelog's section of a version, by default of the one here.
+"""Print the notes of a release: the changelog's section of a version, by default this one.
 
     python runs/release_notes.py            # a version in development: what is unreleased
     python runs/release_notes.py 0.1.0
@@ -17,17 +17,17 @@ CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
 class NoNotes(Exception):
-    """The changelog does not fit the version; the message says what to write."""
+    """The changelog does not match the version; the message says what to write."""
 
 
 def sections(text: str) -> dict[str, str]:
-    """The heading of every section -> what stands below it."""
+    """Return the text below every heading."""
     parts = re.split(r"^## +(.+?) *$", text, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
 
 def notes(text: str, version: str) -> str:
-    """What the changelog says of a version."""
+    """Return the changelog's section of a version."""
     found = sections(text)
     if ".dev" in version:
         if "Unreleased" not in found:

@@ -1,13 +1,18 @@
-"""What the table scripts share: items, canvases, loading, the header of a file, intervals."""
+"""What the table scripts share: decode held-out items, store the answers, grade and compare them.
+
+A table script has two commands. `generate` decodes and writes answers; `grade` reads, grades and
+prints tables. They are separate, so that model-written code runs where you want.
+"""
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,116 +21,176 @@ import torch
 import wavefront
 from wavefront import tasks
 from wavefront.models.transformer import Transformer
+from wavefront.results.interval import Interval
+from wavefront.results.paired import compare
 from wavefront.tasks.base import Sample
 from wavefront.text.tokenizer import prompt_ids
 
 CANVASES = (64, 96, 128, 192, 256)
-LARGE = {"gsm", "code"}  # tasks that get --items; the others get half of it
+Row = dict[str, Any]  # one answer: task, split, drawn, id, the setting, text, tokens, steps, cost
+Rows = Mapping[str, Row]  # by item
 
 
-def load_lm(asked: argparse.Namespace) -> wavefront.LM:
-    """The model of the command line, compiled on request."""
-    lm = wavefront.load(asked.model, device=asked.device, dtype=asked.dtype)
-    if asked.compile and isinstance(lm.model, Transformer):
+def run_script(
+    description: str,
+    generate: Callable[[wavefront.LM, argparse.Namespace], Iterator[Row]],
+    grade: Callable[[Row, list[Row], argparse.Namespace], str],
+    add_options: Callable[[argparse.ArgumentParser, argparse.ArgumentParser], None],
+) -> None:
+    """Parse the command line and run `generate` or `grade`."""
+    parser = argparse.ArgumentParser(description=description)
+    commands = parser.add_subparsers(dest="command", required=True)
+    make = commands.add_parser("generate", help="decode and write the answers")
+    make.add_argument("--model", default="ripple")
+    make.add_argument("--out", type=Path, required=True)
+    make.add_argument("--seed", type=int, default=0, help="of drawing the items")
+    make.add_argument("--compile", action="store_true", help="twice as fast after some seconds")
+    make.add_argument("--device")
+    make.add_argument("--dtype")
+    make.add_argument("--rows", type=int, default=512, help="decoded together")
+    judge = commands.add_parser("grade", help="grade answers and print the tables")
+    judge.add_argument("answers", type=Path, nargs="+")
+    judge.add_argument("--out", type=Path)
+    add_options(make, judge)
+    options = parser.parse_args()
+    if options.command == "generate":
+        write_answers(options, generate)
+        return
+    first, rows = read_answers(options.answers)
+    text = grade(first, rows, options)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+
+
+def write_answers(
+    options: argparse.Namespace,
+    generate: Callable[[wavefront.LM, argparse.Namespace], Iterator[Row]],
+) -> None:
+    """Decode, and write a header and one line per answer."""
+    lm = wavefront.load(options.model, device=options.device, dtype=options.dtype)
+    if options.compile and isinstance(lm.model, Transformer):
         torch._dynamo.config.recompile_limit = 64
-        for block in lm.model.layers:  # one block's code serves all, at any shape
+        for block in lm.model.layers:  # the code of one block serves all, at any shape
             block.compile(dynamic=True)
-    return lm
-
-
-def header(lm: wavefront.LM, asked: argparse.Namespace) -> dict[str, Any]:
-    """The first line of a file of answers: where they come from."""
-    return {
+    header = {
         "model": lm.name,
         "version": wavefront.__version__,
         "torch": torch.__version__,
         "dtype": str(lm.model.dtype),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "command": " ".join(sys.argv),
-        "seed": asked.seed,
-        "items": asked.items,
+        "seed": options.seed,
+        "items": options.items,
     }
+    with gzip.open(options.out, "wt") as file:
+        for line in itertools.chain([header], generate(lm, options)):
+            file.write(json.dumps(line) + "\n")
 
 
-def read_answers(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the lines of a file of answers."""
-    try:
-        with gzip.open(path, "rt") as file:
-            return json.loads(next(file)), [json.loads(line) for line in file]
-    except (OSError, EOFError, ValueError, StopIteration) as error:
-        raise SystemExit(f"{path} holds no answers that `generate` finished: {error}.") from None
+def read_answers(paths: Iterable[Path]) -> tuple[Row, list[Row]]:
+    """Read and grade answers; several files must answer the same items."""
+    headers: list[Row] = []
+    rows: list[Row] = []
+    for path in paths:
+        try:
+            with gzip.open(path, "rt") as file:
+                headers.append(json.loads(next(file)))
+                rows += [json.loads(line) for line in file]
+        except (OSError, EOFError, ValueError, StopIteration) as error:
+            raise SystemExit(f"{path} is not a finished file of `generate`: {error}.") from None
+    if len({(one["items"], one["seed"]) for one in headers}) > 1:
+        raise SystemExit("These files answer different items: --items or --seed differ.")
+    grade_rows(rows, headers[0]["seed"])
+    return headers[0], rows
 
 
-def common_options(parser: argparse.ArgumentParser) -> None:
-    """What every `generate` takes."""
-    parser.add_argument("--model", default="ripple")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="twice as fast after some seconds")
-    parser.add_argument("--device")
-    parser.add_argument("--dtype")
+def grade_rows(rows: Iterable[Row], seed: int) -> None:
+    """Write `correct` into every row; the same text to the same item is graded once."""
+    items: dict[tuple[str, str, int], dict[str, Sample]] = {}
+    verdicts: dict[tuple[str, str], bool] = {}
+    for row in rows:
+        drawn, key = (row["task"], row["split"], row["drawn"]), (row["id"], row["text"])
+        if drawn not in items:
+            items[drawn] = {item.id: item for item in draw_items(*drawn, seed=seed)}
+        if key not in verdicts:
+            more = {"allow_unsandboxed": True} if row["task"] == "code" else {}
+            grader = tasks.load(row["task"], **more)
+            verdicts[key] = grader.grade(items[drawn][row["id"]], row["text"]).correct
+        row["correct"] = verdicts[key]
 
 
-def samples(name: str, count: int, split: str, seed: int) -> list[Sample]:
-    """Held-out items of a task, half of them in the paper's template; or the real BBH file."""
+def draw_items(name: str, split: str, count: int, *, seed: int) -> list[Sample]:
+    """Draw distinct items of a task, half of them in the paper's template; or real BBH items."""
     if split == "real":
         return list(tasks.real_bbh(name))[:count]
     task = tasks.load(name)
-    rng = random.Random(f"{seed} {name} {split}")
+    source = random.Random(f"{seed} {name} {split}")
     found: dict[str, Sample] = {}
-    for number in range(20 * count):  # a small task may have fewer distinct items than asked for
+    for number in range(20 * count):  # a small task may have fewer distinct items
         style = "paper" if number % 2 else "bare"
-        item = task.sample(rng, split=split, style=style)  # pyright: ignore[reportArgumentType]
+        item = task.sample(source, split=split, style=style)  # pyright: ignore[reportArgumentType]
         found.setdefault(item.id, item)
         if len(found) == count:
             break
     return list(found.values())
 
 
-def items_of(name: str, items: int) -> int:
-    return items if name in LARGE else items // 2
+def fit_canvas(lm: wavefront.LM, items: Iterable[Sample]) -> int:
+    """Return the smallest canvas that holds every reference answer."""
+    lengths = [len(lm.tokenizer.encode(item.answer)) + 2 for item in items if item.answer]
+    longest = max(lengths, default=128)
+    return next((length for length in CANVASES if length >= longest), CANVASES[-1])
 
 
-def fit(lm: wavefront.LM, name: str, items: list[Sample], options: argparse.Namespace) -> int:
-    """The task's canvas. Real items have no worked answer: theirs is that of the held-out ones."""
-    if not any(item.answer for item in items):
-        items = samples(name, items_of(name, options.items), "held-out", options.seed)
-    longest = max((len(lm.tokenizer.encode(item.answer)) + 2 for item in items), default=128)
-    return next((n for n in CANVASES if n >= longest), CANVASES[-1])
+def decode(
+    lm: wavefront.LM, items: list[Sample], rows: int, **options: Any
+) -> Iterator[tuple[Sample, Row]]:
+    """Decode items in batches of similar length; yield each with its part of a row.
 
-
-def batches(lm: wavefront.LM, items: list[Sample], rows: int):
-    """Items with their prompts, sorted by length so that padding is short."""
-    prompts = [prompt_ids(lm.tokenizer, item.prompt) for item in items]
-    order = sorted(range(len(items)), key=lambda i: len(prompts[i]))
+    The cost is in forward passes over the whole canvas. A batch continues until its last row is
+    done, and each row is charged its share of that.
+    """
+    lengths = {item.id: len(prompt_ids(lm.tokenizer, item.prompt)) for item in items}
+    order = sorted(items, key=lambda item: lengths[item.id])
     for start in range(0, len(order), rows):
-        chosen = order[start : start + rows]
-        yield [items[i] for i in chosen], [prompts[i] for i in chosen]
+        some = order[start : start + rows]
+        answers = lm.generate([item.prompt for item in some], **options)
+        canvas = max(one.prompt_tokens for one in answers) + options["max_new_tokens"]
+        full = answers[0].token_forwards / (canvas * len(some))
+        last = max(one.steps for one in answers)
+        for item, one in zip(some, answers, strict=True):
+            yield (
+                item,
+                {
+                    "id": item.id,
+                    "places": options["max_new_tokens"],
+                    "eos": options["eos"],
+                    "text": one.text,
+                    "tokens": one.tokens,
+                    "steps": one.steps,
+                    "cost": full * one.steps / max(1, last),
+                },
+            )
 
 
-def load_grader(name: str):
-    return tasks.load(name, allow_unsandboxed=True) if name == "code" else tasks.load(name)
+def percent_correct(rows: Rows) -> float:
+    """Return the share of correct answers in %."""
+    return 100 * sum(row["correct"] for row in rows.values()) / len(rows)
 
 
-def judge(rows: Iterable[dict[str, Any]], known: dict[str, tuple[str, Sample]]) -> None:
-    """Write `correct` into every row; the same text to the same item is run once."""
-    graders: dict[str, Any] = {}
-    verdicts: dict[tuple[str, str], bool] = {}
-    for row in rows:
-        name, item = known[row["id"]]
-        key = (row["id"], row["text"])
-        if key not in verdicts:
-            grader = graders.setdefault(name, None) or load_grader(name)
-            graders[name] = grader
-            verdicts[key] = grader.grade(item, row["text"]).correct
-        row["correct"] = verdicts[key]
+def gap(rows: Rows, base: Rows) -> Interval:
+    """Return the difference to the base, in pairs, in points of percent."""
+    first, second = ({key: row["correct"] for key, row in one.items()} for one in (base, rows))
+    return compare(first, second).gap.scaled(100)
 
 
-def bootstrap(differences: list[float], draws: int = 2000) -> tuple[float, float]:
-    """A paired bootstrap 95 % interval of the mean."""
-    values = torch.tensor(differences, dtype=torch.float64)
-    picks = torch.randint(
-        0, len(values), (draws, len(values)), generator=torch.Generator().manual_seed(0)
-    )
-    means = values[picks].mean(-1)
-    return float(means.quantile(0.025)), float(means.quantile(0.975))
+def signed_text(found: Interval) -> str:
+    """Return an interval with signs and one decimal."""
+    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+def headline(header: Row, *more: str) -> str:
+    """Return the first line of a page: command, machine and seed."""
+    machine = f"{header['device']}, torch {header['torch']}, {header['dtype']}"
+    return ", ".join([f"`{header['command']}`: {machine}", f"seed {header['seed']}", *more])

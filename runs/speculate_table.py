@@ -1,12 +1,12 @@
-"""Drafted decodes beside stepwise ones: how many are the same, steps per forward, time.
+"""Speculative decodes beside stepwise ones: how many are the same, steps per forward, time.
 
     python runs/speculate_table.py --prompts 10 --dtype float32
     python runs/speculate_table.py --prompts 200 --places 64 --device cuda --batch 200
 
-`order` counts the decodes whose every commit (step, place, token) is the stepwise one's, `answer`
-those whose tokens are. In float64 both are all of them; in less, a batch of another size rounds in
-another way, and places that are all but tied can change their turn. Steps per forward are counted
-row by row, up to the forward that finished the row; its interval is a bootstrap over rows.
+`order` counts the decodes whose every commit (step, position, token) equals the stepwise one's,
+`answer` those whose tokens do. In float64 both are all of them. In lower precision a batch of
+another size rounds differently, so nearly tied positions can swap. Steps per forward pass are
+counted per row, up to the pass that finished the row; the interval is a bootstrap over rows.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import time
 from typing import Any, NamedTuple
 
 import torch
-from shared import bootstrap
 
 import wavefront
 from wavefront import tasks
 from wavefront.engine.session import begin
+from wavefront.paper.tables import STRATEGIES
+from wavefront.results.bootstrap import bootstrap_mean
 from wavefront.text.tokenizer import prompt_ids
 
-STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 KINDS = ("gsm", "object_counting", "boolean_expressions", "navigate", "web_of_lies")
 
 
-class Made(NamedTuple):
-    """One row's decode."""
+class DecodedRow(NamedTuple):
+    """The decode of one row."""
 
     tokens: list[int]
-    commits: list[tuple[int, int, int]]  # step, place, token
+    commits: list[tuple[int, int, int]]  # step, position, token
     steps: int
-    forwards: int  # up to the one that finished the row
+    forwards: int  # up to the pass that finished the row
 
 
 def prompts(count: int, seed: int) -> list[str]:
-    """Held-out problems, of each kind in turn."""
+    """Return held-out problems, of each kind in turn."""
     found = []
     for number in range(count):
         task = tasks.load(KINDS[number % len(KINDS)])
@@ -48,7 +48,8 @@ def prompts(count: int, seed: int) -> list[str]:
     return found
 
 
-def decode(lm: wavefront.LM, batch: list[list[int]], options: dict[str, Any]) -> list[Made]:
+def decode(lm: wavefront.LM, batch: list[list[int]], options: dict[str, Any]) -> list[DecodedRow]:
+    """Decode a batch, and collect every commit."""
     decoding = begin(lm.model, batch, options, stop_ids=lm.stop_ids, record=True)
     ended = torch.zeros(len(batch), dtype=torch.long, device=lm.model.device)
     over = torch.zeros_like(ended, dtype=torch.bool)
@@ -61,19 +62,20 @@ def decode(lm: wavefront.LM, batch: list[list[int]], options: dict[str, Any]) ->
         number, token = int(trace.step[index, row]), int(trace.tokens[index, row, place])
         found[row].append((number, place, token))
     rows = zip(decoding.answers(), found, decoding.steps(), ended.tolist(), strict=True)
-    return [Made(*row) for row in rows]
+    return [DecodedRow(*row) for row in rows]
 
 
-def every(lm: wavefront.LM, asked: list[list[int]], size: int, options: dict[str, Any]):
+def decode_all(lm: wavefront.LM, asked: list[list[int]], size: int, options: dict[str, Any]):
+    """Decode all prompts in batches; return the rows and the seconds."""
     began = time.perf_counter()
-    made: list[Made] = []
+    made: list[DecodedRow] = []
     for at in range(0, len(asked), size):
         made += decode(lm, asked[at : at + size], options)
     return made, time.perf_counter() - began
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Drafted beside stepwise decodes.")
+    parser = argparse.ArgumentParser(description="Speculative beside stepwise decodes.")
     parser.add_argument("--model", default="ripple")
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--batch", type=int, default=1, help="prompts decoded together")
@@ -100,18 +102,18 @@ def main() -> None:
                 "steps": max(asked.places // ratio, 1),
                 "temperature": asked.temperature,
             }
-            every(lm, questions[: asked.batch], asked.batch, options)  # to warm up
-            base, seconds = every(lm, questions, asked.batch, options)
+            decode_all(lm, questions[: asked.batch], asked.batch, options)  # to warm up
+            base, seconds = decode_all(lm, questions, asked.batch, options)
             for draft in asked.drafts:
                 drafted = options | {"draft": draft}
-                every(lm, questions[: asked.batch], asked.batch, drafted)
-                ahead, spent = every(lm, questions, asked.batch, drafted)
+                decode_all(lm, questions[: asked.batch], asked.batch, drafted)
+                ahead, spent = decode_all(lm, questions, asked.batch, drafted)
                 pairs = list(zip(base, ahead, strict=True))
                 order = sum(b.commits == a.commits for b, a in pairs)
                 answer = sum(b.tokens == a.tokens for b, a in pairs)
                 rates = [a.steps / a.forwards for a in ahead]
-                low, high = bootstrap(rates)
-                rate = f"{sum(rates) / len(rates):.2f} [{low:.2f}, {high:.2f}]"
+                mean = bootstrap_mean(rates)
+                rate = f"{mean.value:.2f} [{mean.low:.2f}, {mean.high:.2f}]"
                 of = f"/{len(pairs)}"
                 cells = (strategy, options["steps"], draft, f"{order}{of}", f"{answer}{of}", rate)
                 print("|", *(f"{cell} |" for cell in cells), f"{spent / seconds:.2f} |", flush=True)

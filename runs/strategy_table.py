@@ -1,29 +1,37 @@
-"""Every strategy on one engine: accuracy in pairs against the paper's three, and what it costs.
+"""Every strategy on one engine: accuracy in pairs against the paper's three, and its cost.
 
     python runs/strategy_table.py generate --out answers.jsonl.gz --compile --device cuda
     python runs/strategy_table.py grade answers.jsonl.gz --half report --out table.md
 
-Groups: word problems (gsm), code, and a mix of BBH-like tasks whose answers fit 128 places. Paces:
-T = N, T = N/4, and `adaptive`, where the take decides and T = N is only a cap. Canvases:
-`--canvas 1` fits the answers, `--canvas 4` is four times as long. Items are split in two halves by
-their id: what is tuned is tuned on `--half tune` and reported on `--half report`.
+Groups: word problems (gsm), code, and a mix of BBH-like tasks whose answers fit 128 positions.
+Paces: T = N, T = N/4, and `adaptive`, where the selector decides and T = N is only a limit.
+`--canvas 1` fits the answers, `--canvas 4` is four times as long. Items are split into two halves
+by their id: tune on `--half tune` and report on `--half report`.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import time
 from collections import defaultdict
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
-from shared import bootstrap, common_options, fit, header, judge, load_lm, read_answers, samples
+from shared import (
+    Row,
+    Rows,
+    decode,
+    draw_items,
+    fit_canvas,
+    gap,
+    headline,
+    percent_correct,
+    run_script,
+    signed_text,
+)
 
-from wavefront.engine.session import begin
+import wavefront
+from wavefront.paper.tables import STRATEGIES
+from wavefront.results.table import Table
 from wavefront.tasks.base import Sample, digest
-from wavefront.text.tokenizer import prompt_ids, visible
 
 MIX = (
     "boolean_expressions",
@@ -75,177 +83,100 @@ ADAPTIVE = (
     "tide(size=16, radius=4, cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))",
 )
 ALL = "all groups"
-BASES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
 
 
-class Setting(NamedTuple):
-    """One row of the table."""
-
-    strategy: str
-    pace: str  # "N", "N/4" or "adaptive"
-
-
-def settings(asked: argparse.Namespace) -> list[Setting]:
-    planned = [Setting(s, f"N/{r}" if r > 1 else "N") for r in asked.ratios for s in asked.planned]
-    return planned + [Setting(s, "adaptive") for s in asked.adaptive]
-
-
-def items_of(group: str, count: int, seed: int) -> list[tuple[str, Sample]]:
-    names = GROUPS[group]
-    share = -(-count // len(names))
-    return [(name, item) for name in names for item in samples(name, share, "held-out", seed)]
+COLUMNS = ["strategy", "T", "right %", "- standard [95 %]", "- block [95 %]", "- wavefront [95 %]",
+           "forwards", "tokens/forward"]  # fmt: skip
+Key = tuple[str, str]  # strategy and pace
 
 
 def half_of(item: str) -> str:
+    """Return which half an item belongs to."""
     return "tune" if digest(item)[1] % 2 else "report"
 
 
-def generate(asked: argparse.Namespace) -> None:
-    lm = load_lm(asked)
-    with gzip.open(asked.out, "wt") as file:
-        file.write(json.dumps(header(lm, asked)) + "\n")
-        for group in asked.groups:
-            items = items_of(group, asked.items, asked.seed)
-            if asked.half:
-                items = [pair for pair in items if half_of(pair[1].id) == asked.half]
-            for times in asked.canvas:
-                for setting in settings(asked):
-                    for line in decode(lm, group, items, times, setting, asked):
-                        file.write(json.dumps(line) + "\n")
-                    file.flush()
+def generate(lm: wavefront.LM, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield one row per item, canvas, pace and strategy."""
+    paces = [(ratio, f"N/{ratio}" if ratio > 1 else "N") for ratio in options.ratios]
+    settings = [(spec, *pace) for pace in paces for spec in options.planned]
+    settings += [(spec, 1, "adaptive") for spec in options.adaptive]
+    for group in options.groups:
+        names = GROUPS[group]
+        drawn = -(-options.items // len(names))
+        found: dict[str, tuple[str, Sample]] = {}
+        for name in names:
+            for item in draw_items(name, "held-out", drawn, seed=options.seed):
+                if options.half in (None, half_of(item.id)):
+                    found[item.id] = (name, item)
+        items = [item for _, item in found.values()]
+        fitted = max(fit_canvas(lm, [item]) for item in items)
+        for times in options.canvas:
+            for strategy, ratio, pace in settings:
+                length = fitted * times
+                setting = {"strategy": strategy, "max_new_tokens": length, "eos": options.eos}
+                setting["steps"] = max(length // ratio, 1)
+                for item, row in decode(lm, items, options.rows, **setting):
+                    where = {"task": found[item.id][0], "split": "held-out", "drawn": drawn}
+                    more = {"canvas": times, "strategy": strategy, "pace": pace}
+                    yield {"group": group, **where, **more, **row}
 
 
-def decode(lm, group: str, items, times: int, setting: Setting, asked):
-    """One line an item."""
-    longest = max(fit(lm, name, [item], asked) for name, item in items)
-    places = longest * times
-    ratio = 4 if setting.pace == "N/4" else 2 if setting.pace == "N/2" else 1
-    options: dict[str, Any] = {
-        "strategy": setting.strategy,
-        "max_new_tokens": places,
-        "steps": max(places // ratio, 1),
-        "eos": asked.eos,
-    }
-    prompts = [prompt_ids(lm.tokenizer, item.prompt) for _, item in items]
-    began = time.perf_counter()
-    decoding = begin(lm.model, prompts, options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
-    answers = [visible(row, lm.stop_ids) for row in decoding.answers()]
-    seconds = time.perf_counter() - began
-    print(f"{group} x{times} {setting.pace} {setting.strategy}: {seconds:.1f} s", flush=True)
-    for (name, item), answer, steps in zip(items, answers, decoding.steps(), strict=True):
-        yield {
-            "group": group,
-            "task": name,
-            "id": item.id,
-            "canvas": times,
-            **setting._asdict(),
-            "places": places,
-            "text": lm.tokenizer.decode(answer),
-            "visible": len(answer),
-            "steps": steps,
-        }
+def grade(header: Row, rows: list[Row], options: argparse.Namespace) -> str:
+    """Return a table per group and canvas."""
+    chosen = [row for row in rows if options.half in (None, half_of(row["id"]))]
+    beside = f"adaptive beside T = {options.beside}"
+    parts = [headline(header, f"half: {options.half or 'both'}; {beside}")]
+    for (group, canvas), found in by_group(chosen).items():
+        one = next(iter(found.values()))
+        places = " or ".join(sorted({str(row["places"]) for row in one.values()}))
+        parts.append(f"\n### {group}, {len(one)} items, N = {places} (canvas x{canvas})\n")
+        lines = [table_row(found, key, options.beside) for key in found]
+        parts.append(Table(group, COLUMNS, lines).markdown())
+    return "\n".join(parts) + "\n"
 
 
-def grade(asked: argparse.Namespace) -> None:
-    """Answers of several files are of one table if they were made of the same items."""
-    read = [read_answers(path) for path in asked.answers]
-    first = read[0][0]
-    if any((one["items"], one["seed"]) != (first["items"], first["seed"]) for one, _ in read):
-        raise SystemExit("These files answer different items: --items or --seed differ.")
-    rows = [row for _, some in read for row in some]
-    if asked.half:
-        rows = [row for row in rows if half_of(row["id"]) == asked.half]
-    known = {
-        item.id: (name, item)
-        for group in dict.fromkeys(row["group"] for row in rows)
-        for name, item in items_of(group, first["items"], first["seed"])
-    }
-    judge(rows, known)
-    text = render(first, rows, asked.half, asked.beside)
-    print(text)
-    if asked.out:
-        asked.out.write_text(text)
+def by_group(rows: list[Row]) -> dict[tuple[str, int], dict[Key, Rows]]:
+    """Return [group, canvas][strategy, pace][item], all groups together last.
 
-
-def gathered(rows: list[dict]) -> dict[tuple[str, int], dict[tuple[str, str], dict[str, dict]]]:
-    """[group, canvas][strategy, pace][item]; last, all groups as one, where all were asked."""
+    Strategies that lack items which others have are left out.
+    """
     cells = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         for group in (row["group"], ALL):
             cells[group, row["canvas"]][row["strategy"], row["pace"]][row["id"]] = row
     order = {group: number for number, group in enumerate((*GROUPS, ALL))}
-    found = dict(sorted(cells.items(), key=lambda pair: (order[pair[0][0]], pair[0][1])))
-    return {where: complete(table) for where, table in found.items()}
+    found: dict[tuple[str, int], dict[Key, Rows]] = {}
+    for where, table in sorted(cells.items(), key=lambda pair: (order[pair[0][0]], pair[0][1])):
+        count = max(map(len, table.values()))
+        found[where] = {key: some for key, some in table.items() if len(some) == count}
+    return found
 
 
-def complete(table: dict[tuple[str, str], dict]) -> dict[tuple[str, str], dict]:
-    """Without the rows that lack items which others have."""
-    count = max(map(len, table.values()))
-    return {key: row for key, row in table.items() if len(row) == count}
+def table_row(found: dict[Key, Rows], key: Key, beside: str) -> list[str]:
+    """Return one row; adaptive strategies are compared with the bases at the pace `beside`."""
+    rows, (strategy, pace) = found[key], key
+    bases = [found.get((spec, beside if pace == "adaptive" else pace)) for spec in STRATEGIES]
+    gaps = [signed_text(gap(rows, base)) if base and base is not rows else "" for base in bases]
+    steps = sum(row["steps"] for row in rows.values()) / len(rows)
+    tokens = sum(len(row["tokens"]) + 1 for row in rows.values()) / len(rows)
+    shown = (f"{percent_correct(rows):.1f}", *gaps, f"{steps:.1f}", f"{tokens / steps:.2f}")
+    return [strategy, pace, *shown]
 
 
-def render(header: dict, rows: list[dict], half: str | None, beside: str) -> str:
-    """A table a group and canvas; adaptive rows stand beside the bases at the pace `beside`."""
-    parts = [
-        f"`{header['command']}`: {header['device']}, torch {header['torch']}, {header['dtype']}, "
-        f"seed {header['seed']}, half: {half or 'both'}; adaptive beside T = {beside}"
-    ]
-    for (group, canvas), found in gathered(rows).items():
-        one = next(iter(found.values()))
-        places = " or ".join(sorted({str(row["places"]) for row in one.values()}))
-        parts.append(f"\n### {group}, {len(one)} items, N = {places} (canvas x{canvas})\n")
-        parts.append(
-            "| strategy | T | right % | - standard [95 %] | - block [95 %] | - wavefront [95 %] "
-            "| forwards | tokens/forward |\n|---|---|---|---|---|---|---|---|"
-        )
-        parts += [line(found, strategy, pace, beside) for strategy, pace in found]
-    return "\n".join(parts) + "\n"
-
-
-def line(found: dict, strategy: str, pace: str, beside: str) -> str:
-    """One row of a table."""
-    row = found[strategy, pace]
-    base = [found.get((name, beside if pace == "adaptive" else pace)) for name in BASES]
-    right = 100 * sum(one["correct"] for one in row.values()) / len(row)
-    steps = sum(one["steps"] for one in row.values()) / len(row)
-    tokens = sum(one["visible"] + 1 for one in row.values()) / len(row)
-    pairs = " | ".join(against(row, other) for other in base)
-    return f"| {strategy} | {pace} | {right:.1f} | {pairs} | {steps:.1f} | {tokens / steps:.2f} |"
-
-
-def against(row: dict[str, dict], base: dict[str, dict] | None) -> str:
-    """The difference in pairs, with its interval."""
-    if not base or base is row:
-        return ""
-    gaps = [100.0 * (one["correct"] - base[key]["correct"]) for key, one in row.items()]
-    low, high = bootstrap(gaps)
-    return f"{sum(gaps) / len(gaps):+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Every strategy beside the others.")
-    commands = parser.add_subparsers(required=True)
-    make = commands.add_parser("generate", help="decode and write the answers")
-    common_options(make)
+def add_options(make: argparse.ArgumentParser, judge: argparse.ArgumentParser) -> None:
+    """Add the options of this table."""
     make.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     make.add_argument("--items", type=int, default=512, help="of each group")
-    make.add_argument("--half", choices=["tune", "report"], help="decode only this half")
     make.add_argument("--canvas", nargs="+", type=int, default=[1])
     make.add_argument("--ratios", nargs="*", type=int, default=[1, 4])
     make.add_argument("--planned", nargs="*", default=list(PLANNED))
     make.add_argument("--adaptive", nargs="*", default=list(ADAPTIVE))
     make.add_argument("--eos", default="stop")
-    make.set_defaults(run=generate)
-    grading = commands.add_parser("grade", help="grade answers and print the tables")
-    grading.add_argument("answers", type=Path, nargs="+")
-    grading.add_argument("--half", choices=["tune", "report"])
-    grading.add_argument("--out", type=Path)
-    help = "the pace of the bases that adaptive rows are compared with"
-    grading.add_argument("--beside", choices=["N", "N/2", "N/4"], default="N", help=help)
-    grading.set_defaults(run=grade)
-    asked = parser.parse_args()
-    asked.run(asked)
+    for one in (make, judge):
+        one.add_argument("--half", choices=["tune", "report"], help="only this half of the items")
+    judge.add_argument("--beside", choices=["N", "N/2", "N/4"], default="N",
+                       help="pace of the bases that adaptive rows are compared with")  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    run_script("Every strategy beside the others.", generate, grade, add_options)

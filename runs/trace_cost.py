@@ -1,12 +1,11 @@
-"""What recording a trace costs: the same decode with and without it, in turns.
+"""Measure what recording a trace costs: the same decode with and without it, in turns.
 
     python runs/trace_cost.py                       on ripple, a minute or two of one core
     python runs/trace_cost.py --repeats 60 --strategy "block(size=16)" --device cuda
 
-A busy machine slows whatever it happens to run, so the kinds take turns, one decode each, and are
-compared by their quickest and their median decode. Recording includes what it takes to have the
-trace in hand (boards stacked and moved to the host, texts of its tokens); writing it is timed
-apart.
+The kinds take turns, one decode each, and are compared by their fastest and median decode, so that
+a busy machine affects all of them. Recording includes stacking the steps, moving them to the host
+and the texts of the tokens. Writing the file is timed separately.
 """
 
 from __future__ import annotations

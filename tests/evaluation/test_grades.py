@@ -13,7 +13,7 @@ from helpers.toy_runs import make_run, rewrite
 from wavefront import tasks
 from wavefront.core.errors import OptionError, RunError
 from wavefront.evaluation import grade, grades, open_run
-from wavefront.results import statistics
+from wavefront.results.interval import wilson_share
 from wavefront.tasks.base import Ask
 
 
@@ -125,14 +125,14 @@ def test_verdicts_need_grades(run: Path) -> None:
 def test_interval_is_wilsons() -> None:
     # Newcombe (1998), table I: 81 of 263, and 15 of 148.
     for right, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
-        found = statistics.share(right, count)
+        found = wilson_share(right, count)
         assert (found.low, found.high) == (
             pytest.approx(low, abs=1e-4),
             pytest.approx(high, abs=1e-4),
         )
-    assert statistics.share(0, 20).low == 0
-    assert statistics.share(20, 20).high == 1
-    assert statistics.share(1, 1).error == 0
+    assert wilson_share(0, 20).low == 0
+    assert wilson_share(20, 20).high == 1
+    assert wilson_share(1, 1).error == 0
     for right, count in ((0, 0), (2, 1), (-1, 3)):
-        with pytest.raises(OptionError, match="no share"):
-            statistics.share(right, count)
+        with pytest.raises(OptionError, match="not a share"):
+            wilson_share(right, count)

@@ -45,7 +45,7 @@ def test_comparison_is_paired(home: Path) -> None:
     assert test is not None
     assert test[:4] == (2, 3, 1, 1)
     assert test.p == pytest.approx(2 * (1 + 4) / 16)
-    assert pair.comparison.gap.mean == pytest.approx(-2 / 7)
+    assert pair.comparison.gap.value == pytest.approx(-2 / 7)
     assert pair.comparison.gap.low <= -2 / 7 <= pair.comparison.gap.high
     assert [one.first_right for one in pair.changed] == [True, True, True, False]
     assert [one.name for one in pair.settings] == ["options.strategy"]

@@ -1,4 +1,4 @@
-"""`wavefront tune`: chosen on one half, shown on the other; files of prompts; going on."""
+"""`wavefront tune` chooses on one half and reports on the other; prompt files; resuming."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from helpers.commands import records, refused, run
 from wavefront import tasks
 from wavefront.analysis.figures import Figure, TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError
+from wavefront.evaluation.trials import Trial, TrialGroup
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
-from wavefront.paper._groups import Group
-from wavefront.paper._lab import Cell
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
 
-FEW = (
-    *("--candidate", "block(size=4)"),
-    *("--candidate", "tide(cascade_rounds=4, selector=threshold(tau=0.001))"),
-    *("--candidate", "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q"),
-)
+QUICK = "tide(cascade_rounds=4, selector=threshold(tau=0.001))"
+FEW = ("--candidate", "block(size=4)", "--candidate", QUICK, "--candidate",
+       "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +41,14 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     done = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home))
     last = done.stdout.strip().splitlines()[-1]
     # All are wrong, so the quickest is taken.
-    assert last == '-s "tide(cascade_rounds=4, selector=threshold(tau=0.001))"'
+    assert last == f'-s "{QUICK}"'
     found = runs.read(home)
     held, tried = found.tables
     assert [row[0] for row in tried.rows][:2] == ["block(size=8)", "wavefront(size=8, radius=2)"]
     assert len(tried.rows) == 5
     assert {row[-1] for row in held.rows} == {4}  # of seven, three chose
     numbers = json.loads((home / "numbers.json").read_text())
-    assert numbers["chosen"]["spec"] == "tide(cascade_rounds=4, selector=threshold(tau=0.001))"
+    assert numbers["chosen"]["spec"] == QUICK
     halves = [
         {json.loads(line)["id"] for file in (home / part).rglob("answers.jsonl")
          for line in file.read_text().splitlines()}
@@ -66,14 +63,14 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     assert before == {file: file.stat().st_mtime_ns for file in home.rglob("answers.jsonl")}
 
 
-def test_the_seed_deals_the_halves(prompts: Path) -> None:
+def test_seed_decides_the_halves(prompts: Path) -> None:
     task = tasks.load("jsonl", path=str(prompts))
     draws = [[one.id for one in task.items(Ask(count=3, seed=seed))] for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
     assert draws[0] == [one.id for one in task.items(Ask(count=7, seed=0))][:3]
 
 
-def test_options_of_a_decode_follow_a_bar() -> None:
+def test_decoding_options_follow_a_bar() -> None:
     one = Attempt.parse("wavefront(size=8, radius=2) | eos=defer, steps=32")
     assert one.strategy == "wavefront(size=8, radius=2)"
     assert one.options == {"eos": "defer", "steps": 32}
@@ -85,17 +82,17 @@ def test_options_of_a_decode_follow_a_bar() -> None:
         Attempt.parse("wavfront")
 
 
-def made(right: int, of: int, forwards: float) -> Group:
-    cell: Any = SimpleNamespace(
-        cell=Cell("m", "t", "s"),
-        right={n: n < right for n in range(of)},
+def group_of(right: int, of: int, forwards: float) -> TrialGroup:
+    result: Any = SimpleNamespace(
+        trial=Trial("m", "t", "s"),
+        correct={n: n < right for n in range(of)},
         cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
     )
-    return Group((cell,))
+    return TrialGroup((result,))
 
 
-def test_what_is_wanted_decides() -> None:
-    base, quick, bad = made(20, 20, 32), made(19, 20, 8), made(2, 20, 4)
+def test_objective_decides_the_choice() -> None:
+    base, quick, bad = group_of(20, 20, 32), group_of(19, 20, 8), group_of(2, 20, 4)
     plain = Objective()
     assert plain.allows(base, quick)
     assert not plain.allows(base, bad)
@@ -103,17 +100,17 @@ def test_what_is_wanted_decides() -> None:
     few = Objective(max_forwards=10)
     assert not few.allows(base, base)
     assert few.rank(quick) > few.rank(bad)
-    dear, cheap = Objective(weight=30), Objective(weight=0.01)
+    dear, cheap = Objective(forward_cost=30), Objective(forward_cost=0.01)
     assert dear.rank(bad) > dear.rank(quick) > dear.rank(base)
     assert cheap.rank(base) > cheap.rank(quick) > cheap.rank(bad)
     with pytest.raises(OptionError, match="not both"):
-        Objective(max_forwards=1, weight=1)
+        Objective(max_forwards=1, forward_cost=1)
 
 
-def test_the_front_is_what_nothing_beats() -> None:
-    spots = [TradeoffPoint(n, c, m, m, m) for n, c, m in (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3),
-                                                 ("d", 8, 0.6), ("e", 9, 0.6))]  # fmt: skip
-    assert [one.name for one in pareto_front(spots)] == ["b", "d"]
+def test_pareto_front_has_no_beaten_setting() -> None:
+    known = (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3), ("d", 8, 0.6), ("e", 9, 0.6))
+    points = [TradeoffPoint(name, cost, mean, mean, mean) for name, cost, mean in known]
+    assert [one.name for one in pareto_front(points)] == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +123,14 @@ def test_the_front_is_what_nothing_beats() -> None:
         ("{", "cannot be read as JSON lines"),
     ],
 )
-def test_a_bad_file_is_refused(line: Any, said: str, tmp_path: Path) -> None:
+def test_malformed_file_is_refused(line: Any, said: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text(line if isinstance(line, str) else json.dumps(line))
     assert said in refused("tune", str(file), "-m", "toy", "-o", str(tmp_path / "o"))
     assert "cannot be read" in refused("tune", str(tmp_path / "no.jsonl"), "-m", "toy")
 
 
-def test_kinds_of_answers_are_found_out(tmp_path: Path) -> None:
+def test_answer_kinds_are_inferred(tmp_path: Path) -> None:
     for targets, kind in ((["1", "-2.5"], "number"), (["(A)", "(B)"], "choice"),
                           (["yes", "No"], "yes_no"), (["a", "1"], "text")):  # fmt: skip
         file = tmp_path / "q.jsonl"
@@ -151,7 +148,7 @@ def test_kinds_of_answers_are_found_out(tmp_path: Path) -> None:
         tasks.load("jsonl", path="a", answers="words")
 
 
-def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
+def test_too_few_items_or_forwards_are_refused(prompts: Path, tmp_path: Path) -> None:
     out = ("-o", str(tmp_path / "o"), "-m", "toy")
     assert "at least 4 items" in refused("tune", str(prompts), *FEW, "--items", "3", *out)
     assert "not both" in refused("tune", "gsm", "--forward-cost", "1", "--max-forwards", "3", *out)
@@ -159,7 +156,7 @@ def test_too_little_is_refused(prompts: Path, tmp_path: Path) -> None:
     assert "No setting takes at most 0.5 forwards" in said
 
 
-def test_a_figure_of_one_setting_can_be_drawn() -> None:
+def test_figure_of_one_setting_can_be_drawn() -> None:
     from wavefront.analysis import figures
 
     drawn = figures.tradeoff([TradeoffPoint("block(size=8)", 3, 0.5, 0.4, 0.6)])

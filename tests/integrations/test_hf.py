@@ -202,7 +202,10 @@ def test_generate_equals_generate_ids(path: Path, strategy: str) -> None:
 
 
 def test_built_in_model_answers_through_transformers(ripple: Any) -> None:
-    lm, words = wavefront.load("ripple"), AutoTokenizer.from_pretrained(builtin_checkpoints()["ripple"])
+    lm, words = (
+        wavefront.load("ripple"),
+        AutoTokenizer.from_pretrained(builtin_checkpoints()["ripple"]),
+    )
     question = "Sam has 3 bags of 4 figs and eats 2. How many are left?"
     prompt = words.apply_chat_template(
         [{"role": "user", "content": question}], return_tensors="pt", return_dict=True

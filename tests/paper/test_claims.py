@@ -1,4 +1,4 @@
-"""docs/claims.md: made from the results that are there, whole, and every command of it parses."""
+"""docs/claims.md matches the recorded results, and every command in it parses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from wavefront import paper
 claims = load_script("claims")
 PAGE = ROOT / "docs" / "claims.md"
 PAPER = tomllib.loads((ROOT / "wavefront/paper/paper.toml").read_text("utf-8"))
-ENTRIES = [entry for theme in claims.listed()["theme"] for entry in theme["claim"]]
+ENTRIES = [entry for theme in claims.read_list()["theme"] for entry in theme["claim"]]
 TEXT = "The wave has a lower ECE than block"
 
 
 def recorded(folder: Path, verdicts: dict[str, str]) -> Path:
-    """Results in which calibration alone was run, and said this at these places."""
+    """Record results in which only calibration was run, with these verdicts by place."""
     said = [
         {"text": TEXT, "where": where, "found": {"value": -1.0, "low": -2.0, "high": 0.5},
          "items": 9, "p": None, "verdict": verdict}
@@ -40,20 +40,20 @@ def recorded(folder: Path, verdicts: dict[str, str]) -> Path:
 
 
 def ece(folder: Path, verdicts: dict[str, str]) -> Any:
-    """The row of the page that these make."""
+    """Return the page's row on ECE for these verdicts."""
     (found,) = [row for row in claims.read(recorded(folder, verdicts))["Calibration"]
                 if "lower ECE" in row.claim]  # fmt: skip
     return found
 
 
-def test_the_page_is_what_the_results_make() -> None:
+def test_page_matches_the_recorded_results() -> None:
     """After new results: python runs/claims.py."""
     assert PAGE.read_text("utf-8") == claims.page(claims.read())
 
 
-def test_every_experiment_is_on_it() -> None:
+def test_page_lists_every_experiment() -> None:
     ran = PAGE.read_text("utf-8").partition("## What was run")[2]
-    for name in paper.names():
+    for name in paper.NAMES:
         assert re.search(rf"^\| \[?{name}\b", ran, re.MULTILINE), name
         assert any(entry.get("from") == name for entry in ENTRIES), name
 
@@ -65,7 +65,7 @@ def test_every_verdict_is_one_of_four_words() -> None:
     assert all(row.measured and (row.by or row.measured.startswith("not run")) for row in rows)
 
 
-def test_every_command_parses_and_every_file_is_there() -> None:
+def test_every_command_parses_and_every_file_exists() -> None:
     found = re.findall(r"`((?:wavefront|python|pytest) [^`]+)`", PAGE.read_text("utf-8"))
     assert len(found) > 30
     for text in found:
@@ -86,7 +86,7 @@ def columns() -> list[list[float]]:
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if "paper" in e], ids=lambda e: e["text"])
-def test_the_paper_s_numbers_are_printed_there(entry: dict[str, Any]) -> None:
+def test_quoted_numbers_are_in_the_paper(entry: dict[str, Any]) -> None:
     """Each is in a table of paper.toml, or the difference of two of one row or column."""
     rows = [[float(n) for cell in row for n in re.findall(r"\d+\.\d+", cell)]
             for one in PAPER.values() for row in one.get("rows", [])]  # fmt: skip
@@ -97,7 +97,7 @@ def test_the_paper_s_numbers_are_printed_there(entry: dict[str, Any]) -> None:
         assert float(number) in known, number
 
 
-def test_several_places_make_one_verdict(tmp_path: Path) -> None:
+def test_verdicts_of_several_places_combine(tmp_path: Path) -> None:
     places = {
         "gsm, wavefront(size=8), padded": "agrees",
         "gsm, wavefront(size=8), prefix": "agrees",
@@ -111,7 +111,7 @@ def test_several_places_make_one_verdict(tmp_path: Path) -> None:
     assert ece(tmp_path / "c", places).verdict == "not confirmed"
 
 
-def test_the_other_reading_is_shown_where_it_differs(tmp_path: Path) -> None:
+def test_other_reading_is_shown_where_it_differs(tmp_path: Path) -> None:
     wave, other = "wavefront(size=8, radius=2)", "wavefront(size=8, radius=2, grow='accumulate')"
     same = ece(
         tmp_path / "a", {f"gsm, {wave}, padded": "agrees", f"gsm, {other}, padded": "agrees"}
@@ -124,20 +124,20 @@ def test_the_other_reading_is_shown_where_it_differs(tmp_path: Path) -> None:
     assert "accumulate: −1.0 [−2.0, +0.5]: not confirmed" in apart.measured
 
 
-def test_of_many_places_those_that_decide_are_shown(tmp_path: Path) -> None:
+def test_only_deciding_places_of_many_are_shown(tmp_path: Path) -> None:
     places = {f"task{n}": "undecided: the interval holds 0" for n in range(9)}
     found = ece(tmp_path, {**places, "gsm": "disagrees"}).measured
     assert found.startswith("1 not confirmed, 9 undecided<br>gsm: ")
     assert "task3" not in found
 
 
-def test_what_was_not_run_says_how_to(tmp_path: Path) -> None:
+def test_missing_experiment_shows_its_command(tmp_path: Path) -> None:
     rows = claims.read(tmp_path)["Right answers"]
-    assert rows[0].measured == "not run yet: `wavefront experiment main`"
+    assert rows[0].measured == "not run yet: `wavefront paper run main`"
     assert rows[0].verdict == "undecided"
 
 
-def test_a_claim_that_nobody_placed_stops_it(tmp_path: Path) -> None:
+def test_unlisted_claim_is_an_error(tmp_path: Path) -> None:
     home = recorded(tmp_path, {"gsm": "agrees"})
     file = home / "calibration" / "numbers.json"
     file.write_text(file.read_text("utf-8").replace(TEXT, "Something new"), "utf-8")
@@ -145,7 +145,7 @@ def test_a_claim_that_nobody_placed_stops_it(tmp_path: Path) -> None:
         claims.read(home)
 
 
-def test_an_entry_that_finds_nothing_stops_it(tmp_path: Path) -> None:
+def test_entry_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="has nothing for this entry"):
         claims.read(recorded(tmp_path, {}))
 
@@ -162,5 +162,5 @@ def test_an_entry_that_finds_nothing_stops_it(tmp_path: Path) -> None:
         ({"value": 192.36, "low": 67.9, "high": 397.6}, "%", "+192.4 [+67.9, +397.6] %"),
     ],
 )  # fmt: skip
-def test_numbers_have_the_digits_that_tell(found: Any, unit: str, shown: str) -> None:
+def test_numbers_have_enough_digits(found: Any, unit: str, shown: str) -> None:
     assert claims.value(found, unit) == shown

@@ -1,4 +1,4 @@
-"""`wavefront experiment`: each to its end on the toy, its page whole, its verdicts by rule."""
+"""`wavefront paper`: every experiment runs on the toy, writes its page, and decides by rule."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from helpers.pages import load_script
 import wavefront
 from wavefront import paper
 from wavefront.analysis.figures import Figure
-from wavefront.paper import _claims, _groups, _printed, _wrapped
-from wavefront.paper._lab import Cell, Scale
-from wavefront.paper.studies import Bench
+from wavefront.core.errors import OptionError
+from wavefront.evaluation.trials import Scale, Trial, TrialGroup
+from wavefront.paper import claims, mhco, published, tables
+from wavefront.paper.decoder import ItemDecoder
 from wavefront.results import table as runs
-from wavefront.results.bootstrap import spanning
+from wavefront.results.interval import Interval
 from wavefront.tasks.base import Sample
+from wavefront.traces import trace_file
 
 ROOT = Path(wavefront.__file__).parents[1]
-CLAIMS = load_script("claims")
+CLAIMS_PAGE = load_script("claims")
 ENCODER = ROOT / "tests" / "golden" / "encoders" / "bert-tiny"
-STUDIES = ("decode-order", "mhco", "case", "calibration", "dynamics", "gradient")
-IDS = (*STUDIES, "main", "bertscore", "size-radius", "bbh", "baselines", "parity", "steps",
-       "temperature", "priority", "latency")  # fmt: skip
-
-DRAW = Bench.draw
+TRACED = ("decode-order", "mhco", "case", "calibration", "dynamics", "gradient")
+DRAW = ItemDecoder.draw
 DATA = os.environ.get("WAVEFRONT_DATA")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short questions for studies, and every figure drawn a single time."""
+    """Draw short questions, and every figure a single time."""
     monkeypatch.setattr("wavefront.analysis.figures.style.DPI", 100)
     real = Figure.bytes
 
@@ -51,19 +50,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def some(self: Figure, kind: str = "svg", style: Any = None) -> bytes:
         return page(self) if kind == "svg" else runs.PNG
 
-    def draw(self: Bench, name: str, count: int | None = None) -> list[Sample]:
+    def draw(self: ItemDecoder, name: str, count: int | None = None) -> list[Sample]:
         wanted = self.items if count is None else count
         return [Sample(f"{name}/{n}", f"{n} and {n}?", f"#### {n}", "4") for n in range(wanted)]
 
     monkeypatch.setattr(Figure, "bytes", some)
-    monkeypatch.setattr(Bench, "draw", draw)
+    monkeypatch.setattr(ItemDecoder, "draw", draw)
 
 
 def tiny(name: str, home: Path, *more: str) -> Any:
     few = ["--items", "2", "-n", "8", "-b", "2", "--task", "boolean_expressions", "-q"]
     if name == "bertscore":
         more = ("--encoder", str(ENCODER), "--layer", "2", *more)
-    return run("experiment", name, "-m", "toy", *few, "-o", str(home), *more)
+    return run("paper", "run", name, "-m", "toy", *few, "-o", str(home), *more)
 
 
 # The encoder of BERTScore comes with a library that takes long to import.
@@ -71,17 +70,18 @@ SLOW = ("bertscore",)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in IDS]
+    "name",
+    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in paper.NAMES],
 )
-def test_an_experiment_writes_its_page(name: str, tmp_path: Path) -> None:
+def test_experiment_writes_its_page(name: str, tmp_path: Path) -> None:
     home = tmp_path / name
     done = tiny(name, home)
     summary = (home / "summary.md").read_text("utf-8")
     assert done.stdout.strip() == summary.strip()
     found = runs.read(home)
-    assert _printed.where(name) in found.title
+    assert published.place_in_paper(name) in found.title
     verdicts = found.tables[0]
-    assert list(verdicts.columns) == _claims.COLUMNS
+    assert list(verdicts.columns) == claims.COLUMNS
     assert verdicts.rows
     known = ("agrees", "disagrees", "undecided", "not measurable")
     assert all(str(row[-1]).startswith(known) for row in verdicts.rows)
@@ -92,49 +92,57 @@ def test_an_experiment_writes_its_page(name: str, tmp_path: Path) -> None:
         assert runs.image(home / item.file)[0] == "image/svg+xml"
     numbers = json.loads((home / "numbers.json").read_text("utf-8"))
     assert [one["verdict"] for one in numbers["claims"]] == [row[-1] for row in verdicts.rows]
-    assert not CLAIMS.unplaced(name, numbers)  # each has its line in docs/claims.md
+    assert not CLAIMS_PAGE.unlisted(name, numbers)  # each has its line in docs/claims.md
     said = found.configuration
     assert {"command", "commit", "device", "torch", "threads", "experiment"} <= said.keys()
     assert said["models"] == ["toy"]
-    for beside in (_printed.printed(name), _printed.points(name)):
+    for beside in (published.published_table(name), published.caveats_table(name)):
         if beside is not None:
             assert f"## {beside.title}\n" in summary
 
 
-def test_the_list_names_every_id_of_the_paper() -> None:
-    assert paper.names() == list(paper.NAMES)
-    assert {*IDS} == {*paper.NAMES}
-    told = records(run("experiments", "--json"))
-    assert [one["name"] for one in told] == list(paper.NAMES)
-    assert all(one["what"] and one["needs"] and one["paper"] != "none" for one in told)
-    printed = run("experiments").stdout
-    assert printed == run("experiment", "--list").stdout
-    assert "Tables 6 and 7" in printed
+def test_list_names_every_experiment() -> None:
+    folder = Path(paper.__file__).parent
+    modules = {file.stem for file in folder.glob("*.py") if "\ndef run(" in file.read_text()}
+    assert {name.replace("-", "_") for name in paper.NAMES} == modules
+    listed = records(run("paper", "list", "--json"))
+    assert [one["name"] for one in listed] == list(paper.NAMES)
+    assert all(one["question"] and one["needs"] and one["paper"] != "none" for one in listed)
+    assert "Tables 6 and 7" in run("paper", "list").stdout
 
 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
         (("mian",), 1, "There is no experiment 'mian' (did you mean 'main'?)"),
-        ((), 2, "Name an experiment"),
+        ((), 2, "Missing argument"),
         (("main", "--items", "0"), 1, "items must be at least 1, not 0."),
         (("main", "-n", "0"), 1, "length must be at least 1, not 0."),
         (("main", "-b", "0"), 1, "batch_size must be at least 1, not 0."),
         (("main", "--seed", "-1"), 1, "seed must be at least 0, not -1."),
+        (("main", "--items-seed", "-1"), 1, "items_seed must be at least 0, not -1."),
+        (("parity", "-s", "block"), 1, "parity compares fixed strategies"),
+        (("mhco", "-s", "blok"), 1, "did you mean 'block'"),
+        (("mhco", "--task", "gms"), 1, "did you mean 'gsm'"),
         (("main", "--task", "gsn"), 1, "no task 'gsn' (did you mean 'gsm'?)"),
         (("main", "--items", "x"), 2, "'x' is not a whole number."),
     ],
 )
-def test_bad_options_are_refused(args: tuple[str, ...], code: int, said: str) -> None:
-    assert said in run("experiment", *args, code=code).stderr
+def test_wrong_options_are_refused_before_a_model_is_loaded(
+    args: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavefront.lm.load", lambda *_, **__: pytest.fail("loaded"))
+    out = ("-o", str(tmp_path / "x")) if args else ()
+    assert said in run("paper", "run", *args, *out, code=code).stderr
+    assert not (tmp_path / "x").exists()
 
 
-def test_the_scale_of_the_paper_says_what_is_missing(
+def test_paper_scale_names_everything_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WAVEFRONT_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    said = refused("experiment", "main", "--paper", "-o", str(tmp_path / "out"))
+    said = refused("paper", "run", "main", "--paper", "-o", str(tmp_path / "out"))
     for part in (
         "LLaDA-8B-Instruct",
         "LLaDA-1.5",
@@ -143,25 +151,25 @@ def test_the_scale_of_the_paper_says_what_is_missing(
         "WAVEFRONT_DATA",
     ):
         assert part in said
-    said = refused("experiment", "steps", "--paper", "-m", "toy", "-o", str(tmp_path / "out"))
+    said = refused("paper", "run", "steps", "--paper", "-m", "toy", "-o", str(tmp_path / "out"))
     assert "items of gsm8k" in said
     assert "checkpoint" not in said
     assert not (tmp_path / "out").exists()
 
 
-def test_the_scales_of_the_paper_are_the_paper_s() -> None:
+def test_paper_scales_are_those_of_the_paper() -> None:
     for name in paper.NAMES:
-        scale = paper.find(name).PAPER
+        scale = paper.find(name).paper
         assert scale.models
         assert scale.style == "paper"
         assert name == "bertscore" or scale.length == 1024
-    assert len(paper.find("bbh").PAPER.tasks) == 27
-    assert len(paper.find("main").PAPER.models) == 3
-    assert paper.find("temperature").PAPER.seeds == (0, 1, 2)
+    assert len(paper.find("bbh").paper.tasks) == 27
+    assert len(paper.find("main").paper.models) == 3
+    assert paper.find("temperature").paper.seeds == (0, 1, 2)
 
 
-def test_the_paper_s_numbers_are_as_printed() -> None:
-    cell = _printed.cell
+def test_published_numbers_are_as_printed() -> None:
+    cell = published.published_cell
     assert cell("main", "GSM8K", model="LLaDA-8B", strategy="WavefrontDiffusion") == "82.03"
     assert cell("main", "MBPP", model="Dream", strategy="BlockDiffusion") == "58.52"
     assert cell("bertscore", "F1", strategy="WavefrontDiffusion") == "0.8094 ± 0.0033"
@@ -171,82 +179,97 @@ def test_the_paper_s_numbers_are_as_printed() -> None:
     assert cell("calibration", "MCE", dataset="GSM8K", strategy="Wave") == "0.4824"
     assert cell("main", "nothing") is None
     assert cell("main", "GSM8K", model="ripple") is None
-    bbh = _printed.printed("bbh")
+    bbh = published.published_table("bbh")
     assert bbh is not None
     assert len(bbh.rows) == 50
-    # Every difference is the wave's share less the base's.
+    # Every difference is the wave's share minus the base's.
     for row in bbh.rows:
         assert float(row[4]) == pytest.approx(float(row[3]) - float(row[2]), abs=1e-9)
 
 
-def group(*right: bool, strategy: str = "block(size=8)") -> _groups.Group:
-    cell: Any = SimpleNamespace(cell=Cell("m", "t", strategy), right=dict(enumerate(right)))
-    return _groups.Group((cell,))
+def group(*right: bool, strategy: str = "block(size=8)") -> TrialGroup:
+    result: Any = SimpleNamespace(trial=Trial("m", "t", strategy), correct=dict(enumerate(right)))
+    return TrialGroup((result,))
 
 
-def test_a_direction_needs_an_interval_clear_of_zero_and_the_test() -> None:
+def more(base: TrialGroup, other: TrialGroup, claimed: str = "higher") -> Any:
+    return claims.accuracy_claim("c", "w", base=base, other=other, claimed=claimed)
+
+
+def test_direction_needs_an_interval_clear_of_zero_and_a_significant_test() -> None:
     base, better = group(*[False] * 20), group(*[True] * 20)
-    assert _claims.directed("c", "w", base, better).verdict == "agrees"
-    assert _claims.directed("c", "w", better, base).verdict == "disagrees"
-    assert _claims.directed("c", "w", better, base, "lower").verdict == "agrees"
-    assert _claims.directed("c", "w", base, base).verdict == "undecided: the interval holds 0"
-    few = _claims.directed("c", "w", group(False, False), group(True, True))
+    assert more(base, better).verdict == "agrees"
+    assert more(better, base).verdict == "disagrees"
+    assert more(better, base, "lower").verdict == "agrees"
+    assert more(base, base).verdict == "undecided: the interval holds 0"
+    few = more(group(False, False), group(True, True))
     assert few.verdict == "undecided: fewer than 6 items"
     # Five of twelve, all one way: the bootstrap is clear of 0, the exact test is not below 0.05.
-    five: Any = _claims.directed("c", "w", group(*[False] * 12), group(*[True] * 5, *[False] * 7))
+    five = more(group(*[False] * 12), group(*[True] * 5, *[False] * 7))
     assert five.found.low > 0
     assert five.p == pytest.approx(0.0625)
     assert five.verdict.startswith("undecided: McNemar")
-    assert _claims.directed("c", "w", _groups.Group(()), base).word == "not"
+    assert more(TrialGroup(()), base).word == "not"
 
 
-def test_alike_needs_items_even_where_no_pair_differs() -> None:
+def test_direction_verdict_needs_items_and_an_interval_clear_of_zero() -> None:
+    verdict, below = claims.direction_verdict, Interval(-2.0, -3.0, -1.0)
+    assert verdict(below, 20, "lower") == "agrees"
+    assert verdict(below, 20, "higher") == "disagrees"
+    assert verdict(below, 5, "lower").startswith("undecided")
+    assert verdict(Interval(-2.0, -3.0, 0.0), 20, "lower").startswith("undecided")
+    assert verdict(None, 20, "lower") == "not measurable here"
+
+
+def test_equality_needs_items_even_where_no_pair_differs() -> None:
+    def same(base: TrialGroup, other: TrialGroup) -> claims.Claim:
+        return claims.equal_accuracy_claim("c", "w", base=base, other=other, margin=2.0)
+
     few, many = group(*[True] * 20), group(*[True] * 300)
-    assert _claims.alike("c", "w", few, few, 2.0).word == "undecided"
-    assert _claims.alike("c", "w", many, many, 2.0).verdict == "agrees"
-    worse = group(*[False] * 300)
-    assert _claims.alike("c", "w", many, worse, 2.0).verdict == "disagrees"
-    assert _claims.within(None, 9, 1.0) == "not measurable here"
-    assert _claims.within(spanning(0, -0.1, 0.1), 3, 1.0).startswith("undecided")
+    assert same(few, few).word == "undecided"
+    assert same(many, many).verdict == "agrees"
+    assert same(many, group(*[False] * 300)).verdict == "disagrees"
+    assert claims.margin_verdict(None, 9, 1.0) == "not measurable here"
+    assert claims.margin_verdict(Interval(0, -0.1, 0.1), 3, 1.0).startswith("undecided")
 
 
-def test_a_correlation_has_an_interval_around_it() -> None:
-    found: Any = _wrapped.correlated(-0.6, 30)
+def test_correlation_has_an_interval_around_it() -> None:
+    found: Any = claims.correlation_interval(-0.6, 30)
     assert found.low < -0.6 < found.high < 0
-    assert _wrapped.correlated(None, 30) is None
-    assert _wrapped.correlated(-0.6, 4) == -0.6
+    assert claims.correlation_interval(None, 30) is None
+    assert claims.correlation_interval(-0.6, 4) == -0.6
 
 
-def test_groups_pool_and_pair() -> None:
+def test_groups_pool_and_find_their_base() -> None:
     groups = {
         ("m", "d", "block(size=8)"): group(True, False),
         ("m", "e", "block(size=8)"): group(True),
     }
-    assert len(_groups.pool(groups, "block(size=8)").cells) == 2
-    assert len(_groups.pool(groups, "e", "block(size=8)").cells) == 1
-    assert _groups.base_key(groups, ("m", "d", "standard")) == ("m", "d", "block(size=8)")
-    assert _groups.base_key(groups, ("m", "d", "block(size=8)")) is None
+    assert len(tables.pool(groups, "block(size=8)").results) == 2
+    assert len(tables.pool(groups, "e", "block(size=8)").results) == 1
+    assert tables.block_key(groups, ("m", "d", "standard")) == ("m", "d", "block(size=8)")
+    assert tables.block_key(groups, ("m", "d", "block(size=8)")) is None
 
 
-def test_cells_have_folders_of_their_own() -> None:
-    cells = [
-        Cell("a/b", "gsm", "block(size=8)"),
-        Cell("a/b", "gsm", "block(size=8)", "draft=4"),
-        Cell("a/b", "gsm", "block(size=8)", "T=4", 1),
-        Cell("a/b", "gsm", "block(size=8)", "T=4", 2),
+def test_trials_have_distinct_folders() -> None:
+    trials = [
+        Trial("a/b", "gsm", "block(size=8)"),
+        Trial("a/b", "gsm", "block(size=8)", "draft=4"),
+        Trial("a/b", "gsm", "block(size=8)", "T=4", 1),
+        Trial("a/b", "gsm", "block(size=8)", "T=4", 2),
     ]
-    assert len({cell.folder for cell in cells}) == len(cells)
-    assert str(cells[0].folder) == "b/gsm--block-size=8"
+    assert len({trial.folder for trial in trials}) == len(trials)
+    assert str(trials[0].folder) == "b/gsm--block-size=8"
 
 
-def test_an_experiment_done_again_answers_nothing_again(tmp_path: Path) -> None:
+def test_repeated_experiment_keeps_its_answers(tmp_path: Path) -> None:
     tiny("steps", tmp_path)
     files = sorted(tmp_path.rglob("answers.jsonl"))
     before = [(file, file.stat().st_mtime_ns) for file in files]
     tiny("steps", tmp_path)
     assert len(files) == 12
     assert before == [(file, file.stat().st_mtime_ns) for file in files]
-    # Answers that were made elsewhere are told as such.
+    # The page names the machine that made the answers.
     for file in tmp_path.rglob("environment.jsonl"):
         file.write_text(json.dumps({"device": "a big one", "torch": "1.0"}) + "\n")
     header = files[0].parent / "header.json"
@@ -256,13 +279,13 @@ def test_an_experiment_done_again_answers_nothing_again(tmp_path: Path) -> None:
     assert (told["device"], told["torch"]) == ("a big one", "1.0")
     assert "python" not in told
     assert "abc" in told["commit"]  # beside that of the other runs
-    said = run("experiment", "steps", "-m", "toy", "--items", "3", "-n", "8", "-b", "2", "-q",
+    said = run("paper", "run", "steps", "-m", "toy", "--items", "3", "-n", "8", "-b", "2", "-q",
                "--task", "boolean_expressions", "-o", str(tmp_path), code=1).stderr  # fmt: skip
     assert "is another run" in said
 
 
 def numbers(home: Path) -> Any:
-    """Everything that was measured but time."""
+    """Return everything that was measured, except times."""
     found = json.loads((home / "numbers.json").read_text("utf-8"))
     for row in found["measured"]:
         del row["seconds"]
@@ -270,9 +293,9 @@ def numbers(home: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_a_killed_experiment_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
+def test_killed_experiment_continues_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
     def start(home: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "wavefront", "experiment", "steps", "-m", "toy", "-q",
+        command = [sys.executable, "-m", "wavefront", "paper", "run", "steps", "-m", "toy", "-q",
                    "--items", "12", "-n", "16", "-b", "2", "-o", str(home)]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
@@ -303,21 +326,92 @@ def test_a_killed_experiment_goes_on_and_ends_with_the_same_numbers(tmp_path: Pa
     assert numbers(broken) == numbers(whole)
 
 
-def test_a_scale_refuses_what_none_takes() -> None:
-    with pytest.raises(wavefront.OptionError, match="steps must be at least 1"):
+def test_scale_refuses_wrong_values() -> None:
+    with pytest.raises(OptionError, match="steps must be at least 1"):
         Scale(steps=0)
 
 
 @pytest.mark.skipif(not DATA, reason="WAVEFRONT_DATA is not set")
-def test_studies_and_grids_take_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bench, "draw", DRAW)
-    bench = Bench(lm=wavefront.load("toy"), tasks=("gsm8k",), length=256, style="paper")
-    found = bench.draw("gsm8k", 3)
-    assert [one.id for one in found] == [one.id for one in bench.draw("gsm8k", 3)]
+def test_benchmarks_can_be_drawn_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ItemDecoder, "draw", DRAW)
+    scale = Scale(tasks=("gsm8k",), length=256, style="paper")
+    decoder = ItemDecoder(lm=wavefront.load("toy"), scale=scale)
+    found = decoder.draw("gsm8k", 3)
+    assert [one.id for one in found] == [one.id for one in decoder.draw("gsm8k", 3)]
     assert all(len(one.answer) < 256 and "####" in one.answer for one in found)
     few = ("-m", "toy", "--items", "1", "-n", "8", "-q", "--data", str(DATA))
     home = tmp_path / "steps"
-    run("experiment", "steps", "--paper", *few, "-o", str(home))
+    run("paper", "run", "steps", "--paper", *few, "-o", str(home))
     rows = runs.read(home).tables[1].rows
     assert {row[1] for row in rows} == {"GSM8K"}
     assert [row[-1] for row in rows][-2:] == ["82.03", "82.03"]
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_traced_experiment_records_its_settings_and_traces(name: str, tmp_path: Path) -> None:
+    home = tmp_path / name
+    specs = ["block(size=4)", "wavefront(size=4, radius=2)"]
+    few = ["-m", "toy", "-s", specs[0], "-s", specs[1], "-n", "8", "-b", "2", "--items", "3"]
+    seeds = ["--items-seed", "7", "--seed", "5"]
+    done = run("paper", "run", name, *few, *seeds, "-o", str(home))
+    assert done.stderr.endswith(f"files in {home}\n")
+    found = runs.read(home)
+    assert len(found.figures) >= 1
+    for item in found.figures:
+        assert item.title
+        for file in (home / item.file, home / item.file.replace(".svg", "-dark.svg")):
+            assert runs.image(file)[0] == "image/svg+xml"
+            assert runs.image(file.with_suffix(".png"))[0] == "image/png"
+    for item in found.traces:
+        assert len(trace_file.load(home / item.file)) == 8
+    numbers = json.loads((home / "numbers.json").read_text("utf-8"))
+    single = name in ("decode-order", "case")
+    assert numbers["n"] == (1 if single else 3)
+    said = numbers["configuration"]
+    assert said == found.configuration
+    assert {"model": "toy", "seed": 5, "seed of the items": 7}.items() <= said.items()
+    assert {"places (N)": 8, "rows at once": 2, "strategies": specs}.items() <= said.items()
+    assert {"command", "wavefront", "torch", "python", "device", "dtype", "date"} <= said.keys()
+    summary = (home / "summary.md").read_text("utf-8")
+    for table in found.tables:
+        assert f"## {table.title}\n" in summary
+        assert len(table.rows) >= 1
+    if not single:
+        cells = [cell for table in found.tables for row in table.rows for cell in row]
+        assert any(isinstance(cell, Interval) for cell in cells)
+
+
+def test_same_command_writes_the_same_files(tmp_path: Path) -> None:
+    for one in "ab":
+        tiny("mhco", tmp_path / one)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+
+
+def test_drawn_items_are_held_out_fixed_by_the_seed_and_fit(monkeypatch) -> None:
+    monkeypatch.setattr(ItemDecoder, "draw", DRAW)
+    lm = wavefront.load("toy")
+
+    def draw(seed: int) -> list[Sample]:
+        scale = Scale(items=4, length=96)
+        return ItemDecoder(lm=lm, scale=scale, items_seed=seed).draw("web_of_lies")
+
+    found = draw(1)
+    assert found == draw(1) != draw(0)
+    assert len({one.id for one in found}) == 4
+    assert all("/held-out/" in one.id for one in found)
+    assert all(len(lm.tokenizer.encode(one.answer)) < 96 for one in found)
+    with pytest.raises(OptionError, match="fit 8 positions: give a larger -n"):
+        ItemDecoder(lm=lm, scale=Scale(items=1, length=8)).draw("gsm")
+
+
+def test_items_of_later_tasks_are_checked_before_decoding(monkeypatch) -> None:
+    monkeypatch.setattr(ItemDecoder, "draw", DRAW)
+    monkeypatch.setattr(ItemDecoder, "decode", lambda *args, **options: pytest.fail("decoded"))
+    tasks = ("boolean_expressions", "multistep_arithmetic_two")
+    decoder = ItemDecoder(
+        lm=wavefront.load("toy"),
+        scale=Scale(tasks=tasks, items=2, length=24, strategies=("block",)),
+    )
+    with pytest.raises(OptionError, match="multistep_arithmetic_two have answers that fit 24"):
+        mhco.measure(decoder)

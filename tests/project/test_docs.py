@@ -45,7 +45,7 @@ EXEMPT = {
     "wavefront lm-eval": "loads lm-eval; tests/test_lm_eval_process.py runs it",
     "wavefront bertscore": "needs an encoder; tests/test_bertscore.py runs it",
     "wavefront bench": "takes minutes; tests/test_bench.py runs every row small",
-    "wavefront experiment ": "takes minutes; tests/test_experiments.py runs every one small",
+    "wavefront paper run ": "takes minutes; tests/paper runs every one small",
     "wavefront tune": "takes minutes; tests/test_tune.py runs it",
     "wavefront report experiments/main": "needs what the experiment would write",
     "wavefront serve": "does not end; tests/test_serve.py runs it",

@@ -1,4 +1,4 @@
-"""Paired comparisons: the exact test by hand and by enumeration, and the interval's coverage."""
+"""Paired comparison: McNemar's test against enumeration, and the coverage of the bootstrap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from wavefront.core.errors import OptionError
-from wavefront.results.paired import bootstrap, compare, mcnemar
+from wavefront.results.bootstrap import bootstrap_mean
+from wavefront.results.interval import Interval
+from wavefront.results.paired import compare, mcnemar
 
 
 def pairs(both, first, second, neither):
@@ -18,7 +20,7 @@ def pairs(both, first, second, neither):
     return a, b
 
 
-def test_mcnemar_by_hand():
+def test_mcnemar_matches_a_hand_computed_value():
     """Six differ, one against five: 2 (1 + 6) / 64."""
     found = mcnemar(*pairs(3, 1, 5, 2))
     assert found[:4] == (3, 1, 5, 2)
@@ -29,8 +31,8 @@ def test_mcnemar_by_hand():
 
 
 @pytest.mark.parametrize("coins", range(1, 11))
-def test_mcnemar_equals_the_count_of_coin_throws(coins):
-    """p: the share of all throws at least as uneven as the one seen."""
+def test_mcnemar_equals_enumeration_of_coin_throws(coins):
+    """p is the share of all throws at least as uneven as the observed one."""
     throws = [sum(throw) for throw in itertools.product((0, 1), repeat=coins)]
     for heads in range(coins + 1):
         far = abs(2 * heads - coins)
@@ -38,31 +40,31 @@ def test_mcnemar_equals_the_count_of_coin_throws(coins):
         assert mcnemar(*pairs(1, heads, coins - heads, 1)).p == pytest.approx(share)
 
 
-def test_mcnemar_of_many_does_not_overflow():
+def test_mcnemar_of_many_items_does_not_overflow():
     found = mcnemar(*pairs(0, 4000, 4200, 0))
     normal = math.erfc((200 - 1) / math.sqrt(8200) / math.sqrt(2))
     assert found.p == pytest.approx(normal, rel=0.01)
 
 
-def test_an_interval_holds_its_mean_and_shrinks_with_more_items():
-    few = bootstrap([0.0, 1.0] * 10)
-    many = bootstrap([0.0, 1.0] * 1000)
-    assert few.mean == many.mean == 0.5
+def test_interval_contains_the_mean_and_shrinks_with_more_items():
+    few = bootstrap_mean([0.0, 1.0] * 10)
+    many = bootstrap_mean([0.0, 1.0] * 1000)
+    assert few.value == many.value == 0.5
     assert few.low < many.low < 0.5 < many.high < few.high
     # The standard error of 2,000 coins is 0.0112; 95 % is 1.96 of them.
     assert many.high - 0.5 == pytest.approx(1.96 * 0.5 / math.sqrt(2000), rel=0.05)
-    assert bootstrap([2.5] * 4) == (2.5, 2.5, 2.5, 0.95, 10_000)
-    assert bootstrap([0.0, 1.0] * 10) == few
-    assert bootstrap([0.0, 1.0] * 1000, seed=1) != many
-    assert bootstrap([0.0, 1.0] * 10, level=0.5).high < few.high
+    assert bootstrap_mean([2.5] * 4) == Interval(2.5, 2.5, 2.5)
+    assert bootstrap_mean([0.0, 1.0] * 10) == few
+    assert bootstrap_mean([0.0, 1.0] * 1000, seed=1) != many
+    assert bootstrap_mean([0.0, 1.0] * 10, level=0.5).high < few.high
 
 
-def test_an_interval_covers_about_as_often_as_it_says():
+def test_interval_has_about_its_nominal_coverage():
     source = torch.Generator().manual_seed(0)
     hits = 0
     for number in range(200):
         values = torch.randn(60, generator=source)
-        found = bootstrap(values, draws=400, seed=number)
+        found = bootstrap_mean(values, draws=400, seed=number)
         hits += found.low <= 0 <= found.high
     assert 0.88 <= hits / 200 <= 0.99
 
@@ -70,14 +72,14 @@ def test_an_interval_covers_about_as_often_as_it_says():
 def test_compare_pairs_by_item():
     found = compare({"a": True, "b": False, "c": True}, {"c": True, "b": True, "a": False})
     assert (found.count, found.first, found.second) == (3, 2 / 3, 2 / 3)
-    assert found.gap.mean == 0.0
+    assert found.gap.value == 0.0
     assert found.gap.low < 0 < found.gap.high
     assert found.mcnemar is not None
     assert found.mcnemar[:4] == (1, 1, 1, 0)
     assert [(one.id, one.gap) for one in found.differences] == [("a", -1.0), ("b", 1.0)]
 
 
-def test_pairing_is_what_makes_it_narrow():
+def test_pairing_makes_the_interval_narrow():
     """The same gap of 0.1 on items that differ among themselves by far more."""
     first = {i: float(i) for i in range(100)}
     second = {i: i + 0.1 for i in range(100)}
@@ -87,7 +89,7 @@ def test_pairing_is_what_makes_it_narrow():
     assert len(found.differences) == 100
 
 
-def test_the_largest_difference_comes_first():
+def test_largest_difference_comes_first():
     found = compare({1: 0.5, 2: 0.5, 3: 0.5}, {1: 0.6, 2: 0.0, 3: 0.5})
     assert [one.id for one in found.differences] == [2, 1]
 
@@ -96,14 +98,14 @@ def test_the_largest_difference_comes_first():
     "call",
     [
         lambda: mcnemar([1], [1, 0]),
-        lambda: bootstrap([]),
-        lambda: bootstrap([1.0, math.nan]),
-        lambda: bootstrap([1.0], level=1.5),
+        lambda: bootstrap_mean([]),
+        lambda: bootstrap_mean([1.0, math.nan]),
+        lambda: bootstrap_mean([1.0], level=1.5),
         lambda: compare({"a": 1}, {"b": 1}),
         lambda: compare({"a": 1, "b": 1}, {"a": 1}),
         lambda: compare({}, {}),
     ],
 )
-def test_what_has_no_pair_is_refused(call):
+def test_unpaired_or_missing_values_are_refused(call):
     with pytest.raises(OptionError):
         call()

@@ -48,6 +48,15 @@ def _summary(file: Path) -> str:
     return shorten(line)
 
 
+def experiments(incomplete: str) -> Suggestions:
+    """Complete the name of an experiment of the paper."""
+    from wavefront.paper import NAMES
+
+    folder = Path(wavefront.__file__).parent / "paper"
+    known = [name for name in NAMES if name.startswith(incomplete)]
+    return [(name, _summary(folder / f"{name.replace('-', '_')}.py")) for name in known]
+
+
 def models(incomplete: str) -> Suggestions:
     """Complete a built-in model or a published checkpoint."""
     from wavefront.storage.hub import builtin_checkpoints

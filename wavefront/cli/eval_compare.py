@@ -57,7 +57,9 @@ def diff(
     *,
     intersect: Intersect = False,
     verdict: Verdict = "correct",
-    show: Annotated[int, option(None, "N", "ChangedItem items to print. Default: 20.", "--show")] = 20,
+    show: Annotated[
+        int, option(None, "N", "ChangedItem items to print. Default: 20.", "--show")
+    ] = 20,
     output: PlainOptions,
 ) -> None:
     """Compare two runs item by item.
@@ -115,7 +117,11 @@ def explain(
         return
     say("\n".join(_head(pair)))
     for number, divergence in enumerate(divergences[:show], 1):
-        lines = [*_item(number, divergence.item), *_divergence(divergence), *_texts(divergence.item)]
+        lines = [
+            *_item(number, divergence.item),
+            *_divergence(divergence),
+            *_texts(divergence.item),
+        ]
         say("\n".join(["", *lines]))
     _print_rest(len(divergences), show)
 
@@ -167,10 +173,15 @@ def _divergence(divergence: Divergence) -> list[str]:
     """Describe where two decodes diverged."""
     order = divergence.order
     lines = []
-    if order is not None and order < min(s.step or order for s in (divergence.first, divergence.second)):
+    if order is not None and order < min(
+        s.step or order for s in (divergence.first, divergence.second)
+    ):
         lines.append(f"   They first differ at step {order}, but only in the order of positions.")
     lines.append(f"   The first position with different tokens is {divergence.slot}:")
-    lines += [f"   A {_sentence(divergence.first, 'B')}", f"   B {_sentence(divergence.second, 'A')}"]
+    lines += [
+        f"   A {_sentence(divergence.first, 'B')}",
+        f"   B {_sentence(divergence.second, 'A')}",
+    ]
     if not divergence.repeated:
         lines.append("   The new decodes differ from the recorded texts; was it another machine?")
     return lines

@@ -65,7 +65,7 @@ def print_pairs(pairs: Sequence[RunComparison]) -> None:
     for pair in pairs:
         found, test = pair.comparison, pair.comparison.mcnemar
         gap = found.gap
-        row = [pair.task, *pair.strategies, found.count, f"{100 * gap.mean:+.1f}"]
+        row = [pair.task, *pair.strategies, found.count, f"{100 * gap.value:+.1f}"]
         row.append(f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}")
         assert test is not None  # verdicts are right or wrong
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
@@ -92,7 +92,7 @@ def describe_pair(pair: RunComparison) -> str:
     assert test is not None
     text = (
         f"A has {percent(found.first)} right and B {percent(found.second)}: "
-        f"{100 * gap.mean:+.1f} points (95 %: {100 * gap.low:+.1f} to {100 * gap.high:+.1f}), "
+        f"{100 * gap.value:+.1f} points (95 %: {100 * gap.low:+.1f} to {100 * gap.high:+.1f}), "
         f"exact McNemar p = {p_value(test.p)}."
     )
     if test.first_only + test.second_only == 0:

@@ -1,18 +1,192 @@
-"""`wavefront paper`: the experiments of the paper."""
+"""`wavefront paper`: list and run the experiments of the paper."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from wavefront.cli import experiment, measure
+from wavefront.cli import completion
 from wavefront.cli.command import Command, Group
+from wavefront.cli.eval_options import loader_of
+from wavefront.cli.options import (
+    AllowUnsandboxed,
+    CheckpointOptions,
+    Data,
+    ItemsSeed,
+    Json,
+    Quiet,
+    flatten_options,
+    option,
+)
+from wavefront.cli.output import ProgressBar, print_columns, say, say_json, stoppable
 
+EXAMPLES = """\
+Examples
+wavefront paper list
+wavefront paper run main
+wavefront paper run main --items 200 -n 128 --device cuda --out runs/main
+wavefront paper run mhco -s block -s "wavefront(radius=4)" --items 64
+wavefront paper run bertscore --task wikitext --data DIR --encoder minilm
+wavefront paper run main --paper --model DIR --items 100
+wavefront report experiments/main
+"""
+LIST_EXAMPLES = """\
+Examples
+wavefront paper list
+wavefront paper list --json
+"""
 app = typer.Typer(
     cls=Group,
     help="Reproduce the experiments of the paper.",
-    epilog=experiment.EXAMPLES,
+    epilog=EXAMPLES,
     add_completion=False,
 )
-app.command("list", cls=Command, epilog=experiment.LIST_EXAMPLES)(experiment.experiments)
-app.command("run", cls=Command, epilog=experiment.EXAMPLES)(experiment.experiment)
-app.command("measure", cls=Command, epilog=measure.EXAMPLES)(measure.measure)
+
+
+@app.command("list", cls=Command, epilog=LIST_EXAMPLES)
+def list_experiments(*, as_json: Json = False) -> None:
+    """List the experiments: table or figure of the paper, question, and requirements."""
+    from wavefront import paper
+
+    columns = ("name", "paper", "question", "needs")
+    found = [paper.find(name) for name in paper.NAMES]
+    rows = [(one.name, one.place, one.question, one.needs) for one in found]
+    if as_json:
+        for row in rows:
+            say_json(dict(zip(columns, row, strict=True)))
+    else:
+        print_columns(columns, [[*row] for row in rows])
+
+
+@app.command("run", cls=Command, epilog=EXAMPLES)
+@flatten_options
+def run_experiment(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="An experiment of `wavefront paper list`.",
+            autocompletion=completion.experiments,
+        ),
+    ],
+    *,
+    paper: Annotated[
+        bool,
+        option(
+            None,
+            "",
+            "Use the paper's models, benchmarks and lengths. Other options override them.",
+            "--paper",
+        ),
+    ] = False,
+    strategy: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "SPEC",
+            "Strategy to measure; repeat for several. Default: the paper's.",
+            "--strategy",
+            "-s",
+            complete=completion.strategies,
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "NAME",
+            "Task; repeat for several. Default: the experiment's.",
+            "--task",
+            complete=completion.tasks,
+        ),
+    ] = None,
+    items: Annotated[
+        int | None,
+        option(None, "N", "Items of each task. Default: a few.", "--items", "-i"),
+    ] = None,
+    length: Annotated[
+        int | None,
+        option(
+            None, "N", "Positions to fill. Default: the experiment's.", "--max-new-tokens", "-n"
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        option(None, "T", "Decoding steps. Default: one per position.", "--steps", "-t"),
+    ] = None,
+    radius: Annotated[
+        int, option(None, "N", "Radius of the measures that have one. Default: 2.")
+    ] = 2,
+    seed: Annotated[int, option(None, "N", "Random seed of sampling. Default: 0.")] = 0,
+    items_seed: ItemsSeed = 0,
+    batch_size: Annotated[
+        int | None,
+        option(None, "N", "Items decoded at once. Default: 8 or fewer.", "--batch-size", "-b"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option(None, "DIR", "Directory of the results. Default: experiments/NAME.", "--out", "-o"),
+    ] = None,
+    data: Data = "",
+    encoder: Annotated[
+        str | None,
+        option(
+            None, "NAME", "Encoder of BERTScore: minilm (default), roberta-large, or a directory."
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, option(None, "N", "Layer of the encoder. Default: BERTScore's choice.")
+    ] = None,
+    allow_unsandboxed: AllowUnsandboxed = False,
+    quiet: Quiet = False,
+    model: CheckpointOptions,
+) -> None:
+    """Run an experiment of the paper on any model and data, and check the paper's claims.
+
+    By default it uses the built-in model and tasks and takes minutes. So few items decide little,
+    and the page says so. The output directory holds summary.md with a verdict on every claim,
+    tables beside the paper's numbers, figures, numbers.json, and run.json for `wavefront report`.
+    If it is stopped, run the same command again to continue.
+    """
+    from wavefront.evaluation.trials import Runner
+    from wavefront.paper import find
+
+    experiment = find(name)
+    scale = experiment.scale(
+        paper=paper,
+        strategies=tuple(strategy) if strategy else None,
+        tasks=tuple(task) if task else None,
+        models=() if model.model else None,  # the loader's
+        items=items,
+        length=length,
+        steps=steps,
+        rows=batch_size,
+    )
+    folder = out or Path("experiments") / name
+    with stoppable(folder), ProgressBar(shown=not quiet) as bar:
+        runner = Runner(
+            name=name,
+            scale=scale,
+            folder=folder,
+            loader=loader_of(model),
+            seed=seed,
+            items_seed=items_seed,
+            radius=radius,
+            data=data,
+            encoder=encoder or ("roberta-large" if paper else "minilm"),
+            layer=layer,
+            allow_unsandboxed=allow_unsandboxed,
+            command=shlex.join(["wavefront", *sys.argv[1:]]),
+            progress=bar.set_share,
+        )
+        runner.check()
+        bar.set_share("loading the model", 0.0)
+        page = experiment.run(runner)
+        bar.set_share("drawing", 1.0)
+        written = page.write(folder)
+    say(page.markdown().rstrip())
+    print(f"{len(written)} files in {folder}", file=sys.stderr)

@@ -78,7 +78,8 @@ def tune(
         ),
     ] = None,
     forward_cost: Annotated[
-        float | None, option(None, "X", "Accuracy points traded per forward pass. Default: none.")
+        float | None,
+        option(None, "X", "Accuracy points traded per forward pass. Default: none."),
     ] = None,
     items: Annotated[
         int | None,
@@ -134,34 +135,34 @@ def tune(
     directory. If the command is interrupted, run it again to continue.
     """
     from wavefront.core.errors import check_choice
+    from wavefront.evaluation.trials import Runner, Scale
     from wavefront.evaluation.tune import BASES, TRIES, Objective
     from wavefront.evaluation.tune import tune as run
-    from wavefront.paper import Lab, Scale
     from wavefront.tasks.base import STYLES
 
     check_choice("style", style, STYLES)
     is_file = what.endswith((".jsonl", ".json")) or "/" in what
     task = f"jsonl(path={what!r}, answers={kind!r})" if is_file else what
-    wanted = Objective(max_forwards=max_forwards, weight=forward_cost)
+    wanted = Objective(max_forwards=max_forwards, forward_cost=forward_cost)
     many = items if items is not None or is_file else 24
     home = out or Path("tuned") / Path(what).stem
     scale = Scale(tasks=(task,), items=many, length=max_new_tokens, steps=steps, rows=batch_size,
                   style=style)  # fmt: skip  # pyright: ignore[reportArgumentType]
     with stoppable(home), ProgressBar(shown=not quiet) as bar:
-        lab = Lab(
+        runner = Runner(
             name="tune",
             scale=scale,
-            home=home,
+            folder=home,
             loader=loader_of(model),
-            seed=items_seed,
+            items_seed=items_seed,
             data=data,
             allow_unsandboxed=allow_unsandboxed,
             command=shlex.join(["wavefront", *sys.argv[1:]]),
             progress=bar.set_share,
         )
-        lab.check()
+        runner.check()
         bar.set_share("loading the model", 0.0)
-        found = run(lab, candidate or TRIES, bases=baseline or BASES, objective=wanted)
+        found = run(runner, candidate or TRIES, bases=baseline or BASES, objective=wanted)
         bar.set_share("drawing", 1.0)
         written = found.write(home)
     if as_json:

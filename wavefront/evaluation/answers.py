@@ -101,7 +101,10 @@ def generate_answers(
         items = _items_of(division, config.shard)
         _open(home, config, settings, answers=len(items), environment=info.environment)
         keys = {item: run.key_of(settings, samples[item]) for item in items}
-        with jsonl.JsonLines(home / run.ANSWERS) as out, jsonl.JsonLines(home / run.TIMINGS) as timings:
+        with (
+            jsonl.JsonLines(home / run.ANSWERS) as out,
+            jsonl.JsonLines(home / run.TIMINGS) as timings,
+        ):
             known = {*jsonl.by_key(out.found, out.file)}
             if foreign := known - {*keys.values()}:
                 raise RunError(

@@ -48,7 +48,7 @@ class RunComparison:
                 "count": found.count,
                 "first": found.first,
                 "second": found.second,
-                "gap": found.gap._asdict(),
+                "gap": vars(found.gap),
                 "mcnemar": None if found.mcnemar is None else found.mcnemar._asdict(),
             },
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavefront.evaluation.run import Run
-from wavefront.results.statistics import Share, share
+from wavefront.results.interval import Share, wilson_share
 
 # Our verdict -> lm-eval's metric and filter.
 METRICS = {
@@ -51,7 +51,7 @@ def shares_of(run: Run) -> dict[str, Share]:
     """Return the share of right answers for every verdict."""
     graded = run.grades.values()
     return {
-        verdict: share(sum(bool(line[verdict]) for line in graded), len(graded))
+        verdict: wilson_share(sum(bool(line[verdict]) for line in graded), len(graded))
         for verdict in METRICS
     }
 

@@ -1,13 +1,23 @@
-"""Baselines: the wave beside three dynamic strategies, TBD, RCR and SSD."""
+"""Baselines: is the wave above three dynamic strategies, TBD, RCR and SSD?"""
 
 from __future__ import annotations
 
-from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, bars, grid
-from wavefront.paper._groups import Key, accuracy_table, as_numbers, grouped
-from wavefront.paper._lab import LLADA, Lab, Measured, Scale, short
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, dataset, strategy
-from wavefront.paper.studies import Findings
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale, TrialResult, model_name
+from wavefront.paper.experiment import LLADA, experiment_page
+from wavefront.paper.published import dataset, published_cell, published_strategy
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    WAVES,
+    Key,
+    accuracy_bars,
+    accuracy_table,
+    grid,
+    group_by,
+    spec_with_case,
+    wave_claims,
+)
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k, math, humaneval, bbh, a sandbox"
@@ -22,39 +32,43 @@ PAPER = Scale(
 DRAFT = 4
 
 
-def run(lab: Lab) -> Findings:
-    """Six strategies and a second reading; SSD is block with drafts."""
+def run(runner: Runner) -> ResultsPage:
+    """Run six strategies and the second reading; SSD is block with drafts."""
     strategies = ("standard", BLOCK, "tbd()", "rcr()", *WAVES)
-    cells = grid(lab, strategies)
-    cells += grid(lab, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
-    groups = grouped(lab.measure(cells), named)
+    trials = grid(runner, strategies)
+    trials += grid(runner, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
+    groups = group_by(runner.measure(trials), _key)
     kinds = dict.fromkeys(key[-1] for key in groups)
     claims = []
     for spec in kinds:
         if spec not in WAVES:
-            text = f"WavefrontDiffusion is above {strategy(spec)}"
-            claims += against(groups, text, spec)
+            text = f"WavefrontDiffusion is above {published_strategy(spec)}"
+            claims += wave_claims(groups, text, spec)
     columns = ["model", "data set", "strategy"]
-    table = accuracy_table("Right answers", groups, columns, paper=printed)
-    return page(
-        lab,
+    table = accuracy_table("Right answers", groups, columns, paper=published)
+    return experiment_page(
+        runner,
         title="The wave beside dynamic baselines",
         text=f"TBD is a reconstruction. SSD is block with a draft of {DRAFT}, whose answers are "
-        f"block's own by construction: only its forwards differ. {BOTH}",
+        f"block's own by construction: only its forwards differ. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
-        figures={"baselines": (bars(groups, lambda key: key[1], paper=printed), "Right answers")},
-        numbers={"measured": as_numbers(table)},
+        figures={
+            "baselines": (
+                accuracy_bars(groups, lambda key: key[1], paper=published),
+                "Right answers",
+            )
+        },
+        numbers={"measured": table.records()},
     )
 
 
-def named(one: Measured) -> Key:
-    """Model, data set, strategy; a draft is part of the strategy."""
-    cell = one.cell
-    spec = f"{cell.strategy[:-1]}, {cell.case})" if cell.case else cell.strategy
-    return short(cell.model), dataset(cell.task), spec
+def _key(result: TrialResult) -> Key:
+    """Return model, data set, strategy; a draft is part of the strategy."""
+    trial = result.trial
+    return model_name(trial.model), dataset(trial.task), spec_with_case(trial)
 
 
-def printed(key: Key) -> str | None:
-    """The paper's accuracy."""
-    return cell("baselines", key[1], strategy=strategy(key[2]))
+def published(key: Key) -> str | None:
+    """Return the paper's accuracy."""
+    return published_cell("baselines", key[1], strategy=published_strategy(key[2]))

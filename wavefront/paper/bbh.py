@@ -1,25 +1,26 @@
-"""BBH: the wave against block, subset by subset."""
+"""BBH: on which subsets is the wave above block?"""
 
 from __future__ import annotations
 
 from wavefront.analysis import figures
 from wavefront.analysis.figures import Figure, Gap, kind
-from wavefront.paper._claims import Claim, directed
-from wavefront.paper._grid import BLOCK, BOTH, WAVES, against, grid, number
-from wavefront.paper._groups import (
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale, compare_groups, percent_gap
+from wavefront.paper.claims import Claim, accuracy_claim
+from wavefront.paper.experiment import LLADA, LLADA15, experiment_page
+from wavefront.paper.published import first_number, published_cell, published_model, subset
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    WAVES,
     Groups,
     Key,
     accuracy_table,
-    as_numbers,
     by_task,
-    gap,
-    grouped,
-    points,
+    grid,
+    group_by,
+    wave_claims,
 )
-from wavefront.paper._lab import LLADA, LLADA15, Lab, Scale
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, model, subset
-from wavefront.paper.studies import Findings
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, LLaDA-1.5, all 27 subsets of bbh"
@@ -44,57 +45,59 @@ PAPER = Scale(
 )
 
 
-def run(lab: Lab) -> Findings:
-    """Block and the waves on every subset."""
-    groups = grouped(lab.measure(grid(lab, (BLOCK, *WAVES))), by_task)
-    claims = against(groups, "WavefrontDiffusion is above the base over all subsets", BLOCK)
+def run(runner: Runner) -> ResultsPage:
+    """Run block and the waves on every subset."""
+    groups = group_by(runner.measure(grid(runner, (BLOCK, *WAVES))), by_task)
+    claims = wave_claims(groups, "WavefrontDiffusion is above the base over all subsets", BLOCK)
     claims += [claim for key in groups if (claim := _claim(groups, key))]
     table = accuracy_table(
         "Right answers by subset",
         groups,
         ["model", "subset", "strategy"],
-        paper=printed,
+        paper=published,
         note="The paper prints shares; block stands beside its base.",
     )
-    return page(
-        lab,
+    return experiment_page(
+        runner,
         title="BBH, subset by subset",
-        text=f"Our own tasks are named after the subsets they are made like. {BOTH}",
+        text=f"Our own tasks are named after the subsets they are made like. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
         figures={"bbh": (_picture(groups), "Wave less block")},
-        numbers={"measured": as_numbers(table)},
+        numbers={"measured": table.records()},
     )
 
 
-def printed(key: Key) -> str | None:
-    """The paper's share."""
+def published(key: Key) -> str | None:
+    """Return the paper's share."""
     column = "base" if kind(key[2]) == "block" else "wave"
-    return cell("bbh", column, model=model(key[0]), subset=subset(key[1]))
+    return published_cell("bbh", column, model=published_model(key[0]), subset=subset(key[1]))
 
 
 def _claim(groups: Groups, key: Key) -> Claim | None:
-    """The sign that the paper prints for a subset, of the first reading."""
-    told = number(cell("bbh", "difference", model=model(key[0]), subset=subset(key[1])))
-    if key[2] != WAVES[0] or not told:
+    """Claim the sign that the paper prints for a subset, of the first reading."""
+    difference = _difference(key)
+    if key[2] != WAVES[0] or not difference:
         return None
-    word = "higher" if told > 0 else "lower"
-    return directed(
-        f"{subset(key[1])}: {word} ({told:+.3f})",
-        key[0],
-        groups[(*key[:2], BLOCK)],
-        groups[key],
-        word,
-    )
+    claimed = "higher" if difference > 0 else "lower"
+    text = f"{subset(key[1])}: {claimed} ({difference:+.3f})"
+    base, other = groups[(*key[:2], BLOCK)], groups[key]
+    return accuracy_claim(text, key[0], base=base, other=other, claimed=claimed)
+
+
+def _difference(key: Key) -> float | None:
+    """Return the paper's difference of a subset."""
+    model, name = published_model(key[0]), subset(key[1])
+    return first_number(published_cell("bbh", "difference", model=model, subset=name))
 
 
 def _picture(groups: Groups) -> Figure:
     found = []
     for key in groups:
         if key[2] == WAVES[0]:
-            one = points(gap(groups[(*key[:2], BLOCK)], groups[key]))
-            told = number(cell("bbh", "difference", model=model(key[0]), subset=subset(key[1])))
-            paper = None if told is None else 100 * told
+            one = percent_gap(compare_groups(groups[(*key[:2], BLOCK)], groups[key]))
+            difference = _difference(key)
+            paper = None if difference is None else 100 * difference
             several = len({other[0] for other in groups}) > 1
             name = f"{subset(key[1])} ({key[0]})" if several else subset(key[1])
             found.append(Gap(name, one.value, one.low, one.high, paper))

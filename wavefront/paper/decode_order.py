@@ -1,53 +1,122 @@
-"""Strategies: what each strategy may choose from, and chooses, on one item."""
+"""Decode order: what each strategy may choose from, and chooses, on one item."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
+import torch
+
+from wavefront.analysis import figures
 from wavefront.analysis.figures import kind
+from wavefront.analysis.measures import eos, order
 from wavefront.core.spec import resolve
-from wavefront.paper._claims import Claim, exact
-from wavefront.paper._lab import LLADA, Lab, Scale
-from wavefront.paper._wrapped import wrapped
-from wavefront.paper.studies import Findings
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale, model_name
+from wavefront.paper.claims import Claim, exact_claim
+from wavefront.paper.decoder import DecodedItems, ItemDecoder
+from wavefront.paper.experiment import LLADA, Measurement, measure_models
+from wavefront.paper.tables import STRATEGIES
+from wavefront.results.table import Table, finite
 from wavefront.traces.trace import Trace
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=1)
 PAPER = Scale(models=(LLADA,), tasks=("gsm8k",), items=1, length=1024, style="paper")
+COMPARED = STRATEGIES
+TEXT = (
+    "One held-out item under each strategy. A row of a panel is a step: the position it decided, "
+    "the candidates, and what was decided before. Kendall's tau is 1 for decisions from left to "
+    "right, -1 from right to left, and near 0 in no order."
+)
+COLUMNS = ["strategy", "forwards", "Kendall's tau", "mean jump (places)", "next to a known place",
+           "first end token at step", "right"]  # fmt: skip
 
 
-def run(lab: Lab) -> Findings:
-    """One item under each strategy, and what its trace says of the figure's captions."""
-    return wrapped(lab, "decode_order", _judge)
+class Order(NamedTuple):
+    """In which order a strategy decided: a row of the table."""
+
+    strategy: str
+    forwards: int
+    tau: float | None
+    jump: float | None
+    adjacent: float | None
+    first_end: int | None
+    correct: bool | None
 
 
-def _judge(found: Findings, model: str) -> list[Claim]:
-    claims = []
-    for trace, spec in found.traces.values():
-        scope, masked = trace.scope[:, 0], _masked(trace)
-        steps = len(trace)
-        if kind(spec) == "standard":
-            holds = bool((scope == masked).all())
-            text = "Standard always selects from all masked places"
-            claims.append(exact(text, f"{model}, {steps} steps", holds, 1))
-        elif kind(spec) == "block":
-            size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
-            slots = [trace.first.slot[0][row] // size for row in scope if row.any()]
-            holds = all(len(one.unique()) == 1 for one in slots)
-            text = "Block limits the choice to one fixed block"
-            claims.append(exact(text, f"{model}, {steps} steps", holds, 1))
-        else:
-            size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
-            holds = bool((scope.sum(-1) <= size).all())
-            text = f"The wave limits the choice to at most F = {size} places"
-            claims.append(exact(text, f"{model}, {steps} steps", holds, 1))
-            fixed = all((one == scope[0]).all() for one in scope)
-            claims.append(exact("The wave's scope changes while decoding", model, not fixed, 1))
-    return claims
+def run(runner: Runner) -> ResultsPage:
+    """Run the experiment on every model."""
+    return measure_models(runner, measure)
 
 
-def _masked(trace: Trace) -> Tensor:
-    """(S, L): masked before every step."""
-    return torch.stack([canvas.masked[0] for canvas in trace.before()])
+def measure(decoder: ItemDecoder) -> Measurement:
+    """Decode one item under every strategy and draw it."""
+    name = decoder.tasks[0]
+    samples = decoder.draw(name, 1)
+    decoder.expect_parts(len(decoder.strategies), count=1)
+    decoded = {spec: decoder.decode(name, samples, spec) for spec in decoder.strategies}
+    traces = {spec: one.traces[0] for spec, one in decoded.items()}
+    orders = [_order(spec, one) for spec, one in decoded.items()]
+    numbers = {
+        one.strategy: {
+            "forwards": one.forwards,
+            "text": decoded[one.strategy].answers[0].text,
+            "tau": one.tau,
+            "jump": one.jump,
+            "adjacent": one.adjacent,
+            "first end token at step": one.first_end,
+            "right": one.correct,
+        }
+        for one in orders
+    }
+    return Measurement(
+        title=f"Decode order: one item of {name} under each strategy",
+        text=TEXT,
+        items=1,
+        claims=[
+            c
+            for spec, trace in traces.items()
+            for c in _claims(model_name(decoder.lm.name), spec, trace)
+        ],
+        tables=[Table("In which order", COLUMNS, orders)],
+        numbers={"strategies": numbers},
+        figures={"decode-order": (figures.strategies(traces), "Positions decided at each step")},
+        traces={f"trace-{kind(s)}-{n}": (t, s) for n, (s, t) in enumerate(traces.items(), 1)},
+        configuration={"item": samples[0].id, "items of each task": 1},
+    )
+
+
+def _order(spec: str, decoded: DecodedItems) -> Order:
+    trace = decoded.traces[0]
+    found = order.measure(trace)
+    return Order(
+        spec,
+        decoded.answers[0].forwards,
+        *(finite(float(one[0])) for one in (found.tau, found.jump, found.adjacent)),
+        first_end=int(eos.measure(trace).first[0]) or None,
+        correct=decoded.correct[0] if decoded.correct else None,
+    )
+
+
+def _claims(model: str, spec: str, trace: Trace) -> list[Claim]:
+    """Check the figure's captions against every step of a trace."""
+    scope, where = trace.scope[:, 0], f"{model}, {len(trace)} steps"
+    if kind(spec) == "standard":
+        masked = torch.stack([canvas.masked[0] for canvas in trace.before()])
+        text = "Standard always selects from all masked places"
+        return [exact_claim(text, where, holds=bool((scope == masked).all()), items=1)]
+    if kind(spec) not in ("block", "wavefront"):
+        return []
+    size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
+    if kind(spec) == "block":
+        blocks = [trace.first.slot[0][row] // size for row in scope if row.any()]
+        holds = all(len(one.unique()) == 1 for one in blocks)
+        text = "Block limits the choice to one fixed block"
+        return [exact_claim(text, where, holds=holds, items=1)]
+    fits = bool((scope.sum(-1) <= size).all())
+    fixed = all((one == scope[0]).all() for one in scope)
+    text = f"The wave limits the choice to at most F = {size} places"
+    return [
+        exact_claim(text, where, holds=fits, items=1),
+        exact_claim("The wave's scope changes while decoding", model, holds=not fixed, items=1),
+    ]

@@ -1,4 +1,4 @@
-"""Latency: left to right, self-speculation and the wave, right answers against time a token."""
+"""Latency: does the wave take as long per token as left to right, and answer more correctly?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from typing import Any
 
 from wavefront.analysis import figures
 from wavefront.analysis.figures import Figure, TradeoffPoint
-from wavefront.paper._claims import Claim, directed, measured, within
-from wavefront.paper._grid import BLOCK, BOTH, WAVES, grid
-from wavefront.paper._groups import Group, accuracy_table, as_numbers, booted, grouped, pool
-from wavefront.paper._lab import LLADA, Lab, Measured, Scale, short
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, dataset, strategy
-from wavefront.paper.studies import Findings
-from wavefront.results.table import Interval, Table
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale, TrialGroup, TrialResult, model_name
+from wavefront.paper.claims import Claim, accuracy_claim, direction_claim, margin_claim
+from wavefront.paper.experiment import LLADA, experiment_page
+from wavefront.paper.published import dataset, published_cell, published_strategy
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    WAVES,
+    Groups,
+    Key,
+    accuracy_table,
+    grid,
+    group_by,
+    pool,
+    spec_with_case,
+)
+from wavefront.results.bootstrap import bootstrap_mean
+from wavefront.results.interval import Interval, bounds
+from wavefront.results.table import Table
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=12, rows=1, length=48)
@@ -24,98 +36,115 @@ COLUMNS = ["model", "task", "strategy", "ms a visible token", "against left to r
            "paper: ms/token", "paper: accuracy"]  # fmt: skip
 
 
-def run(lab: Lab) -> Findings:
-    """One item at a time, until its answer ends."""
-    cells = grid(lab, (AUTOREGRESSIVE, *WAVES))
-    cells += grid(lab, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
-    groups = grouped(lab.measure(cells), named)
+def run(runner: Runner) -> ResultsPage:
+    """Decode one item at a time, until its answer ends."""
+    trials = grid(runner, (AUTOREGRESSIVE, *WAVES))
+    trials += grid(runner, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
+    groups = group_by(runner.measure(trials), _key)
     rows: list[list[Any]] = []
     for key, group in groups.items():
         base = groups[(*key[:2], AUTOREGRESSIVE)]
-        ratio = None if key[2] == AUTOREGRESSIVE else _ratio(base, group)
-        paper = dataset(key[1]) == "GSM8K"
-        told = [
-            cell("latency", name, strategy=strategy(key[2])) if paper else None
+        ratio = None if key[2] == AUTOREGRESSIVE else _percent_slower(base, group)
+        published = [
+            published_cell("latency", name, strategy=published_strategy(key[2]))
+            if dataset(key[1]) == "GSM8K"
+            else None
             for name in ("ms/token", "accuracy")
         ]
-        rows.append([*key, booted(list(_each(group).values())), ratio, *told])
+        rows.append([*key, _mean_latency(group), ratio, *published])
     table = Table("Time a token", COLUMNS, rows, NOTE)
     right = accuracy_table("Right answers", groups, ["model", "task", "strategy"], base=_base)
-    return page(
-        lab,
-        title="Latency: time a token, and right answers",
-        text=f"Items are decoded one at a time. SSD is block with a draft of {DRAFT}. {BOTH}",
+    return experiment_page(
+        runner,
+        title="Latency: time per token, and correct answers",
+        text="Items are decoded one at a time. "
+        f"SSD is block with a draft of {DRAFT}. {BOTH_READINGS}",
         claims=_claims(groups),
         tables=[table, right],
-        figures={"latency": (_picture(groups), "Right answers against time a token")},
-        numbers={"measured": as_numbers(table), "right": as_numbers(right)},
+        figures={"latency": (_picture(groups), "Correct answers against time per token")},
+        numbers={"measured": table.records(), "right": right.records()},
     )
 
 
 NOTE = (
-    "Seconds of an item for each token that a reader sees, the mean over items with its 95 % "
-    "interval; answers of no token are left out. On a busy machine times say little."
+    "Milliseconds per visible token: the mean over items with its 95 % interval. Empty answers are "
+    "left out. Times from a busy machine are not reliable."
 )
 
 
-def named(one: Measured):
-    """Model, task, strategy; a draft is part of the strategy."""
-    found = one.cell
-    spec = f"{found.strategy[:-1]}, {found.case})" if found.case else found.strategy
-    return short(found.model), found.task, spec
+def _key(result: TrialResult) -> Key:
+    """Return model, task, strategy; a draft is part of the strategy."""
+    trial = result.trial
+    return model_name(trial.model), trial.task, spec_with_case(trial)
 
 
-def _each(group: Group) -> dict[tuple[str, str], float]:
-    """Milliseconds a visible token, by task and first item of the batch."""
+def _latencies(group: TrialGroup) -> dict[tuple[str, str], float]:
+    """Return milliseconds per visible token, by task and first item of the batch."""
     found = {}
-    for one in group.cells:
+    for one in group.results:
         first: dict[int, str] = {}
         for line in one.run.answers.values():
             if "batch" in line:
                 first[line["batch"]] = min(line["id"], first.get(line["batch"], line["id"]))
         for line in one.run.timings:
             if line["tokens"]:
-                name = (one.cell.task, first[line["batch"]])
+                name = (one.trial.task, first[line["batch"]])
                 found[name] = 1000 * line["seconds"] / line["tokens"]
     return found
 
 
-def _ratio(base: Group, other: Group) -> Interval | None:
-    """Of the same items, in %."""
-    one, two = _each(base), _each(other)
-    return booted([100 * (two[name] / one[name] - 1) for name in one if name in two])
+def _mean_latency(group: TrialGroup) -> Interval | None:
+    values = list(_latencies(group).values())
+    return bootstrap_mean(values) if values else None
 
 
-def _base(groups: Any, key: Any) -> Any:
+def _percent_slower(base: TrialGroup, other: TrialGroup) -> Interval | None:
+    """Return how much slower the other group is on the same items, in %."""
+    one, two = _latencies(base), _latencies(other)
+    ratios = [100 * (two[name] / one[name] - 1) for name in one if name in two]
+    return bootstrap_mean(ratios) if ratios else None
+
+
+def _base(groups: Groups, key: Key) -> Key | None:
     return None if key[2] == AUTOREGRESSIVE else (*key[:2], AUTOREGRESSIVE)
 
 
-def _claims(groups: Any) -> list[Claim]:
+def _claims(groups: Groups) -> list[Claim]:
     base = pool(groups, AUTOREGRESSIVE)
     claims = []
     for spec in WAVES:
         wave = pool(groups, spec)
-        ratio, items = _ratio(base, wave), len(_each(wave))
-        text = f"The wave's latency is that of left to right, within ±{MATCHED:g} %"
-        claims.append(Claim(text, spec, ratio, items, None, within(ratio, items, MATCHED)))
+        claims.append(
+            margin_claim(
+                f"The wave's latency is that of left to right, within ±{MATCHED:g} %",
+                spec,
+                gap=_percent_slower(base, wave),
+                items=len(_latencies(wave)),
+                margin=MATCHED,
+            )
+        )
         text = "The wave has more right answers than left to right"
-        claims.append(directed(text, spec, base, wave))
-    drafted = pool(groups, f"{BLOCK[:-1]}, draft={DRAFT})")
-    text, ratio = "SSD is quicker than left to right", _ratio(base, drafted)
-    where = f"{BLOCK}, draft={DRAFT}"
-    claims.append(measured(f"{text} (%)", where, ratio, len(_each(drafted)), "lower"))
+        claims.append(accuracy_claim(text, spec, base=base, other=wave))
+    where, drafted = f"{BLOCK}, draft={DRAFT}", pool(groups, f"{BLOCK[:-1]}, draft={DRAFT})")
     claims.append(
-        directed("SSD has fewer right answers than left to right", where, base, drafted, "lower")
+        direction_claim(
+            "SSD is quicker than left to right (%)",
+            where,
+            gap=_percent_slower(base, drafted),
+            items=len(_latencies(drafted)),
+            claimed="lower",
+        )
     )
+    text = "SSD has fewer right answers than left to right"
+    claims.append(accuracy_claim(text, where, base=base, other=drafted, claimed="lower"))
     return claims
 
 
-def _picture(groups: Any) -> Figure:
-    spots = []
+def _picture(groups: Groups) -> Figure:
+    points = []
     for spec in dict.fromkeys(key[-1] for key in groups):
         one = pool(groups, spec)
-        cost = booted(list(_each(one).values()))
-        parts = [part / 100 for part in (one.accuracy.value, one.accuracy.low, one.accuracy.high)]
+        cost = _mean_latency(one)
         if cost is not None:
-            spots.append(TradeoffPoint(spec, cost.value, *parts))
-    return figures.tradeoff(spots, xlabel="ms a visible token (mean over items)")
+            points.append(TradeoffPoint(spec, cost.value, *bounds(one.accuracy.scaled(0.01))))
+    return figures.tradeoff(points, xlabel="ms a visible token (mean over items)")

@@ -1,22 +1,26 @@
-"""Main: is the wave right more often than block and standard, on every model and task?"""
+"""Main: does the wave answer more items correctly than block and standard, on every task?"""
 
 from __future__ import annotations
 
-from wavefront.paper._claims import directed
-from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.paper._groups import (
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale
+from wavefront.paper.claims import accuracy_claim
+from wavefront.paper.experiment import DREAM, LLADA, LLADA15, experiment_page
+from wavefront.paper.published import published_cell, published_model, published_strategy
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    EVALUATED,
     Key,
+    accuracy_bars,
     accuracy_table,
-    as_numbers,
     by_dataset,
     by_task,
-    grouped,
+    grid,
+    group_by,
     pool,
+    wave_claims,
 )
-from wavefront.paper._lab import DREAM, LLADA, LLADA15, Lab, Scale
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, model, strategy
-from wavefront.paper.studies import Findings
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: three checkpoints, gsm8k, math, humaneval, mbpp, bbh, a sandbox"
@@ -28,38 +32,48 @@ PAPER = Scale(
     length=1024,
     style="paper",
 )
+COMPARED = EVALUATED
 
 
-def run(lab: Lab) -> Findings:
-    """The grid, pooled by the paper's data sets and apart."""
-    made = lab.measure(grid(lab))
-    groups, tasks = grouped(made, by_dataset), grouped(made, by_task)
-    claims = against(groups, "WavefrontDiffusion is above BlockDiffusion", BLOCK)
+def run(runner: Runner) -> ResultsPage:
+    """Run the grid, pooled by the paper's data sets and by task."""
+    results = runner.measure(grid(runner))
+    groups, tasks = group_by(results, by_dataset), group_by(results, by_task)
+    claims = wave_claims(groups, "WavefrontDiffusion is above BlockDiffusion", BLOCK)
     for name in dict.fromkeys(key[1] for key in groups):
-        claims += against(groups, f"... on {name}", name, BLOCK)
-    claims += against(groups, "WavefrontDiffusion is far above Standard Diffusion", "standard")
-    both = (pool(groups, "standard"), pool(groups, BLOCK))
-    claims.append(directed("BlockDiffusion is above Standard Diffusion", "pooled", *both))
+        claims += wave_claims(groups, f"... on {name}", name, BLOCK)
+    claims += wave_claims(groups, "WavefrontDiffusion is far above Standard Diffusion", "standard")
+    claims.append(
+        accuracy_claim(
+            "BlockDiffusion is above Standard Diffusion",
+            "pooled",
+            base=pool(groups, "standard"),
+            other=pool(groups, BLOCK),
+        )
+    )
     names = ["model", "data set", "strategy"]
-    tables = [accuracy_table("Right answers by data set", groups, names, paper=printed)]
+    tables = [accuracy_table("Right answers by data set", groups, names, paper=published)]
     if len(tasks) > len(groups):
         tables.append(accuracy_table("The same by task", tasks, ["model", "task", "strategy"]))
-    return page(
-        lab,
+    return experiment_page(
+        runner,
         title="Main: right answers of the strategies",
-        text=f"Tasks stand under the data set of the paper that they are or are nearest to. {BOTH}",
+        text="Tasks stand under the data set of the paper that they are or are nearest to. "
+        + BOTH_READINGS,
         claims=claims,
         tables=tables,
-        figures={"main": (bars(groups, place(lab), paper=printed), "Right answers")},
-        numbers={"measured": as_numbers(tables[0]), "by task": as_numbers(tables[-1])},
+        figures={"main": (accuracy_bars(groups, place(runner), paper=published), "Right answers")},
+        numbers={"measured": tables[0].records(), "by task": tables[-1].records()},
     )
 
 
-def printed(key: Key) -> str | None:
-    """The paper's accuracy."""
-    return cell("main", key[1], model=model(key[0]), strategy=strategy(key[2]))
+def published(key: Key) -> str | None:
+    """Return the paper's accuracy."""
+    return published_cell(
+        "main", key[1], model=published_model(key[0]), strategy=published_strategy(key[2])
+    )
 
 
-def place(lab: Lab):
-    """Where a bar stands: the data set, and the model where there are several."""
-    return lambda key: f"{key[1]}\n{key[0]}" if len(lab.models) > 1 else key[1]
+def place(runner: Runner):
+    """Return the label of a bar: the data set, and the model where there are several."""
+    return lambda key: f"{key[1]}\n{key[0]}" if len(runner.models) > 1 else key[1]

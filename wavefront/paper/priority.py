@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.paper._groups import Key, accuracy_table, as_numbers, by_case, grouped
-from wavefront.paper._lab import DREAM, Lab, Scale
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, strategy
-from wavefront.paper.studies import Findings
-from wavefront.paper.studies._bench import EVALUATED
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale
+from wavefront.paper.experiment import DREAM, experiment_page
+from wavefront.paper.published import published_cell, published_strategy
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    EVALUATED,
+    Key,
+    accuracy_bars,
+    accuracy_table,
+    by_case,
+    grid,
+    group_by,
+    wave_claims,
+)
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: Dream-7B, gsm8k, math, humaneval, bbh, a sandbox"
@@ -20,39 +29,42 @@ PAPER = Scale(
     length=1024,
     style="paper",
 )
+COMPARED = EVALUATED
 PRIORITIES = ("confidence", "entropy", "margin")
 
 
-def run(lab: Lab) -> Findings:
-    """Every strategy under every priority."""
-    cells = [
+def run(runner: Runner) -> ResultsPage:
+    """Run every strategy under every priority."""
+    trials = [
         one for priority in PRIORITIES
-        for one in grid(lab, EVALUATED, case=priority, options={"priority": priority})
+        for one in grid(runner, case=priority, options={"priority": priority})
     ]  # fmt: skip
-    groups = grouped(lab.measure(cells), by_case)
+    groups = group_by(runner.measure(trials), by_case)
     claims = []
     for priority in PRIORITIES:
         for base in (BLOCK, "standard"):
-            text = f"Under {priority} the wave is above {strategy(base)}"
-            claims += against(groups, text, priority, base)
+            text = f"Under {priority} the wave is above {published_strategy(base)}"
+            claims += wave_claims(groups, text, priority, base)
     columns = ["model", "data set", "priority", "strategy"]
-    table = accuracy_table("Right answers by priority", groups, columns, paper=printed)
-    return page(
-        lab,
+    table = accuracy_table("Right answers by priority", groups, columns, paper=published)
+    return experiment_page(
+        runner,
         title="What goes first: confidence, entropy or margin",
-        text=f"The paper prints confidence in its table 1. {BOTH}",
+        text=f"The paper prints confidence in its table 1. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
-        figures={"priority": (bars(groups, _place, paper=printed), "By priority")},
-        numbers={"measured": as_numbers(table)},
+        figures={"priority": (accuracy_bars(groups, _place, paper=published), "By priority")},
+        numbers={"measured": table.records()},
     )
 
 
-def printed(key: Key) -> str | None:
-    """The paper's accuracy, on Dream."""
+def published(key: Key) -> str | None:
+    """Return the paper's accuracy, on Dream."""
     if key[2] == "confidence":
-        return cell("main", key[1], model="Dream", strategy=strategy(key[3]))
-    return cell("priority", key[1], priority=key[2].capitalize(), strategy=strategy(key[3]))
+        return published_cell("main", key[1], model="Dream", strategy=published_strategy(key[3]))
+    return published_cell(
+        "priority", key[1], priority=key[2].capitalize(), strategy=published_strategy(key[3])
+    )
 
 
 def _place(key: Key) -> str:

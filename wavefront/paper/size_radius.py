@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from wavefront.paper._claims import alike, directed
-from wavefront.paper._grid import BOTH, bars, grid
-from wavefront.paper._groups import (
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale
+from wavefront.paper.claims import accuracy_claim, equal_accuracy_claim
+from wavefront.paper.experiment import LLADA, experiment_page
+from wavefront.paper.published import published_cell
+from wavefront.paper.tables import (
+    BOTH_READINGS,
     Groups,
     Key,
+    accuracy_bars,
     accuracy_table,
-    as_numbers,
     by_dataset,
-    grouped,
+    grid,
+    group_by,
     pool,
 )
-from wavefront.paper._lab import LLADA, Lab, Scale
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell
-from wavefront.paper.studies import Findings
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, math, gsm8k, humaneval, a sandbox"
 SMALL = Scale(items=16, length=48)
@@ -28,13 +29,14 @@ GROWS = ("", ", grow='accumulate'")
 
 
 def spec(size: int, radius: int, grow: str = "") -> str:
+    """Return a wave's spec."""
     return f"wavefront(size={size}, radius={radius}{grow})"
 
 
-def run(lab: Lab) -> Findings:
-    """Five settings, both readings."""
+def run(runner: Runner) -> ResultsPage:
+    """Run five settings in both readings."""
     strategies = [spec(*one, grow) for grow in GROWS for one in SIZES]
-    groups = grouped(lab.measure(grid(lab, strategies)), by_dataset)
+    groups = group_by(runner.measure(grid(runner, strategies)), by_dataset)
 
     def one(size: int, radius: int, grow: str):
         return pool(groups, spec(size, radius, grow))
@@ -44,38 +46,54 @@ def run(lab: Lab) -> Findings:
         reading = "accumulate" if grow else "rebuild"
         default = one(8, 2, grow)
         claims += [
-            directed("Accuracy increases from F = 4 to F = 8", reading, one(4, 2, grow), default),
-            alike("F = 16 does not improve on F = 8", reading, default, one(16, 2, grow)),
-            directed("R = 4 yields small gains over R = 2", reading, default, one(8, 4, grow)),
-            alike("R = 8 brings no further improvement", reading, one(8, 4, grow), one(8, 8, grow)),
+            accuracy_claim(
+                "Accuracy increases from F = 4 to F = 8",
+                reading,
+                base=one(4, 2, grow),
+                other=default,
+            ),
+            equal_accuracy_claim(
+                "F = 16 does not improve on F = 8", reading, base=default, other=one(16, 2, grow)
+            ),
+            accuracy_claim(
+                "R = 4 yields small gains over R = 2", reading, base=default, other=one(8, 4, grow)
+            ),
+            equal_accuracy_claim(
+                "R = 8 brings no further improvement",
+                reading,
+                base=one(8, 4, grow),
+                other=one(8, 8, grow),
+            ),
         ]
     table = accuracy_table(
         "Right answers by F and R",
         groups,
         ["model", "data set", "strategy"],
-        paper=printed,
+        paper=published,
         base=default_of,
         note="The base is F = 8, R = 2 of the same reading.",
     )
     shown = {key: group for key, group in groups.items() if "accumulate" not in key[-1]}
-    return page(
-        lab,
+    return experiment_page(
+        runner,
         title="Size and radius of the wave",
-        text=f"F is the size of the front and R its radius. {BOTH}",
+        text=f"F is the size of the front and R its radius. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
-        figures={"size-radius": (bars(shown, lambda key: key[1], paper=printed), "By F and R")},
-        numbers={"measured": as_numbers(table)},
+        figures={
+            "size-radius": (accuracy_bars(shown, lambda key: key[1], paper=published), "By F and R")
+        },
+        numbers={"measured": table.records()},
     )
 
 
 def default_of(groups: Groups, key: Key) -> Key | None:
-    """The default setting of the same reading."""
+    """Return the default setting of the same reading."""
     default = (*key[:-1], spec(8, 2, GROWS["accumulate" in key[-1]]))
     return None if default == key or default not in groups else default
 
 
-def printed(key: Key) -> str | None:
-    """The paper's accuracy."""
+def published(key: Key) -> str | None:
+    """Return the paper's accuracy."""
     size, radius = next(one for one in SIZES if spec(*one)[:-1] in key[-1])
-    return cell("size-radius", f"F={size}, R={radius}", dataset=key[1])
+    return published_cell("size-radius", f"F={size}, R={radius}", dataset=key[1])

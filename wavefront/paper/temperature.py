@@ -1,17 +1,26 @@
-"""Temperature: does the wave keep its lead when tokens are drawn?"""
+"""Temperature: does the wave keep its lead when tokens are sampled?"""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any
 
-from wavefront.paper._grid import BLOCK, BOTH, against, bars, grid
-from wavefront.paper._groups import Group, Key, accuracy_table, as_numbers, by_case, grouped
-from wavefront.paper._lab import LLADA, Lab, Scale
-from wavefront.paper._page import page
-from wavefront.paper._printed import cell, strategy
-from wavefront.paper.studies import Findings
-from wavefront.paper.studies._bench import EVALUATED
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.trials import Runner, Scale, TrialGroup
+from wavefront.paper.experiment import LLADA, experiment_page
+from wavefront.paper.published import published_cell, published_strategy
+from wavefront.paper.tables import (
+    BLOCK,
+    BOTH_READINGS,
+    EVALUATED,
+    Key,
+    accuracy_bars,
+    accuracy_table,
+    by_case,
+    grid,
+    group_by,
+    wave_claims,
+)
 from wavefront.results.table import Table
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
@@ -19,58 +28,60 @@ SMALL = Scale(items=8, length=48, seeds=(0, 1, 2))
 PAPER = Scale(
     models=(LLADA,), tasks=("gsm8k",), items=None, length=1024, seeds=(0, 1, 2), style="paper"
 )
+COMPARED = EVALUATED
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8)
 
 
-def run(lab: Lab) -> Findings:
-    """Four temperatures with three seeds each; at 0 all seeds are one."""
-    cells = [
+def run(runner: Runner) -> ResultsPage:
+    """Run four temperatures with three seeds each; at 0 one seed is enough."""
+    trials = [
         one for heat in TEMPERATURES
-        for seed in (lab.scale.seeds if heat else lab.scale.seeds[:1])
-        for one in grid(lab, EVALUATED, case=f"temperature={heat:g}", seed=seed,
+        for seed in (runner.scale.seeds if heat else runner.scale.seeds[:1])
+        for one in grid(runner, case=f"temperature={heat:g}", seed=seed,
                         options={"temperature": heat})
     ]  # fmt: skip
-    groups = grouped(lab.measure(cells), by_case)
+    groups = group_by(runner.measure(trials), by_case)
     claims = []
     for case in dict.fromkeys(key[2] for key in groups):
-        claims += against(groups, f"The wave is above block at {case}", case, BLOCK)
+        claims += wave_claims(groups, f"The wave is above block at {case}", case, BLOCK)
     columns = ["model", "data set", "temperature", "strategy"]
     table = accuracy_table(
-        "Right answers by temperature, all seeds", groups, columns, paper=printed
+        "Right answers by temperature, all seeds", groups, columns, paper=published
     )
-    return page(
-        lab,
+    spread = _spread(groups)
+    return experiment_page(
+        runner,
         title="Temperature and seeds",
-        text=f"Seeds are {', '.join(map(str, lab.scale.seeds))}; at temperature 0 they make no "
-        f"difference, and one is run. {BOTH}",
+        text=f"Seeds are {', '.join(map(str, runner.scale.seeds))}; at temperature 0 they make no "
+        f"difference, and one is run. {BOTH_READINGS}",
         claims=claims,
-        tables=[table, _spread(groups)],
-        figures={"temperature": (bars(groups, _heat, paper=printed), "By temperature")},
-        numbers={"measured": as_numbers(table), "seeds": as_numbers(_spread(groups))},
+        tables=[table, spread],
+        figures={"temperature": (accuracy_bars(groups, _heat, paper=published), "By temperature")},
+        numbers={"measured": table.records(), "seeds": spread.records()},
     )
 
 
-def printed(key: Key) -> str | None:
-    """The paper's mean and deviation."""
+def published(key: Key) -> str | None:
+    """Return the paper's mean and deviation."""
     if key[1] != "GSM8K":
         return None
-    return cell("temperature", _heat(key), strategy=strategy(key[3]))
+    return published_cell("temperature", _heat(key), strategy=published_strategy(key[3]))
 
 
 def _heat(key: Key) -> str:
     return key[2].removeprefix("temperature=")
 
 
-def _spread(groups: dict[Key, Group]) -> Table:
-    """Mean and deviation over seeds, as the paper prints them."""
+def _spread(groups: dict[Key, TrialGroup]) -> Table:
+    """Return mean and deviation over seeds, as the paper prints them."""
     rows: list[list[Any]] = []
     for key, group in groups.items():
         seeds: dict[int, list[bool]] = {}
-        for one in group.cells:
-            seeds.setdefault(one.cell.seed, []).extend(one.right.values())
-        means = [100 * sum(right) / len(right) for right in seeds.values()]
+        for one in group.results:
+            seeds.setdefault(one.trial.seed, []).extend(one.correct.values())
+        means = [100 * sum(correct) / len(correct) for correct in seeds.values()]
         spread = statistics.stdev(means) if len(means) > 1 else 0.0
-        rows.append([*key, statistics.fmean(means), spread, len(means), printed(key)])
+        rows.append([*key, statistics.fmean(means), spread, len(means), published(key)])
     columns = [
         "model",
         "data set",
@@ -81,5 +92,5 @@ def _spread(groups: dict[Key, Group]) -> Table:
         "seeds",
         "paper",
     ]
-    note = "The deviation is that of samples, over seeds; it says nothing of other items."
+    note = "The sample deviation over seeds. It does not cover other items."
     return Table("Mean and deviation over seeds", columns, rows, note)

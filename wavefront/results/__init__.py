@@ -1,5 +1,5 @@
-"""Results: statistics and tables that every report shares.
+"""Results: intervals, the bootstrap, paired comparison and the tables that every report shares.
 
-Here live intervals, the bootstrap, paired comparison and result tables. It imports `core` and
-`storage`. Start reading at `bootstrap`.
+It imports `core` alone.
+Start reading at `interval` (`Interval`, `wilson_share`), then `bootstrap`, `paired` and `table`.
 """

@@ -1,95 +1,109 @@
-"""Intervals over items: bootstrap of ratios of sums, alone and in pairs, and what they decide."""
+"""The bootstrap over items: means and ratios with percentile intervals, alone and in pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from wavefront.results.table import Interval
+from wavefront.core.errors import OptionError, check_float, check_int
+from wavefront.results.interval import Estimate, Interval, bounds
 
 DRAWS, LEVEL = 10_000, 0.95
-FEWEST = 6  # items: of five that all point one way, a coin would make as many in 1 of 16 tries
-
-Found = Interval | float | None  # of one item there is no interval, of none no value
+CHUNK = 1 << 22  # weights computed at once: 32 MiB
 
 
-def resampled(
-    statistic: Callable[[Tensor], Tensor], items: int, *, draws: int = DRAWS, seed: int = 0
-) -> Found:
-    """A statistic of weights on items, (draws, items) -> (draws,): as it is, and over resamples.
+def bootstrap(
+    statistic: Callable[[Tensor], Tensor],
+    items: int,
+    *,
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Estimate:
+    """Estimate a statistic with its percentile interval over resampled items.
 
-    A draw weights every item by how often it was picked.
+    Args:
+        statistic: Maps weights on items, (draws, items), to values, (draws,). A draw weights every
+            item by how often it was picked.
+        items: The number of items.
+        level: The coverage of the interval.
+        draws: The number of resamples.
+        seed: The seed of the resamples.
+
+    Returns:
+        The interval; the bare value for one item; None where the statistic is not defined.
     """
-    value = float(statistic(torch.ones(1, max(items, 1), dtype=torch.float64))) if items else None
-    if value is None or value != value:
+    check_float("level", level, 0, 1)
+    check_int("draws", draws, 1)
+    if not items:
+        return None
+    value = float(statistic(torch.ones(1, items, dtype=torch.float64)))
+    if value != value:
         return None
     if items == 1:
         return value
-    random = torch.Generator().manual_seed(seed)
-    picks = torch.randint(0, items, (draws, items), generator=random)
-    weights = torch.zeros(draws, items, dtype=torch.float64)
-    weights.scatter_add_(1, picks, torch.ones_like(picks, dtype=torch.float64))
-    found = statistic(weights)
-    found = found[~found.isnan()]
-    low, high = (float(found.quantile(q)) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return spanning(value, low, high)
+    source = torch.Generator().manual_seed(seed)
+    found, rest = [], draws
+    while rest:
+        chunk = min(rest, max(1, CHUNK // items))
+        picks = torch.randint(0, items, (chunk, items), generator=source)
+        weights = torch.zeros(chunk, items, dtype=torch.float64)
+        weights.scatter_add_(1, picks, torch.ones_like(weights))
+        found.append(statistic(weights))
+        rest -= chunk
+    values = torch.cat(found)
+    values = values[~values.isnan()]
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = values.quantile(tails).tolist()
+    return Interval.spanning(value, low, high)
 
 
-def spanning(value: float, low: float, high: float, *, scale: float = 1.0) -> Interval:
-    """An interval that holds its value, whatever rounding did to its ends."""
-    return Interval(scale * value, scale * min(low, value), scale * max(high, value))
+def bootstrap_ratio(top: Tensor, bottom: Tensor, *, scale: float = 1.0) -> Estimate:
+    """Estimate the sum of `top` over the sum of `bottom`, both (items,)."""
+    return bootstrap(lambda weights: scale * _ratio(weights, top, bottom), len(top))
 
 
-def ends(found: Found) -> tuple[float, float, float]:
-    """Value, low and high; all the same where there is no interval."""
-    if isinstance(found, Interval):
-        return found.value, found.low, found.high
-    value = found or 0.0
-    return value, value, value
-
-
-def ratio(top: Tensor, bottom: Tensor, *, scale: float = 1.0) -> Found:
-    """Sum of `top` over sum of `bottom`, both (items,), with its interval over items."""
-    return resampled(lambda w: scale * _share(w, top, bottom), len(top))
-
-
-def ratio_gap(
+def bootstrap_ratio_difference(
     first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], *, scale: float = 1.0
-) -> Found:
-    """The ratio of `second` less that of `first`, on the same items, in pairs."""
-    return resampled(lambda w: scale * (_share(w, *second) - _share(w, *first)), len(first[0]))
+) -> Estimate:
+    """Estimate the ratio of `second` minus that of `first`, in pairs over the same items."""
+    return bootstrap(
+        lambda weights: scale * (_ratio(weights, *second) - _ratio(weights, *first)), len(first[0])
+    )
 
 
-def mean(values: Tensor, *, scale: float = 1.0) -> Found:
-    """The mean over the items that have a value."""
+def bootstrap_mean(
+    values: Tensor | Sequence[float],
+    *,
+    scale: float = 1.0,
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Interval:
+    """Estimate the mean of values, one per item; give differences to compare in pairs.
+
+    Raises:
+        OptionError: There are no values, or one is missing (NaN).
+    """
+    items = torch.as_tensor(values, dtype=torch.float64)
+    if items.dim() != 1 or not len(items) or items.isnan().any():
+        raise OptionError("An interval needs a list of numbers, one per item, and none missing.")
+
+    def mean(weights: Tensor) -> Tensor:
+        return _ratio(weights, items, torch.ones_like(items))
+
+    found = bounds(bootstrap(mean, len(items), level=level, draws=draws, seed=seed))
+    return Interval.spanning(*found, scale=scale)
+
+
+def bootstrap_known_mean(values: Tensor, *, scale: float = 1.0) -> Estimate:
+    """Estimate the mean over the items that have a value; NaN marks those without."""
     known = values[~values.isnan()]
-    return ratio(known, torch.ones_like(known), scale=scale)
+    return bootstrap_ratio(known, torch.ones_like(known), scale=scale)
 
 
-def mean_gap(first: Tensor, second: Tensor, *, scale: float = 1.0) -> Found:
-    """The mean of `second - first` over items, in pairs."""
-    return mean(second - first, scale=scale)
-
-
-def item_means(row: Tensor, values: Tensor, items: int) -> Tensor:
-    """(items,) float64: the mean of the values of every item's events; NaN where it has none."""
-    return torch.bincount(row, values.double(), items) / torch.bincount(row, minlength=items)
-
-
-def _share(weights: Tensor, top: Tensor, bottom: Tensor) -> Tensor:
+def _ratio(weights: Tensor, top: Tensor, bottom: Tensor) -> Tensor:
     below = weights @ bottom.double()
     return torch.where(below > 0, weights @ top.double() / below, torch.nan)
-
-
-def verdict(gap: Found, items: int, *, claimed: str) -> str:
-    """Whether an interval of a difference bears out that it is "lower" or "higher"."""
-    if gap is None:
-        return "not measurable here"
-    if items < FEWEST:
-        return f"undecided: fewer than {FEWEST} items"
-    value, low, high = ends(gap)
-    if low <= 0 <= high:
-        return "undecided: the interval holds 0"
-    return "agrees" if (value < 0) == (claimed == "lower") else "disagrees"

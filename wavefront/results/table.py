@@ -1,12 +1,13 @@
-"""Run: what a run directory holds for a report, read and checked, or written (docs/report.md).
+"""Tables of results, and the run directory of a report (docs/report.md).
 
-`run.json` has the title, the configuration and the tables; figures and traces lie beside it. A
-directory may come from anywhere, so everything is checked here, once, and nothing after this asks.
+`run.json` has the title, the configuration and the tables; figures and traces are files beside it.
+A directory may come from anywhere, so `read` checks everything once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,21 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wavefront.core.errors import ReportError, did_you_mean
+from wavefront.results.interval import Interval
 
 FILE, FORMAT, VERSION = "run.json", "wavefront-run", 1
 LARGEST = 16 << 20  # bytes of run.json, and of each figure
 DARK = "-dark"  # NAME-dark.svg is NAME.svg for dark pages
-KINDS = (".svg", ".png")  # the first is taken where both are there
+KINDS = (".svg", ".png")  # the first wins where both exist
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value and how sure it is."""
-
-    value: float
-    low: float
-    high: float
 
 
 Cell = str | int | float | bool | None | Interval
@@ -43,10 +36,49 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
 
+    def records(self) -> list[dict[str, Cell]]:
+        """Return every row as {column: cell}."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, without its title and note."""
+        head = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        rows = ["| " + " | ".join(map(cell_text, row)) + " |" for row in self.rows]
+        return "\n".join([*head, *rows])
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text: numbers with three decimals, intervals in brackets."""
+    if isinstance(cell, Interval):
+        return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    return " ".join(str(cell).split("\n")).replace("|", "\\|")
+
+
+def finite(value: float) -> float | None:
+    """Return a number for a cell; None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
+def to_json(value: Any) -> Any:
+    """Return plain JSON data: tensors and tuples become lists, NaN becomes None."""
+    if hasattr(value, "tolist"):
+        return to_json(value.tolist())
+    if isinstance(value, Interval):
+        return to_json(vars(value))
+    if isinstance(value, Mapping):
+        return {str(name): to_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(one) for one in value]
+    return finite(value) if isinstance(value, float) else value
+
 
 @dataclass(frozen=True)
 class Item:
-    """A file of the directory that is shown: a figure or a trace."""
+    """A figure or trace file of a run directory."""
 
     file: str
     title: str = ""
@@ -55,7 +87,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Run:
-    """One section of a report. Files that are not listed are found, and come after those listed."""
+    """One section of a report. `read` appends the figures and traces that `run.json` omits."""
 
     title: str
     text: str = ""
@@ -67,7 +99,7 @@ class Run:
 
 
 def save(run: Run, folder: str | Path) -> Path:
-    """Write `run.json`; figures and traces are written beside it by whoever makes them."""
+    """Write `run.json`. The caller writes figures and traces beside it."""
     made = asdict(run)
     del made["folder"]
     _checked(made, "The run")
@@ -79,7 +111,11 @@ def save(run: Run, folder: str | Path) -> Path:
 
 
 def read(folder: str | Path) -> Run:
-    """A run directory, or a sentence that says what is wrong with it."""
+    """Read and check a run directory.
+
+    Raises:
+        ReportError: The directory is not a valid run; the message says why.
+    """
     home = Path(folder)
     where = str(home / FILE)
     found = _json(home / FILE, where)
@@ -97,7 +133,11 @@ def read(folder: str | Path) -> Run:
 
 
 def image(file: Path) -> tuple[str, bytes]:
-    """A figure's media type and contents; refused when it is not what its name says."""
+    """Return a figure's media type and contents.
+
+    Raises:
+        ReportError: The file is too large or not of the kind that its name says.
+    """
     if file.stat().st_size > LARGEST:
         raise ReportError(f"{file} is larger than {LARGEST >> 20} MiB: make the figure smaller.")
     data = file.read_bytes()
@@ -109,7 +149,7 @@ def image(file: Path) -> tuple[str, bytes]:
 
 
 def dark_twin(file: Path) -> Path | None:
-    """The same figure for dark pages, where there is one."""
+    """Return the same figure for dark pages, or None."""
     twin = file.with_name(f"{file.stem}{DARK}{file.suffix}")
     return twin if twin.is_file() else None
 
@@ -130,7 +170,7 @@ def _json(file: Path, where: str) -> Any:
 
 
 def _unlisted(home: Path, listed: Sequence[Item], kinds: tuple[str, ...]) -> list[Item]:
-    """Files of these kinds, by name; one figure in several forms is one figure."""
+    """Return the files of these kinds that are not listed, one per stem."""
     shown = {item.file.rpartition(".")[0] for item in listed}
     files: dict[str, str] = {}
     for kind in kinds:

@@ -1,7 +1,7 @@
-"""Printed: what the paper prints (paper.toml), its points to know, and which of it is beside what.
+"""The numbers that the paper prints (paper.toml), and which of our tasks and models they go with.
 
-Our tasks are not the paper's data sets. Each has the one it is nearest to, so that a reader sees
-both; the numbers are of different problems and different models all the same.
+Our tasks are not the paper's data sets. Each is shown beside the nearest one; the numbers are of
+different problems and different models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STRATEGIES = {
 SPECULATIVE = "Self-Speculative Decoding"
 # The paper's name of a model, by a part of the name of the checkpoint.
 MODELS = {"LLaDA-8B": "LLaDA-8B-Instruct", "LLaDA-1.5": "LLaDA-1.5", "Dream": "Dream-7B"}
-FIRST = "LLaDA-8B-Instruct"  # stands beside a model that the paper does not have
+DEFAULT_MODEL = "LLaDA-8B-Instruct"  # shown beside models that the paper does not have
 
 
 @cache
@@ -44,27 +44,27 @@ def _paper() -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def where(name: str) -> str:
-    """The table or figure of the paper, such as "Table 1"."""
+def place_in_paper(name: str) -> str:
+    """Return the table or figure of an experiment, such as "Table 1"."""
     return _paper()[name]["where"] if name in _paper() else "none"
 
 
-def printed(name: str) -> Table | None:
-    """The paper's own table, every cell as it stands there."""
+def published_table(name: str) -> Table | None:
+    """Return the paper's own table, every cell as printed."""
     found = _paper().get(name, {})
     if "rows" not in found:
         return None
     return Table(f"The paper's numbers ({found['where']})", found["head"], found["rows"])
 
 
-def points(name: str) -> Table | None:
-    """What to know of the paper's numbers before they are compared with."""
+def caveats_table(name: str) -> Table | None:
+    """Return what to know before comparing with the paper's numbers."""
     found = _paper().get(name, {}).get("points", [])
     return Table("Points of the paper", ["point"], [[one] for one in found]) if found else None
 
 
-def cell(name: str, column: str, **where: str) -> str | None:
-    """A cell of the paper's table: of the first row whose columns begin with these texts."""
+def published_cell(name: str, column: str, **where: str) -> str | None:
+    """Return a cell of the paper's table, of the first row whose columns begin with these texts."""
     found = _paper().get(name, {})
     head = found.get("head", [])
     if column not in head:
@@ -76,22 +76,27 @@ def cell(name: str, column: str, **where: str) -> str | None:
 
 
 def dataset(task: str) -> str:
-    """The paper's data set that a task is, or is nearest to."""
+    """Return the paper's data set that a task is, or is nearest to."""
     return DATASETS.get(task.partition("(")[0], "BBH")
 
 
 def subset(task: str) -> str:
-    """The subset of BBH that a task is, or is named after."""
+    """Return the subset of BBH that a task is, or is named after."""
     return task.partition("(")[0].removeprefix("bbh_")
 
 
-def strategy(spec: str) -> str:
-    """The paper's name of a strategy."""
+def published_strategy(spec: str) -> str:
+    """Return the paper's name of a strategy."""
     if "draft=" in spec:
         return SPECULATIVE
     return STRATEGIES.get(kind(spec), spec)
 
 
-def model(name: str) -> str:
-    """The paper's name of a model; of one that it does not have, its first."""
-    return next((theirs for part, theirs in MODELS.items() if part in name), FIRST)
+def published_model(name: str) -> str:
+    """Return the paper's name of a model, or its first model for one that it does not have."""
+    return next((theirs for part, theirs in MODELS.items() if part in name), DEFAULT_MODEL)
+
+
+def first_number(text: str | None) -> float | None:
+    """Return the leading number of a printed cell: 82.03 of "82.03 ± 0.00"."""
+    return None if text is None else float(text.split()[0])

@@ -1,0 +1,160 @@
+"""Decodes of held-out items with their traces, for experiments on how a decode proceeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, NamedTuple
+
+import wavefront
+from wavefront import tasks
+from wavefront.core.errors import OptionError
+from wavefront.evaluation.trials import Scale
+from wavefront.lm import LM, Completion
+from wavefront.tasks.base import Ask, Sample
+from wavefront.traces.trace import Trace
+
+DRAWS = 200  # of a task for each item, to find those whose answers fit
+UNGRADED = ("code",)  # grading it would run model-written code
+
+
+class DecodedItems(NamedTuple):
+    """Items decoded under one strategy."""
+
+    traces: list[Trace]  # one per batch, items in order
+    answers: list[Completion]
+    correct: list[bool] | None  # None: the task is not graded here
+
+
+@dataclass(kw_only=True)
+class ItemDecoder:
+    """A model and the scale of an experiment; draws held-out items and decodes them."""
+
+    lm: LM
+    scale: Scale
+    seed: int = 0  # of sampling
+    items_seed: int = 0  # of drawing the items
+    radius: int = 2  # of the measures, the same for every strategy
+    data: str = ""  # the directory of the benchmarks' files
+    progress: Callable[[str, float], None] = lambda what, share: None
+    _parts: int = field(default=1, init=False)
+    _done: int = field(default=0, init=False)
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        return self.scale.strategies
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.scale.tasks
+
+    @property
+    def items(self) -> int:
+        """Return the number of items of each task."""
+        if self.scale.items is None:
+            raise OptionError("This experiment needs a number of items: give --items N.")
+        return self.scale.items
+
+    @property
+    def length(self) -> int:
+        """Return N."""
+        return self.scale.length
+
+    @property
+    def steps(self) -> int:
+        """Return T."""
+        return self.scale.length if self.scale.steps is None else self.scale.steps
+
+    def draw(self, name: str, count: int | None = None) -> list[Sample]:
+        """Draw held-out items of a task whose answers fit the canvas.
+
+        Raises:
+            OptionError: Too few items have answers that fit.
+        """
+        wanted = self.items if count is None else count
+        found: dict[str, Sample] = {}
+        for sample in self._offered(name, wanted):
+            if len(self.lm.tokenizer.encode(sample.answer)) < self.length:  # one for the end token
+                found.setdefault(sample.id, sample)
+            if len(found) == wanted:
+                return list(found.values())
+        raise OptionError(
+            f"Only {len(found)} of {wanted} items of {name} have answers that fit {self.length} "
+            "positions: give a larger -n, fewer --items or another --task."
+        )
+
+    def _offered(self, name: str, wanted: int) -> Iterator[Sample]:
+        """Yield items in the order of the seed: a whole file, or a bounded number of draws."""
+        task = tasks.load(name)
+        if name in tasks.benchmarks():
+            style, data = self.scale.style, self.data
+            yield from task.items(Ask(count=1 << 30, seed=self.items_seed, style=style, data=data))
+            return
+        random = Random(f"{self.items_seed} {name} held-out")
+        for _ in range(DRAWS * wanted):
+            yield task.sample(random, split="held-out", style=self.scale.style)
+
+    def expect_parts(self, parts: int, count: int | None = None) -> None:
+        """Set the number of parts of the progress, each about a batch under a strategy.
+
+        Items of later tasks are drawn once, so that an error comes before hours of decoding.
+        """
+        self._parts, self._done = max(1, parts), 0
+        for name in self.tasks[1:]:
+            self.draw(name, count)
+
+    def batches(self, count: int | None = None) -> int:
+        """Return the number of batches that the items of a task make."""
+        return -(-(self.items if count is None else count) // self.scale.rows)
+
+    def finish_part(self, what: str) -> None:
+        """Report that a part is done."""
+        self._done += 1
+        self.progress(what, min(1.0, self._done / self._parts))
+
+    def decode(
+        self, name: str, samples: Sequence[Sample], strategy: str, **options: Any
+    ) -> DecodedItems:
+        """Decode items of a task under a strategy; `options` override the decoder's own."""
+        settings: dict[str, Any] = {
+            "strategy": strategy,
+            "max_new_tokens": self.length,
+            "steps": self.steps,
+            "seed": self.seed,
+            "eos": "keep",
+        }
+        decoded = DecodedItems([], [], None)
+        for start in range(0, len(samples), self.scale.rows):
+            prompts = [sample.prompt for sample in samples[start : start + self.scale.rows]]
+            stream = self.lm.stream(prompts, trace="full", **(settings | options))
+            for step in stream:
+                within = (step.number + 1) / stream.decoding.plan.steps
+                self.progress(strategy, min(1.0, (self._done + within) / self._parts))
+            answers = stream.completions
+            decoded.answers.extend(answers)
+            if answers[0].trace is not None:
+                decoded.traces.append(answers[0].trace)
+            self.finish_part(strategy)
+        return decoded._replace(correct=self._grade(name, samples, decoded.answers))
+
+    def _grade(
+        self, name: str, samples: Sequence[Sample], answers: Sequence[Completion]
+    ) -> list[bool] | None:
+        task = tasks.load(name)
+        if name in UNGRADED or task.executes:
+            return None
+        pairs = zip(samples, answers, strict=True)
+        return [task.grade(sample, answer.text).correct for sample, answer in pairs]
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the settings that the runner's configuration lacks."""
+        return {
+            "model": self.lm.name,
+            "strategies": list(self.strategies),
+            "split": f"held-out, answers that fit {self.length} places",
+            "radius of the measures": self.radius,
+            "wavefront": wavefront.__version__,
+            "date": datetime.now(UTC).date().isoformat(),
+        }
