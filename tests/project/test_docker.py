@@ -138,4 +138,4 @@ def test_container_exits_without_a_key(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: The API key's file '/run/secrets/wavefront_api_key' cannot be")
+    assert line.startswith("error: The API key file '/run/secrets/wavefront_api_key' cannot be")

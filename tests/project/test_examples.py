@@ -66,7 +66,7 @@ def test_external_strategy_passes_the_laws(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(ROOT)
     made = spec.resolve("examples.new_strategy.OutsideIn(size=3)", "strategies")
     assert repr(made) == "examples.new_strategy.OutsideIn(size=3)"
-    assert "reads_only_its_reach" in check(made)
+    assert "reads_only_candidates" in check(made)
 
 
 def test_every_feature_has_an_example() -> None:
