@@ -254,6 +254,13 @@ def test_json_blocks_parse(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
+def test_headings_are_unique(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert len(titles) == len({*titles})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_resolve(page: Path) -> None:
     for link in links(page):
         if link.startswith("https://"):
