@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The server in a container; docs/serve.md says how to build and run it. For a CPU unless told:
+# The server in a container. docs/serve.md explains how to build and run it. For CUDA, run:
 #   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t wavefront .
 ARG PYTHON=3.11-slim-bookworm
 
@@ -13,21 +13,21 @@ RUN python -m hatchling build --target wheel --directory /dist
 FROM python:${PYTHON}
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY constraints.txt /opt/wavefront/
-# torch in a layer of its own, before our sources: it is most of the image and seldom changes.
+# Install torch in its own layer: it is most of the image and rarely changes.
 RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" \
     --constraint /opt/wavefront/constraints.txt torch
 RUN --mount=type=bind,from=build,source=/dist,target=/dist \
     pip install --no-cache-dir --constraint /opt/wavefront/constraints.txt \
     "$(echo /dist/*.whl)[serve,hub]"
 
-# A number, so that a cluster can see that it is not root.
+# Use a numeric user, so that a cluster can verify that it is not root.
 RUN useradd --uid 10001 --create-home wavefront && install --directory --owner 10001 /models
 USER 10001
 WORKDIR /home/wavefront
 VOLUME ["/models"]
-# A container is reached from outside or not at all, so it listens to all and wants a key: it does
-# not start without the secret of this name, WAVEFRONT_API_KEY, or an empty WAVEFRONT_API_KEY_FILE.
-# (The linter takes the name of the file for the key.)
+# The container listens on all addresses and therefore requires an API key. It starts only with
+# WAVEFRONT_API_KEY, with the secret file named below, or with an empty WAVEFRONT_API_KEY_FILE.
+# The linter mistakes the file name for a key.
 # hadolint ignore=DL3064
 ENV HF_HOME=/models \
     PYTHONUNBUFFERED=1 \

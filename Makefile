@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make demo` and `make test`. Both make the environment first.
+# Start with `make demo` or `make test`. Both create the environment first.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -8,7 +8,7 @@ test: .venv/dev      ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
 slow: .venv/dev      ; $(BIN)/pytest -n 2 -m "slow and not gpu"
 check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
 docs: .venv/dev      ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-# What a release consists of, in dist/; it fails when the changelog has no notes for the version.
+# Build a release in dist/. This fails if the changelog has no notes for the version.
 dist: .venv/dev
 	rm -rf dist && mkdir dist && $(BIN)/python runs/release_notes.py > dist/NOTES.md
 	$(BIN)/python -m hatchling build --directory dist
@@ -20,9 +20,9 @@ clean:               ; rm -rf .venv build dist site .pytest_cache .ruff_cache
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# A demo needs the core alone; tests need every extra.
+# The demo needs the core dependencies only; the tests need every extra.
 .venv/ready: .venv/pyvenv.cfg pyproject.toml constraints.txt
-	@echo "Installing torch and a few more into .venv: some hundred MB, so a minute or more."
+	@echo "Installing torch and other packages into .venv. This downloads several hundred MB."
 	$(BIN)/python -m pip install --no-warn-script-location --constraint constraints.txt --editable .
 	touch $@
 .venv/dev: .venv/pyvenv.cfg pyproject.toml constraints.txt

@@ -40,7 +40,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the strategy and other optio
     "local_leap": ("block(size=16, selector=local_leap(tau=0.9, relaxed=0.75, radius=4))", {}),
     "dream": ("standard(selector=dream(eps=0.001))", {"steps": 12}),
     "origin": ("standard(selector=origin(eps=0.001))", {"steps": 12}),
-    "draft": ("wavefront(size=8, radius=2)", {"draft": 4}),
+    "speculate": ("wavefront(size=8, radius=2)", {"speculate": 4}),
 }
 KINDS = {  # dark and light, blue and orange: told apart by eyes that see few colours, too
     "now": ("fill='#0b5cad'", "committed at this step"),
@@ -117,7 +117,7 @@ def draw(name: str, made: Decode) -> str:
         y = round(TOP + high * (number - 1), 1)
         for kind, marks in row.items():
             paths[kind] += boxes(marks, y, round(high - 1, 1), apart=kind in ("now", "back"))
-        if "draft" in options and forward not in made.forwards[: number - 1]:
+        if "speculate" in options and forward not in made.forwards[: number - 1]:
             paths["forward"] += f"M{LEFT} {y - 0.5:g}h{CELL * N - 1}"
         if high > 9 or number % 8 == 1:  # there is room for as many numbers
             body.append(text(number, LEFT - 5, y + high / 2 + 2, "text-anchor='end'"))

@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be held to account without Docker."""
+"""The Dockerfile, tested without Docker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TEXT = (ROOT / "Dockerfile").read_text("utf-8")
 
 
 def instructions(name: str) -> list[str]:
-    """What follows an instruction, its lines joined."""
+    """Return the arguments of every use of an instruction, with continued lines joined."""
     joined = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE))
     return re.findall(rf"^{name} (.+)$", joined, re.MULTILINE)
 
 
-def test_the_linter_has_nothing_to_say() -> None:
+def test_linter_reports_nothing() -> None:
     linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if linter is None:
         pytest.skip("hadolint is not installed")
@@ -40,11 +40,11 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     wrong = "FROM python:latest\nRUN cd /tmp && pip install torch\n"
     seen = subprocess.run([linter, "-"], input=wrong, capture_output=True, text=True, check=False)
-    assert seen.returncode != 0  # so that silence means something
+    assert seen.returncode != 0  # the linter does report errors
 
 
 def copied() -> list[str]:
-    """The parts of the tree that the image is made of."""
+    """Return the paths that the Dockerfile copies."""
     found: list[str] = []
     for line in instructions("COPY"):
         *sources, _ = line.split()
@@ -52,7 +52,7 @@ def copied() -> list[str]:
     return found
 
 
-def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
+def test_copied_paths_exist_and_reach_the_builder() -> None:
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     assert {*copied()} == sent
@@ -60,7 +60,7 @@ def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_copied_makes_the_wheel(tmp_path: Path) -> None:
+def test_copied_paths_build_the_wheel(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling is not installed")
     for name in copied():
         here = ROOT / name
@@ -75,7 +75,7 @@ def test_what_is_copied_makes_the_wheel(tmp_path: Path) -> None:
     assert len([*(tmp_path / "dist").glob("wavefront-*.whl")]) == 1
 
 
-def test_it_starts_the_server_as_nobody_special() -> None:
+def test_entry_point_starts_the_server_without_root() -> None:
     (user,) = instructions("USER")
     assert user.isdigit()
     assert int(user) > 0
@@ -88,11 +88,11 @@ def test_it_starts_the_server_as_nobody_special() -> None:
     given = command.make_context("serve", rest, parent=context).params
     assert (given["host"], given["port"]) == ("0.0.0.0", 8000)
     assert instructions("EXPOSE") == ["8000"]
-    # Reached from outside, so it does not start without a key.
+    # The container is reachable from outside, so it requires a key.
     assert "WAVEFRONT_API_KEY_FILE=/run/secrets/wavefront_api_key" in instructions("ENV")[0]
 
 
-def test_the_options_of_the_page_are_options_of_the_server() -> None:
+def test_documented_docker_options_exist() -> None:
     page = (ROOT / "docs" / "serve.md").read_text("utf-8").replace("\\\n", " ")
     runs = re.findall(r"^docker run .* wavefront(?: (.+))?$", page, re.MULTILINE)
     assert len(runs) == 2
@@ -106,13 +106,13 @@ def test_the_options_of_the_page_are_options_of_the_server() -> None:
 
 
 @pytest.mark.slow
-def test_the_health_check_knows_a_live_server_from_a_dead_one(tmp_path: Path) -> None:
+def test_health_check_detects_a_dead_server(tmp_path: Path) -> None:
     (check,) = instructions("HEALTHCHECK")
     program, *words = json.loads(check.partition(" CMD ")[2])
     assert program == "python"
     key = tmp_path / "key"
     key.write_text("secret\n")
-    # With names of its own the server still knows the one that the check calls it by.
+    # The health check uses a loopback name, which works with --allow-host too.
     arguments = ("-m", "toy", "--host", "0.0.0.0", "--allow-host", "0.0.0.0")
     with serving(*arguments, WAVEFRONT_API_KEY_FILE=str(key)) as server:
         port = server.url.rpartition(":")[2]
@@ -123,7 +123,7 @@ def test_the_health_check_knows_a_live_server_from_a_dead_one(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_without_a_key_the_container_says_so_and_ends(tmp_path: Path) -> None:
+def test_container_exits_without_a_key(tmp_path: Path) -> None:
     start = json.loads(instructions("ENTRYPOINT")[0])
     (variables,) = instructions("ENV")
     env = dict(one.split("=", 1) for one in shlex.split(variables))

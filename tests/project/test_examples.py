@@ -1,4 +1,4 @@
-"""The examples run, and the strategy among them keeps the laws."""
+"""The examples run, and the example strategy passes the laws."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(example: Path, *arguments: str, **more: str) -> subprocess.CompletedProc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_runs(example: Path) -> None:
+def test_example_runs(example: Path) -> None:
     if "transformers" in example.stem and find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
     done = run(example)
@@ -45,13 +45,13 @@ def test_an_example_runs(example: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_client_talks_to_a_server() -> None:
+def test_client_talks_to_a_server() -> None:
     with serving("-m", "ripple", key="a-secret") as server:
         done = run(CLIENT, "--url", server.url, WAVEFRONT_API_KEY="a-secret")
         stranger = run(CLIENT, "--url", server.url, WAVEFRONT_API_KEY="wrong")
     assert done.returncode == 0, done.stderr
     answer, counted = done.stdout.split(" tokens, ended by ")
-    assert "####" in answer  # it went on to an answer
+    assert "####" in answer
     streamed, refused = counted.split("refused: ")
     assert "####" in streamed
     assert refused.startswith("logprobs: ")
@@ -62,14 +62,14 @@ def test_the_client_talks_to_a_server() -> None:
     assert gone.stderr == f"There is no server at {server.url}: start one with `wavefront serve`.\n"
 
 
-def test_a_strategy_from_outside_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_strategy_passes_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     made = spec.resolve("examples.new_strategy.OutsideIn(size=3)", "strategies")
     assert repr(made) == "examples.new_strategy.OutsideIn(size=3)"
     assert "reads_only_candidates" in check(made)
 
 
-def test_there_is_an_example_of_everything() -> None:
+def test_every_feature_has_an_example() -> None:
     names = {path.stem for path in (*EXAMPLES, CLIENT)}
     expected = {
         "serve_client",
@@ -86,7 +86,7 @@ def test_there_is_an_example_of_everything() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
+def test_notebook_has_no_outputs(notebook: Path) -> None:
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
     assert cells[0]["cell_type"] == "markdown"
     for cell in cells:
@@ -97,10 +97,10 @@ def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_the_cells_of_a_notebook_run(
+def test_notebook_cells_run(
     notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after another in one namespace, as a kernel would run them; no Jupyter is needed."""
+    """Run all cells in order in one namespace, without Jupyter."""
     monkeypatch.chdir(tmp_path)
     module = ModuleType("notebook")
     monkeypatch.setitem(sys.modules, "notebook", module)

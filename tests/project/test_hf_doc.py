@@ -1,4 +1,4 @@
-"""Every block of docs/transformers.md runs, in order, as one program."""
+"""The blocks of docs/transformers.md run in order as one program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_page_runs(
+def test_page_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -24,7 +24,7 @@ def test_the_page_runs(
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/transformers.md", "exec"), names)
-    told = capsys.readouterr().out
-    assert "####" in told
-    assert "num_beams" in told
-    assert "\N{LIGHT SHADE}" in told
+    output = capsys.readouterr().out
+    assert "####" in output
+    assert "num_beams" in output
+    assert "\N{LIGHT SHADE}" in output

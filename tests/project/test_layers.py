@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
 }  # fmt: skip
 TOP_LEVEL = {"lm": "lm", "completion": "lm", "__main__": "cli"}
 
-# The third-party packages beside torch and the standard library, and the rooms that may import them.
+# Third-party packages other than torch, and the rooms that may import them.
 THIRD_PARTY = {
     "safetensors": {"storage", "train"},
     "tokenizers": {"text", "models", "train", "integrations"},

@@ -1,4 +1,4 @@
-"""What is released: a wheel that stands alone, an archive that makes the same wheel, and notes."""
+"""A release: a self-contained wheel, a source archive that builds the same wheel, and notes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ import wavefront
 ROOT = Path(wavefront.__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-WORKSHOP = {"docs", "dev"}  # for working on the project
-# What a package of ours may hold besides Python; a new kind of file is added here knowingly.
+DEVELOPMENT = {"docs", "dev"}  # extras for work on the project
+# File types that the package may contain. Add a new type here on purpose.
 KINDS = {
     ".bin", ".css", ".html", ".js", ".json", ".md", ".png", ".py", ".safetensors", ".sha256",
     ".toml", ".txt", ".typed",
@@ -36,7 +36,7 @@ release_notes = load_script("release_notes")
 
 
 def build(source: Path, target: str, into: Path) -> Path:
-    """What hatchling makes of a tree, without a network."""
+    """Build a source tree with hatchling, without network access."""
     if importlib.util.find_spec("hatchling") is None:
         pytest.skip("hatchling is not installed")
     command = [sys.executable, "-m", "hatchling", "build", "--target", target]
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, unpacked."""
+    """Return the unpacked source archive."""
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build(ROOT, "sdist", folder)) as packed:
         packed.extractall(folder / "unpacked", filter="data")
@@ -61,7 +61,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(wheel: Path) -> dict[str, int]:
-    """Every file of a wheel and its checksum."""
+    """Return every file of a wheel with its checksum."""
     with zipfile.ZipFile(wheel) as packed:
         return {one.filename: one.CRC for one in packed.infolist()}
 
@@ -73,7 +73,7 @@ def metadata(wheel: Path) -> Message:
 
 
 def in_tree(folder: str) -> set[str]:
-    """The files of a folder that belong to the project."""
+    """Return the project files of a folder."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
     found = subprocess.run([*command, folder], capture_output=True, text=True, check=False)
     if found.returncode == 0 and found.stdout:
@@ -84,18 +84,20 @@ def in_tree(folder: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    told = f"wavefront-{wavefront.__version__}.dist-info"
+def test_wheel_contains_exactly_the_package(wheel: Path) -> None:
+    info = f"wavefront-{wavefront.__version__}.dist-info"
     about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
-    assert set(contents(wheel)) == in_tree("wavefront") | {f"{told}/{name}" for name in about}
+    assert set(contents(wheel)) == in_tree("wavefront") | {f"{info}/{name}" for name in about}
     assert {Path(name).suffix for name in in_tree("wavefront")} <= KINDS
     assert wheel.name == f"wavefront-{wavefront.__version__}-py3-none-any.whl"
-    ripple = {f"wavefront/checkpoints/ripple/{name}" for name in ("config.json", "tokenizer.json")}
-    assert {*ripple, "wavefront/py.typed", "wavefront/serve/page/index.html"} <= {*contents(wheel)}
+    ripple = {
+        f"wavefront/models/builtin/ripple/{name}" for name in ("config.json", "tokenizer.json")
+    }
+    assert {*ripple, "wavefront/py.typed", "wavefront/server/page/index.html"} <= {*contents(wheel)}
 
 
 @pytest.mark.slow
-def test_the_wheel_says_of_itself_what_the_project_says(wheel: Path) -> None:
+def test_wheel_metadata_matches_the_project(wheel: Path) -> None:
     about = metadata(wheel)
     assert about["Name"] == "wavefront"
     assert about["Version"] == wavefront.__version__
@@ -117,7 +119,7 @@ def test_the_wheel_says_of_itself_what_the_project_says(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_archive_makes_the_same_wheel(wheel: Path, archive: Path, tmp_path: Path) -> None:
+def test_archive_builds_the_same_wheel(wheel: Path, archive: Path, tmp_path: Path) -> None:
     again = build(archive, "wheel", tmp_path)
     assert contents(again) == contents(wheel)
     for name in ("tests", "docs", "examples", "runs", "hub"):
@@ -126,8 +128,8 @@ def test_the_archive_makes_the_same_wheel(wheel: Path, archive: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    """Installed elsewhere, without a compiler in sight, it decodes from another directory."""
+def test_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
+    """Decode with a wheel installed elsewhere, without a compiler, from another directory."""
     home, bare = tmp_path / "home", tmp_path / "bin"
     bare.mkdir()
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
@@ -143,37 +145,37 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
 
     assert run("-c", "import wavefront; print(wavefront.__file__)").startswith(str(home))
     assert run(str(home / "bin" / "wavefront"), "--version").startswith(
-        f"wavefront {wavefront.__version__} (torch "  # no commit: a wheel knows none
+        f"wavefront {wavefront.__version__} (torch "  # a wheel has no commit
     )
     question = "I have two figs and a pear. How many fruits?"
     answer = run(str(home / "bin" / "wavefront"), "generate", question, "-n", "24")
     assert answer.splitlines()[-1] == "#### 3"
 
 
-def test_every_extra_that_is_named_is_there_and_every_one_there_is_named() -> None:
+def test_named_extras_match_the_defined_extras() -> None:
     pattern = re.compile(r"wavefront\[([\w,-]+)\]")
     named: set[str] = set()
     for file in (ROOT / "wavefront").rglob("*.py"):
         for found in pattern.findall(file.read_text("utf-8")):
             named |= {*found.split(",")}
-    assert named == {*EXTRAS} - WORKSHOP - {"all"}
+    assert named == {*EXTRAS} - DEVELOPMENT - {"all"}
     for page in (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "Dockerfile"):
         for found in pattern.findall(page.read_text("utf-8")):
             assert {*found.split(",")} <= {*EXTRAS}, page
 
 
-def test_the_extra_of_all_is_all() -> None:
+def test_extra_all_contains_every_extra() -> None:
     (everything,) = EXTRAS["all"]
     inside = {*everything.removeprefix("wavefront[").removesuffix("]").split(",")}
-    assert inside == {*EXTRAS} - WORKSHOP - {"all"}
+    assert inside == {*EXTRAS} - DEVELOPMENT - {"all"}
 
 
-def test_every_extra_has_its_line_in_the_docs() -> None:
+def test_every_extra_is_documented() -> None:
     page = (ROOT / "docs" / "start.md").read_text("utf-8")
-    assert {*re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)} == {*EXTRAS} - WORKSHOP
+    assert {*re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)} == {*EXTRAS} - DEVELOPMENT
 
 
-def test_this_version_has_its_notes() -> None:
+def test_current_version_has_release_notes() -> None:
     assert release_notes.notes((ROOT / "CHANGELOG.md").read_text("utf-8"), wavefront.__version__)
 
 
@@ -193,7 +195,7 @@ CHANGES = """# Changelog
 """
 
 
-def test_notes_are_the_section_of_the_version() -> None:
+def test_release_notes_are_the_section_of_the_version() -> None:
     assert release_notes.notes(CHANGES.format(""), "0.2.0") == "- New."
     assert release_notes.notes(CHANGES.format("- Next."), "0.3.0.dev0") == "- Next."
     assert release_notes.notes(CHANGES.format(""), "0.3.0.dev0") == "Nothing yet."

@@ -1,4 +1,4 @@
-"""docs/serve.md: its examples run as they stand, and its tables are the code's."""
+"""docs/serve.md: the examples run unchanged, and the lists match the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.mark.slow
-def test_the_curl_examples(server: Running) -> None:
+def test_curl_examples_run(server: Running) -> None:
     chat, stream = (
         subprocess.run(
             ["bash", "-c", example.replace("http://localhost:8000", server.url)],
@@ -49,7 +49,7 @@ def test_the_curl_examples(server: Running) -> None:
 
 
 @pytest.mark.slow
-def test_the_python_example(server: Running) -> None:
+def test_python_example_runs(server: Running) -> None:
     (example,) = blocks("python")
     code = example.replace("http://localhost:8000", server.url)
     made = subprocess.run(
@@ -59,12 +59,12 @@ def test_the_python_example(server: Running) -> None:
     assert made.stdout.strip()
 
 
-def test_every_metric_is_listed() -> None:
+def test_every_metric_is_documented() -> None:
     for family in Metrics().registry.collect():
         assert family.name.removeprefix("wavefront:") in PAGE
 
 
-def test_every_picture_is_there_and_small() -> None:
+def test_pictures_exist_and_are_small() -> None:
     pictures = re.findall(r"!\[.+?\]\((images/.+?)\)", PAGE)
     assert len(pictures) == 3
     for name in pictures:

@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, asks nothing of the network, and can be searched."""
+"""The documentation site builds in strict mode, works offline, and can be searched."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CHROMIUM = next(
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder and logs nothing."""
+    """Serve a folder without logging."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 class Loaded(HTMLParser):
-    """What a browser fetches for a page, links to click aside."""
+    """Collect the resources that a browser loads for a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Loaded(HTMLParser):
 
 
 def build(folder: Path, *, settings: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """As `make docs` does; not quietly, for then mkdocs does not count warnings."""
+    """Build as `make docs` does. In quiet mode mkdocs would not count warnings."""
     chosen = [] if settings is None else ["-f", str(settings)]
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder), *chosen],
@@ -65,13 +65,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_page_of_the_docs_is_in_it(site: Path) -> None:
+def test_site_contains_every_page(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
 
 
 @pytest.mark.slow
-def test_a_page_loads_only_what_lies_beside_it(site: Path) -> None:
+def test_pages_load_only_local_files(site: Path) -> None:
     pages = sorted(site.glob("*.html"))
     for page in pages:
         reader = Loaded()
@@ -85,21 +85,21 @@ def test_a_page_loads_only_what_lies_beside_it(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_styles_load_nothing_from_elsewhere(site: Path) -> None:
+def test_styles_load_nothing_remote(site: Path) -> None:
     for style in site.rglob("*.css"):
         text = style.read_text("utf-8")
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", text), style.name
 
 
 @pytest.mark.slow
-def test_it_can_be_searched_without_a_network(site: Path) -> None:
+def test_search_works_offline(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
-    places = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"api.html", "strategies.html", "start.html"} <= places
+    locations = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"api.html", "strategies.html", "start.html"} <= locations
 
 
 @pytest.mark.slow
-def test_the_reference_has_signatures_and_nothing_private(site: Path) -> None:
+def test_reference_has_signatures_and_nothing_private(site: Path) -> None:
     text = (site / "api.html").read_text("utf-8")
     identifiers = re.findall(r'id="(wavefront\.[\w.]+)"', text)
     assert "wavefront.lm.LM.generate" in identifiers
@@ -111,8 +111,8 @@ def test_the_reference_has_signatures_and_nothing_private(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine")
-def test_a_browser_finds_and_asks_nobody_else(site: Path) -> None:
-    """Served from the folder: the search answers, and no request leaves the site."""
+def test_browser_search_makes_no_remote_request(site: Path) -> None:
+    """Search a served copy of the site, and check that no request leaves it."""
     from playwright.sync_api import sync_playwright
 
     handler = partial(Quiet, directory=str(site))
@@ -134,8 +134,8 @@ def test_a_browser_finds_and_asks_nobody_else(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("link", ["nowhere.md", "paper.md#no-such-heading"])
-def test_a_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
-    """With the settings of mkdocs.yml, in a site of two pages."""
+def test_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
+    """Build a site of two pages with the settings of mkdocs.yml."""
     kept = (ROOT / "mkdocs.yml").read_text("utf-8")
     kept = re.sub(r"^nav:.*", "", kept, flags=re.DOTALL | re.MULTILINE)
     kept = re.sub(r"^  - mkdocstrings:\n(?: {6,}.*\n)+", "", kept, flags=re.MULTILINE)

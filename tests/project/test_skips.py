@@ -1,4 +1,4 @@
-"""CI fails on a skip that nobody listed: shown on a suite of one test."""
+"""CI fails on a skip whose reason is not listed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parents[1]
     ("reason", "strict", "code"),
     [("no such thing", "1", 1), ("no such thing", "", 0), ("WAVEFRONT_DATA is not set", "1", 0)],
 )
-def test_an_unlisted_skip_fails_the_run(tmp_path, reason, strict, code):
+def test_unlisted_skip_fails_the_run(tmp_path, reason, strict, code):
     (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
     (tmp_path / "skips.txt").write_text((HERE / "skips.txt").read_text())
     (tmp_path / "test_one.py").write_text(
