@@ -105,7 +105,7 @@ def main() -> None:
             decode_all(lm, questions[: asked.batch], asked.batch, options)  # to warm up
             base, seconds = decode_all(lm, questions, asked.batch, options)
             for draft in asked.drafts:
-                drafted = options | {"draft": draft}
+                drafted = options | {"speculate": draft}
                 decode_all(lm, questions[: asked.batch], asked.batch, drafted)
                 ahead, spent = decode_all(lm, questions, asked.batch, drafted)
                 pairs = list(zip(base, ahead, strict=True))

@@ -79,15 +79,15 @@ class LM:
     """A model and its tokenizer. Options by name are those of `wavefront.Options`."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, *, name: str = "", capture: bool = False
+        self, model: Model, tokenizer: Tokenizer, *, name: str = "", cuda_graphs: bool = False
     ) -> None:
-        """`capture`: on CUDA, record each step once and replay it (wavefront.engine.cuda_graphs)."""
+        """`cuda_graphs`: on CUDA, capture each step once and replay it."""
         self.model: Model = model
         self.tokenizer: Tokenizer = tokenizer
         self.name: str = name
-        if capture and model.device.type != "cuda":
+        if cuda_graphs and model.device.type != "cuda":
             raise OptionError(f"Steps are captured on CUDA, not on {model.device}: leave it out.")
-        self._captured = CapturedBatchers(model) if capture else None
+        self._captured = CapturedBatchers(model) if cuda_graphs else None
         self.stop_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*model.stop_ids, *tokenizer.stop_ids])
         )
@@ -271,12 +271,12 @@ def load(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     offline: bool = False,
-    capture: bool = False,
+    cuda_graphs: bool = False,
     compile: bool = False,
 ) -> LM:
     """A checkpoint with its tokenizer: a built-in name, a local directory, or a hub id.
 
-    On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise. `capture`
+    On CUDA in the stored half precision, elsewhere in float32, unless you say otherwise. `cuda_graphs`
     records steps as CUDA graphs; `compile` compiles the model and the work around it, which takes a
     minute once.
     """
@@ -288,4 +288,4 @@ def load(
         model = load_model(directory, device=device, dtype=dtype)
     if compile:
         compile_model(model)
-    return LM(model, tokenizer, name=str(path), capture=capture)
+    return LM(model, tokenizer, name=str(path), cuda_graphs=cuda_graphs)

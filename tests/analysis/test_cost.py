@@ -74,7 +74,7 @@ def test_flops_match_hand_arithmetic():
         {"strategy": "wavefront(size=3, radius=1)"},
         {"strategy": "wavefront(size=3, radius=1)", "steps": 6},
         {"strategy": "block(size=4)", "cfg_scale": 1.0},
-        {"strategy": "standard", "draft": 3},
+        {"strategy": "standard", "speculate": 3},
         {"strategy": "left_to_right", "steps": 5},
         {"strategy": "block(size=4)", "fixed_budget": True, "steps": 30},
         {"strategy": "wavefront", "full": True},

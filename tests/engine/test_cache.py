@@ -236,7 +236,7 @@ def test_options_and_errors():
         with pytest.raises(OptionError, match=said):
             ids(model, cache=cache)
     with pytest.raises(OptionError, match="leave out the cache"):
-        ids(model, cache="wave", draft=4)
+        ids(model, cache="wave", speculate=4)
 
 
 def test_rows_start_where_the_store_is_empty():
@@ -307,7 +307,7 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
     decoding().drain()  # gone: four other shapes came after it
     assert len(made) == count + KEPT_BATCHERS + 1
     decoding(steps=MIN_CAPTURED_STEPS - 1).drain()
-    decoding(draft=3).drain()
+    decoding(speculate=3).drain()
     assert len(made) == count + KEPT_BATCHERS + 1
 
 

@@ -129,7 +129,7 @@ def test_every_option_is_kept(model, options):
 def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
     model = toy(seed=3, dtype="float64")
     options = {"strategy": "wavefront(size=4)", "max_new_tokens": PLACES}
-    trace = recorded(model, rows=rows, draft=3, **options)
+    trace = recorded(model, rows=rows, speculate=3, **options)
     assert trace.forwards < len(trace)
     for at in range(len(trace)):
         found = ended(fork(model, trace, at))
@@ -139,7 +139,7 @@ def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
 
 def test_a_row_of_a_batch_forks_alone():
     model = toy(seed=3, dtype="float64")
-    trace = recorded(model, strategy="rcr(size=4)", draft=3)
+    trace = recorded(model, strategy="rcr(size=4)", speculate=3)
     for row in range(3):
         one = trace.row(row)
         assert difference(one, ended(fork(model, one, 5))) is None
@@ -148,7 +148,7 @@ def test_a_row_of_a_batch_forks_alone():
 def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
     options = {"max_new_tokens": 12, "strategy": "block(size=4)", "cfg_scale": 0.5, "trace": True}
     for draft in (0, 3):
-        made = lm.generate("Hello", draft=draft, **options)
+        made = lm.generate("Hello", speculate=draft, **options)
         stream = lm.fork(made.trace, 4)
         assert [step.number for step in stream][:2] == [4, 5]
         (found,) = stream.completions

@@ -19,7 +19,7 @@ HORIZON = "tide(cascade_rounds=2, horizon=8, selector=threshold(tau=0.3))"
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "guidance": {"cfg_scale": 0.7},
-    "speculation": {"draft": 3},
+    "speculation": {"speculate": 3},
     "fixed budget": {"fixed_budget": True, "steps": 8},
     "prefix": {"cache": "prefix(refresh=5)"},
     "dual": {"cache": "dual(refresh=4)"},

@@ -149,7 +149,7 @@ def test_every_option_stays_lossless(model, named):
     strategy = ORDERS[number % 3]
     options = {"max_new_tokens": PLACES, "strategy": strategy, "seed": 7, **OPTIONS[named]}
     base, ahead = (
-        wavefront.generate_ids(model, PROMPTS[:3], draft=draft, **options) for draft in (0, 3)
+        wavefront.generate_ids(model, PROMPTS[:3], speculate=draft, **options) for draft in (0, 3)
     )
     assert ahead.tokens == base.tokens
     assert compact(ahead.order) == compact(base.order)
@@ -175,7 +175,7 @@ def test_rows_have_their_own_lengths_budgets_and_ends(model):
     for strategy in ORDERS:
         config = Config(strategy=spec.resolve(strategy, "strategies"))
         canvas = ragged(model, [12, 5, 9, 1])
-        base, ahead = both(model, canvas, config, steps=[12, 2, 15, 3], draft=3)
+        base, ahead = both(model, canvas, config, steps=[12, 2, 15, 3], speculate=3)
         assert same(base, ahead)
 
 
@@ -187,7 +187,7 @@ def test_an_end_token_ends_it_at_the_same_step(model, strategy):
     ends = {"eos": "stop", "stop_ids": [kept.tokens[0][5], kept.tokens[1][2]]}
     options = {"strategy": strategy, "max_new_tokens": PLACES, **ends}
     base, ahead = (
-        wavefront.generate_ids(model, PROMPTS, draft=draft, **options) for draft in (0, 4)
+        wavefront.generate_ids(model, PROMPTS, speculate=draft, **options) for draft in (0, 4)
     )
     assert ahead.tokens == base.tokens
     assert compact(ahead.order) == compact(base.order)
@@ -241,7 +241,7 @@ def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
     steady = Rehearsed()
     config = Config(strategy=spec.resolve(strategy, "strategies"))
     canvas = blank([[1, 2]], length, mask_id=39, pad_id=38)
-    base, ahead = both(steady, canvas, config, steps=steps, draft=draft)
+    base, ahead = both(steady, canvas, config, steps=steps, speculate=draft)
     assert same(base, ahead)
     assert ahead[-1].forwards == forwards
     assert len(ahead) == len(base)
@@ -310,7 +310,8 @@ def test_a_trace_is_the_one_of_the_stepwise_decode(model):
     for strategy, steps in zip(ORDERS, (PLACES, 4, PLACES), strict=True):
         options = {"max_new_tokens": PLACES, "steps": steps, "strategy": strategy, "trace": True}
         base, ahead = (
-            wavefront.generate_ids(model, [[5, 6, 7]], draft=draft, **options) for draft in (0, 4)
+            wavefront.generate_ids(model, [[5, 6, 7]], speculate=draft, **options)
+            for draft in (0, 4)
         )
         assert ahead.order == base.order
         assert ahead.trace.forwards == ahead.forwards <= base.forwards
@@ -323,7 +324,7 @@ def test_a_trace_is_the_one_of_the_stepwise_decode(model):
 
 
 def test_a_trace_of_a_batch_replays(model):
-    decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES, "draft": 4}, record=True)
+    decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES, "speculate": 4}, record=True)
     steps = list(decoding)
     for step, canvas in zip(steps, decoding.trace().replay(), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(step.canvas, canvas, strict=True))
@@ -335,7 +336,7 @@ def test_a_trace_of_a_batch_replays(model):
 
 
 def test_guidance_counts_every_canvas_twice(model):
-    options = {"max_new_tokens": PLACES, "draft": 3, "cfg_scale": 1.0}
+    options = {"max_new_tokens": PLACES, "speculate": 3, "cfg_scale": 1.0}
     found = wavefront.generate_ids(model, [[5, 6, 7]], **options)
     assert found.token_forwards == found.forwards * 3 * 2 * (3 + PLACES)
 
@@ -343,11 +344,11 @@ def test_guidance_counts_every_canvas_twice(model):
 def test_a_completion_says_how_far_its_drafts_went():
     lm = wavefront.load("toy", dtype="float64")
     base = lm.generate("Hi", max_new_tokens=PLACES)
-    ahead = lm.generate("Hi", max_new_tokens=PLACES, draft=4)
+    ahead = lm.generate("Hi", max_new_tokens=PLACES, speculate=4)
     assert (ahead.text, ahead.steps) == (base.text, base.steps)
     assert base.steps_per_forward == 1.0
     assert ahead.steps_per_forward == PLACES / ahead.forwards > 1
-    filled = lm.infill("The <mask:6> dog <mask:3>.", draft=4)
+    filled = lm.infill("The <mask:6> dog <mask:3>.", speculate=4)
     assert filled.text == lm.infill("The <mask:6> dog <mask:3>.").text
     assert filled.steps == 9
 
@@ -358,7 +359,7 @@ def test_the_command_line_drafts_too():
     assert (ahead["text"], ahead["tokens"]) == (base["text"], base["tokens"])
     assert ahead["forwards"] < base["forwards"]
     assert ahead["steps_per_forward"] > base["steps_per_forward"] == 1.0
-    assert (base["settings"]["draft"], ahead["settings"]["draft"]) == (0, 4)
+    assert (base["settings"]["speculate"], ahead["settings"]["speculate"]) == (0, 4)
     assert "--speculate" in run("generate", "--help").stdout
 
 
@@ -380,7 +381,7 @@ def test_nan_is_named_as_in_the_stepwise_decode():
     told = []
     for draft in (0, 2, 4, 8):
         with pytest.raises(NumericalError) as error:
-            wavefront.generate_ids(model, [[5, 6]], max_new_tokens=16, draft=draft)
+            wavefront.generate_ids(model, [[5, 6]], max_new_tokens=16, speculate=draft)
         told.append(str(error.value))
     assert re.search(f"at step {number + 2} of row 1;", told[0])
     assert set(told) == {told[0]}
@@ -468,18 +469,18 @@ def test_runs_on_the_meta_device(model):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"draft": -1}, "draft must be between 0"),
-        ({"draft": 65}, "draft must be between 0 and 64"),
-        ({"draft": 2.0}, "draft must be a whole number"),
-        ({"draft": True}, "draft must be a whole number"),
-        ({"draft": 2, "fixed_budget": True}, "give one"),
+        ({"speculate": -1}, "speculate must be between 0"),
+        ({"speculate": 65}, "speculate must be between 0 and 64"),
+        ({"speculate": 2.0}, "speculate must be a whole number"),
+        ({"speculate": True}, "speculate must be a whole number"),
+        ({"speculate": 2, "fixed_budget": True}, "give one"),
     ],
 )
 def test_bad_drafts_get_one_sentence(options, sentence):
     source = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10)
     with pytest.raises(OptionError, match=sentence):
         plan(options, source)
-    assert plan({"draft": 1, "fixed_budget": True}, source).draft == 1
+    assert plan({"speculate": 1, "fixed_budget": True}, source).speculate == 1
 
 
 # Verification that is wrong, each in one way, is noticed.
@@ -531,7 +532,7 @@ def problem(number: int) -> str:
 def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, float]:
     """Was every commit the stepwise one? And the steps per forward."""
     base, ahead = (
-        lm.generate(problem(number), trace=True, max_new_tokens=48, draft=d, **options)
+        lm.generate(problem(number), trace=True, max_new_tokens=48, speculate=d, **options)
         for d in (0, draft)
     )
     alike = (ahead.text, ahead.tokens, ahead.steps) == (base.text, base.tokens, base.steps)

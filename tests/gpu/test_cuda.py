@@ -93,7 +93,7 @@ def test_a_draft_decodes_as_without_on_the_device():
         for extra in ({}, {"temperature": 0.9, "seed": 5}):
             made = [
                 wavefront.generate_ids(
-                    model, PROMPTS, max_new_tokens=24, strategy=strategy, draft=draft, **extra
+                    model, PROMPTS, max_new_tokens=24, strategy=strategy, speculate=draft, **extra
                 )
                 for draft in (0, 4)
             ]

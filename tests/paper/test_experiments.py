@@ -254,7 +254,7 @@ def test_groups_pool_and_find_their_base() -> None:
 def test_trials_have_distinct_folders() -> None:
     trials = [
         Trial("a/b", "gsm", "block(size=8)"),
-        Trial("a/b", "gsm", "block(size=8)", "draft=4"),
+        Trial("a/b", "gsm", "block(size=8)", "speculate=4"),
         Trial("a/b", "gsm", "block(size=8)", "T=4", 1),
         Trial("a/b", "gsm", "block(size=8)", "T=4", 2),
     ]

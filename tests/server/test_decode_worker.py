@@ -262,7 +262,7 @@ def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPa
             messages.extend(batch)
 
     monkeypatch.setattr("signal.signal", lambda *_: None)  # keep the handlers of pytest
-    run(Settings(source=Source(model="toy", device="cpu", capture=True)), Pipe())
+    run(Settings(source=Source(model="toy", device="cpu", cuda_graphs=True)), Pipe())
     assert "captured on CUDA" in messages[0].message
 
 

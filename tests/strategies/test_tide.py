@@ -684,11 +684,11 @@ SHORT_SIGHTED = (
 def test_speculation_is_lossless_with_a_horizon(text):
     strategy = spec.resolve(text, "strategies")
     model = toy(seed=0, dtype="float64")
-    assert same(*both(model, ragged(model), Config(strategy=strategy), draft=4))
+    assert same(*both(model, ragged(model), Config(strategy=strategy), speculate=4))
     model = toy(seed=2, family="dream", dtype="float64")
     guided = Config(strategy=strategy, cfg_scale=1.0)
-    assert same(*both(model, ragged(model), guided, draft=2))
-    assert same(*both(model, holes(model), guided, steps=[10, 9], draft=3))
+    assert same(*both(model, ragged(model), guided, speculate=2))
+    assert same(*both(model, holes(model), guided, steps=[10, 9], speculate=3))
 
 
 def test_draft_with_another_horizon_is_rejected(monkeypatch):

@@ -135,7 +135,7 @@ def test_full_trace_has_statistics_for_every_masked_position(model, tmp_path):
 @pytest.mark.parametrize("draft", [0, 3])
 @pytest.mark.parametrize("eos", ["keep", "stop"])
 def test_batches_with_speculation_and_early_ends_round_trip(model, tmp_path, draft, eos):
-    options = {"strategy": "wavefront(size=4)", "draft": draft, "eos": eos, "steps": 20}
+    options = {"strategy": "wavefront(size=4)", "speculate": draft, "eos": eos, "steps": 20}
     trace, canvases = decoded(model, "basic", stop_ids=[22], **options)
     again = saved(trace, tmp_path)
     assert_equal(trace, again)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Options whose name differs from the library's.
 LIBRARY_NAMES: dict[str, str] = {
-    "speculate": "draft",
-    "cuda_graphs": "capture",
     "stop_id": "stop_ids",
 }
 

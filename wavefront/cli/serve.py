@@ -203,7 +203,7 @@ def serve(
         dtype=model.dtype,
         revision=model.revision,
         offline=model.offline,
-        capture=model.cuda_graphs,
+        cuda_graphs=model.cuda_graphs,
         compile=model.compile,
     )
     key = find_key(api_key)

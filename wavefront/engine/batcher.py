@@ -138,7 +138,7 @@ class Kind(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, cache: Cache | None = None) -> Kind:
         """Return the kind of a plan; `cache` applies where the plan names none."""
-        speculate = plan.draft if plan.draft > 1 else 0
+        speculate = plan.speculate if plan.speculate > 1 else 0
         chosen = plan.cache if plan.cache is not None or speculate else cache
         return cls(chosen, speculate, plan.config.cfg_scale > 0)
 

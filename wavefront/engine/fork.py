@@ -60,7 +60,7 @@ class Forked(DecodeSession):
         hook = ReplayHook(moment)
         super().__init__(model, canvas, moment.plan, record=record, state=moment.rows, hook=hook)
         self._before, self._about, self.begun = before, about, len(before)
-        self._price = count_computed([moment.config], canvas) * max(1, moment.plan.draft)
+        self._price = count_computed([moment.config], canvas) * max(1, moment.plan.speculate)
         self.forwards = before.forwards
         self.token_forwards = self.forwards * self._price
         self._made = before.commit.any(-1).sum(0).to(canvas.tokens.device)

@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
     cfg_scale: float  # classifier-free guidance; 0 = off
     order_noise: float  # Gumbel noise on the order, the paper's eta; 0
     fixed_budget: bool  # run all T forwards, also those that commit nothing
-    draft: int  # canvases a forward computes ahead, the answer staying the same; 0 = off
+    speculate: int  # steps drafted per forward pass, the answer stays the same; 0 = off
     stop_ids: Sequence[int] | None  # EOS first, then EoT; the checkpoint's
     cache: (
         str | Cache | None
@@ -75,7 +75,7 @@ _ALGORITHMS = {
 DEFAULT_STRATEGY = "wavefront"
 DEFAULT_LENGTH = 128
 _LONGEST = 1 << 20  # far beyond any model's context; keeps a typing slip from filling memory
-_MOST_DRAFTED = 64  # the same; no draft was ever right for so long
+_MAX_SPECULATED = 64  # no draft was ever right for so long
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Plan:
     length: int
     steps: int
     seed: int
-    draft: int = 0
+    speculate: int = 0
     cache: Cache | None = None
 
     def options(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Plan:
             "cfg_scale": config.cfg_scale,
             "order_noise": config.order_noise,
             "fixed_budget": config.fixed_budget,
-            "draft": self.draft,
+            "speculate": self.speculate,
             "cache": None if self.cache is None else repr(self.cache),
             "stop_ids": list(sampling.stop_ids),
         }
@@ -134,14 +134,16 @@ def plan(options: Mapping[str, Any], model: Source, *, length: int | None = None
     check_int("seed", seed, 0, (1 << 63) - 1)
     config = _config(given, model)
     config.strategy.validate(places, steps)
-    draft = given.get("draft", 0)
-    check_int("draft", draft, 0, _MOST_DRAFTED)
-    if draft > 1 and config.fixed_budget:
-        raise OptionError("A draft saves forwards and fixed_budget runs them all: give one.")
+    speculate = given.get("speculate", 0)
+    check_int("speculate", speculate, 0, _MAX_SPECULATED)
+    if speculate > 1 and config.fixed_budget:
+        raise OptionError(
+            "speculate saves forward passes and fixed_budget runs them all: use one of them."
+        )
     cache = _cache(given.get("cache"))
-    if draft > 1 and cache is not None:
-        raise OptionError("A draft computes whole canvases side by side: leave out the cache.")
-    return Plan(config, places, steps, seed, draft, cache)
+    if speculate > 1 and cache is not None:
+        raise OptionError("speculate computes whole canvases: leave out the cache.")
+    return Plan(config, places, steps, seed, speculate, cache)
 
 
 def _cache(given: object) -> Cache | None:

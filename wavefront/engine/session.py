@@ -92,7 +92,7 @@ class DecodeSession:
         return self
 
     def steps(self) -> list[int]:
-        """How many steps of every row committed something; a draft makes several a forward."""
+        """How many steps of every row committed something; speculation makes several per forward pass."""
         return self._made.tolist()
 
     def tokens(self) -> list[list[int]]:

@@ -36,7 +36,7 @@ def run(runner: Runner) -> ResultsPage:
     """Run six strategies and the second reading; SSD is block with drafts."""
     strategies = ("standard", BLOCK, "tbd()", "rcr()", *WAVES)
     trials = grid(runner, strategies)
-    trials += grid(runner, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
+    trials += grid(runner, (BLOCK,), case=f"speculate={DRAFT}", options={"speculate": DRAFT})
     groups = group_by(runner.measure(trials), _key)
     kinds = dict.fromkeys(key[-1] for key in groups)
     claims = []

@@ -39,7 +39,7 @@ COLUMNS = ["model", "task", "strategy", "ms a visible token", "against left to r
 def run(runner: Runner) -> ResultsPage:
     """Decode one item at a time, until its answer ends."""
     trials = grid(runner, (AUTOREGRESSIVE, *WAVES))
-    trials += grid(runner, (BLOCK,), case=f"draft={DRAFT}", options={"draft": DRAFT})
+    trials += grid(runner, (BLOCK,), case=f"speculate={DRAFT}", options={"speculate": DRAFT})
     groups = group_by(runner.measure(trials), _key)
     rows: list[list[Any]] = []
     for key, group in groups.items():
@@ -125,7 +125,10 @@ def _claims(groups: Groups) -> list[Claim]:
         )
         text = "The wave has more right answers than left to right"
         claims.append(accuracy_claim(text, spec, base=base, other=wave))
-    where, drafted = f"{BLOCK}, draft={DRAFT}", pool(groups, f"{BLOCK[:-1]}, draft={DRAFT})")
+    where, drafted = (
+        f"{BLOCK}, speculate={DRAFT}",
+        pool(groups, f"{BLOCK[:-1]}, speculate={DRAFT})"),
+    )
     claims.append(
         direction_claim(
             "SSD is quicker than left to right (%)",

@@ -87,7 +87,7 @@ def subset(task: str) -> str:
 
 def published_strategy(spec: str) -> str:
     """Return the paper's name of a strategy."""
-    if "draft=" in spec:
+    if "speculate=" in spec:
         return SPECULATIVE
     return STRATEGIES.get(kind(spec), spec)
 

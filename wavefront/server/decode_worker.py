@@ -220,7 +220,7 @@ def run(settings: Settings, pipe: Any) -> None:
             dtype=source.dtype,
             revision=source.revision,
             offline=source.offline,
-            capture=source.capture,
+            cuda_graphs=source.cuda_graphs,
             compile=source.compile,
         )
         on_cpu = lm.model.device.type == "cpu"
@@ -230,9 +230,9 @@ def run(settings: Settings, pipe: Any) -> None:
             settings.limits,
             fit=fit,
             cache=settings.cache,
-            make_call=Graphs if source.capture else lambda: eagerly,
+            make_call=Graphs if source.cuda_graphs else lambda: eagerly,
         )
-        if source.capture or source.compile:
+        if source.cuda_graphs or source.compile:
             worker.warm_up()
     except Exception as error:
         pipe.send([LoadFailed(str(error))])

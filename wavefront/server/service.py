@@ -293,5 +293,5 @@ def _inherited_options(origin: RequestState, at: int) -> dict[str, Any]:
 
 
 def _without_length(options: dict[str, Any]) -> dict[str, Any]:
-    dropped = ("max_new_tokens", "max_tokens", "gen_length", "cfg_scale", "draft", "cache")
+    dropped = ("max_new_tokens", "max_tokens", "gen_length", "cfg_scale", "speculate", "cache")
     return {name: value for name, value in options.items() if name not in dropped}

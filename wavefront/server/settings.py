@@ -20,7 +20,7 @@ class Source:
     dtype: str | None = None
     revision: str | None = None
     offline: bool = False
-    capture: bool = False
+    cuda_graphs: bool = False
     compile: bool = False
 
 

@@ -106,7 +106,9 @@ def measure(
         check_float("seconds", seconds, 0)
     rows, length = trace.first.tokens.shape
     canvas = final_canvas(trace)
-    boards = rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "draft") or 1)
+    boards = (
+        rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "speculate") or 1)
+    )
     flops = None
     if model is not None:
         width = positions_read(trace) if read is None else read
@@ -129,7 +131,7 @@ def positions_read(trace: Trace) -> int:
     """Return how many positions of a row each forward pass read, according to the header."""
     places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
     text, steps = option(trace, "strategy"), option(trace, "steps")
-    if trace.full or option(trace, "fixed_budget") or (option(trace, "draft") or 0) > 1:
+    if trace.full or option(trace, "fixed_budget") or (option(trace, "speculate") or 0) > 1:
         return places
     try:
         strategy = spec.resolve(text, "strategies", outside=False) if text and steps else None

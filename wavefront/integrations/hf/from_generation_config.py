@@ -30,7 +30,7 @@ REFUSED = {
     "force_words_ids": (None, "leave out force_words_ids"),
     "penalty_alpha": (None, "leave out penalty_alpha"),
     "dola_layers": (None, "leave out dola_layers"),
-    "prompt_lookup_num_tokens": (None, "use draft for speculative steps"),
+    "prompt_lookup_num_tokens": (None, "use speculate for speculative steps"),
     "guidance_scale": (1, "use cfg_scale, which is guidance_scale - 1"),
     "output_scores": (False, "use trace='full', which records the likely tokens of every step"),
     "output_logits": (False, "use trace='full', which records the likely tokens of every step"),

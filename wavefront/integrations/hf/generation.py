@@ -118,7 +118,7 @@ def call_generate(
             "wavefront.integrations.hf.enable(model, tokenizer)."
         )
     if assistant_model is not None:
-        raise OptionError("assistant_model is not supported: use draft for speculative steps.")
+        raise OptionError("assistant_model is not supported: use speculate for speculative steps.")
     if given.get("infill"):
         given["max_new_tokens"] = 1  # transformers requires a length; no token is added
     check_token_types(given.pop("token_type_ids", None))
