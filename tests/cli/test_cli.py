@@ -265,7 +265,7 @@ def test_list_prints_one_line_per_strategy_into_a_pipe() -> None:
         assert line == line.rstrip()
     (line,) = [line for line in lines if line.startswith("  wavefront")]
     assert "size=8, radius=2, grow='rebuild', selector=quota()" in line
-    assert "keep the best" in line
+    assert "prune i" in line
 
 
 def test_list_all_has_every_kind() -> None:

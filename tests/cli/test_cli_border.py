@@ -226,7 +226,7 @@ def test_warning_is_shown_once_and_can_be_silenced() -> None:
     args = ["generate", "--lines", "-b", "1", "-n", "32", "-t", "2"]
     result = run(*args, input="a\nb\nc\n")
     (line,) = result.stderr.splitlines()
-    assert line.startswith("warning: 32 places in 2 steps commit 16 a step")
+    assert line.startswith("warning: 32 positions in 2 steps are 16 commits per step")
     assert len(result.stdout.splitlines()) == 3
     assert run(*args, "--quiet", input="a\nb\n").stderr == ""
 

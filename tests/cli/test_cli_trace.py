@@ -483,7 +483,7 @@ def test_wrong_comparisons_are_refused_before_a_model_is_loaded(args, words, cod
 
 
 def test_compare_is_animated_side_by_side(terminal, monkeypatch):
-    monkeypatch.setattr("wavefront.viewer.side_by_side_view.PAUSE", 0)
+    monkeypatch.setattr("wavefront.viewer.screen.PAUSE", 0)
     run("compare", "Hi", "-n", "8", "--eos", "keep", "-s", "standard", "-s", "left_to_right")
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     together = [line for line in seen.splitlines() if line.count("step ") == 2]
@@ -503,7 +503,7 @@ def test_show_plays_traces_side_by_side(file, terminal, tmp_path):
     assert "standard()" in seen
     assert "at most 4" in run("trace", "show", *[str(file)] * 5, code=2).stderr
     assert "one trace only" in run("trace", "show", *[str(file)] * 2, "--step", "1", code=2).stderr
-    assert "is not there" in run("trace", "show", str(file), "no.npz", code=1).stderr
+    assert "does not exist" in run("trace", "show", str(file), "no.npz", code=1).stderr
 
 
 @pytest.mark.parametrize(

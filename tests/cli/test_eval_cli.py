@@ -100,9 +100,9 @@ def test_diff_describes_the_difference(two: tuple[str, str]) -> None:
 
 def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
     (told,) = records(run("eval", "explain", *two, "--json"))
-    assert told["partings"]
+    assert told["divergences"]
     text = run("eval", "explain", *two).stdout
-    for one in told["partings"]:
+    for one in told["divergences"]:
         assert f"position with different tokens is {one['slot']}:" in text
         assert f"at step {one['first']['step']}, p = {one['first']['probability']:.3f}" in text
     assert "It gave B's token" in text

@@ -41,7 +41,7 @@ def test_each_shell_gets_its_own_format() -> None:
     assert ask("bash", "wavefront generate -s wav") == "wavefront\n"
     assert ask("zsh", "wavefront generate -s wav").startswith('_arguments \'*: :(("wavefront":"')
     (line,) = ask("fish", "wavefront generate -s wav").splitlines()
-    assert line.startswith("wavefront\tchoose on the front")
+    assert line.startswith("wavefront\tselect on the front")
 
 
 def test_no_explanation_takes_two_lines() -> None:

@@ -89,14 +89,14 @@ def both(
     config: Config,
     *,
     steps: int | list[int] = PLACES,
-    draft: int = 4,
+    speculate: int = 4,
 ) -> tuple[list[Step], list[Step]]:
     """The stepwise decode and the speculative one."""
     count = canvas.tokens.shape[0]
     budgets = [steps] * count if isinstance(steps, int) else steps
     given: dict[str, Any] = {"steps": budgets, "seeds": range(count)}
     base = list(decode(model, canvas, config, **given))
-    return base, list(decode(model, canvas, config, speculate=draft, **given))
+    return base, list(decode(model, canvas, config, speculate=speculate, **given))
 
 
 def same(base: list[Step], ahead: list[Step]) -> bool:
@@ -473,7 +473,7 @@ def test_runs_on_the_meta_device(model):
         ({"speculate": 65}, "speculate must be between 0 and 64"),
         ({"speculate": 2.0}, "speculate must be a whole number"),
         ({"speculate": True}, "speculate must be a whole number"),
-        ({"speculate": 2, "fixed_budget": True}, "give one"),
+        ({"speculate": 2, "fixed_budget": True}, "use one of them"),
     ],
 )
 def test_bad_drafts_get_one_sentence(options, sentence):

@@ -116,7 +116,10 @@ def test_infilling_streams_the_surrounding_text(lm: Any) -> None:
         ({"options": {"max_new_tokens": 4000}}, None),
         ({"options": {"steps": 100_000}}, "steps"),
         ({"options": {"eos": "never"}}, "eos"),
-        ({"options": {"cfg_scale": 1.0}}, "cfg_scale"),
+        ({"options": {"cfg_scale": -1.0}}, "cfg_scale"),
+        ({"options": {"cache": "antigravity.Anything()"}}, "cache"),
+        ({"options": {"speculate": 65}}, "speculate"),
+        ({"options": {"fixed_budget": "yes"}}, "fixed_budget"),
         ({"options": {"stop_ids": [9999]}}, "stop_ids"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": "x" * 500}, "prompt"),
@@ -230,9 +233,36 @@ def test_worker_decodes_with_a_cache(lm: Any) -> None:
         list(worker.handle(make_job(id)))
     messages = run_to_end(worker)
     assert {one.id for one in messages if isinstance(one, Finished)} == set("abcd")
-    own = make_job("e", options={"cache": "wave(refresh=9)"})
-    (failure,) = worker.handle(own)
-    assert failure.status == 400
+    for number, options in enumerate(SERVED_OPTIONS):
+        list(worker.handle(make_job(str(number), options=options)))
+    finished = {one.id for one in run_to_end(worker) if isinstance(one, Finished)}
+    assert finished == set(map(str, range(len(SERVED_OPTIONS))))
+
+
+SERVED_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"cache": "wave(refresh=9)"},
+    {"cache": "none"},
+    {"cfg_scale": 0.8},
+    {"cfg_scale": 0.8, "cache": "dual(refresh=4)"},
+    {"speculate": 3},
+    {"fixed_budget": True},
+    {"strategy": "tide(cascade_rounds=2, horizon=8, selector=threshold(tau=0.3))"},
+)
+
+
+@pytest.mark.parametrize("options", SERVED_OPTIONS)
+@pytest.mark.parametrize("fit", [True, False])
+def test_every_option_gives_the_answer_of_a_lone_decode(lm: Any, options: Any, fit: bool) -> None:
+    """Among requests of other kinds, in batches of either shape."""
+    worker = DecodeWorker(lm, Limits(rows=4, length=128), fit=fit)
+    jobs = [make_job("mine", options=options)]
+    jobs += [make_job(str(n), options=other) for n, other in enumerate(SERVED_OPTIONS)]
+    for job in jobs:
+        list(worker.handle(job))
+    found = answers(run_to_end(worker))
+    assert len(found) == len(jobs)
+    alone = lm.generate(jobs[0].prompt, raw=jobs[0].raw, **jobs[0].options)
+    assert found["mine"] == alone.text
 
 
 @pytest.mark.parametrize("cache", [None, "wave(refresh=4)"])

@@ -462,7 +462,7 @@ def test_rows_option_chooses_rows(tmp_path):
 
 def test_command_errors_are_one_sentence(trace, tmp_path):
     file = str(saved(trace, tmp_path))
-    assert "is not there" in refused("report", str(tmp_path / "none.npz"))
+    assert "does not exist" in refused("report", str(tmp_path / "none.npz"))
     assert "cannot be written" in refused("report", file, "-o", str(tmp_path))
     assert "give another -o" in refused("report", file, "-o", file)
     page = run("report", "--help").stdout

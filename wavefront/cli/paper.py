@@ -121,7 +121,7 @@ def run_experiment(
     radius: Annotated[
         int, option(None, "N", "Radius of the measures that have one. Default: 2.")
     ] = 2,
-    seed: Annotated[int, option(None, "N", "Random seed of sampling. Default: 0.")] = 0,
+    seed: Annotated[int, option(None, "N", "Random seed of the sampling. Default: 0.")] = 0,
     items_seed: ItemsSeed = 0,
     batch_size: Annotated[
         int | None,
