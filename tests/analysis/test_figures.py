@@ -117,6 +117,7 @@ def size_of_png(data: bytes) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_save_writes_four_valid_files_that_are_reproducible(name, pictures, tmp_path) -> None:
     files = figures.save(pictures[name], tmp_path, name)
@@ -138,6 +139,7 @@ def test_save_writes_four_valid_files_that_are_reproducible(name, pictures, tmp_
         assert pictures[name].bytes("png") == light
 
 
+@pytest.mark.slow
 def test_layout_is_reproducible(pictures) -> None:
     """The layout solver varies in its last digits, which would change the SVG ids."""
     assert len({pictures["dynamics"].bytes("svg") for _ in range(12)}) == 1

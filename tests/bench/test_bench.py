@@ -265,6 +265,7 @@ def report() -> bench.Report:
     return bench.run(bench.Settings(model=model, name="toy", only=only, quick=True, **SMALL))
 
 
+@pytest.mark.slow
 def test_every_row_is_there_with_finite_numbers(report):
     names = [one.name for one in report.rows]
     for name in ("exact", "exact-forward", "llada", "llada-block", "cached-16", "cached-32"):
@@ -331,6 +332,7 @@ def test_invalid_settings_are_refused(change, said):
         bench.Settings(model=toy(max_length=512), **(SMALL | change))
 
 
+@pytest.mark.slow
 def test_accuracies_are_added_to_their_configuration(tmp_path):
     model = toy(vocab_size=96, max_length=512)
     settings = bench.Settings(model=model, name="toy", only=("cached",), quick=True, **SMALL)

@@ -102,6 +102,7 @@ RULES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("part", [1, 8, 16])  # 40 tokens: parts of one, whole parts, and a rest
 def test_compiled_reading_in_parts_equals_plain_reading(monkeypatch, rule, part):

@@ -331,6 +331,7 @@ def test_scale_refuses_wrong_values() -> None:
         Scale(steps=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="WAVEFRONT_DATA is not set")
 def test_benchmarks_can_be_drawn_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ItemDecoder, "draw", DRAW)
@@ -347,6 +348,7 @@ def test_benchmarks_can_be_drawn_and_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row[-1] for row in rows][-2:] == ["82.03", "82.03"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACED)
 def test_traced_experiment_records_its_settings_and_traces(name: str, tmp_path: Path) -> None:
     home = tmp_path / name

@@ -189,6 +189,7 @@ def test_killing_the_parent_process_does_not_pass() -> None:
     assert verdict(body("import os", "os.kill(os.getppid(), 9)")).reason != "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reasons"),
     [

@@ -254,6 +254,7 @@ def test_ripple_has_19_million_parameters(tokenizer: Path) -> None:
 
 
 # The compiler reads the gradient of a block's input, which is not a leaf.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_all_layers_share_compiled_code(tokenizer: Path, tmp_path: Path) -> None:
     config = toy(tokenizer, tmp_path, layers=4)
@@ -278,6 +279,7 @@ def test_all_layers_share_compiled_code(tokenizer: Path, tmp_path: Path) -> None
 # ---------------------------------------------------------------- training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_loss_decreases(tokenizer: Path, tmp_path: Path, optimizer: str) -> None:
     last = run(toy(tokenizer, tmp_path, steps=40, optimizer=optimizer))
@@ -287,6 +289,7 @@ def test_loss_decreases(tokenizer: Path, tmp_path: Path, optimizer: str) -> None
     assert {"lr", "grad_norm", "tokens_per_second", "elapsed", "tasks"} <= records[0].keys()
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_weights(tokenizer: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
         config = toy(tokenizer, tmp_path / name)
@@ -353,6 +356,7 @@ def test_timed_run_can_be_continued_with_decay(tokenizer: Path, tmp_path: Path) 
     assert more["lr"] < 0.5 * first.lr
 
 
+@pytest.mark.slow
 def test_run_starts_from_given_weights(tokenizer: Path, tmp_path: Path) -> None:
     run(toy(tokenizer, tmp_path / "one", steps=4))
     exported = tmp_path / "one" / "model"
@@ -444,6 +448,7 @@ def test_invalid_data_options_raise(tokenizer: Path, changes: dict[str, Any], me
         data(tokenizer, **changes)
 
 
+@pytest.mark.slow
 def test_unusable_data_raises(tokenizer: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no task 'navigat'"):
         BatchSource(data(tokenizer, mixture={"navigat": 1.0}))

@@ -20,7 +20,10 @@ from wavefront.viewer import html_report
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
 )
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine"),
+]
 expect.set_options(timeout=5000)
 
 
