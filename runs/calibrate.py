@@ -3,7 +3,7 @@
     python runs/calibrate.py                 on held-out items of every task, a minute on two cores
     python runs/calibrate.py --rows 4096 --device cuda
 
-Items are masked as a left-to-right decoder leaves them (`wavefront.train.corruption.front_levels`). At
+Items are masked as a left-to-right decoder leaves them (`train.corruption.front_levels`). At
 every masked position of the answer the model proposes a token, which is correct or not. For each
 distance to the nearest known position, the fitted temperature divides the logit of the confidence
 so that the outcomes become most likely. One set of items fits, another one tests.
