@@ -57,9 +57,7 @@ def diff(
     *,
     intersect: Intersect = False,
     verdict: Verdict = "correct",
-    show: Annotated[
-        int, option(None, "N", "ChangedItem items to print. Default: 20.", "--show")
-    ] = 20,
+    show: Annotated[int, option(None, "N", "Changed items to print. Default: 20.", "--show")] = 20,
     output: PlainOptions,
 ) -> None:
     """Compare two runs item by item.

@@ -53,7 +53,7 @@ def list_experiments(*, as_json: Json = False) -> None:
     from wavefront import paper
 
     columns = ("name", "paper", "question", "needs")
-    found = [paper.find(name) for name in paper.NAMES]
+    found = [paper.find(name) for name in paper.names()]
     rows = [(one.name, one.place, one.question, one.needs) for one in found]
     if as_json:
         for row in rows:
@@ -106,7 +106,7 @@ def run_experiment(
     ] = None,
     items: Annotated[
         int | None,
-        option(None, "N", "Items of each task. Default: a few.", "--items", "-i"),
+        option(None, "N", "Items per task. Default: a few.", "--items", "-i"),
     ] = None,
     length: Annotated[
         int | None,
@@ -121,7 +121,7 @@ def run_experiment(
     radius: Annotated[
         int, option(None, "N", "Radius of the measures that have one. Default: 2.")
     ] = 2,
-    seed: Annotated[int, option(None, "N", "Random seed of the sampling. Default: 0.")] = 0,
+    seed: Annotated[int, option(None, "N", "Random seed for sampling. Default: 0.")] = 0,
     items_seed: ItemsSeed = 0,
     batch_size: Annotated[
         int | None,

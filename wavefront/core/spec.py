@@ -51,9 +51,32 @@ def _render(self: Any) -> str:
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         # A field with repr=False is shown only if it differs from its default.
-        if field.repr or value != field.default:
+        if field.repr or value != _default(field):
             shown.append(f"{field.name}={value!r}")
     return f"{self.spec_name()}({', '.join(shown)})"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, also if it comes from a `default_factory`."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def check_frozen(cls: type[Any], name: str = "") -> None:
+    """Raise a SpecError unless the class is a frozen dataclass, which can be hashed.
+
+    Args:
+        cls: The class of a strategy, a selector or a cache policy.
+        name: What error messages call it; by default the name of the class.
+    """
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        noun = REGISTRIES.get(getattr(cls, "registry", ""), REGISTRIES["strategies"])[1]
+        raise SpecError(
+            f"{name or cls.__name__!r} is not a {noun}: a {noun} is a frozen dataclass. Decorate "
+            "the class with @dataclass(frozen=True)."
+        )
 
 
 @cache
@@ -121,9 +144,8 @@ def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
     call = node if isinstance(node, ast.Call) else None
     name = _dotted(call.func if call else node, text)
     cls = find(name, registry, outside=outside)
-    if not dataclasses.is_dataclass(cls):
-        raise SpecError(f"{name!r} is not a strategy: a strategy is a frozen dataclass.")
-    options = {f.name: _Option(name, f.name, _kind(f.default)) for f in dataclasses.fields(cls)}
+    check_frozen(cls, name)
+    options = {f.name: _Option(name, f.name, _kind(_default(f))) for f in dataclasses.fields(cls)}
     if call and len(call.args) > len(options):
         raise SpecError(f"{name} takes at most {len(options)} options, {text!r} gives more.")
     pairs = [*zip(options, call.args, strict=False)] if call else []
