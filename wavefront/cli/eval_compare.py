@@ -128,7 +128,7 @@ def explain(
 def merge(
     parts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="All shards of a run.")],
     *,
-    out: Annotated[Path, option(None, "DIR", "Directory of the merged run.", "--out", "-o")],
+    out: Annotated[Path, option(None, "DIR", "Directory for the merged run.", "--out", "-o")],
     output: PlainOptions,
 ) -> None:
     """Merge the shards of a run, made with --shard, into one run."""

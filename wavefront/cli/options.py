@@ -177,7 +177,7 @@ Raw = Annotated[
 ]
 Data = Annotated[
     str,
-    option("Items", "DIR", "Directory of data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
+    option("Items", "DIR", "Directory with data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
 ]
 ItemsSeed = Annotated[
     int, option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed")

@@ -106,18 +106,27 @@ def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
     return getattr(module, "".join(word.capitalize() for word in name.split("_")))
 
 
+def _classes(module: Any) -> list[str]:
+    """Return the names of the specs that a module defines."""
+    found = {name: one for name, one in vars(module).items() if isinstance(one, type)}
+    return [name for name, one in found.items() if issubclass(one, Spec)]
+
+
 def _outside(name: str) -> type[Any]:
     """Return the class with a dotted name."""
     module_name, _, class_name = name.rpartition(".")
+    module = None
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        module = importlib.import_module(module_name)
+        found = getattr(module, class_name)
     except ModuleNotFoundError as error:
         advice = ""
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             advice = " Run from the directory that holds it, or add that directory to PYTHONPATH."
         raise SpecError(f"Cannot import {name!r}: {error}.{advice}") from error
     except (ImportError, AttributeError) as error:
-        raise SpecError(f"Cannot import {name!r}: {error}.") from error
+        hint = did_you_mean(class_name, [] if module is None else _classes(module))
+        raise SpecError(f"Cannot import {name!r}: {error}{hint}.") from error
     if not isinstance(found, type):
         raise SpecError(f"{name!r} is not a class.")
     return found
