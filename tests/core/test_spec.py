@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from wavefront import Strategy
+from wavefront import Selector, Strategy
 from wavefront.core import spec
 from wavefront.core.errors import SpecError
+from wavefront.core.state import Config
 from wavefront.strategies.block import Block
 from wavefront.strategies.selectors.dream import Dream
 from wavefront.strategies.selectors.quota import Quota
@@ -23,6 +24,20 @@ class Outsider(Strategy):
     selector: Quota = field(default=Quota())
 
 
+@dataclass(frozen=True)
+class HasFactory(Strategy):
+    """A strategy whose default selector comes from a factory."""
+
+    selector: Selector = field(default_factory=Quota, repr=False)
+
+
+@dataclass
+class NotFrozen(Strategy):
+    """A strategy that cannot be hashed."""
+
+    selector: Selector = field(default=Quota(), repr=False)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -34,12 +49,26 @@ class Outsider(Strategy):
         ("standard(selector=dream(eps=0.1))", Standard(selector=Dream(0.1))),
         ("standard(selector=dream)", Standard(selector=Dream())),
         (f"{__name__}.Outsider(pace=2)", Outsider(2)),
+        (f"{__name__}.HasFactory", HasFactory()),
+        (f"{__name__}.HasFactory(selector=dream(eps=0.1))", HasFactory(Dream(0.1))),
     ],
 )
 def test_spec_resolves_to_the_object_and_its_repr_resolves_to_it_again(text, expected):
     made = spec.resolve(text, "strategies")
     assert made == expected
     assert spec.resolve(repr(made), "strategies") == made
+
+
+def test_default_of_a_factory_is_left_out_of_the_spec():
+    assert repr(HasFactory()) == f"{__name__}.HasFactory()"
+
+
+def test_strategy_that_is_not_frozen_raises_an_error_with_the_fix():
+    fix = r"@dataclass\(frozen=True\)"
+    with pytest.raises(SpecError, match=fix):
+        spec.resolve(f"{__name__}.NotFrozen()", "strategies")
+    with pytest.raises(SpecError, match=fix):
+        Config(strategy=NotFrozen())
 
 
 def test_repr_is_a_spec():
@@ -83,6 +112,7 @@ def test_repr_is_a_spec():
         ("no.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("wavefront.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("json.Thing()", "Cannot import 'json.Thing': module 'json' has no attribute 'Thing'.$"),
+        (f"{__name__}.Outsidr()", "has no attribute 'Outsidr' (did you mean 'Outsider'"),
         ("wavefront.core.masks.top()", "not a class"),
         ("collections.OrderedDict()", "not a strategy"),
         ("quota()", "no strategy 'quota'"),

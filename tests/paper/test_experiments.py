@@ -111,6 +111,18 @@ def test_list_names_every_experiment() -> None:
     assert "Tables 6 and 7" in run("paper", "list").stdout
 
 
+def test_experiment_outside_the_paper_is_listed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new_one.py").write_text("\ndef run(runner): ...\n")
+    monkeypatch.setattr(paper, "__file__", str(tmp_path / "__init__.py"))
+    paper.names.cache_clear()
+    try:
+        assert paper.names() == (*paper.NAMES, "new-one")
+    finally:
+        paper.names.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [

@@ -282,9 +282,15 @@ class HasNoStep(Strategy):
     selector: Selector = field(default=Quota(), repr=False)
 
 
+@dataclass
+class IsNotFrozen(Strategy):
+    selector: Selector = field(default=Quota(), repr=False)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (IsNotFrozen(), r"Decorate the class with @dataclass\(frozen=True\)"),
         (ReturnsATensor(), "step returns a Tensor, not a wavefront.Decision"),
         (ReturnsOneRow(), r"the commit of a decision .* not bool of shape \(1, "),
         (ReturnsCounts(), "the commit of a decision .* not int64 of shape"),

@@ -30,7 +30,7 @@ COMMANDS = {
     "demo": ("demo", "Watch the built-in model decode, then compare four strategies."),
     "generate": ("generate", "Answer a prompt, or continue a text."),
     "chat": ("chat", "Chat with a model that has a chat template."),
-    "infill": ("infill", "Fill the gaps of a text. <mask:8> marks a gap of eight tokens."),
+    "infill": ("infill", "Fill the gaps in a text. <mask:8> marks a gap of eight tokens."),
     "compare": ("compare", "Decode one prompt with several strategies side by side."),
     "serve": ("serve", "Serve a model with OpenAI's API and a page that shows each decode live."),
     "list": ("list", "List strategies, selectors, caches, models and tasks."),

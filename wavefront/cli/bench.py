@@ -24,7 +24,7 @@ exact        a step over the whole canvas, and LLaDA's published loop
 cached       a step over a window, and Fast-dLLM's dual-cache loop
 batch        a batch of eight, against a batch of one
 end-to-end   a whole decode
-memory       memory of the logits
+memory       memory used by the logits
 lengths      time against the length of the canvas
 batches      time against the batch size
 text         whole answers to problems; needs a trained model, such as ripple
@@ -74,10 +74,11 @@ def bench(
         option(None, "ROW", "Measure only this row; repeat for several. Default: all."),
     ] = None,
     quick: Annotated[
-        bool, option(None, "", "Measure few repeats, few sizes and one problem.", "--quick")
+        bool, option(None, "", "Measure only a few repeats and sizes, and one problem.", "--quick")
     ] = False,
     prompt_tokens: Annotated[
-        int | None, option(None, "N", "Tokens of the prompt. Default: 128 on CUDA, 64 elsewhere.")
+        int | None,
+        option(None, "N", "Prompt length in tokens. Default: 128 on CUDA, 64 elsewhere."),
     ] = None,
     max_new_tokens: Annotated[
         int | None,
@@ -90,7 +91,7 @@ def bench(
         ),
     ] = None,
     lengths: Annotated[
-        Ids | None, option(None, "N,N", "Lengths of the canvas. Default: 256,512,1024,2048,4096.")
+        Ids | None, option(None, "N,N", "Canvas lengths. Default: 256,512,1024,2048,4096.")
     ] = None,
     batches: Annotated[
         Ids | None, option(None, "N,N", "Batch sizes. Default: 1,2,4,8,16,32.")
@@ -99,7 +100,7 @@ def bench(
         int | None, option(None, "N", "Timed samples per row. Default: 15, or 5 with --quick.")
     ] = None,
     items: Annotated[
-        int, option(None, "N", "Problems for the row text. Default: 4.", "--items", "-i")
+        int, option(None, "N", "Number of problems in the `text` row. Default: 4.", "--items", "-i")
     ] = 4,
     threads: Annotated[int | None, option(None, "N", "CPU threads. Default: one per core.")] = None,
     cpu_time: Annotated[
@@ -107,7 +108,7 @@ def bench(
         option(
             None,
             "",
-            "Measure CPU time of this process, for a machine with other load; best with "
+            "Measure the CPU time of this process instead, if the machine is busy; works best with "
             "--threads 1.",
             "--cpu-time",
         ),
@@ -141,7 +142,7 @@ def bench(
     """Measure how long a decoding step takes on this machine.
 
     The command first measures the limits of the machine, which give a lower bound for each row. It
-    then times our steps and the published loops of LLaDA and Fast-dLLM in turns, so that their
+    then times our steps alternately with the published loops of LLaDA and Fast-dLLM, so that each
     ratio comes from one run. The table gives medians with quartiles, and results for our targets.
     """
     from wavefront import bench as made

@@ -40,7 +40,7 @@ def bertscore(
         ),
     ] = "roberta-large",
     layer: Annotated[
-        int | None, option(None, "N", "Layer of the encoder. Default: the published choice.")
+        int | None, option(None, "N", "Encoder layer. Default: the published choice.")
     ] = None,
     idf: Annotated[
         bool, option(None, "", "Weight tokens by inverse document frequency.", "--idf")

@@ -55,7 +55,7 @@ def chat(
 ) -> None:
     """Chat with a model that has a chat template.
 
-    Every answer is decoded after the whole conversation. On a terminal you see each step. Lines
+    The model sees the whole conversation for every answer. On a terminal you see each step. Lines
     from a pipe are answered one by one.
     """
     lm, options = prepare(model, decoding, output, length=options_set(length))

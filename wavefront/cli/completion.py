@@ -50,10 +50,10 @@ def _summary(file: Path) -> str:
 
 def experiments(incomplete: str) -> Suggestions:
     """Complete the name of an experiment of the paper."""
-    from wavefront.paper import NAMES
+    from wavefront.paper import names
 
     folder = Path(wavefront.__file__).parent / "paper"
-    known = [name for name in NAMES if name.startswith(incomplete)]
+    known = [name for name in names() if name.startswith(incomplete)]
     return [(name, _summary(folder / f"{name.replace('-', '_')}.py")) for name in known]
 
 

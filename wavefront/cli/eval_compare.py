@@ -57,9 +57,7 @@ def diff(
     *,
     intersect: Intersect = False,
     verdict: Verdict = "correct",
-    show: Annotated[
-        int, option(None, "N", "ChangedItem items to print. Default: 20.", "--show")
-    ] = 20,
+    show: Annotated[int, option(None, "N", "Changed items to print. Default: 20.", "--show")] = 20,
     output: PlainOptions,
 ) -> None:
     """Compare two runs item by item.
@@ -130,7 +128,7 @@ def explain(
 def merge(
     parts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="All shards of a run.")],
     *,
-    out: Annotated[Path, option(None, "DIR", "Directory of the merged run.", "--out", "-o")],
+    out: Annotated[Path, option(None, "DIR", "Directory for the merged run.", "--out", "-o")],
     output: PlainOptions,
 ) -> None:
     """Merge the shards of a run, made with --shard, into one run."""

@@ -30,7 +30,7 @@ class ItemOptions:
         list[str] | None,
         _item(
             "NAME",
-            "Task, such as gsm, or with options in brackets; repeat for one run each. "
+            "Task, such as gsm, with any options in brackets; repeat to run several tasks. "
             "See `wavefront list tasks`. Default: gsm.",
             "--task",
             complete=completion.tasks,
@@ -39,7 +39,10 @@ class ItemOptions:
     items: Annotated[
         int | None,
         _item(
-            "N", "Items per task. Default: all of a file, 100 of a generated task.", "--items", "-i"
+            "N",
+            "Items per task. Default: every item in a file, 100 for a generated task.",
+            "--items",
+            "-i",
         ),
     ] = None
     items_seed: ItemsSeed = 0
@@ -87,7 +90,7 @@ class RunOptions:
 
     out: Annotated[
         Path | None,
-        _run("DIR", "Directory of the run. An existing run is continued. Required.", "--out", "-o"),
+        _run("DIR", "Run directory. An existing run is continued. Required.", "--out", "-o"),
     ] = None
     preset: Annotated[
         str | None,
@@ -219,7 +222,7 @@ def preset_options(name: str | None, task: str) -> tuple[dict[str, Any], dict[st
     from wavefront.tasks.base import Ask
 
     found = dict(tasks.preset(name, task))
-    item_options = {field.name for field in fields(Ask)} - {"seed"}  # its seed is of the sampling
+    item_options = {field.name for field in fields(Ask)} - {"seed"}  # its seed is for sampling
     return found, {one: found.pop(one) for one in item_options & found.keys()}
 
 

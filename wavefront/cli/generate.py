@@ -70,7 +70,7 @@ def generate(
     """Answer a prompt, or continue a text.
 
     The prompt is an argument, a file, or standard input without its last line break. The answer
-    goes to standard output, everything else to standard error.
+    goes to standard output; everything else goes to standard error.
     """
     check_int("batch_size", batch_size, 1)
     text = read_prompt(prompt, file)

@@ -40,7 +40,7 @@ def infill(
     model: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """Fill the gaps of a text. <mask:8> marks a gap of eight tokens.
+    """Fill the gaps in a text. <mask:8> marks a gap of eight tokens.
 
     The command prints the whole text. A gap ends early where the model writes its stop token.
     """

@@ -126,8 +126,11 @@ def _find(name: str, registry: str) -> type[Any]:
         listed = ", ".join(known)
         raise SpecError(f"There is no {bare!r} among the {registry}{hint}; there are: {listed}.")
     found = spec.find(bare, registry)
-    if not (issubclass(found, spec.Spec) and dataclasses.is_dataclass(found)):
-        raise SpecError(f"{bare!r} is not a strategy: a strategy is a frozen dataclass.")
+    if not issubclass(found, spec.Spec):
+        noun = spec.REGISTRIES[registry][1]
+        base = noun.capitalize()
+        raise SpecError(f"{bare!r} is not a {noun}: its class does not derive from {base}.")
+    spec.check_frozen(found, bare)
     return found
 
 

@@ -177,7 +177,7 @@ Raw = Annotated[
 ]
 Data = Annotated[
     str,
-    option("Items", "DIR", "Directory of data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
+    option("Items", "DIR", "Directory with data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
 ]
 ItemsSeed = Annotated[
     int, option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed")
@@ -287,7 +287,7 @@ class DecodingOptions:
         int | None,
         _decoding(
             "T",
-            "Forward passes to spend. Fewer are faster. Default: one per token.",
+            "Number of forward passes. Fewer is faster. Default: one per token.",
             "--steps",
             "-t",
         ),
@@ -316,19 +316,20 @@ class DecodingOptions:
         str | None,
         _decoding(
             "WORD",
-            "What a stop token does. stop: end the decode once all positions before it are "
-            "decided. keep: decode every position; same text, later. defer: decode it after all "
-            "other candidates. suppress-logit, suppress-confidence, llada-confidence: hold it "
-            "back. Default: stop (in Python: keep).",
+            "How to handle a stop token. stop: end the decode once all positions before it are "
+            "decided. keep: decode every position (same text, but slower). defer: decode it after "
+            "all other candidates. suppress-logit, suppress-confidence, llada-confidence: the "
+            "rules of the published samplers. Default: stop (in Python: keep).",
             complete=completion.eos_policies,
         ),
     ] = None
     stop_id: Annotated[
         list[int] | None,
-        _decoding("ID", "Stop token; repeat for several. Default: those of the model."),
+        _decoding("ID", "Stop token; repeat for several. Default: the model's stop tokens."),
     ] = None
     order_noise: Annotated[
-        float | None, _decoding("X", "Gumbel noise on the order of positions. Default: 0.")
+        float | None,
+        _decoding("X", "Gumbel noise added to the scores that order positions. Default: 0."),
     ] = None
     fixed_budget: Annotated[
         bool,
@@ -338,8 +339,8 @@ class DecodingOptions:
         int | None,
         _decoding(
             "N",
-            "Speculative depth: steps tried per forward pass. Same text, fewer forward passes. "
-            "Default: 0, off.",
+            "Number of steps to try per forward pass. This saves forward passes and does not "
+            "change the text. Default: 0 (off).",
         ),
     ] = None
     cache: Annotated[
@@ -355,23 +356,28 @@ class DecodingOptions:
         float | None,
         _sampling("X", "Sampling temperature. 0 takes the most probable token. Default: 0."),
     ] = None
-    seed: Annotated[int | None, _sampling("N", "Random seed of the sampling. Default: 0.")] = None
+    seed: Annotated[int | None, _sampling("N", "Random seed for sampling. Default: 0.")] = None
     top_p: Annotated[
-        float | None, _sampling("P", "Sample from the top P of the probability. Default: all.")
+        float | None,
+        _sampling(
+            "P",
+            "Sample from the most probable tokens whose probabilities add up to P. Default: all "
+            "tokens.",
+        ),
     ] = None
     top_k: Annotated[
-        int | None, _sampling("K", "Sample from the K most probable tokens. Default: all.")
+        int | None, _sampling("K", "Sample from the K most probable tokens. Default: all tokens.")
     ] = None
     sampling: Annotated[
         str | None,
         _sampling(
             "WORD",
-            "Sampling rule: llada or dream. Default: that of the model.",
+            "Sampling rule: llada or dream. Default: the model's own.",
             complete=completion.words("llada", "dream"),
         ),
     ] = None
     cfg_scale: Annotated[
-        float | None, _sampling("X", "Scale of classifier-free guidance. Default: 0, off.")
+        float | None, _sampling("X", "Scale of classifier-free guidance. Default: 0 (off).")
     ] = None
 
     alg: Annotated[
@@ -387,7 +393,8 @@ class DecodingOptions:
         float | None, _dream("X", "Last timestep of Dream's sampler. Default: 0.001.")
     ] = None
     alg_temp: Annotated[
-        float | None, _dream("X", "Noise on the order of Dream's sampler. Default: none.")
+        float | None,
+        _dream("X", "Noise added to the position scores in Dream's sampler. Default: none."),
     ] = None
 
     # Names from the published samplers, and Python's name for --stop-id.
@@ -428,7 +435,10 @@ class PlainOptions:
     """What to print, for commands that animate nothing."""
 
     json: Annotated[
-        bool, _output("", "Print JSON, one object per line. It holds all settings.", "--json")
+        bool,
+        _output(
+            "", "Print JSON, one object per line. Each object includes all settings.", "--json"
+        ),
     ] = False
     quiet: Quiet = False
     debug: Annotated[

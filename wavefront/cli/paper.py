@@ -53,7 +53,7 @@ def list_experiments(*, as_json: Json = False) -> None:
     from wavefront import paper
 
     columns = ("name", "paper", "question", "needs")
-    found = [paper.find(name) for name in paper.NAMES]
+    found = [paper.find(name) for name in paper.names()]
     rows = [(one.name, one.place, one.question, one.needs) for one in found]
     if as_json:
         for row in rows:
@@ -69,7 +69,7 @@ def run_experiment(
         str,
         typer.Argument(
             metavar="NAME",
-            help="An experiment of `wavefront paper list`.",
+            help="An experiment listed by `wavefront paper list`.",
             autocompletion=completion.experiments,
         ),
     ],
@@ -106,7 +106,7 @@ def run_experiment(
     ] = None,
     items: Annotated[
         int | None,
-        option(None, "N", "Items of each task. Default: a few.", "--items", "-i"),
+        option(None, "N", "Items per task. Default: a few.", "--items", "-i"),
     ] = None,
     length: Annotated[
         int | None,
@@ -118,10 +118,8 @@ def run_experiment(
         int | None,
         option(None, "T", "Decoding steps. Default: one per position.", "--steps", "-t"),
     ] = None,
-    radius: Annotated[
-        int, option(None, "N", "Radius of the measures that have one. Default: 2.")
-    ] = 2,
-    seed: Annotated[int, option(None, "N", "Random seed of the sampling. Default: 0.")] = 0,
+    radius: Annotated[int, option(None, "N", "Radius for measures that use one. Default: 2.")] = 2,
+    seed: Annotated[int, option(None, "N", "Random seed for sampling. Default: 0.")] = 0,
     items_seed: ItemsSeed = 0,
     batch_size: Annotated[
         int | None,
@@ -129,17 +127,15 @@ def run_experiment(
     ] = None,
     out: Annotated[
         Path | None,
-        option(None, "DIR", "Directory of the results. Default: experiments/NAME.", "--out", "-o"),
+        option(None, "DIR", "Directory for the results. Default: experiments/NAME.", "--out", "-o"),
     ] = None,
     data: Data = "",
     encoder: Annotated[
         str | None,
-        option(
-            None, "NAME", "Encoder of BERTScore: minilm (default), roberta-large, or a directory."
-        ),
+        option(None, "NAME", "BERTScore encoder: minilm (default), roberta-large, or a directory."),
     ] = None,
     layer: Annotated[
-        int | None, option(None, "N", "Layer of the encoder. Default: BERTScore's choice.")
+        int | None, option(None, "N", "Encoder layer. Default: BERTScore's choice.")
     ] = None,
     allow_unsandboxed: AllowUnsandboxed = False,
     quiet: Quiet = False,

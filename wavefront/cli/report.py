@@ -18,7 +18,7 @@ Examples
 wavefront report wave.npz -o wave.html
 wavefront report wave.npz block.npz -o report.html
 wavefront report runs/main runs/mhco --title "Two experiments"
-`wavefront trace record` makes traces; docs/report.md describes runs.
+`wavefront trace record` makes traces; docs/traces.md describes runs.
 """
 app = typer.Typer(add_completion=False)
 

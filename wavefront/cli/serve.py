@@ -91,21 +91,21 @@ def serve(
         ),
     ] = None,
     cpus_per_replica: Annotated[
-        float | None, option("Replicas", "X", "CPUs of each replica; by default 1.")
+        float | None, option("Replicas", "X", "CPUs per replica; by default 1.")
     ] = None,
     gpus_per_replica: Annotated[
         float | None,
         option(
             "Replicas",
             "X",
-            "GPUs of each replica; by default 0. With 0.5, two replicas share a GPU.",
+            "GPUs per replica; by default 0. With 0.5, two replicas share a GPU.",
         ),
     ] = None,
     rows: Annotated[
         int, option("Batching", "N", "Requests to decode at the same time; by default 8.")
     ] = 8,
     queue: Annotated[
-        int, option("Batching", "N", "Requests that may wait in addition; by default 64.")
+        int, option("Batching", "N", "Requests that may wait in the queue; by default 64.")
     ] = 64,
     batch_shape: Annotated[
         str,
@@ -121,25 +121,29 @@ def serve(
         option("Batching", "SPEC", 'Cache policy such as "wave(refresh=32)"; by default none.'),
     ] = None,
     threads: Annotated[
-        int, option("Batching", "N", "CPU threads of torch; by default torch decides.")
+        int, option("Batching", "N", "Number of torch CPU threads; by default torch decides.")
     ] = 0,
     max_length: Annotated[
         int,
         option(
             "Limits",
             "N",
-            "Tokens of a prompt and its answer; by default 4096, or the model's limit if lower.",
+            "Maximum tokens in a prompt and its answer; by default 4096, or the model's limit if "
+            "lower.",
         ),
     ] = 0,
     max_new_tokens: Annotated[
-        int, option("Limits", "N", "Tokens of an answer; by default 2048.", "--max-new-tokens")
+        int,
+        option("Limits", "N", "Maximum tokens per answer; by default 2048.", "--max-new-tokens"),
     ] = 2048,
-    max_steps: Annotated[int, option("Limits", "N", "Steps of a request; by default 2048.")] = 2048,
+    max_steps: Annotated[
+        int, option("Limits", "N", "Maximum steps per request; by default 2048.")
+    ] = 2048,
     max_messages: Annotated[
-        int, option("Limits", "N", "Messages of a chat request; by default 256.")
+        int, option("Limits", "N", "Maximum messages per chat request; by default 256.")
     ] = 256,
     max_body: Annotated[
-        int, option("Limits", "N", "Bytes of a request body; by default 1048576.")
+        int, option("Limits", "N", "Maximum size of a request body in bytes; by default 1048576.")
     ] = (1 << 20),
     request_timeout: Annotated[
         float,
@@ -159,13 +163,13 @@ def serve(
     ] = 30.0,
     event_ttl: Annotated[
         float,
-        option("Limits", "X", "Seconds to keep the events of ended decodes; by default 300."),
+        option("Limits", "X", "Seconds to keep the events of finished decodes; by default 300."),
     ] = 300.0,
     model: ModelOptions,
 ) -> None:
     """Serve a model with OpenAI's API and a page that shows each decode live.
 
-    Requests of any length and strategy share every forward pass. The routes are
+    Requests of any length and strategy share forward passes. The routes are
     /v1/chat/completions, /v1/completions and more; see docs/serve.md.
     """
     from wavefront import server

@@ -124,7 +124,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedModel(ModelOptions):
-    """Which model to load. The trace names one already."""
+    """Options that choose the model. The trace already names one."""
 
     model: Annotated[
         str | None,
@@ -144,11 +144,11 @@ class RecordedModel(ModelOptions):
 def record_trace(
     prompt: Prompt = None,
     *,
-    out: Annotated[Path, option(None, "FILE", "File of the trace.", "--out", "-o")],
+    out: Annotated[Path, option(None, "FILE", "File to write the trace to.", "--out", "-o")],
     file: PromptFile = None,
     raw: Raw = False,
     infill: Annotated[
-        bool, option(None, "", "Fill the gaps of the text, written <mask:8>.", "--infill")
+        bool, option(None, "", "Fill the gaps in the text, written <mask:8>.", "--infill")
     ] = False,
     full: Annotated[
         bool,
@@ -273,8 +273,9 @@ def export(
 ) -> None:
     """List the events of a trace: tokens committed, masked again or written by hand.
 
-    Steps count from 0, as in `trace fork --at`. The column place counts the positions to decode,
-    the column position counts all. The probability is the model's at that step.
+    Steps are numbered from 0, as in `trace fork --at`. The column `place` numbers the positions of
+    the answer, and the column `position` numbers the whole canvas. The probability is the model's
+    at that step.
     """
     check_choice("--format", form, ("csv", "json"))
     trace = load_row(file, row)
@@ -295,8 +296,9 @@ def draw(
 ) -> None:
     """Draw decodes as an animated SVG, for a browser or a README.
 
-    Several decodes share one clock of forward passes, so the faster one ends first. Outlined
-    positions are candidates. Coloured positions are decoded; the colour shows the probability.
+    Several decodes share one timeline, measured in forward passes, so the faster one ends first.
+    Outlined positions are candidates. Coloured positions are decoded; the colour shows the
+    probability.
     """
     check_float("seconds", seconds, 0.5, 600)
     if len(files) > MOST:
@@ -409,8 +411,9 @@ def fork(
         list[str] | None,
         option(
             None,
-            "PLACE=TEXT",
-            "First write a text at a place, counted as in `trace export`; repeat for several.",
+            "POSITION=TEXT",
+            "Write text at a position of the answer before the step, numbered from 0 within the "
+            "answer; repeat for several.",
             "--set",
         ),
     ] = None,
@@ -460,9 +463,9 @@ def _read_changes(texts: list[str]) -> dict[int, str]:
     for text in texts:
         place, sign, what = text.partition("=")
         if not sign or not place.strip().isdecimal():
-            raise UsageError(f"--set takes PLACE=TEXT, such as 3=four, not {text!r}.")
+            raise UsageError(f"--set takes POSITION=TEXT, such as 3=four, not {text!r}.")
         if int(place) in changes:
-            raise UsageError(f"--set writes at place {int(place)} twice: leave one out.")
+            raise UsageError(f"--set writes at position {int(place)} twice: leave one out.")
         changes[int(place)] = what
     return changes
 

@@ -63,8 +63,8 @@ def tune(
         option(
             None,
             "SPEC",
-            "Strategy to compare with; repeat for several. The first one is the reference of the "
-            "choice. Default: block(size=8) and wavefront.",
+            "Strategy to compare with; repeat for several. The first one is the reference. "
+            "Default: block(size=8) and wavefront.",
             "--baseline",
             complete=completion.strategies,
         ),
@@ -86,7 +86,7 @@ def tune(
         option(
             None,
             "N",
-            "Items, of which half choose and half test. Default: 24, or all of a file.",
+            "Items: half choose the strategy, half test it. Default: 24, or every item in a file.",
             "--items",
             "-i",
         ),
@@ -96,7 +96,7 @@ def tune(
         option(
             None,
             "WORD",
-            "Kind of the answers in a file: number, choice, yes_no, text, ... Default: inferred.",
+            "Kind of answer in a file: number, choice, yes_no, text, ... Default: inferred.",
         ),
     ] = "",
     max_new_tokens: Annotated[
@@ -119,7 +119,7 @@ def tune(
     ] = "bare",
     out: Annotated[
         Path | None,
-        option(None, "DIR", "Directory of the results. Default: tuned/NAME.", "--out", "-o"),
+        option(None, "DIR", "Directory for the results. Default: tuned/NAME.", "--out", "-o"),
     ] = None,
     data: Data = "",
     allow_unsandboxed: AllowUnsandboxed = False,
@@ -129,10 +129,11 @@ def tune(
 ) -> None:
     """Find the strategy that suits your prompts.
 
-    Half of the items choose: by default the strategy with the fewest forward passes whose accuracy
-    is not significantly below the first baseline. The other half compares the choice with the
-    baselines. The choice is printed last, as a command. Tables, a plot and all answers go to a
-    directory. If the command is interrupted, run it again to continue.
+    Half of the items are used to choose a strategy. By default that is the one with the fewest
+    forward passes whose accuracy is not significantly below the first baseline. The other half is
+    used to compare the choice with the baselines. The choice is printed last, as a command. Tables,
+    a plot and all answers go to a directory. If the command is interrupted, run it again to
+    continue.
     """
     from wavefront.core.errors import check_choice
     from wavefront.evaluation.trials import Runner, Scale

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+EMPTY_PROMPT = "The prompt is empty: write something in it."
+
 
 class WavefrontError(ValueError):
     """An error that the caller can fix.

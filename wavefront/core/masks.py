@@ -1,10 +1,12 @@
 """Mask algebra on (B, L) tensors: distance, near, density, smallest, to_mask, rank, top, first.
 
-Every choice of positions in the project goes through `top`, because its order is exact: higher
-score first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and
-`argmax` promise no order among ties, and confidences do saturate. Compiled code orders positions
-by counting instead of sorting, and finds them by comparing instead of scattering. The results are
-the same, but the code fuses, while a sort or a scatter takes several dependent kernels.
+Every choice of positions by score goes through `rank`, because its order is exact: higher score
+first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and `argmax`
+promise no order among ties, and confidences do saturate.
+
+Compiled code orders positions by counting instead of sorting, and finds them by comparing instead
+of scattering. This code fuses, while a sort or a scatter takes several dependent kernels. Both
+paths return the same results: if you change the order in one, change the other too.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def _which(at: Tensor, length: int) -> Tensor:
 def rank(scores: Tensor, candidates: Tensor, fallback: Tensor | None = None) -> Tensor:
     """Return (B, L) long: 0 is the best candidate; FAR is neither a candidate nor a fallback.
 
-    The fallback positions follow the last candidate, best first.
+    The fallback positions follow the last candidate, best first. The eager path (a stable sort)
+    and the compiled path (`_before`) must break ties alike: change them together.
     """
     # NaN would sort first. NaN and -inf both come last.
     clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))

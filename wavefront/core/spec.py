@@ -51,9 +51,32 @@ def _render(self: Any) -> str:
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         # A field with repr=False is shown only if it differs from its default.
-        if field.repr or value != field.default:
+        if field.repr or value != _default(field):
             shown.append(f"{field.name}={value!r}")
     return f"{self.spec_name()}({', '.join(shown)})"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, also if it comes from a `default_factory`."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def check_frozen(cls: type[Any], name: str = "") -> None:
+    """Raise a SpecError unless the class is a frozen dataclass, which can be hashed.
+
+    Args:
+        cls: The class of a strategy, a selector or a cache policy.
+        name: What error messages call it; by default the name of the class.
+    """
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        noun = REGISTRIES.get(getattr(cls, "registry", ""), REGISTRIES["strategies"])[1]
+        raise SpecError(
+            f"{name or cls.__name__!r} is not a {noun}: a {noun} is a frozen dataclass. Decorate "
+            "the class with @dataclass(frozen=True)."
+        )
 
 
 @cache
@@ -83,18 +106,27 @@ def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
     return getattr(module, "".join(word.capitalize() for word in name.split("_")))
 
 
+def _classes(module: Any) -> list[str]:
+    """Return the names of the specs that a module defines."""
+    found = {name: one for name, one in vars(module).items() if isinstance(one, type)}
+    return [name for name, one in found.items() if issubclass(one, Spec)]
+
+
 def _outside(name: str) -> type[Any]:
     """Return the class with a dotted name."""
     module_name, _, class_name = name.rpartition(".")
+    module = None
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        module = importlib.import_module(module_name)
+        found = getattr(module, class_name)
     except ModuleNotFoundError as error:
         advice = ""
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             advice = " Run from the directory that holds it, or add that directory to PYTHONPATH."
         raise SpecError(f"Cannot import {name!r}: {error}.{advice}") from error
     except (ImportError, AttributeError) as error:
-        raise SpecError(f"Cannot import {name!r}: {error}.") from error
+        hint = did_you_mean(class_name, [] if module is None else _classes(module))
+        raise SpecError(f"Cannot import {name!r}: {error}{hint}.") from error
     if not isinstance(found, type):
         raise SpecError(f"{name!r} is not a class.")
     return found
@@ -121,9 +153,8 @@ def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
     call = node if isinstance(node, ast.Call) else None
     name = _dotted(call.func if call else node, text)
     cls = find(name, registry, outside=outside)
-    if not dataclasses.is_dataclass(cls):
-        raise SpecError(f"{name!r} is not a strategy: a strategy is a frozen dataclass.")
-    options = {f.name: _Option(name, f.name, _kind(f.default)) for f in dataclasses.fields(cls)}
+    check_frozen(cls, name)
+    options = {f.name: _Option(name, f.name, _kind(_default(f))) for f in dataclasses.fields(cls)}
     if call and len(call.args) > len(options):
         raise SpecError(f"{name} takes at most {len(options)} options, {text!r} gives more.")
     pairs = [*zip(options, call.args, strict=False)] if call else []

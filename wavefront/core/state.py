@@ -17,6 +17,7 @@ from torch import Tensor
 from wavefront.core.canvas import Canvas, is_complete
 from wavefront.core.errors import check_choice, check_float
 from wavefront.core.reading import ENDING, PRIORITIES, PRIORITY_NEEDS, Sampling
+from wavefront.core.spec import check_frozen
 from wavefront.core.strategy import (
     Decision,
     RowProgress,
@@ -43,6 +44,7 @@ class Config:
     alternatives: int = 0  # how many of the likeliest tokens per position to keep; for traces
 
     def __post_init__(self) -> None:
+        check_frozen(type(self.strategy))
         check_choice("priority", self.priority, PRIORITIES)
         check_float("cfg_scale", self.cfg_scale, 0)
         check_float("order_noise", self.order_noise, 0)

@@ -1,7 +1,7 @@
 """Load models from checkpoints and save them.
 
-The checkpoint's `model_type` names a module in `families/`. Nothing outside that folder knows the
-families' names or their differences.
+The checkpoint's `model_type` names a module in `families/`, which holds everything that the loader
+needs to know about a family. `ALIASES` maps other values of `model_type` to a family.
 """
 
 from __future__ import annotations

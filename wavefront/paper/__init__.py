@@ -1,11 +1,14 @@
 """Paper: every table and figure of the paper as an experiment, one module each, and its claims.
 
+A module that defines `NEEDS`, `SMALL`, `PAPER` and `run` is an experiment; see `Experiment`.
 It imports `evaluation`, `analysis` and the rooms below them.
 Start reading at `experiment`, then at `main`; `claims` has the rules of the verdicts.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wavefront.core.errors import OptionError, did_you_mean
@@ -13,13 +16,26 @@ from wavefront.core.errors import OptionError, did_you_mean
 if TYPE_CHECKING:
     from wavefront.paper.experiment import Experiment
 
-__all__ = ["NAMES", "find"]
+__all__ = ["NAMES", "find", "names"]
 
-# In the order of the paper, its appendices included. The module has underscores for dashes.
+# The paper's own experiments in its order, appendices included.
 NAMES = (
     "decode-order", "main", "bertscore", "mhco", "size-radius", "bbh", "case", "baselines",
     "parity", "steps", "temperature", "priority", "latency", "calibration", "dynamics", "gradient",
 )  # fmt: skip
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all experiments: the paper's own in its order, then all others.
+
+    An experiment is a module of this package that defines `run`. Its name has dashes where the
+    module has underscores.
+    """
+    modules = sorted(Path(__file__).parent.glob("*.py"))
+    found = [file for file in modules if "\ndef run(" in file.read_text("utf-8")]
+    others = (file.stem.replace("_", "-") for file in found)
+    return (*NAMES, *(name for name in others if name not in NAMES))
 
 
 def find(name: str) -> Experiment:
@@ -28,10 +44,11 @@ def find(name: str) -> Experiment:
     Raises:
         OptionError: There is no such experiment.
     """
-    if name not in NAMES:
-        listed = ", ".join(NAMES)
+    known = names()
+    if name not in known:
+        listed = ", ".join(known)
         raise OptionError(
-            f"There is no experiment {name!r}{did_you_mean(name, NAMES)}; there are: {listed}."
+            f"There is no experiment {name!r}{did_you_mean(name, known)}; there are: {listed}."
         )
     from wavefront.paper.experiment import Experiment
 

@@ -33,7 +33,7 @@ COLUMNS = ["strategy", "forwards", "Kendall's tau", "mean jump (places)", "next 
 
 
 class Order(NamedTuple):
-    """In which order a strategy decided: a row of the table."""
+    """The order in which a strategy decided positions, as one row of the table."""
 
     strategy: str
     forwards: int

@@ -22,7 +22,12 @@ LLADA, LLADA15, DREAM = (
 
 
 class Experiment(NamedTuple):
-    """One table or figure of the paper. Its module has `NEEDS`, `SMALL`, `PAPER` and `run`."""
+    """One table or figure of the paper.
+
+    Its module defines `NEEDS`, `SMALL`, `PAPER` and `run`, and optionally `COMPARED`, the default
+    strategies. The module's docstring starts with "Name: question". `paper.toml` holds the table or
+    figure and the published numbers under the experiment's name.
+    """
 
     name: str
     question: str  # the first line of the module
@@ -76,9 +81,10 @@ def experiment_page(
     traces: Traces | None = None,
 ) -> ResultsPage:
     """Return the page: verdicts first, then what was measured, then the paper's own numbers."""
+    place = place_in_paper(runner.name)
     beside = [one for one in (published_table(runner.name), caveats_table(runner.name)) if one]
     return ResultsPage(
-        title=f"{title} ({place_in_paper(runner.name)} of the paper)",
+        title=title if place == "none" else f"{title} ({place} of the paper)",
         text=f"{text}\n\n{count_verdicts(claims)}",
         configuration=runner.configuration() | dict(configuration or {}),
         tables=[*([claims_table(claims)] if claims else []), *tables, *beside],

@@ -45,7 +45,7 @@ Item = tuple[Any, ...]  # task and batch
 
 
 class Cost(NamedTuple):
-    """What an item costs, on the mean, from the traces of the first repetition."""
+    """Average cost per item, from the traces of the first repetition."""
 
     flops: float
     forwards: float

@@ -1,6 +1,6 @@
-"""Player: the web player of a decode, shared by the HTML report and the server's page.
+"""Player: the web player for decodes, shared by the HTML report and the server's page.
 
-Here live its data format (`player_data`), its scripts and style (`assets`), the frame of a
-standalone page (`page`) and every colour (`palette`). It imports `core`, `storage`, `text` and
+This package contains its data format (`player_data`), its scripts and style (`assets`), the frame
+of a standalone page (`page`) and every colour (`palette`). It imports `core`, `storage`, `text` and
 `traces`. Start reading at `player_data`.
 """

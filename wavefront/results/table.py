@@ -1,4 +1,4 @@
-"""Tables of results, and the run directory of a report (docs/report.md).
+"""Tables of results, and the run directory of a report (docs/traces.md).
 
 `run.json` has the title, the configuration and the tables; figures and traces are files beside it.
 A directory may come from anywhere, so `read` checks everything once.
@@ -156,7 +156,7 @@ def dark_twin(file: Path) -> Path | None:
 
 def _json(file: Path, where: str) -> Any:
     if not file.is_file():
-        raise ReportError(f"{file.parent} is not a run: it holds no {FILE} (docs/report.md).")
+        raise ReportError(f"{file.parent} is not a run: it holds no {FILE} (docs/traces.md).")
     if file.stat().st_size > LARGEST:
         raise ReportError(f"{where} is larger than {LARGEST >> 20} MiB: leave rows out.")
 

@@ -4,6 +4,10 @@ One process answers HTTP without torch; another one owns the model and decodes, 
 on Ray. It imports core, storage, strategies, text, models, engine, lm and player. Start reading at
 `service.py` for HTTP and at `decode_worker.py` for decoding.
 
+The text of an error is written where it is raised: `request_models` for fields and JSON,
+`request_builder` for prompts and options, `service` for admission and unknown ids, `middleware` for
+host, API key and size, `frontend` for timeouts and shutdown. `openai_format` only formats errors.
+
 Install the dependencies with `pip install 'wavefront[serve]'`.
 """
 

@@ -1,4 +1,7 @@
-"""OpenAI's response objects, chunks and errors."""
+"""The format of OpenAI's response objects, chunks and errors.
+
+The text of an error is written where it is raised; see the package docstring.
+"""
 
 from __future__ import annotations
 

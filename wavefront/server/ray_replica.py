@@ -19,6 +19,7 @@ from wavefront.server.metrics import Metrics
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
+    CLIENT_GONE,
     CheckJob,
     Finished,
     Heartbeat,
@@ -195,7 +196,7 @@ class Replica:
                     return
                 await request.wait_before_update()
         finally:
-            failure = RequestFailed(job.id, 499, "The client disconnected.", "client_gone")
+            failure = RequestFailed(job.id, 499, *CLIENT_GONE)
             self.backend.cancel(request, failure)
 
     async def check_health(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from wavefront.core import spec
-from wavefront.core.errors import OptionError, PromptError, WavefrontError
+from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
 from wavefront.engine.options import DEFAULT_LENGTH
 from wavefront.engine.session import check_ids
@@ -98,7 +98,7 @@ def _prompt_ids(lm: LM, job: Job) -> list[int]:
     else:
         ids = prompt_ids(lm.tokenizer, job.prompt or "", raw=job.raw)
     if not ids:
-        raise PromptError("The prompt is empty: write something in it.")
+        raise PromptError(EMPTY_PROMPT)
     return ids
 
 

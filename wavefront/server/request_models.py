@@ -21,8 +21,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect, Request
 
-from wavefront.core.errors import did_you_mean
+from wavefront.core.errors import EMPTY_PROMPT, did_you_mean
 from wavefront.server.openai_format import APIError
+from wavefront.server.worker_messages import CLIENT_GONE
 
 # Fields of OpenAI's API without a counterpart here, with the values that have no effect.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -137,7 +138,7 @@ class DecodingFields(StrictBody):
         None, description="Number of steps; by default one per position."
     )
     priority: Priority | None = Field(None, description="Score by which positions are chosen.")
-    eos: Eos | None = Field(None, description="What a stop token does; by default stop.")
+    eos: Eos | None = Field(None, description="How to handle a stop token; by default stop.")
     temperature: Number | None = Field(None, ge=0, le=100)
     seed: Annotated[Int, Field(ge=0, lt=1 << 63)] | None = None
     sampling: Rule | None = None
@@ -328,7 +329,7 @@ def _single_prompt(prompt: Any) -> Any:
             raise _field_error("prompt", message, "unsupported_value")
         return prompt[0]
     if prompt == []:
-        raise _field_error("prompt", "The prompt is empty: write something in it.", "invalid")
+        raise _field_error("prompt", EMPTY_PROMPT, "invalid")
     return prompt
 
 
@@ -344,7 +345,7 @@ async def read_json(request: Request) -> Any:
     try:
         return json.loads(await request.body(), parse_constant=_reject_constant)
     except ClientDisconnect:
-        raise APIError(400, "The client disconnected.", code="client_gone") from None
+        raise APIError(400, CLIENT_GONE[0], code=CLIENT_GONE[1]) from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise APIError(400, f"The body is not JSON: {reason}.", code="invalid_json") from None

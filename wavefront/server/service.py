@@ -32,9 +32,15 @@ from wavefront.server.request_models import (
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.sse import EventStream, stream_chunks, stream_events, wait_for_disconnect
-from wavefront.server.worker_messages import Finished, Fork, Job, ModelInfo, RequestFailed
+from wavefront.server.worker_messages import (
+    CLIENT_GONE,
+    Finished,
+    Fork,
+    Job,
+    ModelInfo,
+    RequestFailed,
+)
 
-CLIENT_GONE = ("The client disconnected.", "client_gone")
 EOS_OPTIONS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
 NOT_READY = {
     "loading": "The model is still loading",

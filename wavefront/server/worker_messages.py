@@ -116,6 +116,9 @@ class Finished(NamedTuple):
     event: dict[str, Any] | None
 
 
+CLIENT_GONE = ("The client disconnected.", "client_gone")  # the message and the code
+
+
 class RequestFailed(NamedTuple):
     """A request ended with an error, as OpenAI's API reports it."""
 

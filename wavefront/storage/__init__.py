@@ -1,5 +1,5 @@
 """Storage: everything that reads or writes disk, the Hub, git or a Ray cluster.
 
-Here live safetensors checkpoints, Hub access, crash-safe JSON lines and provenance. It imports
-`core` only. Start reading at `checkpoint`.
+This package contains safetensors checkpoints, Hub access, crash-safe JSON lines and provenance. It
+imports `core` only. Start reading at `checkpoint`.
 """

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavefront.core.errors import SpecError
+from wavefront.core.spec import check_frozen
 from wavefront.core.state import Config, start
 from wavefront.core.strategy import Decision, Selector, Strategy, View
-from wavefront.testing.laws import require
+from wavefront.testing.laws import LawBroken, require
 from wavefront.testing.simulation import budgets, fill, random_canvas
 
 
@@ -19,6 +21,10 @@ def check_interface(strategy: Any) -> None:
     if isinstance(strategy, type):
         raise TypeError(f"check needs a strategy, not its class: check({strategy.__name__}()).")
     require(isinstance(strategy, Strategy), f"{name} is not a wavefront.Strategy.")
+    try:
+        check_frozen(type(strategy))
+    except SpecError as error:
+        raise LawBroken(str(error)) from error
     require(
         isinstance(getattr(strategy, "selector", None), Selector),
         f"{name} has no selector, which says how many positions to commit; add the field "

@@ -210,7 +210,8 @@ def padding_changes_nothing(strategy: Strategy) -> None:
                 bool((a.commit == b.commit[:, left:-right]).all())
                 for a, b in zip(narrow, padded, strict=True)
             ),
-            f"{strategy!r} decides differently with padding.",
+            f"{strategy!r} decides differently with padding. Use `slot` instead of absolute "
+            "positions.",
         )
 
 

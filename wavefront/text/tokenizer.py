@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from wavefront.core.errors import CheckpointError, PromptError
+from wavefront.core.errors import EMPTY_PROMPT, CheckpointError, PromptError
 from wavefront.storage.hub import read_json
 from wavefront.text import chat_template
 
@@ -208,7 +208,7 @@ def prompt_ids(
     """
     if isinstance(prompt, str):
         if not prompt.strip():
-            raise PromptError("The prompt is empty: write something in it.")
+            raise PromptError(EMPTY_PROMPT)
         if raw or tokenizer.template is None:
             ids = tokenizer.encode_rendered(prompt) if parse_control else tokenizer.encode(prompt)
             return ids if ids[:1] == tokenizer.opening else tokenizer.opening + ids

@@ -1,7 +1,7 @@
 """Viewer: decodes in the terminal, as an SVG animation and as an HTML report.
 
-Here live the terminal view (`watch`, `side_by_side`), `animation` and `html_report`. It imports
-`player`, `analysis`, `lm` and what those import. Start reading at `screen.watch`.
+This package contains the terminal view (`watch`, `side_by_side`), `animation` and `html_report`. It
+imports `player`, `analysis`, `lm` and what those import. Start reading at `screen.watch`.
 
 The terminal view draws on standard error, because standard output is for the answer. Importing
 this package does not import torch, so that the command line starts quickly.

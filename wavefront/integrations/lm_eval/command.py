@@ -29,7 +29,7 @@ def register() -> None:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Add what lm-eval needs: a verb first, and our model unless another is named."""
+    """Add what lm-eval needs: the subcommand, if missing, and our model unless another is named."""
     given = list(words)
     if not given or given[0] not in (*VERBS, "-h", "--help"):
         given = ["run", *given]
