@@ -163,7 +163,7 @@ def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, m
 def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
     tree = (torch.arange(5), torch.rand(3, 2), torch.tensor([True]), torch.rand(0))
     alias = (tree[0], tree[1], tree[2], tree[3], tree[1])  # at first; not after a step
-    frame, copies = StaticBuffers(alias), Counter()
+    buffers, copies = StaticBuffers(alias), Counter()
 
     class Counted(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -176,17 +176,17 @@ def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
         return after, (after[1], whole, [after[2], nothing], after[1].T, after[4])
 
     with Counted():
-        frame.make(step)
+        buffers.run(step)
     assert (copies["_foreach_copy_"], copies["copy_"], copies["cat"]) == (1, 1, 0)
-    share, whole, (sure, nothing), turned, other = frame.shown()
+    share, whole, (sure, nothing), turned, other = buffers.copy_output()
     assert whole.tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(share, 2 * tree[1])
     assert torch.equal(turned, 2 * tree[1].T)
     assert torch.equal(other, 3 * tree[1])
     assert (sure.tolist(), nothing.tolist()) == ([False], [])
     assert share.untyped_storage().nbytes() == 128 + 80  # the tree, and behind it two that are new
-    frame.load(alias)
-    for mine, one in zip(frame.tree, alias, strict=True):
+    buffers.load(alias)
+    for mine, one in zip(buffers.tree, alias, strict=True):
         assert torch.equal(mine, one)
 
 
@@ -197,31 +197,31 @@ def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
 
     tree = (Pair(torch.tensor([1, 2]), torch.tensor([3, 4])), [torch.tensor([[5, 6], [7, 8]])], 9)
     sure = torch.tensor([True, False, True])
-    frame = StaticBuffers((*tree, sure))
+    buffers = StaticBuffers((*tree, sure))
 
     def step(tree):
         pair, (board,), count, sure = tree
         after = (Pair(board[:, 1], pair.one), [board.flip(0)], count, ~sure)
         return after, (pair.two, sure, None, board[0, 0], count)
 
-    frame.make(step)
-    shown = frame.shown()
-    assert frame.tree[0].one.tolist() == [6, 8]
-    assert frame.tree[0].two.tolist() == [1, 2]
-    assert frame.tree[1][0].tolist() == [[7, 8], [5, 6]]
-    assert frame.tree[2:3] == (9,)
-    assert frame.tree[3].tolist() == [False, True, False]
+    buffers.run(step)
+    shown = buffers.copy_output()
+    assert buffers.tree[0].one.tolist() == [6, 8]
+    assert buffers.tree[0].two.tolist() == [1, 2]
+    assert buffers.tree[1][0].tolist() == [[7, 8], [5, 6]]
+    assert buffers.tree[2:3] == (9,)
+    assert buffers.tree[3].tolist() == [False, True, False]
     said = [3, 4], [True, False, True], 5
     assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
     assert (shown[2], shown[4]) == (None, 9)
-    frame.load(frame.tree)
-    frame.make(step)  # from where it stands; what was handed out before stays
-    assert frame.tree[0].one.tolist() == [8, 6]
+    buffers.load(buffers.tree)
+    buffers.run(step)  # from where it stands; what was handed out before stays
+    assert buffers.tree[0].one.tolist() == [8, 6]
     assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
-    frame.load((*tree, sure))
-    assert frame.tree[0].one.tolist() == [1, 2]
-    starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(frame.tree)]
-    assert all(start % PackedLayout.ALIGNED == 0 for start in starts)
+    buffers.load((*tree, sure))
+    assert buffers.tree[0].one.tolist() == [1, 2]
+    starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(buffers.tree)]
+    assert all(start % PackedLayout.ALIGNMENT == 0 for start in starts)
 
 
 def test_options_and_errors():
@@ -235,7 +235,7 @@ def test_options_and_errors():
     ):
         with pytest.raises(OptionError, match=said):
             ids(model, cache=cache)
-    with pytest.raises(OptionError, match="leave out the cache"):
+    with pytest.raises(OptionError, match="does not work with a cache"):
         ids(model, cache="wave", speculate=4)
 
 

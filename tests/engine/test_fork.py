@@ -18,7 +18,7 @@ from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
 from wavefront.engine.batcher import decode
 from wavefront.engine.fork import fork
-from wavefront.engine.replay import Difference, again, difference
+from wavefront.engine.replay import Difference, difference, rerun
 from wavefront.engine.session import DecodeSession, begin
 from wavefront.models.toy import toy
 from wavefront.traces import trace_file
@@ -86,7 +86,7 @@ def test_a_fork_at_step_0_is_the_original(model, text):
     for steps, eos in ((PLACES, "keep"), (5, "stop")):
         trace = recorded(model, strategy=text, steps=steps, eos=eos, stop_ids=[22])
         assert_same(trace, ended(fork(model, trace, 0)))
-        assert_same(trace, again(model, trace))
+        assert_same(trace, rerun(model, trace))
 
 
 @pytest.mark.parametrize("text", FEW)
@@ -163,11 +163,9 @@ def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
 def test_a_model_that_decodes_otherwise_is_noticed(model):
     trace = recorded(model, strategy="standard")
     other = toy(seed=4)
-    found = difference(trace, again(other, trace))
+    found = difference(trace, rerun(other, trace))
     assert found is not None
-    assert f"row {found.row + 1} it decodes otherwise at step {found.step + 1}" in refusal(
-        other, trace, 11
-    )
+    assert f"row {found.row + 1} differs at step {found.step + 1}" in refusal(other, trace, 11)
     # The canvas is all that another strategy needs.
     assert not bool(last(ended(fork(other, trace, 6, strategy="block"))).masked.any())
 
@@ -232,7 +230,7 @@ def test_an_end_that_was_given_ends_the_answer(model):
     behind = torch.arange(left.tokens.shape[1]) > order[at - 1]
     assert bool(left.masked[0, behind].any())
     assert not bool(left.masked[0, ~behind].any())
-    assert difference(found, again(model, found)) is None
+    assert difference(found, rerun(model, found)) is None
 
 
 def test_a_row_that_was_done_stays_as_it_was(model):
@@ -323,7 +321,7 @@ def test_a_change_and_another_strategy_go_together(model):
     assert last(found).tokens[0, -PLACES] == 41
     assert last(found).tokens[0, -1] == 42
     assert found.about["options"]["strategy"] == "rcr(size=4, stat='last')"
-    assert difference(found, again(model, found)) is None
+    assert difference(found, rerun(model, found)) is None
 
 
 def test_texts_are_written_token_by_token(lm):
@@ -362,7 +360,7 @@ def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
         kept = trace_file.load(trace_file.save(made, tmp_path / f"{number}.npz"))
         assert difference(made, kept) is None
         assert torch.equal(last(made).tokens, last(kept).tokens)
-        assert difference(kept, again(model, kept)) is None
+        assert difference(kept, rerun(model, kept)) is None
         for at in range((3, 5, 8)[number], len(kept)):
             assert_same(kept, ended(fork(model, kept, at)))
     assert last(three).tokens[0, -PLACES + 8] in (43, 41) or three.remask.any()
@@ -378,7 +376,7 @@ def test_before_its_fork_a_fork_is_the_original(model):
     assert_same(trace, back)
     assert back.about["fork"]["of"]["options"] == trace.about["options"]
     assert len(back.overrides) == 0
-    assert difference(back, again(model, back)) is None
+    assert difference(back, rerun(model, back)) is None
 
 
 def test_what_is_written_again_at_the_same_step_counts(model):
@@ -387,7 +385,7 @@ def test_what_is_written_again_at_the_same_step_counts(model):
     two = ended(fork(model, one, 4, overrides={9: 43}))
     assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
     assert sorted(two.overrides[:, 3].tolist()) == [41, 43]
-    assert difference(two, again(model, two)) is None
+    assert difference(two, rerun(model, two)) is None
 
 
 def test_the_lm_says_whether_a_trace_is_repeated(lm):
@@ -476,7 +474,7 @@ def test_a_description_that_makes_no_sense_is_refused(model, about):
     trace = replace(recorded(model, rows=1), about=about)
     refusal(model, trace, 3)
     with pytest.raises((TraceError, OptionError)):
-        again(model, trace)
+        rerun(model, trace)
 
 
 def test_a_fork_of_a_fork_without_end_is_refused(model):
@@ -509,9 +507,9 @@ def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypa
 
 def test_the_words_of_a_change_are_checked(lm):
     made = lm.generate("Hello", max_new_tokens=8, trace=True)
-    with pytest.raises(OptionError, match="nothing to write at place 3"):
+    with pytest.raises(OptionError, match="nothing to write at position 3"):
         lm.fork(made.trace, 2, overrides={3: ""})
-    with pytest.raises(OptionError, match="Place 4 is written twice"):
+    with pytest.raises(OptionError, match="Position 4 is set twice"):
         lm.fork(made.trace, 2, overrides={3: "ab", 4: "c"})
     with pytest.raises(OptionError, match="between 0 and 7, not 8"):
         lm.fork(made.trace, 2, overrides={7: "ab"})

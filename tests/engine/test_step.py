@@ -285,10 +285,10 @@ def test_origin_settles_by_chance_and_completes(family):
         ([[5, -1]], "outside the model's vocabulary"),
         ([[5, "6"]], "token ids"),
         ([[5, 6.0]], "token ids"),
-        ([5, 6], "Each prompt is a list"),
+        ([5, 6], "Each prompt must be a list"),
         ("56", "list of lists"),
         (5, "list of lists"),
-        ([[5] * 1020], "1036 in all: the model takes 1024"),
+        ([[5] * 1020], "1036 in total, but the model takes 1024"),
     ],
 )
 def test_bad_prompts_get_one_sentence(prompts, sentence):
