@@ -106,8 +106,9 @@ def test_each_family_samples_by_its_own_rule_by_default():
     ],
 )
 def test_invalid_options_are_rejected(given, sentence):
-    with pytest.raises(OptionError, match=sentence):
+    with pytest.raises(OptionError, match=sentence) as caught:
         plan(given, LLADA)
+    assert caught.value.option in given
 
 
 def test_strategy_object_is_used_unchanged():
