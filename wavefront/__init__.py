@@ -5,7 +5,7 @@
 >>> lm.generate("Hello", strategy="wavefront(size=8, radius=2)", max_new_tokens=16).finish_reason
 'length'
 
-Public names are listed here and loaded when first used, so that importing the package is quick.
+This module lists the public names and loads each one at its first use, so that the import is fast.
 """
 
 from __future__ import annotations
@@ -99,10 +99,7 @@ __all__ = ["__version__", "testing", *_HOME]  # pyright: ignore[reportUnsupporte
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "testing",
-        "integrations",
-    ):  # `wavefront.testing.check(...)` without a second import
+    if name in ("testing", "integrations"):  # such as `wavefront.testing.check(...)`
         return importlib.import_module(f"wavefront.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'wavefront' has no attribute {name!r}")

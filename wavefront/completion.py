@@ -1,4 +1,4 @@
-"""Completion: what became of a prompt, read off the board of its row."""
+"""Completion: the result of a prompt, read from the tokens of its row."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from wavefront.traces.trace import Trace
 
 @dataclass(frozen=True)
 class Completion:
-    """What became of one prompt."""
+    """The result of one prompt."""
 
-    text: str  # up to the first stop token; of an infilling, the whole text
-    tokens: list[int]  # the answer up to the first stop token
-    finish_reason: str | None  # "stop": the model ended it; "length": full; None: unfinished
-    forwards: int  # passes through the model, of the batch it was in
-    token_forwards: int  # places computed in them; guidance computes each twice
+    text: str  # the answer up to its first stop token; after infilling, the whole text
+    tokens: list[int]  # the answer up to its first stop token
+    finish_reason: str | None  # "stop" at a stop token, "length" without one, None if unfinished
+    forwards: int  # forward passes of the batch
+    token_forwards: int  # positions computed in them; guidance computes each one twice
     prompt_tokens: int
-    steps: int  # those of its own that committed something, one after another
-    trace: Trace | None = None  # of the whole batch, on request
+    steps: int  # steps of this row that committed a token
+    trace: Trace | None = None  # of the whole batch, if you asked for it
 
     @property
     def steps_per_forward(self) -> float:
-        """At most 1, unless a draft was right; then how long it was right on average."""
+        """Steps per forward pass. It is at most 1 without speculation."""
         return self.steps / self.forwards if self.forwards else 0.0
 
 
-class Spent(NamedTuple):
-    """What a row has cost."""
+class Cost(NamedTuple):
+    """The cost of a row so far."""
 
     forwards: int
     token_forwards: int
     steps: int = 0
 
 
-class Reader:
-    """Reads boards: cuts each hole at its first stop token, and says why it ended."""
+class CompletionReader:
+    """Makes completions from the tokens of a row. It cuts each hole at its first stop token."""
 
     def __init__(
         self, tokenizer: Tokenizer, stop_ids: Sequence[int], *, infilling: bool = False
     ) -> None:
+        """Read rows of this tokenizer. With `infilling`, the text includes the given tokens."""
         self.tokenizer, self.stop_ids, self.infilling = tokenizer, stop_ids, infilling
 
     def __call__(
@@ -50,10 +51,19 @@ class Reader:
         tokens: Sequence[int],
         holes: Sequence[bool],
         open_: Sequence[bool],
-        spent: Spent,
+        *,
+        cost: Cost,
         trace: Trace | None = None,
     ) -> Completion:
-        """Of an unfinished row, what is settled from the left of every hole."""
+        """Return the completion of a row.
+
+        Args:
+            tokens: The tokens of the row, without padding.
+            holes: Whether each one is a position to fill.
+            open_: Whether each one can still change. A hole is cut at the first one that can.
+            cost: The cost of the row.
+            trace: The trace of the batch.
+        """
         ends = [t in self.stop_ids or o for t, o in zip(tokens, open_, strict=True)]
         shown = cut_holes(tokens, holes, ends)
         text = [token for token, hole in shown if hole or self.infilling]
@@ -62,10 +72,10 @@ class Reader:
             text=self.tokenizer.decode(text),
             tokens=[token for token, hole in shown if hole],
             finish_reason=None if any(open_) else ended,
-            forwards=spent.forwards,
-            token_forwards=spent.token_forwards,
+            forwards=cost.forwards,
+            token_forwards=cost.token_forwards,
             prompt_tokens=len(holes) - sum(holes),
-            steps=spent.steps,
+            steps=cost.steps,
             trace=trace,
         )
 
@@ -73,7 +83,16 @@ class Reader:
 def cut_holes(
     tokens: Sequence[int], holes: Sequence[bool], ends: Sequence[bool]
 ) -> list[tuple[int, bool]]:
-    """(token, hole?) with every hole cut at its own first end."""
+    """Cut every hole at its first end.
+
+    Args:
+        tokens: The tokens of a row.
+        holes: Whether each one is a position to fill.
+        ends: Whether a hole ends at each one.
+
+    Returns:
+        The remaining tokens, each with whether it is in a hole.
+    """
     kept: list[tuple[int, bool]] = []
     ended = False
     for token, hole, end in zip(tokens, holes, ends, strict=True):

@@ -1,4 +1,4 @@
-"""Batcher: requests that share forwards decode as if each were alone, whoever comes and goes."""
+"""Batcher: requests that share forward passes decode as if each were alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIXED = (
         },
     ),
     ([7, 7], {"max_new_tokens": 21, "priority": "entropy", "strategy": "wavefront(size=4)"}),
-    ([5, 6, 7], {"max_new_tokens": 12, "strategy": "standard"}),  # the first one's twin
+    ([5, 6, 7], {"max_new_tokens": 12, "strategy": "standard"}),  # the same as the first one
 )
 
 
@@ -50,71 +50,73 @@ def model(request):
 
 
 def request_of(model, ids, options) -> Request:
-    settled = plan(options, source(model))
-    places = settled.length
-    return Request([*ids, *[model.mask_id] * places], [False] * len(ids) + [True] * places, settled)
+    resolved = plan(options, source(model))
+    length = resolved.length
+    return Request(
+        [*ids, *[model.mask_id] * length], [False] * len(ids) + [True] * length, resolved
+    )
 
 
 def serve(model, requests, *, cache=None, rows=ROWS, length=LENGTH, order=None):
-    """Every request through the slots, in order, as rows come free: the seats."""
-    slots = Batcher(model, rows=rows, length=length, cache=cache)
-    waiting, seats = list(order or range(len(requests))), {}
-    while waiting or slots.busy:
-        while waiting and slots.free:
+    """Admit the requests in order as rows become free, and return them when all are finished."""
+    batcher = Batcher(model, rows=rows, length=length, cache=cache)
+    waiting, active = list(order or range(len(requests))), {}
+    while waiting or batcher.busy:
+        while waiting and batcher.free:
             number = waiting.pop(0)
-            seats[number] = slots.admit(requests[number])
-        slots.step()
-    assert slots.free == rows
-    return [seats[number] for number in range(len(requests))]
+            active[number] = batcher.admit(requests[number])
+        batcher.step()
+    assert batcher.free == rows
+    return [active[number] for number in range(len(requests))]
 
 
-def told(seat):
+def outcome(seat):
     return seat.tokens, seat.steps, seat.forwards, seat.error
 
 
-def test_together_is_as_alone_and_as_decoded_by_themselves(model):
+def test_requests_decode_the_same_together_alone_and_in_a_session(model):
     requests = [request_of(model, *one) for one in MIXED]
     together = serve(model, requests)
     for one, seat in zip(requests, together, strict=True):
         (alone,) = serve(model, [one])
-        assert told(alone) == told(seat)
-        places = one.plan.length
-        made = wavefront.generate_ids(model, [one.ids[:-places]], **one.plan.options())
-        pairs = zip(made.tokens[0], seat.tokens[-places:], seat.final[-places:], strict=True)
-        assert all(a == b for a, b, settled in pairs if settled)
+        assert outcome(alone) == outcome(seat)
+        length = one.plan.length
+        made = wavefront.generate_ids(model, [one.ids[:-length]], **one.plan.options())
+        pairs = zip(made.tokens[0], seat.tokens[-length:], seat.final[-length:], strict=True)
+        assert all(a == b for a, b, final in pairs if final)
         assert made.forwards == seat.forwards
     assert together[0].tokens == together[-1].tokens
 
 
-def test_who_comes_first_and_sits_where_does_not_matter(model):
+def test_order_and_row_of_requests_do_not_matter(model):
     requests = [request_of(model, *one) for one in MIXED]
-    base = [told(seat) for seat in serve(model, requests)]
+    base = [outcome(seat) for seat in serve(model, requests)]
     for seed in range(3):
         order = random.Random(seed).sample(range(len(requests)), len(requests))
-        assert [told(seat) for seat in serve(model, requests, order=order)] == base
+        assert [outcome(seat) for seat in serve(model, requests, order=order)] == base
 
 
-def test_a_cache_that_refreshes_at_every_step_changes_nothing():
+def test_cache_refreshed_at_every_step_changes_nothing():
     model = toy(dtype="float64")
     requests = [request_of(model, *one) for one in MIXED]
-    base = [told(seat) for seat in serve(model, requests)]
+    base = [outcome(seat) for seat in serve(model, requests)]
     for name in ("wave", "dual", "prefix"):
         cache = spec.resolve(f"{name}(refresh=1)", "caches")
-        assert [told(seat) for seat in serve(model, requests, cache=cache)] == base
+        assert [outcome(seat) for seat in serve(model, requests, cache=cache)] == base
 
 
 @pytest.mark.parametrize(
     "cache", ["wave(refresh=4, size=20, near=2)", "dual(refresh=5)", "prefix(refresh=6)"]
 )
-def test_cached_rows_are_refreshed_each_at_its_own_time(cache):
-    """The cached answer of a request is its own too, also when others come and go beside it."""
+def test_cached_rows_are_refreshed_independently(cache):
+    """With a cache, too, an answer does not depend on the other requests in the batch."""
     model = toy(dtype="float64")
     policy = spec.resolve(cache, "caches")
     requests = [request_of(model, *one) for one in MIXED]
     together = serve(model, requests, cache=policy)
     for one, seat in zip(requests, together, strict=True):
         (alone,) = serve(model, [one], cache=policy)
-        assert told(alone) == told(seat)
+        assert outcome(alone) == outcome(seat)
         assert all(seat.final) or one.plan.config.sampling.eos == "stop"
         assert seat.error is None
     assert sum(seat.token_forwards for seat in together) < sum(
@@ -122,64 +124,64 @@ def test_cached_rows_are_refreshed_each_at_its_own_time(cache):
     )
 
 
-def test_moments_tell_every_commit_once_and_the_board_follows():
+def test_updates_report_every_commit_once_and_match_the_board():
     model = toy()
     requests = [request_of(model, *one) for one in MIXED[:3]]
-    slots = Batcher(model, rows=3, length=LENGTH)
-    seats = [slots.admit(one) for one in requests]
-    boards = {seat.row: list(one.ids) for seat, one in zip(seats, requests, strict=True)}
-    seen = {seat.row: set() for seat in seats}
-    while slots.busy:
-        for moment in slots.step().updates:
-            row = moment.seat.row
-            for commit in moment.commits:
+    batcher = Batcher(model, rows=3, length=LENGTH)
+    active = [batcher.admit(one) for one in requests]
+    boards = {seat.row: list(one.ids) for seat, one in zip(active, requests, strict=True)}
+    seen = {seat.row: set() for seat in active}
+    while batcher.busy:
+        for update in batcher.step().updates:
+            row = update.seat.row
+            for commit in update.commits:
                 assert commit.place not in seen[row]
                 assert commit.logp <= 0
                 seen[row].add(commit.place)
                 boards[row][commit.place] = commit.token
-            assert not set(moment.front) & seen[row]
-            assert boards[row] == moment.seat.tokens
-    for seat, one in zip(seats, requests, strict=True):
+            assert not set(update.front) & seen[row]
+            assert boards[row] == update.seat.tokens
+    for seat, one in zip(active, requests, strict=True):
         assert seen[seat.row] == {n for n, hole in enumerate(one.holes) if hole}
         assert seat.done
 
 
-def test_what_is_taken_back_is_told():
+def test_updates_report_remasked_positions():
     model = toy()
     one = request_of(model, [9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"})
-    slots = Batcher(model, rows=1, length=LENGTH)
-    slots.admit(one)
+    batcher = Batcher(model, rows=1, length=LENGTH)
+    batcher.admit(one)
     back = 0
-    while slots.busy:
-        for moment in slots.step().updates:
-            back += len(moment.back)
-            open_ = [not settled for settled in moment.seat.final]
-            assert all(open_[place] for place in moment.back)
+    while batcher.busy:
+        for update in batcher.step().updates:
+            back += len(update.back)
+            open_ = [not settled for settled in update.seat.final]
+            assert all(open_[place] for place in update.back)
     assert back
 
 
-def test_a_request_that_leaves_frees_its_row_and_disturbs_nobody():
+def test_released_request_frees_its_row_and_changes_no_other():
     model = toy()
     stays = request_of(model, *MIXED[1])
     goes = request_of(model, *MIXED[4])
     (alone,) = serve(model, [stays])
     for after in (0, 1, 7):
-        slots = Batcher(model, rows=2, length=LENGTH)
-        seat, other = slots.admit(stays), slots.admit(goes)
+        batcher = Batcher(model, rows=2, length=LENGTH)
+        seat, other = batcher.admit(stays), batcher.admit(goes)
         for number in range(60):
             if number == after:
-                slots.release(other)
-                slots.release(other)  # twice is as once
-                assert slots.free == 1
-            if not slots.busy:
+                batcher.release(other)
+                batcher.release(other)  # releasing twice has no effect
+                assert batcher.free == 1
+            if not batcher.busy:
                 break
-            slots.step()
-        assert told(seat) == told(alone)
+            batcher.step()
+        assert outcome(seat) == outcome(alone)
         assert not other.done
 
 
 class _Sick:
-    """A model whose logits are NaN for boards that begin with a certain token."""
+    """A model whose logits are NaN for rows that begin with a given token."""
 
     def __init__(self, model, token: int) -> None:
         self._model, self._token = model, token
@@ -193,29 +195,29 @@ class _Sick:
         return torch.where(sick, float("nan"), made)
 
 
-def test_nan_ends_the_request_that_met_it_and_no_other():
+def test_nan_ends_only_the_request_that_produced_it():
     model = toy()
     requests = [request_of(model, *one) for one in MIXED[:3]]
     base = serve(model, requests)
     made = serve(_Sick(model, 8), requests)
     assert "NaN" in made[1].error
     assert made[1].done
-    assert [told(made[n]) for n in (0, 2)] == [told(base[n]) for n in (0, 2)]
+    assert [outcome(made[n]) for n in (0, 2)] == [outcome(base[n]) for n in (0, 2)]
 
 
-def test_what_could_never_have_a_row_is_refused():
+def test_request_that_never_fits_is_rejected():
     model = toy()
-    slots = Batcher(model, rows=1, length=20, steps=16)
+    batcher = Batcher(model, rows=1, length=20, steps=16)
 
     def admit(ids, **options):
-        return slots.admit(request_of(model, ids, options))
+        return batcher.admit(request_of(model, ids, options))
 
     with pytest.raises(PromptError, match="room for 20"):
         admit([1] * 9, max_new_tokens=12)
     with pytest.raises(OptionError, match="at most 16"):
         admit([1], max_new_tokens=8, steps=17)
     with pytest.raises(PromptError, match="nothing to fill"):
-        slots.check(Request([1, 2], [False, False], plan({}, source(model))))
+        batcher.check(Request([1, 2], [False, False], plan({}, source(model))))
     admit([1], max_new_tokens=8)
     with pytest.raises(OptionError, match="taken"):
         admit([1], max_new_tokens=8)
@@ -223,59 +225,59 @@ def test_what_could_never_have_a_row_is_refused():
         Batcher(model, rows=1, length=model.max_length + 1)
 
 
-def test_texts_go_in_and_completions_come_out():
+def test_lm_makes_requests_from_text_and_reads_completions():
     lm = wavefront.load("toy")
     prompts = ["Hello", "Price: $5", "What is a wave?"]
     alone = [lm.generate(one, max_new_tokens=24, eos="stop") for one in prompts]
     filled = lm.infill("A <mask:6> and a <mask:4>.")
-    slots = Batcher(lm.model, rows=2, length=64)
+    batcher = Batcher(lm.model, rows=2, length=64)
     requests = [lm.request(one, max_new_tokens=24, eos="stop") for one in prompts]
     requests.append(lm.request_infill("A <mask:6> and a <mask:4>."))
-    seats = []
-    while requests or slots.busy:
-        while requests and slots.free:
-            seats.append(slots.admit(requests.pop(0)))
-        slots.step()
-    found = [lm.completion(seat) for seat in seats]
+    active = []
+    while requests or batcher.busy:
+        while requests and batcher.free:
+            active.append(batcher.admit(requests.pop(0)))
+        batcher.step()
+    found = [lm.completion(seat) for seat in active]
     assert [one.text for one in found] == [one.text for one in (*alone, filled)]
     assert [one.finish_reason for one in found] == [one.finish_reason for one in (*alone, filled)]
     assert [one.forwards for one in found] == [one.forwards for one in (*alone, filled)]
 
 
 @pytest.mark.parametrize("cache", [None, "wave(refresh=4, size=20, near=2)"])
-def test_a_step_that_owns_its_memory_gives_the_same(cache):
+def test_step_with_static_buffers_gives_the_same_tokens(cache):
     model = toy()
     policy = cache and spec.resolve(cache, "caches")
     requests = [request_of(model, *one) for one in MIXED]
-    base = [told(seat) for seat in serve(model, requests, cache=policy)]
-    slots = Batcher(model, rows=ROWS, length=LENGTH, cache=policy, call=Static())
-    waiting, seats = list(requests), []
-    while waiting or slots.busy:
-        while waiting and slots.free:
-            seats.append(slots.admit(waiting.pop(0)))
-        slots.step()
-    assert [told(seat) for seat in seats] == base
+    base = [outcome(seat) for seat in serve(model, requests, cache=policy)]
+    batcher = Batcher(model, rows=ROWS, length=LENGTH, cache=policy, call=Static())
+    waiting, active = list(requests), []
+    while waiting or batcher.busy:
+        while waiting and batcher.free:
+            active.append(batcher.admit(waiting.pop(0)))
+        batcher.step()
+    assert [outcome(seat) for seat in active] == base
 
 
 @pytest.mark.slow
-def test_a_thousand_requests_leak_nothing_and_mix_no_rows():
+def test_thousand_requests_leak_nothing_and_mix_no_rows():
     model = toy()
     kinds = [request_of(model, *one) for one in MIXED]
-    right = [told(seat) for seat in serve(model, kinds)]
+    right = [outcome(seat) for seat in serve(model, kinds)]
     chance = random.Random(0)
-    slots = Batcher(model, rows=8, length=LENGTH)
+    batcher = Batcher(model, rows=8, length=LENGTH)
     left, held, counts = 1000, {}, []
-    while left or slots.busy:
-        while left and slots.free and chance.random() < 0.8:
+    while left or batcher.busy:
+        while left and batcher.free and chance.random() < 0.8:
             kind, left = chance.randrange(len(kinds)), left - 1
-            held[id(seat)] = (seat, kind) if (seat := slots.admit(kinds[kind])) else None
+            held[id(seat)] = (seat, kind) if (seat := batcher.admit(kinds[kind])) else None
         if held and chance.random() < 0.02:
             key = chance.choice(list(held))
-            slots.release(held.pop(key)[0])
-        for moment in slots.step().updates:
-            if moment.seat.done:
-                seat, kind = held.pop(id(moment.seat))
-                assert told(seat)[:2] == right[kind][:2]
+            batcher.release(held.pop(key)[0])
+        for update in batcher.step().updates:
+            if update.seat.done:
+                seat, kind = held.pop(id(update.seat))
+                assert outcome(seat)[:2] == right[kind][:2]
         if left % 100 == 0:
             gc.collect()
             counts.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))

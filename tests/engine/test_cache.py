@@ -1,4 +1,4 @@
-"""Caches: refreshed at every step they change nothing; what is stored is never of a token gone."""
+"""Caches: with a refresh at every step they change nothing, and they never store old tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ids(model, **options):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_refresh_at_every_step_is_no_cache(family, strategy):
+def test_cache_refreshed_at_every_step_equals_no_cache(family, strategy):
     model = toy(family=family, dtype="float64")
     base = ids(model, strategy=strategy)
     for cache in CACHES:
@@ -61,12 +61,12 @@ def test_a_refresh_at_every_step_is_no_cache(family, strategy):
         assert made.token_forwards == base.token_forwards
 
 
-def test_a_window_over_the_whole_canvas_is_no_cache(family):
+def test_window_over_the_whole_canvas_equals_no_cache(family):
     model = toy(family=family, dtype="float64")
     for strategy in ("wavefront", "block(size=8)"):
         base = ids(model, strategy=strategy)
         made = ids(model, strategy=strategy, cache="wave(refresh=64, size=36)")
-        # 36 of 37 places: the one left out is a place that nothing reads and nothing changed.
+        # 36 of 37 positions: nothing reads or changes the position that is left out.
         assert made.forwards >= base.forwards
         whole = ids(model, strategy=strategy, cache="wave(refresh=64, size=64)")
         assert (whole.tokens, whole.order) == (base.tokens, base.order)
@@ -76,8 +76,8 @@ def test_a_window_over_the_whole_canvas_is_no_cache(family):
 @pytest.mark.parametrize(
     "cache", ["prefix(refresh=6)", "dual(refresh=6)", "wave(refresh=6, size=20, near=4)"]
 )
-def test_no_key_stands_for_a_token_that_is_gone(strategy, cache):
-    """After every step that moved, the places that were read were computed from true tokens."""
+def test_stored_keys_always_match_the_current_tokens(strategy, cache):
+    """After every step, the positions that were read were computed from the current tokens."""
     model = toy(dtype="float64")
     batcher = loaded(model, {"max_new_tokens": 32, "strategy": strategy, "cache": cache})
     (after,) = batcher._groups.values()
@@ -93,7 +93,7 @@ def test_no_key_stands_for_a_token_that_is_gone(strategy, cache):
 
 
 def loaded(model, options, prompts=PROMPTS, seed=0, **more):
-    """A batcher with one decode of every prompt."""
+    """Return a batcher with one decode of every prompt."""
     session = begin(model, prompts, options)
     rows, length = session.canvas.tokens.shape
     batcher = Batcher(model, rows=rows, length=length, updates=False, **more)
@@ -103,7 +103,7 @@ def loaded(model, options, prompts=PROMPTS, seed=0, **more):
     return batcher
 
 
-def test_a_cache_computes_less(family):
+def test_cache_computes_fewer_positions(family):
     model = toy(family=family)
     long = [[5] * 200]
     base = wavefront.generate_ids(model, long, max_new_tokens=32, strategy="block(size=8)")
@@ -114,7 +114,7 @@ def test_a_cache_computes_less(family):
         assert made.token_forwards < share * base.token_forwards
 
 
-def test_the_window_by_hand():
+def test_window_orders_positions_by_need():
     wanted = torch.tensor([[False, False, False, True, True, False, False, False]])
     changed = torch.tensor([[False, False, False, False, False, False, False, True]])
     asked = torch.tensor([[True, False, False, False, False, False, False, False]])
@@ -123,8 +123,8 @@ def test_the_window_by_hand():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_step_may_overwrite_its_own_input(strategy):
-    """Nothing outside a step's tree evolves, so a captured step equals an eager one."""
+def test_step_may_overwrite_its_own_input(strategy):
+    """A step changes nothing outside its tree, so a captured step equals an eager one."""
     model = toy(dtype="float64")
     options = {"max_new_tokens": 32, "strategy": strategy}
     for cache in (None, "wave(refresh=4, size=20)"):
@@ -146,24 +146,32 @@ KEPT_CASES = (
 
 
 @pytest.mark.parametrize(("strategy", "cache"), KEPT_CASES)
-def test_a_kept_step_stores_what_the_full_forward_saw(family, strategy, cache, monkeypatch):
-    """The tokens and the step a full step began with, also where it overwrites its own tree.
+def test_captured_step_stores_the_tokens_of_the_full_forward_pass(
+    family, strategy, cache, monkeypatch
+):
+    """A full step stores the tokens it began with, even if it overwrites its own tree.
 
-    Stored as they are after it, what it commits counts as computed, and is never computed.
+    If it stored the tokens after it, its commits would count as computed and never be computed.
     """
     monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: 1)  # as on CUDA
     model = toy(family=family, dtype="float64")
     captured = CapturedBatchers(model, graphs=Static)
     options = {"max_new_tokens": 24, "strategy": strategy, "cache": cache}
     eager = begin(model, PROMPTS, options).drain().answers()
-    for _ in range(2):  # made, then used again
+    for _ in range(2):  # captured, then reused
         assert begin(model, PROMPTS, options, captured=captured).drain().answers() == eager
 
 
-def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
+def test_static_buffers_are_written_in_one_copy_without_duplicates():
     tree = (torch.arange(5), torch.rand(3, 2), torch.tensor([True]), torch.rand(0))
-    alias = (tree[0], tree[1], tree[2], tree[3], tree[1])  # at first; not after a step
-    frame, copies = StaticBuffers(alias), Counter()
+    alias = (
+        tree[0],
+        tree[1],
+        tree[2],
+        tree[3],
+        tree[1],
+    )  # an alias before the step, but not after it
+    buffers, copies = StaticBuffers(alias), Counter()
 
     class Counted(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -176,55 +184,55 @@ def test_a_frame_is_written_by_one_copy_and_holds_nothing_twice():
         return after, (after[1], whole, [after[2], nothing], after[1].T, after[4])
 
     with Counted():
-        frame.make(step)
+        buffers.run(step)
     assert (copies["_foreach_copy_"], copies["copy_"], copies["cat"]) == (1, 1, 0)
-    share, whole, (sure, nothing), turned, other = frame.shown()
+    share, whole, (sure, nothing), turned, other = buffers.copy_output()
     assert whole.tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(share, 2 * tree[1])
     assert torch.equal(turned, 2 * tree[1].T)
     assert torch.equal(other, 3 * tree[1])
     assert (sure.tolist(), nothing.tolist()) == ([False], [])
-    assert share.untyped_storage().nbytes() == 128 + 80  # the tree, and behind it two that are new
-    frame.load(alias)
-    for mine, one in zip(frame.tree, alias, strict=True):
+    assert share.untyped_storage().nbytes() == 128 + 80  # the tree, and after it two new tensors
+    buffers.load(alias)
+    for mine, one in zip(buffers.tree, alias, strict=True):
         assert torch.equal(mine, one)
 
 
-def test_a_frame_takes_a_tree_that_holds_parts_of_what_it_overwrites():
+def test_static_buffers_accept_a_tree_with_views_of_their_memory():
     class Pair(NamedTuple):
         one: torch.Tensor
         two: torch.Tensor
 
     tree = (Pair(torch.tensor([1, 2]), torch.tensor([3, 4])), [torch.tensor([[5, 6], [7, 8]])], 9)
     sure = torch.tensor([True, False, True])
-    frame = StaticBuffers((*tree, sure))
+    buffers = StaticBuffers((*tree, sure))
 
     def step(tree):
         pair, (board,), count, sure = tree
         after = (Pair(board[:, 1], pair.one), [board.flip(0)], count, ~sure)
         return after, (pair.two, sure, None, board[0, 0], count)
 
-    frame.make(step)
-    shown = frame.shown()
-    assert frame.tree[0].one.tolist() == [6, 8]
-    assert frame.tree[0].two.tolist() == [1, 2]
-    assert frame.tree[1][0].tolist() == [[7, 8], [5, 6]]
-    assert frame.tree[2:3] == (9,)
-    assert frame.tree[3].tolist() == [False, True, False]
+    buffers.run(step)
+    shown = buffers.copy_output()
+    assert buffers.tree[0].one.tolist() == [6, 8]
+    assert buffers.tree[0].two.tolist() == [1, 2]
+    assert buffers.tree[1][0].tolist() == [[7, 8], [5, 6]]
+    assert buffers.tree[2:3] == (9,)
+    assert buffers.tree[3].tolist() == [False, True, False]
     said = [3, 4], [True, False, True], 5
     assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
     assert (shown[2], shown[4]) == (None, 9)
-    frame.load(frame.tree)
-    frame.make(step)  # from where it stands; what was handed out before stays
-    assert frame.tree[0].one.tolist() == [8, 6]
+    buffers.load(buffers.tree)
+    buffers.run(step)  # continues; the earlier output stays unchanged
+    assert buffers.tree[0].one.tolist() == [8, 6]
     assert (shown[0].tolist(), shown[1].tolist(), shown[3].item()) == said
-    frame.load((*tree, sure))
-    assert frame.tree[0].one.tolist() == [1, 2]
-    starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(frame.tree)]
-    assert all(start % PackedLayout.ALIGNED == 0 for start in starts)
+    buffers.load((*tree, sure))
+    assert buffers.tree[0].one.tolist() == [1, 2]
+    starts = [leaf.storage_offset() * leaf.itemsize for leaf in leaves(buffers.tree)]
+    assert all(start % PackedLayout.ALIGNMENT == 0 for start in starts)
 
 
-def test_options_and_errors():
+def test_cache_option_is_reported_and_checked():
     model = toy()
     plan = begin(model, PROMPTS, {"max_new_tokens": 8, "cache": "wave(refresh=16)"}).plan
     assert plan.options()["cache"] == repr(plan.cache)
@@ -235,12 +243,12 @@ def test_options_and_errors():
     ):
         with pytest.raises(OptionError, match=said):
             ids(model, cache=cache)
-    with pytest.raises(OptionError, match="leave out the cache"):
+    with pytest.raises(OptionError, match="does not work with a cache"):
         ids(model, cache="wave", speculate=4)
 
 
-def test_rows_start_where_the_store_is_empty():
-    """A row that was replaced asks for a full forward."""
+def test_loaded_rows_start_with_a_full_forward_pass():
+    """A row that was replaced needs a full forward pass."""
     model = toy(dtype="float64")
     options = {"max_new_tokens": 8, "cache": "wave(refresh=64, size=10, near=0)"}
     batcher = loaded(model, options)
@@ -253,7 +261,7 @@ def test_rows_start_where_the_store_is_empty():
     assert batcher.step().steps[0].token_forwards == 3 * 13
 
 
-def test_a_drop_in_confidence_brings_a_full_forward():
+def test_drop_in_confidence_triggers_a_full_forward_pass():
     model = toy(dtype="float64")
     canvas = sum(len(p) > 0 for p in PROMPTS) * (max(map(len, PROMPTS)) + 32)
     costs = []
@@ -262,10 +270,10 @@ def test_a_drop_in_confidence_brings_a_full_forward():
         made = wavefront.generate_ids(model, PROMPTS, max_new_tokens=32, cache=policy)
         costs.append(made.token_forwards / canvas)
     assert costs[0] < costs[1] < costs[2]
-    assert costs[0] < 32  # forwards, of which one was full
+    assert costs[0] < 32  # forward passes, one of them full
 
 
-def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
+def test_refresh_trigger_is_read_one_step_late_without_waiting(monkeypatch):
     model = toy(dtype="float64")
     cache = "wave(refresh=64, size=20, near=2, drop=1.0)"
     full = []
@@ -280,7 +288,7 @@ def test_a_trigger_is_read_a_step_late_and_never_waited_for(monkeypatch):
     assert full[1].index(True, 1) == first + 1
 
 
-def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time():
+def test_captured_batchers_are_reused_and_lent_to_one_decode_at_a_time():
     model = toy(dtype="float64")
     made = []
     captured = CapturedBatchers(model, graphs=lambda: made.append(Static()) or made[-1])
@@ -293,8 +301,8 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
         before = len(made)
         assert decoding(**extra).drain().answers() == base
         assert decoding(**extra).drain().answers() == base
-        assert len(made) == before + 1  # the second used what the first had captured
-        one, two = decoding(**extra), decoding(**extra)  # the second finds it lent
+        assert len(made) == before + 1  # the second reuses what the first captured
+        one, two = decoding(**extra), decoding(**extra)  # the batcher is lent to the first
         for _ in zip(one, two, strict=True):
             pass
         assert one.answers() == two.answers() == base
@@ -304,7 +312,7 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
     for length in range(1, KEPT_BATCHERS + 1):
         decoding([[3] * length]).drain()
     assert len(made) == count + KEPT_BATCHERS
-    decoding().drain()  # gone: four other shapes came after it
+    decoding().drain()  # dropped: other shapes came after it
     assert len(made) == count + KEPT_BATCHERS + 1
     decoding(steps=MIN_CAPTURED_STEPS - 1).drain()
     decoding(speculate=3).drain()
@@ -312,7 +320,7 @@ def test_captured_steps_are_kept_for_the_next_decode_and_lent_to_one_at_a_time()
 
 
 def without_windows(model, options):
-    """The same decode, every position computed at every step."""
+    """Run the same decode with every position computed at every step."""
     plain = copy.copy(model)
     plain.windows = False
     return begin(plain, PROMPTS, options).drain()
@@ -322,7 +330,9 @@ HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
 @pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
-def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, options, monkeypatch):
+def test_positions_beyond_the_horizon_are_not_computed_and_change_nothing(
+    family, options, monkeypatch
+):
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
     options = {"max_new_tokens": 64, "strategy": HORIZON, **options}
@@ -334,17 +344,17 @@ def test_what_a_horizon_hides_is_not_computed_and_changes_nothing(family, option
     assert narrow.token_forwards < 0.92 * whole.token_forwards
 
 
-def test_a_count_that_comes_late_costs_void_steps_and_changes_nothing(monkeypatch):
+def test_late_window_count_voids_steps_and_changes_nothing(monkeypatch):
     monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: 1)
-    monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # it is outgrown at every other step
+    monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)  # too small at every other step
     model = toy(dtype="float64")
     options = {"max_new_tokens": 96, "strategy": HORIZON, "steps": 24}
-    begun = begin(model, PROMPTS, options)
+    session = begin(model, PROMPTS, options)
     whole = without_windows(model, options)
-    assert begun.drain().answers() == whole.answers()
+    assert session.drain().answers() == whole.answers()
 
 
-def test_a_horizon_goes_with_every_cache(family, monkeypatch):
+def test_horizon_works_with_every_cache(family, monkeypatch):
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
 

@@ -1,4 +1,4 @@
-"""Forks: a recorded decode continued, exactly where nothing is changed; and traces run again."""
+"""Forks continue a recorded decode, exactly if nothing is changed; replays repeat it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
 from wavefront.engine.batcher import decode
 from wavefront.engine.fork import fork
-from wavefront.engine.replay import Difference, again, difference
+from wavefront.engine.replay import Difference, difference, rerun
 from wavefront.engine.session import DecodeSession, begin
 from wavefront.models.toy import toy
 from wavefront.traces import trace_file
@@ -36,7 +36,7 @@ EVERY = [
     "tbd(size=5, drop=2, min_kept=1, gamma=0.5)",
     "tide(size=4, revisable_band=3, remask_below=0.9)",
 ]
-# All that is remembered: a front, a record of scores, counts and a board, a block's end.
+# Every kind of state: a front, recorded scores, counts and a board, the end of a block.
 FEW = ["wavefront(size=4)", "rcr(size=4)", "tbd(size=5, drop=2, min_kept=1, gamma=0.5)"]
 FEW += ["tide(size=4, revisable_band=3, remask_below=0.9)", "adablock(delimiters=(7, 30))"]
 
@@ -51,29 +51,29 @@ def lm() -> wavefront.LM:
     return wavefront.load("toy")
 
 
-def recorded(model: Any, *, rows: int = 3, kind: str = "basic", **options: Any) -> Trace:
+def record_trace(model: Any, *, rows: int = 3, kind: str = "basic", **options: Any) -> Trace:
     given = {"max_new_tokens": PLACES, **options}
     trace = begin(model, PROMPTS[:rows], given, record=kind).drain().trace()
     assert trace is not None
     return trace
 
 
-def ended(decoding: DecodeSession) -> Trace:
+def run_to_end(decoding: DecodeSession) -> Trace:
     trace = decoding.drain().trace()
     assert trace is not None
     return trace
 
 
-def last(trace: Trace) -> Canvas:
+def last_canvas(trace: Trace) -> Canvas:
     *_, canvas = [trace.first, *trace.replay()]
     return canvas
 
 
 def assert_same(one: Trace, two: Trace) -> None:
-    """The same commits at the same steps, the same canvases, the same count of forwards."""
+    """Check for equal commits at equal steps, equal canvases and equally many forward passes."""
     assert difference(one, two) is None
-    assert torch.equal(last(one).tokens, last(two).tokens)
-    assert torch.equal(last(one).masked, last(two).masked)
+    assert torch.equal(last_canvas(one).tokens, last_canvas(two).tokens)
+    assert torch.equal(last_canvas(one).masked, last_canvas(two).masked)
     assert one.forwards == two.forwards
     assert torch.equal(one.step, two.step)
 
@@ -82,20 +82,20 @@ def assert_same(one: Trace, two: Trace) -> None:
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_a_fork_at_step_0_is_the_original(model, text):
+def test_fork_at_step_0_equals_the_original(model, text):
     for steps, eos in ((PLACES, "keep"), (5, "stop")):
-        trace = recorded(model, strategy=text, steps=steps, eos=eos, stop_ids=[22])
-        assert_same(trace, ended(fork(model, trace, 0)))
-        assert_same(trace, again(model, trace))
+        trace = record_trace(model, strategy=text, steps=steps, eos=eos, stop_ids=[22])
+        assert_same(trace, run_to_end(fork(model, trace, 0)))
+        assert_same(trace, rerun(model, trace))
 
 
 @pytest.mark.parametrize("text", FEW)
-def test_a_fork_at_any_step_is_the_original(model, text):
-    trace = recorded(model, strategy=text, steps=9)
+def test_fork_at_any_step_equals_the_original(model, text):
+    trace = record_trace(model, strategy=text, steps=9)
     for at in range(len(trace)):
         forked = fork(model, trace, at)
         assert forked.forwards == trace.forwards - (len(trace) - at)
-        found = ended(forked)
+        found = run_to_end(forked)
         assert_same(trace, found)
         for name in ("scope", "front"):
             assert torch.equal(getattr(found, name), getattr(trace, name))
@@ -115,37 +115,37 @@ def test_a_fork_at_any_step_is_the_original(model, text):
     ],
     ids=str,
 )
-def test_every_option_is_kept(model, options):
-    trace = recorded(model, strategy="wavefront(size=3)", **options)
+def test_fork_keeps_every_option(model, options):
+    trace = record_trace(model, strategy="wavefront(size=3)", **options)
     for at in range(0, len(trace), 4):
-        found = ended(fork(model, trace, at))
+        found = run_to_end(fork(model, trace, at))
         assert difference(trace, found) is None
-        assert torch.equal(last(trace).tokens, last(found).tokens)
+        assert torch.equal(last_canvas(trace).tokens, last_canvas(found).tokens)
         assert found.full == trace.full
         assert found.about["options"] == trace.about["options"]
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_drafted_decode_forks_between_the_steps_of_a_forward(rows):
+def test_speculative_decode_forks_between_steps_of_one_forward_pass(rows):
     model = toy(seed=3, dtype="float64")
     options = {"strategy": "wavefront(size=4)", "max_new_tokens": PLACES}
-    trace = recorded(model, rows=rows, speculate=3, **options)
+    trace = record_trace(model, rows=rows, speculate=3, **options)
     assert trace.forwards < len(trace)
     for at in range(len(trace)):
-        found = ended(fork(model, trace, at))
+        found = run_to_end(fork(model, trace, at))
         assert difference(trace, found) is None
-        assert torch.equal(last(trace).tokens, last(found).tokens)
+        assert torch.equal(last_canvas(trace).tokens, last_canvas(found).tokens)
 
 
-def test_a_row_of_a_batch_forks_alone():
+def test_row_of_a_batch_forks_alone():
     model = toy(seed=3, dtype="float64")
-    trace = recorded(model, strategy="rcr(size=4)", speculate=3)
+    trace = record_trace(model, strategy="rcr(size=4)", speculate=3)
     for row in range(3):
         one = trace.row(row)
-        assert difference(one, ended(fork(model, one, 5))) is None
+        assert difference(one, run_to_end(fork(model, one, 5))) is None
 
 
-def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
+def test_fork_counts_include_the_recorded_steps(lm):
     options = {"max_new_tokens": 12, "strategy": "block(size=4)", "cfg_scale": 0.5, "trace": True}
     for draft in (0, 3):
         made = lm.generate("Hello", speculate=draft, **options)
@@ -160,37 +160,38 @@ def test_counts_and_steps_begin_where_the_recorded_decode_began(lm):
             assert found.token_forwards == made.token_forwards
 
 
-def test_a_model_that_decodes_otherwise_is_noticed(model):
-    trace = recorded(model, strategy="standard")
+def test_model_that_does_not_repeat_the_trace_is_rejected(model):
+    trace = record_trace(model, strategy="standard")
     other = toy(seed=4)
-    found = difference(trace, again(other, trace))
+    found = difference(trace, rerun(other, trace))
     assert found is not None
-    assert f"row {found.row + 1} it decodes otherwise at step {found.step + 1}" in refusal(
-        other, trace, 11
-    )
-    # The canvas is all that another strategy needs.
-    assert not bool(last(ended(fork(other, trace, 6, strategy="block"))).masked.any())
+    assert f"row {found.row + 1} differs at step {found.step + 1}" in refusal(other, trace, 11)
+    # Another strategy needs only the canvas.
+    assert not bool(last_canvas(run_to_end(fork(other, trace, 6, strategy="block"))).masked.any())
 
 
 # Another strategy.
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_at_step_0_another_strategy_makes_its_own_decode(model, text):
+def test_another_strategy_at_step_0_makes_its_own_decode(model, text):
     options = {"steps": 6, "eos": "stop", "stop_ids": [22]}
-    trace = recorded(model, strategy="standard", **options)
+    trace = record_trace(model, strategy="standard", **options)
     if text == "standard()":
         return
     assert_same(
-        recorded(model, strategy=text, **options), ended(fork(model, trace, 0, strategy=text))
+        record_trace(model, strategy=text, **options),
+        run_to_end(fork(model, trace, 0, strategy=text)),
     )
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_another_strategy_sees_a_text_with_holes(model, text):
-    """Its steps are those of an infilling of the canvas as it stood, by the engine itself."""
+def test_another_strategy_decodes_as_an_infill_of_the_canvas(model, text):
+    """Its steps are those of infilling the canvas at the fork."""
     strategy = spec.resolve(text, "strategies")
-    trace = recorded(model, strategy="wavefront(size=5)", rows=1, steps=8, temperature=0.3, seed=4)
+    trace = record_trace(
+        model, strategy="wavefront(size=5)", rows=1, steps=8, temperature=0.3, seed=4
+    )
     for at in (1, 4, 7):
         forked = fork(model, trace, at, strategy=text)
         if text == "wavefront(size=5)":
@@ -209,16 +210,16 @@ def test_another_strategy_sees_a_text_with_holes(model, text):
             assert torch.equal(mine.view.progress.step, other.view.progress.step + at)
             assert torch.equal(mine.canvas.slot, trace.first.slot)
         given = before.known
-        assert torch.equal(last(forked.trace()).tokens[given], before.tokens[given])
-        assert not bool(last(forked.trace()).masked.any())
+        assert torch.equal(last_canvas(forked.trace()).tokens[given], before.tokens[given])
+        assert not bool(last_canvas(forked.trace()).masked.any())
         assert int(forked.trace().step.max()) < 8
 
 
-def test_an_end_that_was_given_ends_the_answer(model):
-    """Under eos='stop' nothing is decoded behind an end token that stood there at the fork."""
-    free = recorded(model, strategy="standard", rows=1)
+def test_stop_token_before_the_fork_ends_the_answer(model):
+    """With eos='stop', nothing is decoded after a stop token that was there at the fork."""
+    free = record_trace(model, strategy="standard", rows=1)
     order = [int(board.nonzero()[0, 1]) for board in free.commit]
-    written = last(free).tokens[0, order].tolist()
+    written = last_canvas(free).tokens[0, order].tolist()
     at = (
         next(
             n for n, place in enumerate(order) if 9 < place < 13 and written.index(written[n]) == n
@@ -226,37 +227,37 @@ def test_an_end_that_was_given_ends_the_answer(model):
         + 1
     )
     end = written[at - 1]
-    trace = recorded(model, strategy="standard", rows=1, eos="stop", stop_ids=[end])
-    found = ended(fork(model, trace, at, strategy="left_to_right"))
-    left = last(found)
+    trace = record_trace(model, strategy="standard", rows=1, eos="stop", stop_ids=[end])
+    found = run_to_end(fork(model, trace, at, strategy="left_to_right"))
+    left = last_canvas(found)
     behind = torch.arange(left.tokens.shape[1]) > order[at - 1]
     assert bool(left.masked[0, behind].any())
     assert not bool(left.masked[0, ~behind].any())
-    assert difference(found, again(model, found)) is None
+    assert difference(found, rerun(model, found)) is None
 
 
-def test_a_row_that_was_done_stays_as_it_was(model):
-    free = recorded(model, strategy="left_to_right")
-    end = int(last(free).tokens[0, -PLACES + 1])  # the first row's second token
-    trace = recorded(model, strategy="left_to_right", eos="stop", stop_ids=[end])
-    done = last(trace).masked[0]
+def test_finished_row_stays_unchanged(model):
+    free = record_trace(model, strategy="left_to_right")
+    end = int(last_canvas(free).tokens[0, -PLACES + 1])  # the first row's second token
+    trace = record_trace(model, strategy="left_to_right", eos="stop", stop_ids=[end])
+    done = last_canvas(trace).masked[0]
     assert bool(done.any())
     for strategy in (None, "standard"):
-        found = last(ended(fork(model, trace, 5, strategy=strategy)))
+        found = last_canvas(run_to_end(fork(model, trace, 5, strategy=strategy)))
         assert torch.equal(found.masked[0], done)
-        assert torch.equal(found.tokens[0], last(trace).tokens[0])
+        assert torch.equal(found.tokens[0], last_canvas(trace).tokens[0])
 
 
-def test_too_few_steps_for_the_other_strategy_are_refused(model):
-    trace = recorded(model, strategy="wavefront(size=5)", steps=6)
+def test_too_few_steps_for_the_other_strategy_are_rejected(model):
+    trace = record_trace(model, strategy="wavefront(size=5)", steps=6)
     assert "fewer than the" in refusal(model, trace, 5, strategy="block(size=1)")
 
 
-# By hand.
+# Overrides.
 
 
 def greedy(model: Any, tokens: list[int], masked: set[int]) -> list[int]:
-    """The standard strategy with a token a step, in plain loops."""
+    """Decode with the standard strategy, one token per step, in plain loops."""
     tokens, masked = list(tokens), set(masked)
     while masked:
         logits = model(torch.tensor([tokens]))[0].float().detach()
@@ -274,59 +275,59 @@ def greedy(model: Any, tokens: list[int], masked: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("at", [0, 6, 11])
-def test_what_follows_a_change_follows_from_it(model, at):
-    trace = recorded(model, strategy="standard", rows=1)
+def test_steps_after_an_override_depend_on_it(model, at):
+    trace = record_trace(model, strategy="standard", rows=1)
     before = list(trace.before())[at]
     places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
     for slot in range(0, PLACES, 2):
-        found = ended(fork(model, trace, at, overrides={slot: 41}))
-        seen = list(found.before())[at] if len(found) > at else last(found)
+        found = run_to_end(fork(model, trace, at, overrides={slot: 41}))
+        seen = list(found.before())[at] if len(found) > at else last_canvas(found)
         assert seen.tokens[0, places[slot]] == 41
         tokens = [t if p != places[slot] else 41 for p, t in enumerate(before.tokens[0].tolist())]
         masked = {p for p in before.masked[0].nonzero()[:, 0].tolist() if p != places[slot]}
-        assert last(found).tokens[0].tolist() == greedy(model, tokens, masked)
+        assert last_canvas(found).tokens[0].tolist() == greedy(model, tokens, masked)
         assert difference(trace.until(at), found.until(at)) is None
 
 
 @pytest.mark.parametrize(
     "text", ["wavefront(size=4)", "tide(size=4)", "wavefront(size=1, radius=1)"]
 )
-def test_a_place_that_was_filled_leaves_the_front(model, text):
-    trace = recorded(model, strategy=text, rows=1)
+def test_overridden_position_leaves_the_front(model, text):
+    trace = record_trace(model, strategy=text, rows=1)
     at = 5
     for place in trace.front[at - 1, 0].nonzero()[:, 0].tolist():
         slot = int(trace.first.slot[0, place])
         steps = list(forked := fork(model, trace, at, overrides={slot: 41}))
         assert not any(bool(step.decision.candidates[0, place]) for step in steps)
         assert [int(step.decision.commit.sum()) for step in steps] == [1] * (PLACES - at - 1)
-        assert last(forked.trace()).tokens[0, place] == 41
+        assert last_canvas(forked.trace()).tokens[0, place] == 41
 
 
-def test_a_changed_token_stays_unless_a_strategy_takes_it_back(model):
+def test_overridden_token_stays_unless_the_strategy_remasks_it(model):
     for text in EVERY:
-        trace = recorded(model, strategy=text, rows=1)
+        trace = record_trace(model, strategy=text, rows=1)
         at = min(5, len(trace) - 1)
         known = list(trace.before())[at].known & (trace.first.slot >= 0)
         if not bool(known.any()):
             continue
         place = int(known[0].nonzero()[0, 0])
-        found = ended(fork(model, trace, at, overrides={int(trace.first.slot[0, place]): 41}))
+        found = run_to_end(fork(model, trace, at, overrides={int(trace.first.slot[0, place]): 41}))
         taken = bool(found.remask[at:, 0, place].any())
-        assert taken or last(found).tokens[0, place] == 41
+        assert taken or last_canvas(found).tokens[0, place] == 41
         assert not taken or spec.resolve(text, "strategies").revises
-        assert not bool(last(found).masked.any())
+        assert not bool(last_canvas(found).masked.any())
 
 
-def test_a_change_and_another_strategy_go_together(model):
-    trace = recorded(model, strategy="standard", rows=1)
-    found = ended(fork(model, trace, 6, strategy="rcr(size=4)", overrides={0: 41, 11: 42}))
-    assert last(found).tokens[0, -PLACES] == 41
-    assert last(found).tokens[0, -1] == 42
+def test_override_and_another_strategy_work_together(model):
+    trace = record_trace(model, strategy="standard", rows=1)
+    found = run_to_end(fork(model, trace, 6, strategy="rcr(size=4)", overrides={0: 41, 11: 42}))
+    assert last_canvas(found).tokens[0, -PLACES] == 41
+    assert last_canvas(found).tokens[0, -1] == 42
     assert found.about["options"]["strategy"] == "rcr(size=4, stat='last')"
-    assert difference(found, again(model, found)) is None
+    assert difference(found, rerun(model, found)) is None
 
 
-def test_texts_are_written_token_by_token(lm):
+def test_override_texts_are_written_token_by_token(lm):
     made = lm.generate("Hello", max_new_tokens=12, strategy="standard", trace=True)
     stream = lm.fork(made.trace, 6, overrides={2: "cat", 9: lm.tokenizer.encode("!")[0]})
     stream.decoding.drain()
@@ -338,7 +339,7 @@ def test_texts_are_written_token_by_token(lm):
     assert "texts" not in about["fork"]["of"]
 
 
-def test_an_infilling_forks_as_an_infilling(lm):
+def test_infill_forks_as_an_infill(lm):
     text = "The <mask:4> and the <mask:3>!"
     made = lm.infill(text, trace=True, strategy="standard")
     for strategy in (None, "left_to_right"):
@@ -353,44 +354,44 @@ def test_an_infilling_forks_as_an_infilling(lm):
 # Forks of forks, and their files.
 
 
-def test_a_fork_is_a_trace_like_any_other(model, tmp_path):
-    trace = recorded(model, rows=1, strategy="wavefront(size=4)")
-    one = ended(fork(model, trace, 3, overrides={8: 41}))
-    two = ended(fork(model, one, 5, strategy="rcr(size=4)"))
-    three = ended(fork(model, two, 8, overrides={0: 42, 8: 43}))
+def test_fork_trace_can_be_saved_replayed_and_forked(model, tmp_path):
+    trace = record_trace(model, rows=1, strategy="wavefront(size=4)")
+    one = run_to_end(fork(model, trace, 3, overrides={8: 41}))
+    two = run_to_end(fork(model, one, 5, strategy="rcr(size=4)"))
+    three = run_to_end(fork(model, two, 8, overrides={0: 42, 8: 43}))
     for number, made in enumerate((one, two, three)):
         kept = trace_file.load(trace_file.save(made, tmp_path / f"{number}.npz"))
         assert difference(made, kept) is None
-        assert torch.equal(last(made).tokens, last(kept).tokens)
-        assert difference(kept, again(model, kept)) is None
+        assert torch.equal(last_canvas(made).tokens, last_canvas(kept).tokens)
+        assert difference(kept, rerun(model, kept)) is None
         for at in range((3, 5, 8)[number], len(kept)):
-            assert_same(kept, ended(fork(model, kept, at)))
-    assert last(three).tokens[0, -PLACES + 8] in (43, 41) or three.remask.any()
+            assert_same(kept, run_to_end(fork(model, kept, at)))
+    assert last_canvas(three).tokens[0, -PLACES + 8] in (43, 41) or three.remask.any()
     assert (
         three.about["fork"]["of"]["fork"]["of"]["fork"]["of"]["options"] == trace.about["options"]
     )
 
 
-def test_before_its_fork_a_fork_is_the_original(model):
-    trace = recorded(model, rows=1, strategy="wavefront(size=4)")
-    one = ended(fork(model, trace, 6, strategy="standard", overrides={8: 41}))
-    back = ended(fork(model, one, 2))
+def test_fork_before_an_earlier_fork_equals_the_original(model):
+    trace = record_trace(model, rows=1, strategy="wavefront(size=4)")
+    one = run_to_end(fork(model, trace, 6, strategy="standard", overrides={8: 41}))
+    back = run_to_end(fork(model, one, 2))
     assert_same(trace, back)
     assert back.about["fork"]["of"]["options"] == trace.about["options"]
     assert len(back.overrides) == 0
-    assert difference(back, again(model, back)) is None
+    assert difference(back, rerun(model, back)) is None
 
 
-def test_what_is_written_again_at_the_same_step_counts(model):
-    trace = recorded(model, rows=1, strategy="standard")
-    one = ended(fork(model, trace, 4, overrides={8: 41, 9: 42}))
-    two = ended(fork(model, one, 4, overrides={9: 43}))
-    assert last(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
+def test_later_override_at_the_same_step_wins(model):
+    trace = record_trace(model, rows=1, strategy="standard")
+    one = run_to_end(fork(model, trace, 4, overrides={8: 41, 9: 42}))
+    two = run_to_end(fork(model, one, 4, overrides={9: 43}))
+    assert last_canvas(two).tokens[0, -PLACES + 8 :][:2].tolist() == [41, 43]
     assert sorted(two.overrides[:, 3].tolist()) == [41, 43]
-    assert difference(two, again(model, two)) is None
+    assert difference(two, rerun(model, two)) is None
 
 
-def test_the_lm_says_whether_a_trace_is_repeated(lm):
+def test_lm_replay_reports_the_first_difference(lm):
     made = lm.generate("Hello", max_new_tokens=8, trace=True)
     assert lm.replay(made.trace) is None
     tokens = made.trace.tokens.clone()
@@ -402,7 +403,7 @@ def test_the_lm_says_whether_a_trace_is_repeated(lm):
     assert lm.replay(made.trace.until(6)) == Difference(row=0, step=6)
 
 
-# Refusals.
+# Errors.
 
 
 def refusal(model: Any, trace: Trace, at: Any, **how: Any) -> str:
@@ -413,8 +414,8 @@ def refusal(model: Any, trace: Trace, at: Any, **how: Any) -> str:
     return said
 
 
-def test_what_cannot_be_forked_is_refused(model):
-    trace = recorded(model, rows=1)
+def test_invalid_forks_are_rejected(model):
+    trace = record_trace(model, rows=1)
     assert "at must be between 0 and 11" in refusal(model, trace, 12)
     assert "at must be between 0 and 11" in refusal(model, trace, -1)
     assert "whole number" in refusal(model, trace, 1.5)
@@ -422,13 +423,13 @@ def test_what_cannot_be_forked_is_refused(model):
     assert "between 0 and 11, not 12" in refusal(model, trace, 3, overrides={12: 5})
     assert "between 0 and 63, not 64" in refusal(model, trace, 3, overrides={0: 64})
     assert "The mask cannot" in refusal(model, trace, 3, overrides={0: 63})
-    assert "trace.row(0)" in refusal(model, recorded(model), 3, overrides={0: 5})
+    assert "trace.row(0)" in refusal(model, record_trace(model), 3, overrides={0: 5})
     assert "did you mean 'block'" in refusal(model, trace, 3, strategy="blok")
     assert "not 7" in refusal(model, trace, 3, strategy=7)
 
 
-def test_another_model_is_refused(model):
-    trace = recorded(model, rows=1)
+def test_trace_of_another_model_is_rejected(model):
+    trace = record_trace(model, rows=1)
     assert "another model" in refusal(toy(vocab_size=80), trace, 3, strategy="standard")
     assert "another model" in refusal(toy(vocab_size=40), trace, 3)
     small = toy(seed=3, max_length=8)
@@ -472,22 +473,22 @@ def test_another_model_is_refused(model):
     ],
     ids=range(11),
 )
-def test_a_description_that_makes_no_sense_is_refused(model, about):
-    trace = replace(recorded(model, rows=1), about=about)
+def test_invalid_trace_description_is_rejected(model, about):
+    trace = replace(record_trace(model, rows=1), about=about)
     refusal(model, trace, 3)
     with pytest.raises((TraceError, OptionError)):
-        again(model, trace)
+        rerun(model, trace)
 
 
-def test_a_fork_of_a_fork_without_end_is_refused(model):
-    trace = recorded(model, rows=1)
+def test_too_long_chain_of_forks_is_rejected(model):
+    trace = record_trace(model, rows=1)
     about: dict[str, Any] = dict(trace.about)
     for _ in range(80):
         about = {**trace.about, "fork": {"at": 1, "steps": [1], "put": [], "of": about}}
     assert "more than 64 times" in refusal(model, replace(trace, about=about), 3)
 
 
-def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypatch, tmp_path):
+def test_strategy_that_is_not_built_in_runs_only_if_the_caller_names_it(lm, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -507,11 +508,11 @@ def test_a_strategy_from_outside_runs_only_when_the_caller_names_it(lm, monkeypa
             lm.fork(replace(made.trace, about=about), 3, strategy=trusted)
 
 
-def test_the_words_of_a_change_are_checked(lm):
+def test_override_texts_are_checked(lm):
     made = lm.generate("Hello", max_new_tokens=8, trace=True)
-    with pytest.raises(OptionError, match="nothing to write at place 3"):
+    with pytest.raises(OptionError, match="nothing to write at position 3"):
         lm.fork(made.trace, 2, overrides={3: ""})
-    with pytest.raises(OptionError, match="Place 4 is written twice"):
+    with pytest.raises(OptionError, match="Position 4 is set twice"):
         lm.fork(made.trace, 2, overrides={3: "ab", 4: "c"})
     with pytest.raises(OptionError, match="between 0 and 7, not 8"):
         lm.fork(made.trace, 2, overrides={7: "ab"})

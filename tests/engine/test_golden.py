@@ -1,4 +1,4 @@
-"""Token for token with the published samplers: every golden case but the seeded ones."""
+"""Every golden case without sampling matches the published samplers token for token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stop_ids(name: str) -> list[int]:
 
 
 def rows_of(case) -> list[list[int]]:
-    """The prompts without the padding that the fixtures carry: ours pads for itself."""
+    """Return the prompts without the padding of the fixtures; our code pads them itself."""
     marks = case["attention_mask"] or [[1] * len(row) for row in case["prompt"]]
     return [
         [token for token, real in zip(row, mark, strict=True) if real]
@@ -49,7 +49,7 @@ def named(case) -> str:
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=named)
-def test_sampler(case):
+def test_decode_matches_the_published_sampler(case):
     found = decode(case, case["model"], fixed_budget=True)
     expected = case["expected"]
     width = len(case["prompt"][0])
@@ -65,8 +65,8 @@ def test_sampler(case):
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=named)
-def test_idle_forwards_are_saved_and_change_nothing(case):
-    """Without a fixed budget the zero quotas are skipped; the tokens are the same."""
+def test_skipped_forward_passes_change_nothing(case):
+    """Without a fixed budget, steps with a zero quota are skipped, with the same tokens."""
     paid = decode(case, case["model"], fixed_budget=True)
     saved = decode(case, case["model"])
     assert saved.tokens == paid.tokens
@@ -81,11 +81,11 @@ def test_sharded_checkpoint_decodes_the_same(case):
 
 
 @pytest.mark.parametrize("case", CASES["edge_cases"], ids=named)
-def test_a_mask_id_in_the_prompt_is_a_token(case):
-    """Decided on purpose: the published code would fill it, ours leaves a prompt as it is given.
+def test_mask_id_in_the_prompt_is_a_normal_token(case):
+    """We differ from the published code on purpose: we never change a prompt.
 
-    LLaDA lets such places compete without counting them, and so can end with masks in the answer;
-    Dream fills them. A prompt is not ours to change, and our answer is always complete.
+    LLaDA lets such positions compete without counting them, so its answer can end with masks. Dream
+    fills them. Our answer is always complete.
     """
     found = decode(case, case["model"], trace=True)
     mask_id = CASES["models"][case["model"]]["mask_id"]
@@ -100,7 +100,7 @@ def test_a_mask_id_in_the_prompt_is_a_token(case):
 
 
 @pytest.mark.parametrize("case", CASES["schedules"]["llada"], ids=str)
-def test_llada_counts(case):
+def test_llada_commit_counts_match(case):
     n, steps = case["num_masked"], case["steps"]
     assert [budget.even(n, steps, step) for step in range(steps)] == case["counts"]
     step = torch.arange(steps)
@@ -109,13 +109,13 @@ def test_llada_counts(case):
 
 
 @pytest.mark.parametrize("case", CASES["schedules"]["dream"], ids=str)
-def test_dream_counts(case):
+def test_dream_commit_counts_match(case):
     eps = case.get("eps", 1e-3)
     assert list(budget.dream_plan(case["num_masked"], case["steps"], eps)) == case["counts"]
 
 
-def test_dream_s_counts_at_any_size():
-    """Against the published arithmetic itself: a float32 linspace, a ratio, a truncation."""
+def test_dream_commit_counts_match_at_any_size():
+    """Compare with the published arithmetic: a float32 linspace, a ratio, a truncation."""
     rng = random.Random(0)
     for _ in range(60):
         n, steps = rng.randint(1, 1100), rng.randint(1, 600)

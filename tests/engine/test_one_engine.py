@@ -1,4 +1,4 @@
-"""A request gives the same tokens alone, in a batch, and among strangers, whatever its options."""
+"""A request gives the same tokens alone, in a batch, and among other requests."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ QUICK = ("wavefront(size=4, radius=2)", HORIZON)
 
 
 def strategies() -> list[Any]:
-    """Every strategy; the quick tests take two of them."""
+    """Return every strategy; the quick tests use two of them."""
     every = [f"{name}()" for name in spec.names("strategies") if name != "adablock"]
     every += ["adablock(delimiters=(7, 30))", "block(size=4)", "rcr(size=4)"]
     return [*QUICK, *(pytest.param(text, marks=pytest.mark.slow) for text in every)]
 
 
 def request_of(model: Any, ids: list[int], options: dict[str, Any]) -> Request:
-    settled = plan(options, source(model))
-    holes = [False] * len(ids) + [True] * settled.length
-    return Request([*ids, *[model.mask_id] * settled.length], holes, settled)
+    resolved = plan(options, source(model))
+    holes = [False] * len(ids) + [True] * resolved.length
+    return Request([*ids, *[model.mask_id] * resolved.length], holes, resolved)
 
 
-def served(model: Any, options: dict[str, Any]) -> list[tuple[list[int], int]]:
-    """The answers, and the forward passes of each, among requests of other strategies."""
-    strangers = [
+def serve(model: Any, options: dict[str, Any]) -> list[tuple[list[int], int]]:
+    """Return the answers and their forward passes among requests with other strategies."""
+    others = [
         ([1, 2], {"max_new_tokens": 9, "strategy": "standard", **options}),
         ([9, 9, 9], {"max_new_tokens": 24, "strategy": "wavefront(size=8)", **options}),
     ]
     batcher = Batcher(model, rows=3, length=32, bucket=power_of_two)
-    waiting = [request_of(model, *strangers[0])]
+    waiting = [request_of(model, *others[0])]
     waiting += [request_of(model, one, {"max_new_tokens": 18, **options}) for one in PROMPTS]
-    waiting.insert(2, request_of(model, *strangers[1]))
+    waiting.insert(2, request_of(model, *others[1]))
     seats = []
     while waiting or batcher.busy:
         while waiting and batcher.free:
@@ -69,7 +69,7 @@ def served(model: Any, options: dict[str, Any]) -> list[tuple[list[int], int]]:
 
 
 def cut(tokens: list[int], model: Any, options: dict[str, Any]) -> list[int]:
-    """The tokens before the first end token; what follows is undecided with eos='stop'."""
+    """Return the tokens before the first stop token; with eos='stop' the rest is undecided."""
     ends = [n for n, token in enumerate(tokens) if token in (*model.stop_ids, model.mask_id)]
     return tokens[: ends[0]] if ends and options.get("eos") == "stop" else tokens
 
@@ -77,13 +77,13 @@ def cut(tokens: list[int], model: Any, options: dict[str, Any]) -> list[int]:
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("strategy", strategies())
-def test_alone_in_a_batch_and_among_strangers_is_the_same(strategy, name, family):
+def test_tokens_are_the_same_alone_in_a_batch_and_among_other_requests(strategy, name, family):
     model = toy(family=family, dtype="float64")
     options = {"strategy": strategy, **OPTIONS[name]}
     if name == "fixed budget":
         options["max_new_tokens"] = 18
     together = wavefront.generate_ids(model, PROMPTS, **{"max_new_tokens": 18, **options})
-    among = served(model, options)
+    among = serve(model, options)
     for row, prompt in enumerate(PROMPTS):
         alone = wavefront.generate_ids(model, [prompt], **{"max_new_tokens": 18, **options})
         expected = cut(alone.tokens[0], model, options)
@@ -93,7 +93,7 @@ def test_alone_in_a_batch_and_among_strangers_is_the_same(strategy, name, family
         assert forwards == alone.forwards
 
 
-def test_a_horizon_saves_computation_among_strangers_too(monkeypatch):
+def test_horizon_saves_computation_among_other_requests(monkeypatch):
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 8)
     model = toy(dtype="float64")
     batcher = Batcher(model, rows=2, length=64)

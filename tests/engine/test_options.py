@@ -14,7 +14,7 @@ LLADA = Source(mask_id=9, stop_ids=(2, 3), family="llada", vocab_size=10)
 DREAM = LLADA._replace(family="dream")
 
 
-def test_defaults_are_the_paper_s():
+def test_defaults_are_those_of_the_paper():
     made = plan({}, LLADA)
     assert made.config.strategy == Wavefront(size=8, radius=2, grow="rebuild")
     assert (made.length, made.steps, made.seed) == (128, 128, 0)
@@ -45,11 +45,11 @@ def test_defaults_are_the_paper_s():
         ({"output_history": True}, {}),
     ],
 )
-def test_names_users_know(given, same):
+def test_published_option_names_are_accepted(given, same):
     assert plan(given, LLADA) == plan(same, LLADA)
 
 
-def test_dream_s_sampler_by_its_own_names():
+def test_dream_sampler_accepts_its_own_option_names():
     made = plan({"alg": "maskgit_plus", "eps": 0.1, "alg_temp": 0.4}, DREAM).config
     assert made.strategy == Standard(selector=Dream(0.1))
     assert made.priority == "probability"
@@ -60,7 +60,7 @@ def test_dream_s_sampler_by_its_own_names():
     assert plan({"alg": "entropy"}, LLADA).config.sampling.rule == "dream"
 
 
-def test_each_family_samples_by_its_own_rule_unless_told():
+def test_each_family_samples_by_its_own_rule_by_default():
     assert plan({}, LLADA).config.sampling.rule == "llada"
     assert plan({}, DREAM).config.sampling.rule == "dream"
     assert plan({"sampling": "llada"}, DREAM).config.sampling.rule == "llada"
@@ -87,12 +87,12 @@ def test_each_family_samples_by_its_own_rule_unless_told():
         ({"block_length": 0}, "block_length must be at least 1"),
         ({"radius": 0}, "radius must be at least 1"),
         ({"alg": "entropy", "alg_temp": -1}, "alg_temp must be at least 0"),
-        ({"alg": "entropy", "alg_temp": 1, "order_noise": 1}, "say the same thing"),
+        ({"alg": "entropy", "alg_temp": 1, "order_noise": 1}, "set the same thing"),
         ({"strategy": "block(size=2, selector=dream())", "steps": 8}, "fewer than the 64 blocks"),
         ({"cache": "duel"}, "no cache 'duel'"),
         ({"mask_id": 4}, "not this model's"),
         ({"gen_length": 3, "max_new_tokens": 3}, "given twice"),
-        ({"priority": "margin", "remasking": "random"}, "say the same thing"),
+        ({"priority": "margin", "remasking": "random"}, "set the same thing"),
         ({"eos": "stop", "logits_eos_inf": True}, "one EOS policy"),
         ({"alg": "maskgit"}, "did you mean 'maskgit_plus'"),
         ({"alg": "entropy", "strategy": "block"}, "whole sampler"),
@@ -105,10 +105,11 @@ def test_each_family_samples_by_its_own_rule_unless_told():
         ({"strategy": "block(size=2)", "steps": 8}, "fewer than the 64 blocks"),
     ],
 )
-def test_bad_options_get_one_sentence(given, sentence):
-    with pytest.raises(OptionError, match=sentence):
+def test_invalid_options_are_rejected(given, sentence):
+    with pytest.raises(OptionError, match=sentence) as caught:
         plan(given, LLADA)
+    assert caught.value.option in given
 
 
-def test_a_strategy_object_is_taken_as_it_is():
+def test_strategy_object_is_used_unchanged():
     assert plan({"strategy": Block(4)}, LLADA).config.strategy == Block(4)

@@ -1,7 +1,7 @@
-"""Speculation: the very steps of the stepwise decode, in fewer forwards.
+"""Speculation takes the same steps as the stepwise decode, in fewer forward passes.
 
-What must agree exactly runs in float64: a batch of another size rounds in another way, and in
-float32 that can turn a choice between places that are all but tied.
+Exact comparisons run in float64. A batch of another size rounds differently, and in float32 that
+can change the choice between positions that are almost tied.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def holes(model: Any) -> Canvas:
 
 
 def commits(steps: Sequence[Step]) -> list[list[tuple[int, ...]]]:
-    """(step, place, token) of every commit of a row, in order; the token is -1 where taken back."""
+    """Return (step, position, token) of every commit of a row; the token is -1 for a remask."""
     none = torch.zeros_like(steps[0].decision.commit)
     at = torch.stack([step.decision.commit for step in steps])
     back = torch.stack([none if s.decision.remask is None else s.decision.remask for s in steps])
@@ -91,7 +91,7 @@ def both(
     steps: int | list[int] = PLACES,
     speculate: int = 4,
 ) -> tuple[list[Step], list[Step]]:
-    """The stepwise decode and the speculative one."""
+    """Return the steps of the stepwise decode and of the speculative one."""
     count = canvas.tokens.shape[0]
     budgets = [steps] * count if isinstance(steps, int) else steps
     given: dict[str, Any] = {"steps": budgets, "seeds": range(count)}
@@ -100,7 +100,7 @@ def both(
 
 
 def same(base: list[Step], ahead: list[Step]) -> bool:
-    """Commit for commit, and the same canvas in the end."""
+    """Return whether both make the same commits and end with the same canvas."""
     end, other = base[-1], ahead[-1]
     return commits(base) == commits(ahead) and all(
         torch.equal(a, b)
@@ -112,11 +112,11 @@ def compact(order: list[list[list[int]]]) -> list[list[list[int]]]:
     return [[step for step in row if step] for row in order]
 
 
-# The same as stepwise, whatever the strategy, the options and the board.
+# The same as stepwise, for every strategy, option and canvas.
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_every_strategy_decodes_as_it_does_stepwise(text):
+def test_every_strategy_decodes_the_same_with_speculation(text):
     model = toy(seed=3, dtype="float64")
     strategy = spec.resolve(text, "strategies")
     foreseen = 0
@@ -144,7 +144,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("named", OPTIONS)
 def test_every_option_stays_lossless(model, named):
-    # The orders in turn, so that each option meets two of them.
+    # Take the orders in turn, so that each option is tested with two of them.
     number = list(OPTIONS).index(named) + (model.family == "dream")
     strategy = ORDERS[number % 3]
     options = {"max_new_tokens": PLACES, "strategy": strategy, "seed": 7, **OPTIONS[named]}
@@ -155,8 +155,8 @@ def test_every_option_stays_lossless(model, named):
     assert compact(ahead.order) == compact(base.order)
 
 
-def test_the_noise_of_a_step_to_come_is_foreseen():
-    """An order that is chance alone is known in advance, and so are tokens that never change."""
+def test_draft_uses_the_noise_of_later_steps():
+    """A random order is known in advance, and so are tokens that never change."""
     steady = Rehearsed()
     for options in ({"priority": "random"}, {"order_noise": 50.0}):
         config = Config(strategy=Standard(), **options)
@@ -166,7 +166,7 @@ def test_the_noise_of_a_step_to_come_is_foreseen():
 
 
 @pytest.mark.parametrize("strategy", [*ORDERS, "left_to_right", "rcr(size=5)"])
-def test_holes_are_filled_alike(model, strategy):
+def test_holes_are_filled_the_same(model, strategy):
     config = Config(strategy=spec.resolve(strategy, "strategies"))
     assert same(*both(model, holes(model), config, steps=[10, 4]))
 
@@ -180,7 +180,7 @@ def test_rows_have_their_own_lengths_budgets_and_ends(model):
 
 
 @pytest.mark.parametrize("strategy", [*ORDERS, "left_to_right", "rcr"])
-def test_an_end_token_ends_it_at_the_same_step(model, strategy):
+def test_stop_token_ends_the_decode_at_the_same_step(model, strategy):
     kept = wavefront.generate_ids(
         model, PROMPTS, strategy=strategy, steps=PLACES, max_new_tokens=PLACES
     )
@@ -194,13 +194,13 @@ def test_an_end_token_ends_it_at_the_same_step(model, strategy):
     assert ahead.forwards <= base.forwards
 
 
-# What a draft is worth, by hand.
+# The number of accepted steps, computed by hand.
 
 
 class Rehearsed:
-    """A model of one mind: a token and a confidence for each place, whatever stands around it.
+    """A model with one token and one confidence for each position, whatever its context.
 
-    With `fickle`, every token it would write changes with each that is written.
+    With `fickle`, all its tokens change whenever a token is written.
     """
 
     family, vocab_size, mask_id, pad_id = "rehearsed", 40, 39, 38
@@ -223,19 +223,19 @@ class Rehearsed:
 @pytest.mark.parametrize(
     ("strategy", "length", "steps", "draft", "forwards"),
     [
-        # The first forward has nothing to draft from and makes one step, the others `draft` each.
+        # The first forward pass has no draft and takes one step, the others `draft` each.
         ("standard", 9, 9, 4, 3),
         ("wavefront", 9, 9, 4, 3),
         ("block(size=3)", 9, 9, 8, 2),
         ("left_to_right", 9, 9, 2, 5),
         ("standard", 10, 10, 4, 4),
         ("standard", 12, 4, 3, 2),
-        ("standard", 9, 30, 4, 3),  # steps that commit nothing are passed over
+        ("standard", 9, 30, 4, 3),  # steps that commit nothing are skipped
         ("standard(selector=dream())", 9, 9, 4, 3),
         ("standard", 9, 9, 1, 9),
     ],
 )
-def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
+def test_predictable_model_accepts_the_whole_draft_each_forward_pass(
     strategy, length, steps, draft, forwards
 ):
     steady = Rehearsed()
@@ -249,15 +249,15 @@ def test_a_model_that_is_foreseen_makes_a_whole_draft_a_forward(
     assert ahead[-1].token_forwards == forwards * draft * (2 + length)
 
 
-def test_a_model_that_is_never_foreseen_makes_a_step_a_forward():
+def test_unpredictable_model_takes_one_step_per_forward_pass():
     fickle = Rehearsed(fickle=True)
     base, ahead = both(fickle, ragged(fickle, 9), Config(strategy=Wavefront()), steps=9)
     assert same(base, ahead)
     assert len(ahead) == ahead[-1].forwards == 9
 
 
-def test_each_row_goes_as_far_as_its_own_draft():
-    """A row that is foreseen does not wait for one that is not, nor the other way round."""
+def test_each_row_advances_by_its_own_draft():
+    """A row with correct drafts does not wait for one with wrong drafts, or the reverse."""
 
     class Both(Rehearsed):
         def hidden(self, tokens: Tensor, attend: Tensor | None, at: Tensor, **_: Any) -> Tensor:
@@ -270,16 +270,16 @@ def test_each_row_goes_as_far_as_its_own_draft():
     assert same(base, ahead)
     done = [step.done.tolist() for step in ahead]
     assert ahead[-1].forwards == 9
-    # Forwards make 1, 4 and 4 steps of the second row, and one each of the first.
+    # Forward passes take 1, 4 and 4 steps of the second row, and one each of the first.
     assert done.index([False, True]) == 8
     assert ahead[8].forwards == 3
 
 
-def test_the_next_draft_goes_by_the_last_true_reading():
-    """What was read of a canvas that never came to be is forgotten."""
+def test_next_draft_uses_the_last_accepted_reading():
+    """Readings of a rejected canvas are dropped."""
 
     class Turning(Rehearsed):
-        """Changes its mind once, at the fourth token; and again where it finds the old one."""
+        """Changes its tokens once, at the fourth token, and again if it finds the old one."""
 
         def hidden(self, tokens: Tensor, attend: Tensor | None, at: Tensor, **_: Any) -> Tensor:
             turned = (tokens[:, 2:] != self.mask_id).sum(-1, keepdim=True) >= 3
@@ -292,21 +292,21 @@ def test_the_next_draft_goes_by_the_last_true_reading():
     assert [step.forwards for step in ahead] == [1, 2, 2, 2, 3, 3, 3, 3, 4, 4]
 
 
-def test_a_fixed_budget_still_runs_every_forward():
+def test_fixed_budget_runs_every_forward_pass():
     steady = Rehearsed()
     config = Config(strategy=Standard(), fixed_budget=True)
     canvas = blank([[1, 2]], 3, mask_id=39, pad_id=38)
     base, ahead = both(steady, canvas, config, steps=6)
     assert same(base, ahead)
     assert ahead[-1].forwards == base[-1].forwards == 6
-    # One step and two, then a forward each with nothing left to do.
+    # One step and two, then one forward pass each that commits nothing.
     assert [bool(step.decision.commit.any()) for step in ahead] == [True] * 3 + [False] * 4
 
 
-# What a consumer receives.
+# Traces, counts and completions.
 
 
-def test_a_trace_is_the_one_of_the_stepwise_decode(model):
+def test_trace_equals_that_of_the_stepwise_decode(model):
     for strategy, steps in zip(ORDERS, (PLACES, 4, PLACES), strict=True):
         options = {"max_new_tokens": PLACES, "steps": steps, "strategy": strategy, "trace": True}
         base, ahead = (
@@ -323,7 +323,7 @@ def test_a_trace_is_the_one_of_the_stepwise_decode(model):
         assert torch.allclose(ahead.trace.logp, base.trace.logp, rtol=1e-5)
 
 
-def test_a_trace_of_a_batch_replays(model):
+def test_trace_of_a_batch_replays(model):
     decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES, "speculate": 4}, record=True)
     steps = list(decoding)
     for step, canvas in zip(steps, decoding.trace().replay(), strict=True):
@@ -341,7 +341,7 @@ def test_guidance_counts_every_canvas_twice(model):
     assert found.token_forwards == found.forwards * 3 * 2 * (3 + PLACES)
 
 
-def test_a_completion_says_how_far_its_drafts_went():
+def test_completion_reports_steps_per_forward_pass():
     lm = wavefront.load("toy", dtype="float64")
     base = lm.generate("Hi", max_new_tokens=PLACES)
     ahead = lm.generate("Hi", max_new_tokens=PLACES, speculate=4)
@@ -353,7 +353,7 @@ def test_a_completion_says_how_far_its_drafts_went():
     assert filled.steps == 9
 
 
-def test_the_command_line_drafts_too():
+def test_command_line_speculates():
     args = ["generate", "Hi", "-n", "12", "--dtype", "float64", "--json"]
     (base,), (ahead,) = records(run(*args)), records(run(*args, "--speculate", "4"))
     assert (ahead["text"], ahead["tokens"]) == (base["text"], base["tokens"])
@@ -363,17 +363,17 @@ def test_the_command_line_drafts_too():
     assert "--speculate" in run("generate", "--help").stdout
 
 
-# What can go wrong on the way.
+# NaN, wrong drafts and late flags.
 
 
 def poisoned(seed: int = 0) -> tuple[Any, list[int]]:
-    """A toy, and the tokens it writes for [5, 6] one after another."""
+    """Return a toy model and the tokens that it writes after [5, 6], in order."""
     model = toy(seed, dtype="float64")
     clean = wavefront.generate_ids(model, [[5, 6]], max_new_tokens=16)
     return model, [clean.tokens[0][step[0] - 2] for step in clean.order[0]]
 
 
-def test_nan_is_named_as_in_the_stepwise_decode():
+def test_nan_is_reported_as_in_the_stepwise_decode():
     model, written = poisoned()
     number = next(n for n in range(3, 16) if written[n] not in (5, 6, *written[:n]))
     with torch.no_grad():
@@ -388,8 +388,8 @@ def test_nan_is_named_as_in_the_stepwise_decode():
 
 
 @pytest.mark.parametrize("wild", ["mask", "stop", "nan", "any"])
-def test_no_draft_can_change_the_answer(monkeypatch, wild):
-    """Drafts of nonsense, also of tokens that make NaN: what is not accepted was never there."""
+def test_wrong_drafts_do_not_change_the_answer(monkeypatch, wild):
+    """Rejected drafts leave no effect, even if their tokens produce NaN."""
     model, written = poisoned()
     unused = next(token for token in range(60) if token not in (5, 6, *written))
     with torch.no_grad():
@@ -416,7 +416,7 @@ def test_no_draft_can_change_the_answer(monkeypatch, wild):
 
 
 class Narrow(Standard):
-    """Guesses a width that is too small from its fifth step on."""
+    """Predicts a width that is too small from its fifth step on."""
 
     def width(self, length: int, steps: int) -> int:
         return 3
@@ -430,7 +430,7 @@ class Narrow(Standard):
 
 
 class LooksBack(LeftToRight):
-    """Reads the prompt as well, which nobody could foresee."""
+    """Reads the prompt too, which no draft can predict."""
 
     def candidates(self, canvas, state, progress):
         return super().candidates(canvas, state, progress) | (
@@ -448,7 +448,7 @@ def test_late_flags_change_nothing(monkeypatch, strategy, lag):
 
 
 def test_runs_on_the_meta_device(model):
-    """No host sync and no shape that depends on data, model included."""
+    """A step and the model need no host sync and no data-dependent shape."""
     decoding = begin(model, PROMPTS, {"max_new_tokens": PLACES})
     config = Config(
         strategy=Wavefront(),
@@ -476,14 +476,14 @@ def test_runs_on_the_meta_device(model):
         ({"speculate": 2, "fixed_budget": True}, "use one of them"),
     ],
 )
-def test_bad_drafts_get_one_sentence(options, sentence):
+def test_invalid_speculate_values_are_rejected(options, sentence):
     source = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10)
     with pytest.raises(OptionError, match=sentence):
         plan(options, source)
     assert plan({"speculate": 1, "fixed_budget": True}, source).speculate == 1
 
 
-# Verification that is wrong, each in one way, is noticed.
+# Tests detect verification that is wrong in one way.
 
 
 def places_only(node: DecodeState, rows: DecodeState) -> Tensor:
@@ -495,7 +495,7 @@ def count_only(node: DecodeState, rows: DecodeState) -> Tensor:
 
 
 def tokens_of_the_known(node: DecodeState, rows: DecodeState) -> Tensor:
-    """Asks whether what was drafted is right, and not whether all of the step was."""
+    """Checks only the drafted tokens, not the whole step."""
     agree = (node.canvas.tokens == rows.canvas.tokens) | node.canvas.masked
     return agree.all(-1) & (node.step == rows.step)
 
@@ -505,7 +505,7 @@ def anything(node: DecodeState, rows: DecodeState) -> Tensor:
 
 
 @pytest.mark.parametrize("wrong", [places_only, count_only, tokens_of_the_known, anything])
-def test_a_wrong_check_is_noticed(monkeypatch, wrong):
+def test_wrong_verification_is_detected(monkeypatch, wrong):
     model = toy(seed=3, dtype="float64")
     strategies: list[Strategy] = [
         Standard(),
@@ -517,20 +517,20 @@ def test_a_wrong_check_is_noticed(monkeypatch, wrong):
     assert not all(same(*run) for run in runs)
 
 
-# The embedded model, in its own float32.
+# The built-in model in float32.
 
 TRIO = ("standard", "block(size=8)", "wavefront")
 
 
 def problem(number: int) -> str:
-    """A held-out problem, the kinds in turn."""
+    """Return a held-out problem; the kinds take turns."""
     kinds = ("boolean_expressions", "gsm", "object_counting", "navigate", "web_of_lies")
     task = tasks.load(kinds[number % len(kinds)])
     return task.sample(Random(number), split="held-out").prompt
 
 
 def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, float]:
-    """Was every commit the stepwise one? And the steps per forward."""
+    """Return whether every commit equals the stepwise one, and the steps per forward pass."""
     base, ahead = (
         lm.generate(problem(number), trace=True, max_new_tokens=48, speculate=d, **options)
         for d in (0, draft)
@@ -541,7 +541,7 @@ def compare(lm: Any, number: int, draft: int, **options: Any) -> tuple[bool, flo
 
 
 @pytest.mark.slow
-def test_the_embedded_model_answers_alike():
+def test_builtin_model_gives_the_same_answers():
     lm = wavefront.load("ripple")
     found = [compare(lm, 0, 4, strategy=strategy, steps=12) for strategy in TRIO]
     assert all(alike for alike, _ in found)
@@ -551,13 +551,11 @@ def test_the_embedded_model_answers_alike():
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [48, 12])
 @pytest.mark.parametrize("strategy", TRIO)
-def test_the_embedded_model_answers_alike_on_ten_problems(strategy, steps):
+def test_builtin_model_gives_the_same_answers_on_ten_problems(strategy, steps):
     lm = wavefront.load("ripple")
-    min_commits = (
-        9  # all of them, but for a tie that rounding breaks: a draft's rows are a larger batch
-    )
+    min_commits = 9  # rounding in the larger batch of drafts can break one tie
     if steps == 12:
-        cast(torch.nn.Module, lm.model).double()  # where rounding breaks none
+        cast(torch.nn.Module, lm.model).double()  # float64 breaks no tie
         min_commits = 10
     found = [
         compare(lm, number, (2, 4, 8)[number % 3], strategy=strategy, steps=steps)

@@ -1,4 +1,4 @@
-"""The engine on real (tiny) models of both families: what a decode promises its user."""
+"""The guarantees of a decode, tested on tiny models of both families."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ids(model, prompts=PROMPTS, **options):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}, {"cfg_scale": 1.0}])
-def test_a_row_decodes_alone_as_in_a_batch(family, strategy, options):
+def test_row_decodes_the_same_alone_and_in_a_batch(family, strategy, options):
     model = toy(family=family, dtype="float64")
     together = ids(model, strategy=strategy, **options)
     for row, prompt in enumerate(PROMPTS):
@@ -52,7 +52,7 @@ def test_a_row_decodes_alone_as_in_a_batch(family, strategy, options):
         assert alone.order[0] == together.order[row]
 
 
-def test_in_one_bucket_a_row_is_exactly_the_same_whatever_its_neighbours(family):
+def test_row_in_the_same_bucket_is_bitwise_independent_of_its_neighbours(family):
     model = toy(family=family)
     prompts = [[5, 6, 7, 8], [1, 2, 3, 4], [9, 9, 9, 9]]
     one = ids(model, prompts, trace=True)
@@ -68,7 +68,7 @@ def test_permuting_the_batch_permutes_the_answers(family):
     assert forward.tokens == backward.tokens[::-1]
 
 
-def test_seeds_decide_and_nothing_else_does(family):
+def test_only_the_seed_decides_the_draws(family):
     model = toy(family=family)
     hot = {"temperature": 1.0}
     assert ids(model, seed=1, **hot).tokens == ids(model, seed=1, **hot).tokens
@@ -79,8 +79,8 @@ def test_seeds_decide_and_nothing_else_does(family):
     assert ids(model, seed=1, **hot).tokens == before
 
 
-def test_draws_do_not_depend_on_what_is_scored(family):
-    """Scoring only the reach draws the same tokens as scoring everything, at temperature too."""
+def test_draws_do_not_depend_on_the_scored_positions(family):
+    """Scoring only the candidates draws the same tokens as scoring every position."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 24, mask_id=model.mask_id, pad_id=model.pad_id)
     config = Config(strategy=Wavefront(), sampling=Sampling(temperature=0.9))
@@ -96,13 +96,13 @@ def test_draws_do_not_depend_on_what_is_scored(family):
 
 
 class Narrow(Standard):
-    """Guesses a width that is always too small."""
+    """Predicts a width that is always too small."""
 
     def width(self, length: int, steps: int) -> int:
         return 3
 
     def candidates(self, canvas, state, progress):
-        few = first(canvas.masked, 2)  # at first, so that the guess stands
+        few = first(canvas.masked, 2)  # at first, so that the predicted width is enough
         return torch.where((progress.step > 3)[:, None], canvas.masked, few)
 
     def step(self, view, state):
@@ -111,8 +111,8 @@ class Narrow(Standard):
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family, lag, monkeypatch):
-    """Also when the flags are read late, as on CUDA: then what was in flight is void too."""
+def test_too_small_width_costs_a_forward_pass_and_changes_nothing(family, lag, monkeypatch):
+    """This holds for late flags too, as on CUDA: then the steps in flight are void."""
     model = toy(family=family)
     canvas = blank([[5, 6]], 16, mask_id=model.mask_id, pad_id=model.pad_id)
     monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
@@ -127,8 +127,8 @@ def test_a_reach_wider_than_the_guess_costs_a_forward_and_changes_nothing(family
     assert last.forwards == 16
 
 
-def test_a_row_that_has_ended_costs_its_neighbour_nothing(family):
-    """Its undecided places are nobody's business: no step is void on their account."""
+def test_finished_row_costs_its_neighbour_nothing(family):
+    """The undecided positions of a finished row make no step void."""
     model = toy(family=family)
     kept = ids(model, strategy="left_to_right")
     stop = kept.tokens[0][0]
@@ -139,7 +139,7 @@ def test_a_row_that_has_ended_costs_its_neighbour_nothing(family):
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "left_to_right", "standard(selector=dream())"])
 def test_runs_on_the_meta_device(family, strategy):
-    """No host sync and no data-dependent shape in a whole step, model included."""
+    """A step and the model need no host sync and no data-dependent shape."""
     model = toy(family=family)
     decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "strategy": strategy})
     config = Config(
@@ -156,7 +156,7 @@ def test_runs_on_the_meta_device(family, strategy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_step_compiles_in_one_graph(family, strategy):
+def test_step_compiles_in_one_graph(family, strategy):
     model = toy(family=family)
     decoding = begin(model, PROMPTS, {"max_new_tokens": 16, "strategy": strategy})
     config = decoding.plan.config
@@ -174,7 +174,7 @@ def test_nan_logits_stop_the_decode_and_name_the_step(family):
     model = toy(family=family)
     clean = ids(model, [[5, 6]])
     written = [clean.tokens[0][step[0] - 2] for step in clean.order[0]]
-    # A token that first appears after a few steps; spoil it, and the next forward is spoilt.
+    # This token first appears after a few steps. Its NaN embedding breaks the next forward pass.
     number = next(n for n in range(3, 16) if written[n] not in (5, 6, *written[:n]))
     with torch.no_grad():
         model.embedding.weight[written[number]] = float("nan")
@@ -182,7 +182,7 @@ def test_nan_logits_stop_the_decode_and_name_the_step(family):
         ids(model, [[5, 6]])
 
 
-def test_guidance_is_one_forward_and_changes_the_answer(family):
+def test_guidance_takes_one_forward_pass_and_changes_the_answer(family):
     model = toy(family=family)
     plain, guided = ids(model), ids(model, cfg_scale=2.0)
     assert guided.forwards == plain.forwards == 16
@@ -203,7 +203,7 @@ def test_stop_ends_early_with_the_same_visible_text(family):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_suppressed_eos_is_never_chosen(family, strategy):
+def test_suppressed_eos_is_never_chosen(family, strategy):
     model = toy(family=family)
     common = Counter(token for row in ids(model).tokens for token in row).most_common(1)[0][0]
     removed = ids(model, eos="suppress-logit", stop_ids=[common], strategy=strategy)
@@ -245,7 +245,7 @@ def test_infilling_fills_the_holes_and_nothing_else(family, strategy):
     assert last.forwards == 8
 
 
-def test_more_steps_than_places_save_their_forwards_unless_the_budget_is_fixed(family):
+def test_steps_beyond_the_positions_are_skipped_unless_the_budget_is_fixed(family):
     model = toy(family=family)
     assert ids(model, steps=40).forwards == 16
     fixed = ids(model, steps=40, fixed_budget=True)
@@ -254,14 +254,14 @@ def test_more_steps_than_places_save_their_forwards_unless_the_budget_is_fixed(f
     assert [len(step) for step in fixed.order[0]] == [1] * 16 + [0] * 24
 
 
-def test_a_random_priority_is_seeded(family):
+def test_random_priority_is_seeded(family):
     model = toy(family=family)
     one = ids(model, priority="random", seed=1, strategy="standard")
     assert one.order == ids(model, priority="random", seed=1, strategy="standard").order
     assert one.order != ids(model, priority="random", seed=2, strategy="standard").order
 
 
-def test_order_noise_moves_the_order(family):
+def test_order_noise_changes_the_order(family):
     model = toy(family=family)
     quiet = ids(model, strategy="standard")
     noisy = ids(model, strategy="standard", order_noise=5.0)
@@ -269,7 +269,7 @@ def test_order_noise_moves_the_order(family):
     assert noisy.order == ids(model, strategy="standard", order_noise=5.0).order
 
 
-def test_origin_settles_by_chance_and_completes(family):
+def test_origin_commits_at_random_and_completes(family):
     model = toy(family=family)
     found = ids(model, alg="origin", seed=5)
     assert all(sorted(p for step in row for p in step) for row in found.order)
@@ -285,23 +285,23 @@ def test_origin_settles_by_chance_and_completes(family):
         ([[5, -1]], "outside the model's vocabulary"),
         ([[5, "6"]], "token ids"),
         ([[5, 6.0]], "token ids"),
-        ([5, 6], "Each prompt is a list"),
+        ([5, 6], "Each prompt must be a list"),
         ("56", "list of lists"),
         (5, "list of lists"),
-        ([[5] * 1020], "1036 in all: the model takes 1024"),
+        ([[5] * 1020], "1036 in total, but the model takes 1024"),
     ],
 )
-def test_bad_prompts_get_one_sentence(prompts, sentence):
+def test_invalid_prompts_are_rejected(prompts, sentence):
     with pytest.raises(PromptError, match=sentence):
         ids(toy(), prompts)
 
 
-def test_order_counts_from_the_row_s_own_first_token():
+def test_order_counts_from_the_first_real_token_of_the_row():
     found = ids(toy(), [[5, 6, 7], [8]], strategy="left_to_right", max_new_tokens=3)
     assert found.order == [[[3], [4], [5]], [[1], [2], [3]]]
 
 
-def test_the_golden_models_name_their_ids():
+def test_golden_models_name_their_ids():
     cases = json.loads((Path(__file__).parents[1] / "golden" / "cases.json").read_text())
     for name in ("llada-tiny", "dream-tiny"):
         model = wavefront.load_model(Path(__file__).parents[1] / "golden" / name)
@@ -316,15 +316,15 @@ def test_prompts_may_be_tensors_arrays_or_tuples():
     assert ids(toy(), np.array([[5, 6, 7]]), steps=np.int64(16)).tokens == expected
 
 
-def test_a_tiny_temperature_is_the_greedy_answer(family):
+def test_tiny_temperature_equals_the_greedy_answer(family):
     model = toy(family=family)
     for temperature in (1e-6, 1e-40):
-        # By LLaDA's rule; by Dream's, confidences then saturate and places go from left to right.
+        # With LLaDA's rule. With Dream's, confidences saturate and the order is left to right.
         found = ids(model, temperature=temperature, sampling="llada")
         assert found.tokens == ids(model, sampling="llada").tokens
 
 
-def test_a_decoding_is_one_decode_however_it_is_iterated(family):
+def test_session_decodes_once_however_it_is_iterated(family):
     model = toy(family=family)
     decoding = begin(model, [[5, 6]], {"max_new_tokens": 8})
     first_three = [next(decoding) for _ in range(3)]
@@ -334,7 +334,7 @@ def test_a_decoding_is_one_decode_however_it_is_iterated(family):
     assert decoding.answers() == ids(model, [[5, 6]], max_new_tokens=8).tokens
 
 
-def test_what_is_undecided_is_known_at_any_time(family):
+def test_undecided_positions_are_known_at_any_time(family):
     decoding = begin(toy(family=family), [[5, 6]], {"max_new_tokens": 4})
     assert decoding.undecided() == [[False, False, True, True, True, True]]
     step = next(decoding)
@@ -345,8 +345,8 @@ def test_what_is_undecided_is_known_at_any_time(family):
     assert decoding.undecided() == [[False] * 6]
 
 
-def test_a_place_where_the_mask_token_leads_comes_last():
-    """For every priority that looks at the model: sure of nothing is not sure."""
+def test_position_that_prefers_the_mask_token_comes_last():
+    """This holds for every priority that reads the model."""
     logits = torch.zeros(1, 4, 64)
     logits[..., 7], logits[0, 2, 63] = 3.0, 40.0
     canvas = blank([[5]], 4, mask_id=63, pad_id=62)
@@ -367,8 +367,8 @@ def test_a_place_where_the_mask_token_leads_comes_last():
         assert score.argmin() == 2, priority
 
 
-def test_defer_takes_end_tokens_last_and_ends_there():
-    """The order of suppress-confidence, ended as stop ends it."""
+def test_defer_commits_stop_tokens_last_and_ends_there():
+    """The order is that of suppress-confidence, and the end is that of stop."""
     model = toy(dtype="float64")
     held = ids(model, strategy="wavefront", eos="suppress-confidence", stop_ids=[3, 9])
     ended = ids(model, strategy="wavefront", eos="defer", stop_ids=[3, 9])

@@ -17,7 +17,7 @@ from wavefront.core.errors import NumericalError
 from wavefront.core.masks import distance, first, near, rank, smallest
 from wavefront.core.state import start
 from wavefront.engine.batcher import Batcher, CapturedBatchers, Kind, Request
-from wavefront.engine.cuda_graphs import Graphs, eagerly
+from wavefront.engine.cuda_graphs import Graphs, run_eagerly
 from wavefront.engine.options import plan
 from wavefront.engine.session import begin, source
 from wavefront.kernels.compile import compile_model
@@ -252,7 +252,7 @@ def test_requests_in_slots_get_what_they_get_alone():
         ([9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"}),
         ([2], {"max_new_tokens": 30, "strategy": HORIZON}),
     ]
-    for call, cache in itertools.product((eagerly, None), (None, CACHED[0])):
+    for call, cache in itertools.product((run_eagerly, None), (None, CACHED[0])):
         model = toy(device="cuda", dtype="float64")
         requests = []
         for ids, options in kinds:

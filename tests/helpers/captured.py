@@ -1,4 +1,4 @@
-"""A stand-in for captured graphs, so that what they ask of a step is tested without a GPU."""
+"""A stand-in for CUDA graphs, to test without a GPU what they demand of a step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from wavefront.engine.cuda_graphs import Graphs, StaticBuffers
 
 
 class Static(Graphs):
-    """What captured graphs do, on the CPU: a frame a key, overwritten at every step's end."""
+    """Runs steps on the CPU as CUDA graphs do: in static buffers that each step overwrites."""
 
     def _new_pool(self):
         return None
 
     def _capture(self, step, tree):
-        frame = StaticBuffers(tree)
+        buffers = StaticBuffers(tree)
 
         def run(tree):
-            frame.load(tree)
-            frame.make(step)
-            return frame.tree, frame.shown()
+            buffers.load(tree)
+            buffers.run(step)
+            return buffers.tree, buffers.copy_output()
 
         return run

@@ -17,7 +17,7 @@ from wavefront.testing.simulation import MASK, PAD, random_canvas
 from wavefront.traces.trace import Recorder, Trace
 
 STOP = 9
-# One of every kind: whole canvas, blocks, fronts, windows, adaptive takes, and those taking back.
+# One of every kind: whole canvas, blocks, fronts, windows, adaptive selectors, and remasking.
 STRATEGIES = (
     "standard()",
     "block(size=3)",
@@ -45,10 +45,10 @@ def random_trace(
     fixed: bool = False,
     levels: int = 4,
 ) -> Trace:
-    """A full trace of a decode whose readings are drawn from a few levels: ties dominate.
+    """Return a full trace with random readings from a few levels, so that ties are common.
 
-    Score, probability and entropy are drawn apart. Now and then a row's step is void, as it is when
-    it reached too far, and rows that are done go on being read.
+    Score, probability and entropy are drawn independently. Some steps of a row are void, as they
+    are when the width is too small. Finished rows are still read.
     """
     source = torch.Generator().manual_seed(seed)
     with warnings.catch_warnings():
@@ -95,7 +95,7 @@ def random_trace(
 
 @functools.cache
 def sample() -> tuple[Trace, ...]:
-    """Every strategy on several boards: prompts, holes, nothing known, one or two places."""
+    """Return traces of every strategy: prompts, holes, nothing known, one or two positions."""
     found = []
     for number, strategy in enumerate(STRATEGIES):
         settings = [
@@ -114,12 +114,12 @@ def sample() -> tuple[Trace, ...]:
 
 
 def basic(trace: Trace) -> Trace:
-    """The same trace as it is recorded without a survey."""
+    """Return the trace as it is recorded without reading all masked positions."""
     return replace(trace, score=None, entropy=None)
 
 
 def bare(trace: Trace) -> Trace:
-    """The same trace without a header."""
+    """Return the trace without a header."""
     return replace(trace, about={})
 
 
@@ -148,12 +148,12 @@ class RecordedStep:
 class Row:
     """One row of a trace, in plain Python."""
 
-    slots: dict[int, int]  # place -> slot
+    slots: dict[int, int]  # position -> slot
     moments: list[RecordedStep]
-    tokens: dict[int, int]  # place -> token, of what is decided in the end
+    tokens: dict[int, int]  # position -> final token, if decided
 
     def visible(self) -> set[int]:
-        """Each hole up to its first stop token or undecided place."""
+        """Return the positions of each hole before its first stop token or undecided position."""
         seen = set()
         for place in self.slots:
             here = place
@@ -172,7 +172,7 @@ class Row:
 
 
 def plain(trace: Trace) -> list[Row]:
-    """Every row as sets and dictionaries, replayed by hand."""
+    """Return every row as sets and dictionaries, from a replay in plain Python."""
     return [_row(trace, row) for row in range(trace.first.tokens.shape[0])]
 
 
@@ -225,9 +225,9 @@ def hand_trace(
     remask: list[list[int]] | None = None,
     strategy: str = "standard()",
 ) -> Trace:
-    """A full trace of one row written out: a prompt of `given` places, then `places` to fill.
+    """Return a full trace of one row: a prompt of `given` positions, then `places` to fill.
 
-    Places are positions on the board, so the first to fill is `given`.
+    Positions count from the start of the row, so the first one to fill is `given`.
     """
     holes = [False] * given + [True] * places
     first = infill([[5] * len(holes)], [holes], mask_id=MASK, pad_id=PAD)

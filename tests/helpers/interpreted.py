@@ -1,6 +1,6 @@
-"""Run by tests/test_few.py in a process of its own: the kernels, interpreted on the CPU.
+"""Check the kernels in Triton's interpreter on the CPU; test_small_batch_ops.py runs this file.
 
-Triton decides at import whether it interprets, and a GPU's tests must not find it interpreting.
+It needs its own process: Triton chooses the interpreter at import, and GPU tests must not use it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def products() -> None:
 
 
 def attention() -> None:
-    # Keys that are no whole tiles, parts without a key, parts without a visible one.
+    # Partial tiles of keys, parts without a key, and parts without a visible key.
     for rows, heads, queries, keys in ((1, 4, 32, 200), (2, 2, 7, 65), (1, 32, 50, 130)):
         query = torch.randn(rows, queries, heads, 64).transpose(1, 2)
         key = torch.randn(rows, heads, keys, 64)
@@ -50,7 +50,7 @@ def attention() -> None:
 
 
 def models() -> None:
-    """A window of places against stored keys and values, with these kernels and without."""
+    """Compare a window of positions on stored keys and values with and without these kernels."""
     for family in ("llada", "dream"):
         model = toy(family=family, width=256)
         tokens, window = torch.randint(0, 60, (1, 100)), torch.arange(60, 92)[None]

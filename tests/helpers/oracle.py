@@ -1,15 +1,15 @@
-"""The paper's strategies for one row, in sets and `sorted`: slow, and meant to be read beside it.
+"""The paper's strategies for one row, in sets and `sorted`: slow, and easy to compare with it.
 
-Written from the paper and the spec's rulings alone; imports nothing of ours. Frozen: where it and
-the tensors disagree, a person reads the paper.
+This module follows only the paper and the specification, and imports nothing from the package. Do
+not change it to match the tensor code: if they disagree, read the paper.
 
 References: "line n" is a line of Algorithm 1, "eq. n" a numbered equation of section 3 (1 the
 wavefront set, 2 the score, 3 the quota, 4 the expansion), "item n" the list in section 3.2,
 "spec" section 1 of the specification.
 
-Places are integers on a line. Some are known (prompt, given text, then committed), some masked,
-the rest padding: neither, but still counted by a distance, which is between positions (spec,
-infilling). Scores are compared as given; feed values that float32 holds exactly.
+Positions are integers. Some are known (prompt, given text, then commits) and some are masked. The
+rest is padding, which still counts in a distance between positions (spec, infilling). Scores are
+compared as given; use values that float32 holds exactly.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ from math import isnan
 from typing import Literal, NamedTuple
 
 Scores = Callable[[int, frozenset[int]], dict[int, float]]
-"""(step from 0, places masked now) -> score of each of them; NaN and -inf are allowed.
+"""(step from 0, positions masked now) -> score of each of them; NaN and -inf are allowed.
 
-Called once per step with a quota, never at a zero quota (spec: the forward is skipped)."""
+Called once per step with a quota, never at a zero quota (spec: the forward pass is skipped)."""
 
 Mutation = Literal["fresh-prune", "ties-right", "reserve-first"]
 
 
 class Case(NamedTuple):
-    """One row: what is given, what is to fill (ascending; slot = index), in how many steps."""
+    """One row: the known positions, the positions to fill (ascending; slot = index), the steps."""
 
     known: frozenset[int]
     masked: tuple[int, ...]
@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One step: how many, out of where, which ones in the order chosen, and W_t."""
+    """One step: its quota, its scope, its commits in order, and W_t."""
 
     quota: int
     scope: frozenset[int]
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def even(length: int, steps: int, step: int) -> int:
-    """Quota k_t of `step` = t - 1 when `length` places are spread over `steps` (eq. 3)."""
+    """Quota k_t of `step` = t - 1 when `length` positions are spread over `steps` (eq. 3)."""
     base = length // steps  # line 3: k_base
     extra = length % steps  # line 3: extra
     return base + (1 if step + 1 <= extra else 0)  # line 5: [t <= extra], with t = step + 1
@@ -64,7 +64,7 @@ def ranked(places: Iterable[int], score: dict[int, float], *, right: bool = Fals
 
 
 def near(place: int, others: Iterable[int], radius: int) -> bool:
-    """dist(place, others) <= R: the nearest one counts, by position (eq. 1)."""
+    """Return whether dist(place, others) <= R, the distance to the nearest one (eq. 1)."""
     return any(abs(place - other) <= radius for other in others)
 
 
@@ -77,7 +77,7 @@ def wavefront(
     grow: Literal["rebuild", "accumulate"] = "rebuild",
     mutate: Mutation | None = None,
 ) -> Iterator[Record]:
-    """Algorithm 1. `mutate` breaks one rule on purpose, to show that a comparison would notice."""
+    """Run Algorithm 1. `mutate` breaks one rule on purpose, to show that tests detect it."""
     if grow not in ("rebuild", "accumulate"):
         raise ValueError(f"grow={grow!r}: 'rebuild' or 'accumulate'")
     if mutate not in (None, "fresh-prune", "ties-right", "reserve-first"):
@@ -86,7 +86,7 @@ def wavefront(
 
     known = set(case.known)  # section 3.1: C_0 is the prompt context
     masked = set(case.masked)  # line 2
-    front = set(case.masked[:size])  # line 2; spec, wavefront 1: W_0, the first F masked places
+    front = set(case.masked[:size])  # line 2; spec, wavefront 1: W_0, the first F masked positions
 
     for step in range(case.steps):  # line 4
         quota = even(len(case.masked), case.steps, step)  # line 5, eq. 3
@@ -97,8 +97,8 @@ def wavefront(
 
         score = scores(step, frozenset(masked))  # lines 6 and 7, eq. 2
 
-        # Select (item 2, which Algorithm 1 leaves out): the k_t best of W_{t-1}, and when it is
-        # short the best masked places outside; front before reserve whatever the scores (spec).
+        # Select (item 2, which Algorithm 1 leaves out): the k_t best of W_{t-1}, then
+        # the best masked positions outside. The front comes first whatever the scores (spec).
         inside = ranked(front, score, right=right)
         fallback = ranked(masked - front, score, right=right)
         order = fallback + inside if mutate == "reserve-first" else inside + fallback
@@ -108,9 +108,9 @@ def wavefront(
         known |= set(commit)  # line 8: C_t, eq. 1; the prompt stays in it (spec, wavefront 3)
 
         # Expand (line 9, item 3).
-        if grow == "rebuild":  # eqs. 1 and 4: masked places within R of any known place
+        if grow == "rebuild":  # eqs. 1 and 4: masked positions within R of any known one
             grown = {place for place in masked if near(place, known, radius)}
-        else:  # line 9 as read by the spec: what is left, and the surroundings of the new ones
+        else:  # line 9 in the spec: the rest of the front, and the positions near the commits
             left = front - set(commit)
             grown = left | {place for place in masked if near(place, commit, radius)}
 
@@ -123,7 +123,7 @@ def wavefront(
 
 
 def standard(case: Case, scores: Scores) -> Iterator[Record]:
-    """Section 2.2; spec: the k_t best of all masked places."""
+    """Section 2.2; spec: the k_t best of all masked positions."""
     masked = set(case.masked)
     for step in range(case.steps):
         quota = even(len(case.masked), case.steps, step)  # eq. 3
@@ -144,14 +144,14 @@ def block_quotas(length: int, steps: int, size: int) -> list[int]:
             steps, len(blocks), index
         )  # T spread over the blocks, the remainder to the first
         quotas += [even(len(slots), own, step) for step in range(own)]
-    return quotas or [0] * steps  # no place, hence no block
+    return quotas or [0] * steps  # no positions, so no block
 
 
 def block(case: Case, scores: Scores, *, size: int = 8) -> Iterator[Record]:
     """Section 2.3; spec: the best of the leftmost unfinished block, blocks counted by slot.
 
-    A block with fewer places than steps ends in zero quotas; it is finished by then, so the scope
-    of those steps is already the next block.
+    A block with fewer positions than steps ends in zero quotas. It is finished by then, so the
+    scope of those steps is already the next block.
     """
     masked = set(case.masked)
     block_of = {place: slot // size for slot, place in enumerate(case.masked)}
@@ -164,7 +164,7 @@ def block(case: Case, scores: Scores, *, size: int = 8) -> Iterator[Record]:
 
 
 def left_to_right(case: Case, scores: Scores) -> Iterator[Record]:
-    """Spec: the k_t leftmost masked places, whatever `scores` says; the scope is those places."""
+    """Spec: the k_t leftmost masked positions, whatever `scores` says; they are the scope."""
     masked = set(case.masked)
     for step in range(case.steps):
         quota = even(len(case.masked), case.steps, step)  # eq. 3

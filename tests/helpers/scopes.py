@@ -1,4 +1,4 @@
-"""Takes for one row, in lists: what the plain oracles of the scope strategies choose with."""
+"""Selectors for one row, in plain lists, for the oracles of the scope strategies."""
 
 from collections.abc import Callable, Collection
 from math import isnan
@@ -6,11 +6,11 @@ from math import isnan
 from helpers import oracle
 
 Choose = Callable[[int, Collection[int], Collection[int], dict[int, float]], list[int]]
-"""(step from 0, scope, all masked, scores) -> the places to commit."""
+"""(step from 0, scope, all masked, scores) -> the positions to commit."""
 
 
 def by_quota(length: int, steps: int) -> Choose:
-    """The k_t best of the scope; when it is too short, the next masked places to its right."""
+    """Choose the k_t best of the scope, then the next masked positions to its right."""
 
     def choose(step, scope, masked, score):
         k = oracle.even(length, steps, step)
@@ -21,9 +21,9 @@ def by_quota(length: int, steps: int) -> Choose:
 
 
 def by_threshold(steps: int, tau: float) -> Choose:
-    """All of the scope with p >= tau, or the best; at the last step everything that is masked.
+    """Choose all of the scope with p >= tau, or the best; at the last step everything masked.
 
-    A score of NaN or -inf is put off: it counts only when the scope has no other.
+    A score of NaN or -inf is chosen only if the scope has no other.
     """
 
     def choose(step, scope, masked, score):

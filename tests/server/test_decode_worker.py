@@ -11,7 +11,7 @@ from helpers.captured import Static
 from helpers.workers import MIXED, answers, make_job, make_worker, run_to_end
 
 import wavefront
-from wavefront.engine.cuda_graphs import eagerly
+from wavefront.engine.cuda_graphs import run_eagerly
 from wavefront.server.decode_worker import DecodeWorker, fingerprint, run
 from wavefront.server.request_builder import build_request
 from wavefront.server.settings import Limits, Settings, Source
@@ -271,7 +271,7 @@ def test_steps_with_static_buffers_give_the_same_answers(
 ) -> None:
     monkeypatch.setattr(Static, "KEPT", 5)  # some are dropped and captured again
     limits, texts, static = Limits(rows=3, length=128), [], []
-    for calls in (lambda: eagerly, lambda: static.append(Static()) or static[-1]):
+    for calls in (lambda: run_eagerly, lambda: static.append(Static()) or static[-1]):
         worker = DecodeWorker(lm, limits, fit=False, cache=cache, make_call=calls)
         worker.warm_up()
         assert not worker.busy
@@ -281,7 +281,7 @@ def test_steps_with_static_buffers_give_the_same_answers(
     assert texts[0] == texts[1]
     assert len(texts[0]) == len(MIXED)
     assert len(static) == 1
-    assert len(static[0]._made) == 5
+    assert len(static[0]._graphs) == 5
 
 
 def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("signal.signal", lambda *_: None)  # keep the handlers of pytest
     run(Settings(source=Source(model="toy", device="cpu", cuda_graphs=True)), Pipe())
-    assert "captured on CUDA" in messages[0].message
+    assert "cuda_graphs needs a CUDA device" in messages[0].message
 
 
 def test_fingerprint_depends_on_the_weights(lm: Any) -> None:

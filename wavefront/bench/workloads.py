@@ -17,7 +17,7 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.state import DecodeState, start
 from wavefront.engine.batcher import Batcher, Kind
-from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
+from wavefront.engine.cuda_graphs import Call, Graphs, run_eagerly
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import source
 from wavefront.engine.step import StepPlan, forward
@@ -70,7 +70,7 @@ class Case:
 
 def call_for(model: Transformer, *, captured: bool = True) -> Call:
     """Return how steps are called: captured in CUDA graphs on CUDA, directly elsewhere."""
-    return Graphs() if captured and model.device.type == "cuda" else eagerly
+    return Graphs() if captured and model.device.type == "cuda" else run_eagerly
 
 
 def new_batcher(case: Case, cache: Cache | None = None, *, captured: bool = True) -> Batcher:

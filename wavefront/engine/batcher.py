@@ -24,7 +24,7 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import NumericalError, OptionError, PromptError, check_int
 from wavefront.core.state import Config, DecodeState, Step, candidates, start
 from wavefront.core.tree import map_tree, scatter_rows
-from wavefront.engine.cuda_graphs import Call, Graphs, HostCopy, eagerly
+from wavefront.engine.cuda_graphs import Call, Graphs, HostCopy, run_eagerly
 from wavefront.engine.options import Plan
 from wavefront.engine.speculation import speculative_step
 from wavefront.engine.step import (
@@ -154,7 +154,7 @@ class Batcher:
         length: int,
         steps: int | None = None,
         cache: Cache | None = None,
-        call: Call = eagerly,
+        call: Call = run_eagerly,
         updates: bool = True,
         bucket: Callable[[int], int] = lambda width: width,
         hook: StepHook | None = None,

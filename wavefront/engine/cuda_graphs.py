@@ -1,9 +1,9 @@
-"""Graphs: a step recorded once on the device and replayed, one launch in place of a thousand.
+"""CUDA graphs: record a step once, then replay it with one launch instead of a thousand.
 
-A step is a pure function of a tree of tensors (`Rows`, and what a cache stored), has no shape that
-depends on data and never waits, so it can be captured as it stands. This file owns a static copy of
-that tree: it is the only one that overwrites the state of a decode, at the end of the captured
-region. What a consumer receives is copied out, because the next replay overwrites it.
+A step is a pure function of a tree of tensors: the decode state and what a cache stores. Its shapes
+do not depend on data and it never waits for the device, so it can be captured unchanged. This
+module owns a static copy of the tree, and the captured region overwrites that copy at its end. The
+output of a step is copied out, because the next replay overwrites it.
 """
 
 from __future__ import annotations
@@ -18,153 +18,155 @@ from torch import Tensor
 
 from wavefront.core.tree import leaves, map_tree
 
-# A step as a function of its tree: the tree after it, and what it hands out.
-Pure = Callable[[Any], tuple[Any, Any]]
-Call = Callable[[Hashable, Pure, Any], tuple[Any, Any]]
-Made = Callable[[Any], tuple[Any, Any]]  # a step that is ready to be run on a tree
+# A step as a function of its tree: it returns the tree after it, and its output.
+TreeStep = Callable[[Any], tuple[Any, Any]]
+# A way to run a step: the key that identifies it, the step, and the tree to run it on.
+Call = Callable[[Hashable, TreeStep, Any], tuple[Any, Any]]
 
-_WARM_UPS = 2  # kernels are chosen and workspaces made before anything is recorded
+_WARM_UPS = 2  # torch chooses kernels and allocates workspaces before the capture
 
 
-def eagerly(key: Hashable, step: Pure, tree: Any) -> tuple[Any, Any]:
-    """Run a step as it is."""
+def run_eagerly(key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
+    """Run a step directly, without a graph."""
     return step(tree)
 
 
 class Graphs:
-    """A `Call` that captures each step at its first use, by key, and replays it from then on.
+    """A `Call` that captures each step at its first use, by key, and replays it afterwards.
 
-    Those used last are kept: a server meets more strategies and shapes than memory can hold.
+    Only the graphs used last are kept, because a server meets more strategies and shapes than fit
+    into memory.
     """
 
     KEPT = 64
 
     def __init__(self) -> None:
-        self._made: OrderedDict[Hashable, Made] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, TreeStep] = OrderedDict()
         self._pool = self._new_pool()
 
-    def __call__(self, key: Hashable, step: Pure, tree: Any) -> tuple[Any, Any]:
-        known = key, tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
-        graph = self._made.pop(known, None) or self._capture(step, tree)
-        self._made[known] = graph
-        if len(self._made) > self.KEPT:
-            self._made.popitem(last=False)
+    def __call__(self, key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
+        """Replay the graph of `key` for trees of this shape; capture it first if it is new."""
+        full_key = key, tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
+        graph = self._graphs.pop(full_key, None) or self._capture(step, tree)
+        self._graphs[full_key] = graph
+        if len(self._graphs) > self.KEPT:
+            self._graphs.popitem(last=False)
         return graph(tree)
 
     def _new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
-    def _capture(self, step: Pure, tree: Any) -> Made:
+    def _capture(self, step: TreeStep, tree: Any) -> TreeStep:
         return _Graph(step, tree, self._pool)
 
 
 @cache
-def _side(device: int) -> torch.cuda.Stream:
-    """Where steps are warmed up: one stream, for the library of products keeps 32 MiB of scratch
-    for every stream it has met.
+def _warm_up_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream on which steps are warmed up.
+
+    There is only one per device, because cuBLAS keeps 32 MiB of workspace for every stream.
     """
     return torch.cuda.Stream(device)
 
 
 class _Graph:
-    """One captured step, and the frame it works in."""
+    """One captured step, and the buffers it works in."""
 
-    def __init__(self, step: Pure, tree: Any, pool: Any) -> None:
-        self._frame = StaticBuffers(tree)
-        side = _side(torch.cuda.current_device())
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+    def __init__(self, step: TreeStep, tree: Any, pool: Any) -> None:
+        self._buffers = StaticBuffers(tree)
+        stream = _warm_up_stream(torch.cuda.current_device())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                step(self._frame.tree)
-        torch.cuda.current_stream().wait_stream(side)
+                step(self._buffers.tree)
+        torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self._frame.make(step)
+            self._buffers.run(step)
 
     def __call__(self, tree: Any) -> tuple[Any, Any]:
-        self._frame.load(tree)
+        self._buffers.load(tree)
         self._graph.replay()
-        return self._frame.tree, self._frame.shown()
+        return self._buffers.tree, self._buffers.copy_output()
 
 
 class StaticBuffers:
-    """A tree in memory of its own, which a step overwrites with the tree after it.
+    """A tree in its own memory, which a step overwrites with the tree after it.
 
-    The memory is one tensor: a step writes that, and not a tree of thirty, each with its launch.
-    What a step says may stand elsewhere in the tree it overwrites (a full step stores the tokens it
-    began with), so all of it is put together before anything is overwritten.
+    The memory is one tensor, so a step writes it with one launch instead of one per leaf. The new
+    tree and the output may refer to the memory that is overwritten. For example, a full step stores
+    the tokens it began with. Therefore everything is packed before anything is overwritten.
     """
 
     def __init__(self, tree: Any) -> None:
-        self._form = PackedLayout(tree)
-        self._memory = written(self._form.pieces(tree), self._form.size)
-        self.tree = self._form.unpack(self._memory)
-        self._shown: tuple[PackedLayout, Tensor] | None = None
+        self._layout = PackedLayout(tree)
+        self._memory = pack(self._layout.pieces(tree), self._layout.size)
+        self.tree = self._layout.unpack(self._memory)
+        self._output: tuple[PackedLayout, Tensor] | None = None
 
     def load(self, tree: Any) -> None:
-        """Go on from another tree; from its own, nothing is to be done."""
+        """Copy `tree` into the buffers. The buffers' own tree is not copied."""
         pairs = zip(leaves(self.tree), leaves(tree), strict=True)
         if any(mine.data_ptr() != other.data_ptr() for mine, other in pairs):
-            self._memory.copy_(written(self._form.pieces(tree), self._form.size))
+            self._memory.copy_(pack(self._layout.pieces(tree), self._layout.size))
 
-    def make(self, step: Pure) -> None:
-        """The step itself, and what it hands out put aside, behind the tree after it."""
-        after, out = step(self.tree)
-        form = PackedLayout(out, behind=self._form, holding=after)
-        fresh = written([*self._form.pieces(after), *form.pieces(out)], form.size)
-        self._shown = form, fresh
-        self._memory.copy_(fresh[: len(self._memory)])
+    def run(self, step: TreeStep) -> None:
+        """Run the step, keep its output, and overwrite the tree with the tree after it."""
+        after, output = step(self.tree)
+        layout = PackedLayout(output, base=self._layout, base_tree=after)
+        packed = pack([*self._layout.pieces(after), *layout.pieces(output)], layout.size)
+        self._output = layout, packed
+        self._memory.copy_(packed[: len(self._memory)])
 
-    def shown(self) -> Any:
-        """What the last step handed out, in memory that the next one leaves alone."""
-        assert self._shown is not None
-        form, memory = self._shown
-        return form.unpack(memory.clone())
+    def copy_output(self) -> Any:
+        """Return a copy of the last step's output, which the next step does not overwrite."""
+        assert self._output is not None
+        layout, memory = self._output
+        return layout.unpack(memory.clone())
 
 
 class PackedLayout:
-    """How the tensors of a tree lie in one run of bytes, each at a multiple of ALIGNED.
+    """The positions of a tree's tensors in one byte buffer, each at a multiple of ALIGNMENT.
 
-    It may lie `behind` another form: what the tree that is `holding` that one holds already (most
-    of what a step hands out is in the tree after it) then lies there, and not twice.
+    A layout can extend another one, its `base`. Tensors that `base_tree` already holds are then
+    read from the base and not stored twice. Most of a step's output is in the tree after it.
     """
 
-    ALIGNED = 16  # bytes: compiled code reads faster where a tensor begins at a whole address
+    ALIGNMENT = 16  # bytes: compiled code reads aligned tensors faster
 
-    def __init__(self, tree: Any, *, behind: PackedLayout | None = None, holding: Any = ()) -> None:
-        self._like = map_tree(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
-        self._spots: list[BufferSlice] = []
-        self.size = 0 if behind is None else behind.size
-        known = [] if behind is None else behind._spots
-        there = dict(zip(map(_same, leaves(holding)), known, strict=True))
+    def __init__(self, tree: Any, *, base: PackedLayout | None = None, base_tree: Any = ()) -> None:
+        self._template = map_tree(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
+        self._slices: list[BufferSlice] = []
+        self._first = self.size = 0 if base is None else base.size
+        base_slices = [] if base is None else base._slices
+        known = dict(zip(map(_memory_key, leaves(base_tree)), base_slices, strict=True))
         for leaf in leaves(tree):
-            spot = there.get(_same(leaf))
-            if spot is None or spot.dtype != leaf.dtype:
-                spot = BufferSlice(self.size, leaf.dtype, leaf.shape)
-                self.size += spot.room
-            self._spots.append(spot)
-        self._first = 0 if behind is None else behind.size
+            slice_ = known.get(_memory_key(leaf))
+            if slice_ is None or slice_.dtype != leaf.dtype:
+                slice_ = BufferSlice(self.size, leaf.dtype, leaf.shape)
+                self.size += slice_.padded_size
+            self._slices.append(slice_)
 
     def pieces(self, tree: Any) -> list[tuple[BufferSlice, Tensor]]:
-        """The bytes of a tree of this form and where they belong, as far as that is not before."""
+        """Return the slices and bytes of a tree with this layout, except those in the base."""
         parts: list[tuple[BufferSlice, Tensor]] = []
-        for leaf, spot in zip(leaves(tree), self._spots, strict=True):
-            if spot.start < self._first:
+        for leaf, slice_ in zip(leaves(tree), self._slices, strict=True):
+            if slice_.start < self._first:
                 continue
-            whole = leaf.to(spot.dtype).contiguous()
-            # By as_strided: of one number alone, torch takes any stride for contiguous.
-            flat = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
-            parts.append((spot, flat))
+            packed = leaf.to(slice_.dtype).contiguous()
+            # Use as_strided: torch calls a tensor of one element contiguous whatever its stride.
+            flat = packed.as_strided((packed.numel(),), (1,)).view(torch.uint8)
+            parts.append((slice_, flat))
         return parts
 
     def unpack(self, memory: Tensor) -> Any:
-        """The tree, its tensors parts of `memory`."""
-        spots = iter(self._spots)
-        return map_tree(self._like, lambda _: next(spots).of(memory))
+        """Return the tree whose tensors are views of `memory`."""
+        slices = iter(self._slices)
+        return map_tree(self._template, lambda _: next(slices).view(memory))
 
 
 class BufferSlice(NamedTuple):
-    """Where in a run of bytes a tensor lies."""
+    """The part of a byte buffer that holds one tensor."""
 
     start: int
     dtype: torch.dtype
@@ -172,42 +174,46 @@ class BufferSlice(NamedTuple):
 
     @property
     def size(self) -> int:
+        """The number of bytes of the tensor."""
         return self.shape.numel() * self.dtype.itemsize
 
     @property
-    def room(self) -> int:
-        return self.size + -self.size % PackedLayout.ALIGNED
+    def padded_size(self) -> int:
+        """The number of bytes up to the next aligned slice."""
+        return self.size + -self.size % PackedLayout.ALIGNMENT
 
     def bytes(self, memory: Tensor) -> Tensor:
+        """Return the bytes of the tensor."""
         return memory[self.start : self.start + self.size]
 
-    def of(self, memory: Tensor) -> Tensor:
+    def view(self, memory: Tensor) -> Tensor:
+        """Return the tensor as a view of `memory`."""
         return self.bytes(memory).view(self.dtype).view(self.shape)
 
 
-def written(pieces: list[tuple[BufferSlice, Tensor]], size: int) -> Tensor:
-    """New memory with every piece at its spot, in one launch; between them lies anything."""
+def pack(pieces: list[tuple[BufferSlice, Tensor]], size: int) -> Tensor:
+    """Copy every piece to its slice of a new buffer, in one launch. Gaps are not initialised."""
     memory = pieces[0][1].new_empty(size)
-    spots, parts = zip(*pieces, strict=True)
-    into = [spot.bytes(memory) for spot in spots]
-    torch._foreach_copy_(into, list(parts))  # pyright: ignore[reportPrivateImportUsage]
+    slices, parts = zip(*pieces, strict=True)
+    targets = [slice_.bytes(memory) for slice_ in slices]
+    torch._foreach_copy_(targets, list(parts))  # pyright: ignore[reportPrivateImportUsage]
     return memory
 
 
-def _same(leaf: Tensor) -> Hashable:
-    """Equal of two tensors that are the same memory, read in the same way."""
+def _memory_key(leaf: Tensor) -> Hashable:
+    """Return a key that is equal for two tensors that read the same memory in the same way."""
     return leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()
 
 
 class HostCopy:
-    """A tree of tensors on its way to the host: copied behind the step's work, read when needed."""
+    """An asynchronous copy of a tree to the host. It waits for the device only when read."""
 
     def __init__(self, tree: Any) -> None:
         self._tree, self._event = tree, None
         tensors = leaves(tree)
         if tensors and tensors[0].is_cuda:
             layout = PackedLayout(tree)
-            packed = written(layout.pieces(tree), layout.size)
+            packed = pack(layout.pieces(tree), layout.size)
             host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             host.copy_(packed, non_blocking=True)
             self._tree = layout.unpack(host)

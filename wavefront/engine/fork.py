@@ -1,21 +1,20 @@
-"""Fork: a recorded decode continued from one of its steps, to see what would have happened.
+"""Fork: continue a recorded decode from one of its steps, with something changed.
 
-`at` counts recorded steps: the fork goes on from the canvas that step `at` saw, with the T - at
-steps that were left (a row's own steps, those passed over included).
+`at` counts recorded steps. The fork continues from the canvas that step `at` saw, with the T - at
+steps that were left. Each row counts its own steps, including those it skipped.
 
-* **The same strategy** goes on exactly as it was: the decode is run again up to there, held against
-  the record, and handed over with all that the strategy remembers. Unless something is changed by
-  hand, the rest is the rest of the record.
-* **Another strategy** takes over the canvas as it stands, and needs no record but that. What is
-  decided is given to it, as in infilling; the M places still masked are counted anew from 0, and
-  its clock runs from 0 to T - at. So any strategy can take over, and nothing decided before the
-  fork is taken back. At step 0 that is the strategy's own decode.
-* **By hand** tokens are written before the step, over a decided place or on a masked one. The clock
-  goes on, and what is written counts as decided; a strategy that takes back may take that back too,
-  and having no score for what it did not fill, it may doubt that first.
+* **With the same strategy**, the decode is run again up to step `at`, compared with the trace, and
+  continued with everything that the strategy remembers. If you change nothing, the rest equals the
+  rest of the trace.
+* **With another strategy**, only the canvas is used. Decided positions are given, as in infilling.
+  The masked positions are counted from 0, and so are the T - at steps. So any strategy can take
+  over, and it cannot remask what was decided before. At step 0 this is the strategy's own decode.
+* **With overrides**, tokens are written before the step, on decided or masked positions. They count
+  as decided, and the step count continues. A strategy that remasks can remask them too. It has no
+  score for them, so it may remask them first.
 
-A trace of a fork holds the steps before it as well, and in `about["fork"]` how it came about: so it
-can be shown, run again, and forked like any other.
+The trace of a fork includes the steps before it, and `about["fork"]` says how it was made. So you
+can show it, replay it, and fork it like any other trace.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.core import spec
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError, TraceError, check_int
 from wavefront.core.state import Step
 from wavefront.core.strategy import Strategy
+from wavefront.engine.options import resolve_strategy
 from wavefront.engine.replay import (
     ReplayHook,
     RestoredState,
+    apply_overrides,
     check_model,
     difference,
-    perform,
+    rerun_segments,
     segments,
     take_over,
-    write_by_hand,
 )
 from wavefront.engine.session import DecodeSession, describe, source
 from wavefront.engine.step import count_computed
@@ -49,36 +48,47 @@ from wavefront.models.protocol import Model
 from wavefront.traces.trace import Trace, write
 
 
-class Forked(DecodeSession):
-    """A decode from the fork on; its trace and its counts begin where the recorded one began."""
+class ForkedSession(DecodeSession):
+    """A decode from the fork on. Its trace and its counts include the steps before the fork."""
 
     def __init__(
-        self, model: Model, moment: RestoredState, before: Trace, about: Mapping[str, Any]
+        self, model: Model, origin: RestoredState, *, before: Trace, about: Mapping[str, Any]
     ) -> None:
-        canvas = moment.rows.canvas._replace(slot=moment.slot)
+        """Continue from `origin`.
+
+        Args:
+            model: The model to decode with.
+            origin: The state at the fork.
+            before: The trace of the steps before the fork.
+            about: The description of the new trace.
+        """
+        canvas = origin.rows.canvas._replace(slot=origin.slot)
         record = "full" if before.full else "basic"
-        hook = ReplayHook(moment)
-        super().__init__(model, canvas, moment.plan, record=record, state=moment.rows, hook=hook)
-        self._before, self._about, self.begun = before, about, len(before)
-        self._price = count_computed([moment.config], canvas) * max(1, moment.plan.speculate)
+        hook = ReplayHook(origin)
+        super().__init__(model, canvas, origin.plan, record=record, state=origin.rows, hook=hook)
+        self._before, self._about, self.first_step = before, about, len(before)
+        self._positions_per_pass = count_computed([origin.config], canvas)
+        self._positions_per_pass *= max(1, origin.plan.speculate)
         self.forwards = before.forwards
-        self.token_forwards = self.forwards * self._price
-        self._made = before.commit.any(-1).sum(0).to(canvas.tokens.device)
+        self.token_forwards = self.forwards * self._positions_per_pass
+        self._active_steps = before.commit.any(-1).sum(0).to(canvas.tokens.device)
 
     def __next__(self) -> Step:
+        """Take the next step; its counts include the steps before the fork."""
         step = super().__next__()
-        paid = self._before.forwards
+        forwards = self._before.forwards
         step = step._replace(
-            number=step.number + self.begun,
-            forwards=step.forwards + paid,
-            token_forwards=step.token_forwards + paid * self._price,
+            number=step.number + self.first_step,
+            forwards=step.forwards + forwards,
+            token_forwards=step.token_forwards + forwards * self._positions_per_pass,
         )
         self.forwards, self.token_forwards = step.forwards, step.token_forwards
         return step
 
     def trace(self) -> Trace:
+        """Return the trace so far, including the steps before the fork."""
         after = super().trace()
-        assert after is not None  # it is always recorded
+        assert after is not None  # a fork is always recorded
         return self._before.followed_by(replace(after, about=self._about))
 
 
@@ -91,73 +101,92 @@ def fork(
     overrides: Mapping[int, int] | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
-) -> Forked:
-    """Go on from the canvas that step `at` saw, as the module says.
+) -> ForkedSession:
+    """Continue a recorded decode from the canvas that step `at` saw.
 
-    `strategy` is another strategy, by default the same. `put` maps places, counted from 0 over
-    those to fill, to the tokens to write there; it needs a trace of one row.
+    Args:
+        model: The model that made the trace.
+        trace: The recorded decode.
+        at: The step to fork at, counted from 0.
+        strategy: The strategy that takes over. The default is the trace's own.
+        overrides: Tokens to write first, by position. Positions are counted from 0 over those to
+            fill. The trace must have one row.
+        stop_ids: The default stop tokens, if they differ from the model's.
+        id_of: Returns the token id of a text, for options that name a token by its text.
+
+    Returns:
+        The session, before its first step.
+
+    Raises:
+        OptionError: `at`, `strategy` or `overrides` is wrong.
+        TraceError: The trace has no steps, or this model does not repeat it.
     """
     if not len(check_model(model, trace)):
-        raise TraceError("The trace has no step to fork at: record one that has.")
+        raise TraceError("The trace has no step to fork at: record one that has steps.")
     check_int("at", at, 0, len(trace) - 1)
-    asked = None if strategy is None else resolve(strategy).with_ids(id_of)
-    chain = segments(trace, source(model, stop_ids, id_of), asked)
-    chain = [segment for segment in chain if segment.at <= at]  # what came later plays no part
-    last, own = chain[-1], trace.step[at].to(model.device)
-    hands = _hands(model, trace, overrides or {})
-    if asked is None or repr(asked) == repr(last.plan.config.strategy):
-        moment, seen = perform(model, trace, chain, own)
-        _hold_against(trace.until(at), seen)
-        moment = write_by_hand(moment, hands.to(model.device))
+    wanted = None if strategy is None else resolve_strategy(strategy).with_ids(id_of)
+    chain = segments(trace, source(model, stop_ids, id_of), wanted)
+    chain = [segment for segment in chain if segment.at <= at]  # later segments do not matter
+    last, steps = chain[-1], trace.step[at].to(model.device)
+    entries = _override_entries(model, trace, overrides or {})
+    if wanted is None or repr(wanted) == repr(last.plan.config.strategy):
+        origin, repeated = rerun_segments(model, trace, chain, until=steps)
+        _check_repeats(trace.until(at), repeated)
+        origin = apply_overrides(origin, entries.to(model.device))
     else:
-        canvas = write(next(islice(trace.before(), at, None)), hands)
+        canvas = write(next(islice(trace.before(), at, None)), entries)
         canvas = Canvas(*(part.to(model.device) for part in canvas))
-        made = replace(last.plan, config=replace(last.plan.config, strategy=asked))
-        moment = take_over(canvas, canvas.slot, own, made, "full" if trace.full else "basic")
+        plan = replace(last.plan, config=replace(last.plan.config, strategy=wanted))
+        kind = "full" if trace.full else "basic"
+        origin = take_over(canvas, plan, slot=canvas.slot, past=steps, kind=kind)
     parent = dict(last.about)
     for name in ("texts", "special_ids"):
         parent.pop(name, None)  # the fork has its own
-    forked = {"at": at, "steps": own.tolist(), "put": hands.tolist(), "of": parent}
-    about = {**trace.about, **describe(model, moment.plan), "fork": forked}
-    return Forked(model, moment, _with_hands(trace, at, hands), about)
+    forked = {"at": at, "steps": steps.tolist(), "put": entries.tolist(), "of": parent}
+    about = {**trace.about, **describe(model, origin.plan), "fork": forked}
+    return ForkedSession(model, origin, before=_trace_before(trace, at, entries), about=about)
 
 
-def resolve(strategy: str | Strategy) -> Strategy:
-    """The strategy that a spec string or an object stands for."""
-    made = spec.resolve(strategy, "strategies") if isinstance(strategy, str) else strategy
-    if not isinstance(made, Strategy):
-        raise OptionError(f"strategy must be a spec string or a Strategy, not {made!r}.")
-    return made
-
-
-def _hands(model: Model, trace: Trace, overrides: Mapping[int, int]) -> Tensor:
-    """(E, 3) long: row, place, token."""
+def _override_entries(model: Model, trace: Trace, overrides: Mapping[int, int]) -> Tensor:
+    """Return the overrides as (E, 3) long: row, position, token."""
     if overrides and trace.first.slot.shape[0] > 1:
-        raise OptionError("By hand one row is changed at a time: take it with trace.row(0).")
-    places = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
+        raise OptionError(
+            "overrides needs a trace of one row: select it with trace.row(0).",
+            option="overrides",
+            value=overrides,
+        )
+    positions = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
     entries = []
     for slot, token in overrides.items():
-        check_int("a place to write at", slot, 0, len(places) - 1)
-        check_int("a token to write", token, 0, model.vocab_size - 1)
+        try:
+            check_int("The position of an override", slot, 0, len(positions) - 1)
+            check_int("The token of an override", token, 0, model.vocab_size - 1)
+        except OptionError as error:
+            error.option = "overrides"
+            raise
         if token == model.mask_id:
-            raise OptionError("The mask cannot be written by hand: write a token.")
-        entries.append([0, places[slot], token])
+            raise OptionError(
+                "The mask cannot be an override: give another token.",
+                option="overrides",
+                value=token,
+            )
+        entries.append([0, positions[slot], token])
     return torch.tensor(entries, dtype=torch.long).view(-1, 3)
 
 
-def _hold_against(record: Trace, seen: Trace) -> None:
-    if found := difference(record, seen):
+def _check_repeats(record: Trace, repeated: Trace) -> None:
+    """Raise `TraceError` if the model did not repeat the trace."""
+    if found := difference(record, repeated):
         raise TraceError(
-            f"This model does not repeat the trace, whose row {found.row + 1} it decodes otherwise "
-            f"at step {found.step + 1}: use the model, device and dtype that made it, or let "
-            "another strategy take over."
+            f"This model does not repeat the trace: row {found.row + 1} differs at step "
+            f"{found.step + 1}. Use the model, device and dtype that made it, or another strategy."
         )
 
 
-def _with_hands(trace: Trace, at: int, hands: Tensor) -> Trace:
-    """The steps before the fork, and what is written by hand at it."""
-    step, row, place, _ = trace.overrides.T
-    again = (row[:, None] == hands[:, 0]) & (place[:, None] == hands[:, 1])
-    kept = trace.overrides[(step < at) | ((step == at) & ~again.any(-1))]
-    new = torch.nn.functional.pad(hands, (1, 0), value=at)
+def _trace_before(trace: Trace, at: int, entries: Tensor) -> Trace:
+    """Return the trace of the steps before the fork, with the overrides at the fork."""
+    step, row, position, _ = trace.overrides.T
+    replaced = (row[:, None] == entries[:, 0]) & (position[:, None] == entries[:, 1])
+    kept = trace.overrides[(step < at) | ((step == at) & ~replaced.any(-1))]
+    new = torch.nn.functional.pad(entries, (1, 0), value=at)
     return replace(trace.until(at), overrides=torch.cat([kept, new]))

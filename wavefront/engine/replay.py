@@ -1,8 +1,8 @@
-"""Rerun: a recorded decode made again from its description, to its end or up to one of its steps.
+"""Replay: decode again what a trace recorded, to its end or up to one of its steps.
 
 A trace says in `about["options"]` how it was decoded, and in `about["fork"]` what it is a fork of.
-That makes a chain of segments, each with a plan of its own; between them tokens may have been
-written by hand, and another strategy may have taken over. `perform` goes through the chain.
+So a trace is a chain of segments, each with its own plan. Between two segments, tokens may have
+been overridden and another strategy may have taken over. `rerun_segments` runs the chain.
 """
 
 from __future__ import annotations
@@ -23,46 +23,53 @@ from wavefront.core.strategy import State, Strategy
 from wavefront.core.tree import choose
 from wavefront.engine.batcher import Batcher, Kind, run
 from wavefront.engine.options import Plan, Source, plan
-from wavefront.engine.session import recorded, source
+from wavefront.engine.session import config_for_trace, source
 from wavefront.models.protocol import Model
 from wavefront.traces.trace import Recorder, Trace, write
 
-DEEPEST = 64  # forks of forks
+MAX_FORK_DEPTH = 64
 
 
 class Difference(NamedTuple):
-    """Where two decodes part."""
+    """The first difference between two decodes."""
 
     row: int
-    step: int  # the row's own, from 0
+    step: int  # counted from 0 over the row's own steps
 
 
 class Segment(NamedTuple):
-    """A stretch of a recorded decode that one plan made."""
+    """A part of a recorded decode that followed one plan."""
 
     about: Mapping[str, Any]
     plan: Plan
-    at: int  # its first step, as recorded
-    steps: list[int]  # the same by each row's own count
-    by_hand: list[list[int]]  # row, place, token: by hand before it
+    at: int  # the first recorded step
+    steps: list[int]  # the same step by each row's own count
+    overrides: list[list[int]]  # row, position, token: written before the segment
 
 
 class RestoredState(NamedTuple):
-    """A decode between two steps, and all it takes to go on."""
+    """A decode between two steps, with everything that continuing it needs."""
 
     plan: Plan
     config: Config
     rows: DecodeState
-    slot: Tensor  # (B, L) long: the places to fill, as the whole decode counts them
-    past: Tensor  # (B,) long: steps made before the clock of `rows` began
+    slot: Tensor  # (B, L) long: the positions to fill, as the whole decode counts them
+    past: Tensor  # (B,) long: steps taken before `rows` began to count
 
     @property
-    def own(self) -> Tensor:
-        """(B,) long: steps made."""
+    def steps_taken(self) -> Tensor:
+        """(B,) long: the steps that each row has taken in the whole decode."""
         return self.rows.step + self.past
 
 
-def again(
+class Rerun(NamedTuple):
+    """The result of decoding again: where the decode stands, and the trace of the new decode."""
+
+    state: RestoredState
+    trace: Trace
+
+
+def rerun(
     model: Model,
     trace: Trace,
     *,
@@ -70,184 +77,234 @@ def again(
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
 ) -> Trace:
-    """The same decode once more. `strategy` vouches for a strategy from outside: see segments."""
+    """Decode again what a trace recorded.
+
+    Args:
+        model: The model that made the trace.
+        trace: The trace to repeat.
+        strategy: The trace's strategy, if it is not built in. See `segments`.
+        stop_ids: The default stop tokens, if they differ from the model's.
+        id_of: Returns the token id of a text, for options that name a token by its text.
+
+    Returns:
+        The trace of the new decode.
+
+    Raises:
+        TraceError: The trace has no usable description, or another model made it.
+    """
     chain = segments(trace, source(model, stop_ids, id_of), strategy)
-    return perform(model, trace, chain)[1]
+    return rerun_segments(model, trace, chain).trace
 
 
 def difference(one: Trace, two: Trace) -> Difference | None:
-    """The first step at which other places or tokens were committed or taken back."""
-    parted = []
+    """Return the first step at which two traces commit or remask different tokens, or None."""
+    found = []
     for row in range(one.step.shape[1]):
-        mine, other = _story(one, row), _story(two, row)
-        steps = [step for step in mine.keys() | other.keys() if mine.get(step) != other.get(step)]
-        parted += [Difference(row, min(steps))] if steps else []
-    return min(parted, key=lambda found: found.step, default=None)
+        first, second = _events_by_step(one, row), _events_by_step(two, row)
+        steps = [
+            step for step in first.keys() | second.keys() if first.get(step) != second.get(step)
+        ]
+        found += [Difference(row, min(steps))] if steps else []
+    return min(found, key=lambda difference: difference.step, default=None)
 
 
-def _story(trace: Trace, row: int) -> dict[int, list[list[int]]]:
-    """Of a row: its own step -> the places committed with their tokens, and those taken back."""
-    story: dict[int, list[list[int]]] = {}
+def _events_by_step(trace: Trace, row: int) -> dict[int, list[list[int]]]:
+    """Return the commits, [position, token], and remasks, [position], of each step of a row."""
+    events: dict[int, list[list[int]]] = {}
     number = trace.step[:, row].tolist()
-    for at, place in trace.commit[:, row].nonzero().tolist():
-        story.setdefault(number[at], []).append([place, int(trace.tokens[at, row, place])])
-    for at, place in trace.remask[:, row].nonzero().tolist():
-        story.setdefault(number[at], []).append([place])
-    return story
+    for at, position in trace.commit[:, row].nonzero().tolist():
+        event = [position, int(trace.tokens[at, row, position])]
+        events.setdefault(number[at], []).append(event)
+    for at, position in trace.remask[:, row].nonzero().tolist():
+        events.setdefault(number[at], []).append([position])
+    return events
 
 
 def segments(trace: Trace, given: Source, trusted: Strategy | None = None) -> list[Segment]:
-    """The chain that made a trace, oldest first.
+    """Return the segments of a trace, oldest first.
 
-    Traces come from anywhere, and naming a strategy from outside imports it: that is done only for
-    one that the caller names too, `trusted`.
+    A trace file can come from anyone, and a strategy that is not built in imports code. Such a
+    strategy is used only if the caller names it too.
+
+    Args:
+        trace: The trace.
+        given: The properties of the model; see `Source`.
+        trusted: A strategy that the caller trusts.
+
+    Raises:
+        TraceError: The description is missing or invalid, or names a strategy that is not trusted.
     """
     about, chain = trace.about, []
-    while len(chain) <= DEEPEST:
-        made = _plan(about, given, trusted)
+    while len(chain) <= MAX_FORK_DEPTH:
+        plan = _plan(about, given, trusted)
         forked = about.get("fork")
         if forked is None:
-            return [Segment(about, made, 0, [], []), *reversed(chain)]
-        chain.append(_segment(about, trace, given, made))
+            return [Segment(about, plan, 0, [], []), *reversed(chain)]
+        chain.append(_segment(about, trace, plan, vocab_size=given.vocab_size))
         about = forked["of"]
-    raise TraceError(f"The trace is a fork of a fork more than {DEEPEST} times: make it anew.")
+    raise TraceError(
+        f"The trace was forked more than {MAX_FORK_DEPTH} times in a row: record a new one."
+    )
 
 
-def _segment(about: Mapping[str, Any], trace: Trace, given: Source, made: Plan) -> Segment:
+def _segment(about: Mapping[str, Any], trace: Trace, plan: Plan, *, vocab_size: int) -> Segment:
+    """Return the segment that a fork's description stands for."""
     forked = about["fork"]
-    board = torch.tensor([*trace.first.tokens.shape, given.vocab_size])
+    board = torch.tensor([*trace.first.tokens.shape, vocab_size])
     try:
-        by_hand = torch.tensor(forked["put"], dtype=torch.long).reshape(-1, 3)
+        overrides = torch.tensor(forked["put"], dtype=torch.long).reshape(-1, 3)
         steps = torch.tensor(forked["steps"], dtype=torch.long)
         at = range(len(trace) + 1)[forked["at"]]
         if len(steps) != len(trace.first.tokens) or not isinstance(forked["of"], Mapping):
             raise ValueError
-        if bool((by_hand < 0).any() | (by_hand >= board).any()):
+        if bool((overrides < 0).any() | (overrides >= board).any()):
             raise ValueError
     except (LookupError, TypeError, ValueError, RuntimeError, OverflowError):
-        raise TraceError("The trace does not say what it is a fork of: make it anew.") from None
-    return Segment(about, made, at, steps.tolist(), by_hand.tolist())
+        raise TraceError("The trace does not say what it is a fork of: record a new one.") from None
+    return Segment(about, plan, at, steps.tolist(), overrides.tolist())
 
 
 def _plan(about: Mapping[str, Any], given: Source, trusted: Strategy | None) -> Plan:
+    """Return the plan that a trace's description stands for."""
     options = about.get("options")
     text = options.get("strategy") if isinstance(options, Mapping) else None
     if not isinstance(options, Mapping) or not isinstance(text, str):
-        raise TraceError("The trace does not say how it was decoded: record it anew.")
+        raise TraceError("The trace does not say how it was decoded: record a new one.")
     if trusted is not None and repr(trusted) == text:
-        made = trusted
+        strategy = trusted
     else:
         try:
-            made = spec.resolve(text, "strategies", outside=False)
+            strategy = spec.resolve(text, "strategies", outside=False)
         except SpecError as error:
             raise TraceError(
-                f"The trace was made by {text[:80]}, and that is not run because a file says so: "
-                f"name it with strategy= (--strategy) if you trust it. ({error})"
+                f"The trace names the strategy {text[:80]}, which cannot be loaded from a "
+                f"trace: if you trust it, name it with strategy= (--strategy). ({error})"
             ) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WavefrontWarning)  # it was said when this was recorded
-        return plan({**options, "strategy": made}, given)
+        # The user saw the warnings when the trace was recorded.
+        warnings.simplefilter("ignore", WavefrontWarning)
+        return plan({**options, "strategy": strategy}, given)
 
 
-def perform(
-    model: Model, trace: Trace, chain: Sequence[Segment], until: Tensor | None = None
-) -> tuple[RestoredState, Trace]:
-    """Decode again, to the end or until each row has made so many of its own steps, (B,) long.
+def rerun_segments(
+    model: Model, trace: Trace, chain: Sequence[Segment], *, until: Tensor | None = None
+) -> Rerun:
+    """Decode the segments of a trace again.
 
-    Up to a given step it is done step by step, so that every row can wait for the others there.
+    Args:
+        model: The model that made the trace.
+        trace: The trace to repeat.
+        chain: The segments of the trace, oldest first.
+        until: (B,) long, the number of its own steps after which each row stops. None runs to the
+            end. With a value, the decode goes step by step, so that rows can wait for each other.
+
+    Raises:
+        TraceError: Another model made the trace, or `until` is given and a cache was used.
     """
     if until is not None and any(segment.plan.cache is not None for segment in chain):
-        raise TraceError("A decode with a cache cannot be forked: what it stored is not recorded.")
+        raise TraceError(
+            "A decode with a cache cannot be forked: the trace does not hold what the cache stored."
+        )
     kind = "full" if trace.full else "basic"
     first = Canvas(*(part.to(model.device) for part in check_model(model, trace).first))
-    count, made = len(first.tokens), chain[0].plan
-    config = recorded(made.config, kind)
-    rows = start(first, config, [made.steps] * count, [made.seed] * count)
-    moment, seen = RestoredState(made, config, rows, first.slot, torch.zeros_like(rows.step)), []
+    count, plan = len(first.tokens), chain[0].plan
+    config = config_for_trace(plan.config, kind)
+    rows = start(first, config, [plan.steps] * count, [plan.seed] * count)
+    state, parts = RestoredState(plan, config, rows, first.slot, torch.zeros_like(rows.step)), []
     for segment in chain[1:]:
-        own = torch.tensor(segment.steps, device=model.device)
-        moment, part = _run(model, moment, own)
-        seen.append(part)
-        entries = torch.tensor(segment.by_hand, dtype=torch.long, device=model.device).view(-1, 3)
-        moment = write_by_hand(moment, entries)
-        if repr(segment.plan.config.strategy) != repr(moment.plan.config.strategy):
-            moment = take_over(moment.rows.canvas, first.slot, own, segment.plan, kind)
-    moment, part = _run(model, moment, until)
-    return moment, reduce(Trace.followed_by, [*seen, part], trace.until(0))
+        steps = torch.tensor(segment.steps, device=model.device)
+        state, part = _run(model, state, steps)
+        parts.append(part)
+        entries = torch.tensor(segment.overrides, dtype=torch.long, device=model.device)
+        state = apply_overrides(state, entries.view(-1, 3))
+        if repr(segment.plan.config.strategy) != repr(state.plan.config.strategy):
+            canvas = state.rows.canvas
+            state = take_over(canvas, segment.plan, slot=first.slot, past=steps, kind=kind)
+    state, part = _run(model, state, until)
+    return Rerun(state, reduce(Trace.followed_by, [*parts, part], trace.until(0)))
 
 
 def check_model(model: Model, trace: Trace) -> Trace:
-    """The trace, refused when the model cannot have made it."""
+    """Return the trace if the model can have made it.
+
+    Raises:
+        TraceError: The trace is empty, or has other tokens or more positions than the model.
+    """
     tokens = torch.cat([trace.first.tokens.flatten(), trace.overrides[:, 3]])
     length = trace.first.tokens.shape[1]
     if not trace.first.tokens.numel():
-        raise TraceError("The trace has no place on its board: record it anew.")
+        raise TraceError("The trace has no positions: record a new one.")
     if trace.mask_id != model.mask_id or int(tokens.max()) >= model.vocab_size:
-        raise TraceError("The trace was made with another model: name that one.")
+        raise TraceError("The trace was made with another model: use that model.")
     if length > model.max_length:
         raise TraceError(
-            f"The trace has {length} places and the model takes {model.max_length}: name the "
-            "model that it was made with."
+            f"The trace has {length} positions, but the model takes {model.max_length}: use the "
+            "model that made the trace."
         )
     return trace
 
 
-def _run(model: Model, moment: RestoredState, until: Tensor | None) -> tuple[RestoredState, Trace]:
-    """Decode on and record it; a row that has made its steps waits for the others."""
-    canvas = moment.rows.canvas._replace(slot=moment.slot)
-    recorder = Recorder(canvas, moment.config, model.mask_id)
-    hook = ReplayHook(moment, until)
+def _run(model: Model, state: RestoredState, until: Tensor | None) -> Rerun:
+    """Continue the decode and record it. A row that has taken its steps waits for the others."""
+    canvas = state.rows.canvas._replace(slot=state.slot)
+    recorder = Recorder(canvas, state.config, model.mask_id)
+    hook = ReplayHook(state, until)
     rows, length = canvas.tokens.shape
     batcher = Batcher(model, rows=rows, length=length, updates=False, hook=hook)
-    if until is None or not bool(hook.arrived[0].all()):
-        kind = Kind.of(moment.plan) if until is None else Kind(guided=moment.config.cfg_scale > 0)
-        batcher.load(moment.config, moment.rows, kind)
+    if until is None or not bool(hook.waiting[0].all()):
+        kind = Kind.of(state.plan) if until is None else Kind(guided=state.config.cfg_scale > 0)
+        batcher.load(state.config, state.rows, kind)
         for number, _ in enumerate(recorder.watch(run(batcher)), 1):
-            if until is not None and bool(hook.arrived[number].all()):
+            if until is not None and bool(hook.waiting[number].all()):
                 break
-    rows = moment.rows if until is None else hook.latest
-    return moment._replace(rows=rows), recorder.trace()
+    end = state.rows if until is None else hook.latest
+    return Rerun(state._replace(rows=end), recorder.trace())
 
 
 class ReplayHook:
-    """Reports steps in the terms of the whole decode, and lets rows wait at a given step.
+    """Reports steps as steps of the whole decode, and lets rows wait at a given step.
 
     After another strategy took over, the state counts only the positions it was given. The hook
     translates positions, progress and the end of the answer back to the whole decode.
     """
 
-    def __init__(self, moment: RestoredState, until: Tensor | None = None) -> None:
-        """`until`, (B,) long: each row waits once it has made so many of its own steps."""
-        self.moment, self.until, self.latest = moment, until, moment.rows
-        self.taken_over = not torch.equal(moment.rows.canvas.slot, moment.slot)
-        self.arrived: list[Tensor] = []  # (B,) bool, after every step: the rows that wait
+    def __init__(self, origin: RestoredState, until: Tensor | None = None) -> None:
+        """Observe a decode that continues from `origin`.
+
+        Args:
+            origin: The state before the first step.
+            until: (B,) long, the number of its own steps after which each row waits.
+        """
+        self.origin, self.until, self.latest = origin, until, origin.rows
+        self.taken_over = not torch.equal(origin.rows.canvas.slot, origin.slot)
+        self.waiting: list[Tensor] = []  # (B,) bool, after every step: the rows that wait
         if until is not None:
-            self.arrived.append(moment.rows.done | (moment.own >= until))
+            self.waiting.append(origin.rows.done | (origin.steps_taken >= until))
 
     def before(self, state: DecodeState) -> DecodeState:
         """Mark the rows that wait as done."""
-        return state._replace(done=self.arrived[-1]) if self.arrived else state
+        return state._replace(done=self.waiting[-1]) if self.waiting else state
 
     def after(
         self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
     ) -> tuple[DecodeState, Sequence[Step]]:
-        """Translate the steps, and put back the rows that wait."""
+        """Translate the steps, and restore the rows that wait."""
         if self.taken_over:
-            slot, sampling = self.moment.slot, self.moment.config.sampling
+            slot, sampling = self.origin.slot, self.origin.config.sampling
             if sampling.eos == "stop":
-                # The prompt of the new strategy may hold the end of the answer.
+                # The stop token may be among the positions that the new strategy did not fill.
                 canvas = state.canvas._replace(slot=slot)
                 ended = is_complete(canvas, state.final, sampling.stop_ids)
                 state = state._replace(done=state.done | ended)
             steps = [self._translate(step) for step in steps]
         if self.until is not None:
-            state = choose(~self.arrived[-1], state, before)
-            self.arrived.append(state.done | (state.step + self.moment.past >= self.until))
+            state = choose(~self.waiting[-1], state, before)
+            self.waiting.append(state.done | (state.step + self.origin.past >= self.until))
         self.latest = state
         return state, steps
 
     def _translate(self, step: Step) -> Step:
-        slot, past, progress = self.moment.slot, self.moment.past, step.view.progress
+        slot, past, progress = self.origin.slot, self.origin.past, step.view.progress
         progress = progress._replace(
             length=(slot >= 0).sum(-1), steps=progress.steps + past, step=progress.step + past
         )
@@ -255,42 +312,61 @@ class ReplayHook:
         return step._replace(view=view, canvas=step.canvas._replace(slot=slot))
 
 
-def take_over(canvas: Canvas, slot: Tensor, own: Tensor, made: Plan, kind: str) -> RestoredState:
-    """Another plan on the canvas as it stands: what is decided is given, the rest counted anew."""
-    sampling, config = made.config.sampling, recorded(made.config, kind)
+def take_over(
+    canvas: Canvas, plan: Plan, *, slot: Tensor, past: Tensor, kind: str
+) -> RestoredState:
+    """Let another plan continue from a canvas.
+
+    Decided positions are given to the plan like a prompt. The masked positions and the remaining
+    steps are counted from 0 again.
+
+    Args:
+        canvas: The canvas to continue from.
+        plan: The plan that takes over.
+        slot: (B, L) long, the positions to fill, as the whole decode counts them.
+        past: (B,) long, the steps that each row has already taken.
+        kind: The kind of trace to record.
+
+    Raises:
+        OptionError: The strategy cannot fill the masked positions in the remaining steps.
+    """
+    sampling, config = plan.config.sampling, config_for_trace(plan.config, kind)
     open_ = canvas.masked
     if sampling.eos == "stop":
         ended = is_complete(canvas._replace(slot=slot), canvas.known, sampling.stop_ids)
         open_ = open_ & ~ended[:, None]
     counted = torch.where(open_, open_.long().cumsum(-1) - 1, -1)
-    left = [max(1, made.steps - step) for step in own.tolist()]
-    for places, steps in zip(open_.sum(-1).tolist(), left, strict=True):
-        if places:
-            config.strategy.validate(places, steps)
-    rows = start(canvas._replace(slot=counted), config, left, [made.seed] * len(left))
-    return RestoredState(made, config, rows, slot, own)
+    left = [max(1, plan.steps - step) for step in past.tolist()]
+    for positions, steps in zip(open_.sum(-1).tolist(), left, strict=True):
+        if positions:
+            config.strategy.validate(positions, steps)
+    rows = start(canvas._replace(slot=counted), config, left, [plan.seed] * len(left))
+    return RestoredState(plan, config, rows, slot, past)
 
 
-def write_by_hand(moment: RestoredState, entries: Tensor) -> RestoredState:
-    """The moment with (E, 3) entries of row, place, token on its canvas."""
+def apply_overrides(state: RestoredState, entries: Tensor) -> RestoredState:
+    """Return the state with tokens written on its canvas.
+
+    Args:
+        state: The state between two steps.
+        entries: (E, 3) long, each a row, a position and a token.
+    """
     if not len(entries):
-        return moment
-    rows = moment.rows
+        return state
+    rows = state.rows
     canvas = write(rows.canvas, entries)
     new = rows.canvas.masked & ~canvas.masked
     committed_at = torch.where(new, rows.step[:, None], rows.committed_at)
-    state = _without(rows.state, rows.canvas.masked, new)
-    return moment._replace(
-        rows=rows._replace(canvas=canvas, committed_at=committed_at, state=state)
-    )
+    own = _remove_decided(rows.state, rows.canvas.masked, new)
+    return state._replace(rows=rows._replace(canvas=canvas, committed_at=committed_at, state=own))
 
 
-def _without(state: State, masked: Tensor, decided: Tensor) -> State:
-    """The state less what was decided: a board of masked places, such as a front, loses it."""
+def _remove_decided(state: State, masked: Tensor, decided: Tensor) -> State:
+    """Remove decided positions from every set of masked positions in the state, such as a front."""
     if isinstance(state, Tensor):
         board = state.dtype == torch.bool and state.shape == masked.shape
         return state & ~decided if board and not bool((state & ~masked).any()) else state
     if not isinstance(state, tuple):
         return state
-    parts = [_without(part, masked, decided) for part in state]
+    parts = [_remove_decided(part, masked, decided) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)

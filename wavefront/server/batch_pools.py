@@ -23,7 +23,7 @@ from wavefront.engine.batcher import (
     has_horizon,
     power_of_two,
 )
-from wavefront.engine.cuda_graphs import Call, eagerly
+from wavefront.engine.cuda_graphs import Call, run_eagerly
 from wavefront.models.protocol import Model
 
 LENGTH_MULTIPLE = 32  # positions
@@ -48,7 +48,7 @@ class BatchPools:
         steps: int,
         fit: bool,
         cache: Cache | None = None,
-        make_call: Callable[[], Call] = lambda: eagerly,
+        make_call: Callable[[], Call] = lambda: run_eagerly,
     ) -> None:
         """Open no batcher yet.
 

@@ -14,7 +14,7 @@ import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import ActiveRequest, Batcher, Request, StepUpdate
-from wavefront.engine.cuda_graphs import Call, Graphs, eagerly
+from wavefront.engine.cuda_graphs import Call, Graphs, run_eagerly
 from wavefront.lm import LM, load
 from wavefront.server.batch_pools import BatchPools
 from wavefront.server.fair_queue import FairQueue
@@ -60,7 +60,7 @@ class DecodeWorker:
         *,
         fit: bool,
         cache: str | None = None,
-        make_call: Callable[[], Call] = lambda: eagerly,
+        make_call: Callable[[], Call] = lambda: run_eagerly,
     ) -> None:
         self.lm, self.limits = lm, limits
         self.length = min(limits.length or MAX_LENGTH, lm.model.max_length)
@@ -230,7 +230,7 @@ def run(settings: Settings, pipe: Any) -> None:
             settings.limits,
             fit=fit,
             cache=settings.cache,
-            make_call=Graphs if source.cuda_graphs else lambda: eagerly,
+            make_call=Graphs if source.cuda_graphs else lambda: run_eagerly,
         )
         if source.cuda_graphs or source.compile:
             worker.warm_up()

@@ -56,7 +56,7 @@ class Board:
     @property
     def step(self) -> int:
         """The number of steps done."""
-        return self._decoding.begun if self._latest is None else self._latest.number + 1
+        return self._decoding.first_step if self._latest is None else self._latest.number + 1
 
     def _answered(self) -> list[int]:
         """Return the positions to fill that are filled."""

@@ -29,7 +29,7 @@ class TraceStream:
             canvas=self._trace.first,
             plan=SimpleNamespace(config=config, steps=budget),
             forwards=0,
-            begun=0,
+            first_step=0,
         )
         self.lm: Any = SimpleNamespace(tokenizer=TraceTexts(trace.about))
 

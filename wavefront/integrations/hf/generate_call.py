@@ -14,7 +14,13 @@ from wavefront.core.canvas import Canvas, blank, infill, is_any
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.core.state import start
 from wavefront.engine.options import Plan, plan
-from wavefront.engine.session import DecodeSession, check_ids, check_length, recorded, source
+from wavefront.engine.session import (
+    DecodeSession,
+    check_ids,
+    check_length,
+    config_for_trace,
+    source,
+)
 from wavefront.integrations.hf.from_generation_config import options_from_config, stop_ids
 from wavefront.integrations.hf.tokenizer import read_tokenizer
 from wavefront.traces.trace import Trace
@@ -93,7 +99,7 @@ def start_session(
     else:
         canvas = blank(rows, plan.length, **given)
     seeds = [(plan.seed + number % copies) % (1 << 63) for number in range(len(rows))]
-    first = start(canvas, recorded(plan.config, record), [plan.steps] * len(rows), seeds)
+    first = start(canvas, config_for_trace(plan.config, record), [plan.steps] * len(rows), seeds)
     return DecodeSession(model, canvas, plan, record=record, state=first)
 
 
