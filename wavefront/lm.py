@@ -291,7 +291,7 @@ class LM:
         tokens = [token if final else end for token, final in pairs]
         cost = Cost(active.forwards, active.token_forwards, active.steps)
         read = CompletionReader(self.tokenizer, stop_ids, infilling=request.infilling)
-        return read(tokens, request.holes if holes is None else holes, active.open, cost=cost)
+        return read(tokens, request.holes if holes is None else holes, active.undecided, cost=cost)
 
     def fork(
         self,

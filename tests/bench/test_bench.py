@@ -225,7 +225,7 @@ def test_workloads_run_real_steps_and_restart():
     steps()
     (state,) = steps.batcher._groups.values()
     assert int(state.canvas.masked.sum()) == 64 - 5
-    assert batch.seats[0].steps_since_refresh > 2  # only windows after the full forward pass
+    assert batch.active[0].steps_since_refresh > 2  # only windows after the full forward pass
     for size in (None, 32):
         assert Forward(case, 28, 3, size=size)() == 3
     stored = batch._kv.keys[0].fill_(torch.nan)

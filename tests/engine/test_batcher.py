@@ -133,14 +133,14 @@ def test_updates_report_every_commit_once_and_match_the_board():
     seen = {seat.row: set() for seat in active}
     while batcher.busy:
         for update in batcher.step().updates:
-            row = update.seat.row
+            row = update.request.row
             for commit in update.commits:
-                assert commit.place not in seen[row]
+                assert commit.position not in seen[row]
                 assert commit.logp <= 0
-                seen[row].add(commit.place)
-                boards[row][commit.place] = commit.token
+                seen[row].add(commit.position)
+                boards[row][commit.position] = commit.token
             assert not set(update.front) & seen[row]
-            assert boards[row] == update.seat.tokens
+            assert boards[row] == update.request.tokens
     for seat, one in zip(active, requests, strict=True):
         assert seen[seat.row] == {n for n, hole in enumerate(one.holes) if hole}
         assert seat.done
@@ -154,9 +154,9 @@ def test_updates_report_remasked_positions():
     back = 0
     while batcher.busy:
         for update in batcher.step().updates:
-            back += len(update.back)
-            open_ = [not settled for settled in update.seat.final]
-            assert all(open_[place] for place in update.back)
+            back += len(update.remasked)
+            open_ = [not settled for settled in update.request.final]
+            assert all(open_[place] for place in update.remasked)
     assert back
 
 
@@ -275,8 +275,8 @@ def test_thousand_requests_leak_nothing_and_mix_no_rows():
             key = chance.choice(list(held))
             batcher.release(held.pop(key)[0])
         for update in batcher.step().updates:
-            if update.seat.done:
-                seat, kind = held.pop(id(update.seat))
+            if update.request.done:
+                seat, kind = held.pop(id(update.request))
                 assert outcome(seat)[:2] == right[kind][:2]
         if left % 100 == 0:
             gc.collect()

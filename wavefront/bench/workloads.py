@@ -119,7 +119,7 @@ class Cycle(Steps):
 
     def ready(self) -> None:
         super().ready()
-        for request in self.batcher.seats.values():
+        for request in self.batcher.active.values():
             request.steps_since_refresh = 0
 
 

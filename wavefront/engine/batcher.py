@@ -74,10 +74,10 @@ class ActiveRequest:
     token_forwards: int = 0
     done: bool = False
     error: str | None = None
-    left: bool = field(default=False, repr=False)
+    released: bool = field(default=False, repr=False)
 
     @property
-    def open(self) -> list[bool]:
+    def undecided(self) -> list[bool]:
         """For every position: may it still change?"""
         return [not self.done and not settled for settled in self.final]
 
@@ -85,26 +85,26 @@ class ActiveRequest:
 class Commit(NamedTuple):
     """A token that a step committed."""
 
-    place: int  # counted over the whole canvas of the request
+    position: int  # counted over the whole canvas of the request
     token: int
     logp: float
 
 
-class Survey(NamedTuple):
+class StepScores(NamedTuple):
     """What a step saw, over the whole canvas of the request."""
 
-    scope: list[bool]  # the strategy's candidates
+    candidates: list[bool]  # the strategy's candidates
     logp: list[float]  # of the proposal, at every position that was masked
 
 
 class StepUpdate(NamedTuple):
     """What one step did to a request."""
 
-    seat: ActiveRequest
+    request: ActiveRequest
     commits: list[Commit]
-    back: list[int]  # positions masked again
+    remasked: list[int]  # positions masked again
     front: list[int]  # positions held ready for the next step
-    survey: Survey | None = None  # if the request's config reads all masked positions
+    scores: StepScores | None = None  # if the request's config reads all masked positions
 
 
 class StepOutcome(NamedTuple):
@@ -174,7 +174,7 @@ class Batcher:
         self.cache: Cache | None = cache
         self.steps: int = length if steps is None else steps
         check_int("steps", self.steps, 1)
-        self.seats: dict[int, ActiveRequest] = {}
+        self.active: dict[int, ActiveRequest] = {}
         self.forwards: int = 0  # launched so far, surplus ones included
         self.token_forwards: int = 0  # positions computed so far; guidance computes each twice
         self.kind: Kind = Kind(cache)
@@ -192,12 +192,12 @@ class Batcher:
     @property
     def free(self) -> int:
         """The number of rows without a request."""
-        return self.rows - len(self.seats)
+        return self.rows - len(self.active)
 
     @property
     def busy(self) -> bool:
         """Whether `step` still has anything to do."""
-        return bool(self.seats)
+        return bool(self.active)
 
     def check(self, request: Request) -> None:
         """Raise an error if the request could never have a row here."""
@@ -221,7 +221,7 @@ class Batcher:
         self._set_kind(Kind.of(plan, self.cache))
         state = start(self._canvas(request), config, [plan.steps], [plan.seed])
         active = _describe_rows(config, state, self._horizon_of(config, state))[0]
-        active.row = next(n for n in range(self.rows) if n not in self.seats)
+        active.row = next(n for n in range(self.rows) if n not in self.active)
         active.request, active.tokens = request, list(request.ids)
         active.final = [not hole for hole in request.holes]
         self._padded = True
@@ -231,7 +231,7 @@ class Batcher:
         state = map_tree(state, lambda leaf: leaf.to(self.model.device))
         state = _stretch(state, group.next_active_step.shape[1])
         self._groups[config] = scatter_rows(group, self._index([active.row]), state)
-        self.seats[active.row] = active
+        self.active[active.row] = active
         return active
 
     def load(self, config: Config, state: DecodeState, kind: Kind) -> None:
@@ -242,32 +242,32 @@ class Batcher:
         self._padded = not bool(state.canvas.real.all())
         for active in _describe_rows(config, state, self._horizon_of(config, state)):
             if active.remaining:
-                self.seats[active.row] = active
+                self.active[active.row] = active
 
     def reset(self) -> None:
         """Drop all requests and counts; captured steps and buffers stay."""
-        self.seats.clear()
+        self.active.clear()
         self._groups.clear()
         self._pending.clear()
         self._stored = None
         self.forwards = self.token_forwards = 0
 
-    def release(self, seat: ActiveRequest) -> None:
+    def release(self, active: ActiveRequest) -> None:
         """Take a request out of its row, finished or not."""
-        if seat.left:
+        if active.released:
             return
-        seat.left = True
-        del self.seats[seat.row]
-        if not self.seats:
+        active.released = True
+        del self.active[active.row]
+        if not self.active:
             self._pending.clear()  # surplus forward passes: nobody waits for them
-        if all(other.config != seat.config for other in self.seats.values()):
+        if all(other.config != active.config for other in self.active.values()):
             if self._updates:
-                del self._groups[seat.config]
+                del self._groups[active.config]
             return
         if self._updates:
-            gone = self._empty_group(seat.config, rows=1)
-            group = self._groups[seat.config]
-            self._groups[seat.config] = scatter_rows(group, self._index([seat.row]), gone)
+            gone = self._empty_group(active.config, rows=1)
+            group = self._groups[active.config]
+            self._groups[active.config] = scatter_rows(group, self._index([active.row]), gone)
 
     def _set_kind(self, kind: Kind) -> None:
         if self.busy and kind != self.kind:
@@ -282,7 +282,7 @@ class Batcher:
     def _horizon_of(self, config: Config, state: DecodeState) -> bool:
         """Whether the strategy hides positions, and the model can leave them out."""
         hides = config.strategy.attended(state.canvas, state.state) is not None
-        if not self.seats:
+        if not self.active:
             self._horizon = True
         able = getattr(self.model, "windows", True) and not self.kind.speculate
         self._horizon = self._horizon and hides and able
@@ -323,26 +323,26 @@ class Batcher:
         made = 1
         for part in flight.parts:
             flags, boards = part.sent.read()
-            for at, (seat, had) in enumerate(zip(part.seats, part.widths, strict=True)):
-                seat.in_flight -= 1
-                if seat.left:
+            for at, (active, had) in enumerate(zip(part.requests, part.widths, strict=True)):
+                active.in_flight -= 1
+                if active.released:
                     continue
                 row = RowFlags(*flags[:, part.rows[at]].tolist())
                 made = max(made, row.steps)
-                self._apply_flags(seat, row, had)
+                self._apply_flags(active, row, had)
                 if self._updates:
-                    updates += _updates_of(seat, boards, part.rows[at], row)
-        for seat in list(self.seats.values()):
-            if seat.done:
-                self.release(seat)
+                    updates += _updates_of(active, boards, part.rows[at], row)
+        for active in list(self.active.values()):
+            if active.done:
+                self.release(active)
         return StepOutcome(flight.steps[:made], updates)
 
     def _launch(self) -> bool:
         """Start the forward passes of the next step; False if no request needs one."""
-        seats = list(self.seats.values())
-        if not any(seat.remaining > seat.in_flight for seat in seats):
+        requests = list(self.active.values())
+        if not any(active.remaining > active.in_flight for active in requests):
             return False
-        due, rest = self._split_by_refresh(seats)
+        due, rest = self._split_by_refresh(requests)
         before = dict(self._groups)
         if self._hook is not None:
             self._groups = {c: self._hook.before(state) for c, state in before.items()}
@@ -362,47 +362,47 @@ class Batcher:
         return True
 
     def _split_by_refresh(
-        self, seats: list[ActiveRequest]
+        self, requests: list[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
         """Return the requests that compute every position, and those that compute a window."""
         cache = self.kind.cache
         if cache is None:
-            return seats, []
+            return requests, []
         sight = self._sight() or self.length
         due, rest = [], []
-        for seat in seats:
-            fresh = self._stored is not None and 0 < seat.steps_since_refresh < cache.refresh
-            windowed = fresh and self._window_size(cache, seat, seat.width) < sight
-            (rest if windowed else due).append(seat)
-            seat.steps_since_refresh = seat.steps_since_refresh + 1 if windowed else 1
+        for active in requests:
+            fresh = self._stored is not None and 0 < active.steps_since_refresh < cache.refresh
+            windowed = fresh and self._window_size(cache, active, active.width) < sight
+            (rest if windowed else due).append(active)
+            active.steps_since_refresh = active.steps_since_refresh + 1 if windowed else 1
         return due, rest
 
     @staticmethod
-    def _window_size(cache: Cache, seat: ActiveRequest, width: int) -> int:
+    def _window_size(cache: Cache, active: ActiveRequest, width: int) -> int:
         """Return how many positions a cached step computes: at most all that the row has."""
-        return min(seat.extent, cache.window(width, seat.places))
+        return min(active.extent, cache.window(width, active.places))
 
     def _sight(self) -> int | None:
         """Return how many positions a full step computes; None: every position."""
         if not self._horizon:
             return None
-        need = max(seat.need for seat in self.seats.values())
+        need = max(active.need for active in self.active.values())
         size = bucket_size(need, self.length, lag=flag_lag(self.model))
         return size if size < self.length else None
 
     def _run(
-        self, seats: list[ActiveRequest], *, waiting: list[ActiveRequest], reuse: bool
+        self, requests: list[ActiveRequest], *, waiting: list[ActiveRequest], reuse: bool
     ) -> _Part:
         """Run one forward pass for `seats`; the requests `waiting` stand still."""
         cache = self.kind.cache
-        widths = {s.row: min(self.length, max(s.width, self.min_width)) for s in seats}
+        widths = {s.row: min(self.length, max(s.width, self.min_width)) for s in requests}
         width = min(self.length, self._bucket(max(widths.values())))
         size, sizes = self._sight(), dict[int, int]()
         if reuse and cache is not None:
-            sizes = {s.row: self._window_size(cache, s, widths[s.row]) for s in seats}
+            sizes = {s.row: self._window_size(cache, s, widths[s.row]) for s in requests}
             size = max(sizes.values())
         if self.kind.speculate:
-            width = min(self.length, max(width, *(seat.places for seat in seats)))
+            width = min(self.length, max(width, *(active.places for active in requests)))
             widths = dict.fromkeys(widths, width)
         width = width if size is None else min(width, size)
         shape = StepShape(width, size, self._padded, reuse, self._horizon)
@@ -425,15 +425,15 @@ class Batcher:
         self.forwards += 1
         self.token_forwards += steps[0][0].token_forwards
         copies = 2 if self.kind.guided else 1
-        for seat in seats:
-            if seat.remaining > seat.in_flight:
-                seat.forwards += 1
-                computed = sizes.get(seat.row, self.length if size is None else size)
-                seat.token_forwards += copies * computed * max(1, self.kind.speculate)
-            seat.in_flight += 1
-        ordered = sorted(seats, key=lambda seat: seat.row)
-        where = list(range(len(ordered))) if selected else [seat.row for seat in ordered]
-        had = [widths[seat.row] for seat in ordered]
+        for active in requests:
+            if active.remaining > active.in_flight:
+                active.forwards += 1
+                computed = sizes.get(active.row, self.length if size is None else size)
+                active.token_forwards += copies * computed * max(1, self.kind.speculate)
+            active.in_flight += 1
+        ordered = sorted(requests, key=lambda active: active.row)
+        where = list(range(len(ordered))) if selected else [active.row for active in ordered]
+        had = [widths[active.row] for active in ordered]
         return _Part(ordered, had, where, rows, steps[0], flags, boards)
 
     def _step_function(self, configs: tuple[Config, ...], shape: StepShape) -> Callable[[Any], Any]:
@@ -455,26 +455,26 @@ class Batcher:
         """(R,) long: a number per row, 0 for the others."""
         return self._index([values.get(row, 0) for row in range(self.rows)])
 
-    def _apply_flags(self, seat: ActiveRequest, flags: RowFlags, had: int) -> None:
+    def _apply_flags(self, active: ActiveRequest, flags: RowFlags, had: int) -> None:
         """Update a request from the flags of a step that read at most `had` positions."""
-        seat.need = flags.need if self._horizon else seat.need
+        active.need = flags.need if self._horizon else active.need
         if flags.bad_step:
-            seat.error = _nan_message(flags.bad_step, seat.row)
-            seat.done = True
+            active.error = _nan_message(flags.bad_step, active.row)
+            active.done = True
         elif flags.overflow or flags.window_overflow:  # nothing happened: try again in full
-            seat.steps_since_refresh = 0
+            active.steps_since_refresh = 0
             if flags.overflow:
-                if had >= seat.usual_width:
-                    twice = 2 * seat.usual_width if self.kind.cache else seat.places
-                    seat.usual_width = min(seat.places, twice)
-                seat.width = seat.places
+                if had >= active.usual_width:
+                    twice = 2 * active.usual_width if self.kind.cache else active.places
+                    active.usual_width = min(active.places, twice)
+                active.width = active.places
         else:
-            seat.remaining -= 1
-            seat.width = seat.usual_width
+            active.remaining -= 1
+            active.width = active.usual_width
             if flags.needs_refresh:
-                seat.steps_since_refresh = 0
-            ended = bool(flags.done) and not seat.config.fixed_budget
-            seat.done = ended or seat.remaining == 0
+                active.steps_since_refresh = 0
+            ended = bool(flags.done) and not active.config.fixed_budget
+            active.done = ended or active.remaining == 0
 
 
 def has_horizon(model: Model, request: Request) -> bool:
@@ -540,9 +540,9 @@ class _Boards(NamedTuple):
     tokens: Tensor
     final: Tensor
     commit: Tensor
-    back: Tensor
+    remasked: Tensor
     front: Tensor
-    scope: Tensor
+    candidates: Tensor
     logp: Tensor
 
 
@@ -572,32 +572,32 @@ def _boards_of(configs: Sequence[Config], made: StepResult) -> tuple[_Boards, ..
 
 
 def _updates_of(
-    seat: ActiveRequest, boards: Sequence[_Boards], at: int, flags: RowFlags
+    active: ActiveRequest, boards: Sequence[_Boards], at: int, flags: RowFlags
 ) -> Iterator[StepUpdate]:
     """Update the request's tokens and tell what each of its steps did."""
     if flags.bad_step or flags.overflow or flags.window_overflow:
-        yield StepUpdate(seat, [], [], [])
+        yield StepUpdate(active, [], [], [])
         return
-    size = len(seat.tokens)
+    size = len(active.tokens)
     for board in boards[: flags.steps]:
         row = _Boards(*(part[at, :size] for part in board))
         tokens = row.tokens.tolist()
         places = row.commit.nonzero()[:, 0].tolist()
         commits = [Commit(p, tokens[p], float(row.logp[p])) for p in places]
-        seat.tokens, seat.final = tokens, row.final.tolist()
-        seat.steps += bool(commits)
-        back, front = (part.nonzero()[:, 0].tolist() for part in (row.back, row.front))
-        survey = None
-        if seat.config.read_all_masked:
-            survey = Survey(row.scope.tolist(), row.logp.tolist())
-        yield StepUpdate(seat, commits, back, front, survey)
+        active.tokens, active.final = tokens, row.final.tolist()
+        active.steps += bool(commits)
+        remasked, front = (part.nonzero()[:, 0].tolist() for part in (row.remasked, row.front))
+        scores = None
+        if active.config.read_all_masked:
+            scores = StepScores(row.candidates.tolist(), row.logp.tolist())
+        yield StepUpdate(active, commits, remasked, front, scores)
 
 
 @dataclass
 class _Part:
     """A launched forward pass: its requests, and where each stands in what it reports."""
 
-    seats: list[ActiveRequest]
+    requests: list[ActiveRequest]
     widths: list[int]
     rows: list[int]  # where each request stands in `flags` and `boards`
     selected: Tensor | None  # (K,) long: the rows that took part; None: all
@@ -637,11 +637,11 @@ def run(batcher: Batcher) -> Iterator[Step]:
     """Step a loaded batcher to its end, yielding every step of its decode."""
     number = 0
     while batcher.busy:
-        seats = list(batcher.seats.values())
+        requests = list(batcher.active.values())
         outcome = batcher.step()
-        for seat in seats:
-            if seat.error is not None:
-                raise NumericalError(seat.error)
+        for active in requests:
+            if active.error is not None:
+                raise NumericalError(active.error)
         for step in outcome.steps:
             yield step._replace(
                 number=number,

@@ -70,7 +70,7 @@ class BatchPools:
     @property
     def busy(self) -> int:
         """The number of rows in use."""
-        return sum(len(batcher.seats) for batcher in self.batchers)
+        return sum(len(batcher.active) for batcher in self.batchers)
 
     @property
     def free(self) -> int:
@@ -127,4 +127,4 @@ class BatchPools:
         """
         self.batchers = [one for one in self.batchers if one is not batcher]
         if reduce_rows:
-            self.rows = max(1, min(self.rows, self.busy + len(batcher.seats) // 2))
+            self.rows = max(1, min(self.rows, self.busy + len(batcher.active) // 2))

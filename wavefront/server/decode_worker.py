@@ -175,7 +175,7 @@ class DecodeWorker:
             yield Started(id)
 
     def _report(self, update: StepUpdate) -> Iterator[Any]:
-        found = next((one for one in self.active.values() if one.request is update.seat), None)
+        found = next((one for one in self.active.values() if one.request is update.request), None)
         if found is None:
             return  # it was cancelled during the step
         batcher, request, events = found

@@ -64,7 +64,7 @@ class StepEvents:
 
     def update(self, update: StepUpdate) -> Progress | Finished | None:
         """Return the message for a step, or None if there is nothing new."""
-        request = update.seat
+        request = update.request
         event = self._event(update) if self.job.events else None
         if request.done:
             return self._finish(self._completion(request), event)
@@ -86,7 +86,7 @@ class StepEvents:
         stop_ids = request.plan.config.sampling.stop_ids
         tokens: list[int] = []
         ended = False
-        rows = zip(active.tokens, self.prepared.answer, active.open, strict=True)
+        rows = zip(active.tokens, self.prepared.answer, active.undecided, strict=True)
         for token, in_answer, is_open in rows:
             if not in_answer:
                 ended = False
@@ -126,7 +126,7 @@ class StepEvents:
         )
 
     def _event(self, update: StepUpdate) -> dict[str, Any]:
-        request, position = update.seat, self.position
+        request, position = update.request, self.position
         pieces = self.lm.tokenizer.pieces([one.token for one in update.commits])
         event: dict[str, Any] = {
             "type": "step",
@@ -134,13 +134,13 @@ class StepEvents:
             "forwards": request.forwards,
             "seconds": round(time.monotonic() - self.started, 4),
             "commits": [
-                [position[one.place], one.token, piece, round(math.exp(one.logp), 4)]
+                [position[one.position], one.token, piece, round(math.exp(one.logp), 4)]
                 for one, piece in zip(update.commits, pieces, strict=True)
             ],
-            "back": [position[n] for n in update.back],
+            "back": [position[n] for n in update.remasked],
             "front": [position[n] for n in update.front],
         }
-        if self.mhco is not None and update.survey is not None:
+        if self.mhco is not None and update.scores is not None:
             event |= self.mhco.add(update, position)
         return event
 
@@ -162,13 +162,13 @@ class MhcoCounter:
 
     def add(self, update: StepUpdate, position: dict[int, int]) -> dict[str, Any]:
         """Count a step and return the fields that it adds to the event."""
-        survey = update.survey
-        assert survey is not None
+        scores = update.scores
+        assert scores is not None
         masked = torch.tensor(self.masked)[None]
-        candidates = torch.tensor(survey.scope)[None]
-        confidence = torch.tensor(survey.logp).exp()[None]
+        candidates = torch.tensor(scores.candidates)[None]
+        confidence = torch.tensor(scores.logp).exp()[None]
         committed = torch.zeros_like(masked)
-        committed[0, [one.place for one in update.commits]] = True
+        committed[0, [one.position for one in update.commits]] = True
         readings = {
             "candidates": candidates,
             "extent": extent(candidates, self.slot, self.block),
@@ -182,10 +182,10 @@ class MhcoCounter:
             [position[n], round(float(confidence[0, n]), 3)] for n in _true_indices(self.masked)
         ]
         for one in update.commits:
-            self.masked[one.place] = False
-        for n in update.back:
+            self.masked[one.position] = False
+        for n in update.remasked:
             self.masked[n] = True
-        scope = [position[n] for n in _true_indices(survey.scope) if n in position]
+        scope = [position[n] for n in _true_indices(scores.candidates) if n in position]
         return {"scope": scope, "sure": seen}
 
     def shares(self) -> dict[str, float]:
