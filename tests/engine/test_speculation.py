@@ -206,6 +206,7 @@ class Rehearsed:
     family, vocab_size, mask_id, pad_id = "rehearsed", 40, 39, 38
     stop_ids, max_length = (38,), 1024
     device, dtype = torch.device("cpu"), torch.float32
+    windows, compiled = True, False
 
     def __init__(self, *, fickle: bool = False) -> None:
         self.fickle = fickle

@@ -107,6 +107,7 @@ def test_wavefront_equals_the_oracle(kind, grow):
         assert found is None, f"F={size} R={radius} {case}: {found}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_strategies_equal_the_oracle(kind):
     rng = random.Random(kind)
@@ -137,6 +138,7 @@ def test_comparison_notices_a_wrong_rule(mutate):
     assert disagreements > 20
 
 
+@pytest.mark.slow
 def test_wide_front_and_wide_block_equal_standard():
     rng = random.Random(5)
     for _ in range(100):

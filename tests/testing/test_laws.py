@@ -64,9 +64,21 @@ def named(law) -> str:
     return law.__name__
 
 
-@pytest.mark.parametrize("law", LAWS, ids=named)
+def quick(law) -> bool:
+    """Whether a law needs no model, so that it is quick to check."""
+    return law.__module__ == laws.__name__
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if quick(law)], ids=named)
 @pytest.mark.parametrize("text", EVERY)
 def test_strategy_obeys_law(text, law):
+    law(spec.resolve(text, "strategies"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", [law for law in LAWS if not quick(law)], ids=named)
+@pytest.mark.parametrize("text", EVERY)
+def test_strategy_obeys_model_law(text, law):
     law(spec.resolve(text, "strategies"))
 
 

@@ -284,7 +284,7 @@ class Batcher:
         hides = config.strategy.attended(state.canvas, state.state) is not None
         if not self.active:
             self._horizon = True
-        able = getattr(self.model, "windows", True) and not self.kind.speculate
+        able = self.model.windows and not self.kind.speculate
         self._horizon = self._horizon and hides and able
         return hides
 
@@ -393,7 +393,7 @@ class Batcher:
     def _run(
         self, requests: list[ActiveRequest], *, waiting: list[ActiveRequest], reuse: bool
     ) -> _Part:
-        """Run one forward pass for `seats`; the requests `waiting` stand still."""
+        """Run one forward pass for `requests`; the requests `waiting` stand still."""
         cache = self.kind.cache
         widths = {s.row: min(self.length, max(s.width, self.min_width)) for s in requests}
         width = min(self.length, self._bucket(max(widths.values())))
