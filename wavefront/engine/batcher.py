@@ -327,7 +327,7 @@ class Batcher:
                 active.in_flight -= 1
                 if active.released:
                     continue
-                row = RowFlags(*flags[:, part.rows[at]].tolist())
+                row = RowFlags.unpack(*flags[:, part.rows[at]].tolist())
                 made = max(made, row.steps)
                 self._apply_flags(active, row, had)
                 if self._updates:
@@ -625,7 +625,8 @@ class _InFlight:
         """Replace the flag `done`, (R,) bool, after a hook has changed the state."""
         for part in self.parts:
             own = done if part.selected is None else done.index_select(0, part.selected)
-            part.flags = torch.cat([own.long()[None], part.flags[1:]])
+            packed, need = part.flags
+            part.flags = torch.stack([packed - packed % 2 + own, need])
 
     def send(self) -> None:
         """Start copying the flags and boards to the host."""

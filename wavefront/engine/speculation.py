@@ -27,6 +27,7 @@ from wavefront.engine.step import (
     count_computed,
     forward,
     join_canvases,
+    only_occupied,
     pack_flags,
     score_by_priority,
     score_positions,
@@ -77,7 +78,7 @@ def speculative_step(
         )
         states.append(taken[0])
         steps.append(tuple(taken[1]))
-        flags.append(taken[2])
+        flags.append(taken[2] if len(configs) == 1 else only_occupied(taken[2], taken[0]))
     after = BatchState(tuple(states), batch.stored, batch.limits, batch.rows)
     return StepResult(after, tuple(steps), sum_groups(flags))
 
@@ -113,8 +114,7 @@ def _true_steps(
         steps.append(
             Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
         )
-    none = torch.zeros_like(state.step)
-    return state, steps, pack_flags(state, overflow, made.clamp(min=1), none, none, none)
+    return state, steps, pack_flags(state, overflow=overflow, steps=made.clamp(min=1))
 
 
 def _draft(config: Config, state: DecodeState, *, mask_id: int, depth: int) -> list[DecodeState]:

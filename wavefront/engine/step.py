@@ -62,15 +62,26 @@ class BatchState(NamedTuple):
 
 
 class RowFlags(NamedTuple):
-    """What the host needs to know about one row after a step; on the device (7, R) long."""
+    """What the host needs to know about one row after a step.
 
-    done: int
-    overflow: int  # the strategy has more candidates than were read: the step is void
+    On the device the flags are (2, R) long: `need`, and the others packed into one number, so that
+    a compiled step computes them in few kernels. `pack_flags` packs them.
+    """
+
+    done: bool
+    overflow: bool  # the strategy has more candidates than were read: the step is void
+    window_overflow: bool  # more positions must be computed than fit: the step is void
+    needs_refresh: bool  # the cache policy asks for a full forward pass before its time
+    steps: int  # steps the row took, at least 1; speculation takes several per forward pass
     bad_step: int  # 1 + the first step whose logits were NaN or infinite; 0: none
-    steps: int  # steps the row made, at least 1; speculation makes several per forward pass
-    window_overflow: int  # more positions must be computed than fit: the step is void
-    needs_refresh: int  # the cache policy asks for a full forward pass before its time
     need: int  # positions that the next step must compute, if tracked
+
+    @classmethod
+    def unpack(cls, packed: int, need: int) -> RowFlags:
+        """Return the flags of a row from its two numbers."""
+        done, overflow, window_overflow, refresh = (bool(packed >> bit & 1) for bit in range(4))
+        steps, bad_step = packed >> 4 & 127, packed >> 11
+        return cls(done, overflow, window_overflow, refresh, steps, bad_step, need)
 
 
 class StepPlan(NamedTuple):
@@ -90,7 +101,7 @@ class StepResult(NamedTuple):
 
     batch: BatchState
     steps: tuple[tuple[Step, ...], ...]  # per group; several with speculation
-    flags: Tensor  # (7, R) long: see RowFlags
+    flags: Tensor  # (2, R) long: see RowFlags
 
 
 def take_step(
@@ -221,30 +232,51 @@ def commit_step(
         step = Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
         states.append(state)
         steps.append((step,))
-    stored, stale = batch.stored, torch.zeros_like(void)
+    stored, stale = batch.stored, 0
     if policy is not None:
         stored, stale = _update_stored(policy, batch, states, plan=plan, reuse=shape.reuse)
-    held = torch.zeros_like(void) if plan.window_overflow is None else plan.window_overflow
+    held = 0 if plan.window_overflow is None else plan.window_overflow.long()
     flags = []
     for config, state in zip(configs, states, strict=True):
-        one, need = torch.ones_like(state.step), torch.zeros_like(state.step)
+        need = None
         if shape.track_need:
             attended = config.strategy.attended(state.canvas, state.state)
             need = must_compute(state.canvas, attended, candidates(config, state)).sum(-1)
-        flags.append(pack_flags(state, plan.overflow, one, held, stale, need))
+        one = pack_flags(
+            state,
+            overflow=plan.overflow,
+            window_overflow=held,
+            needs_refresh=stale,
+            need=need,
+        )
+        flags.append(one if len(configs) == 1 else only_occupied(one, state))
     after = BatchState(tuple(states), stored, batch.limits, batch.rows)
     return StepResult(after, tuple(steps), sum_groups(flags))
 
 
-def pack_flags(state: DecodeState, overflow: Tensor, steps: Tensor, *rest: Tensor) -> Tensor:
-    """(7, R) long: the flags of a group's rows, 0 for rows of other groups; see RowFlags."""
-    each = (state.done, overflow, state.bad_step + 1, steps, *rest)
-    return torch.stack([value.long() for value in each]) * state.occupied
+def pack_flags(
+    state: DecodeState,
+    *,
+    overflow: Tensor,
+    steps: Tensor | int = 1,
+    window_overflow: Tensor | int = 0,
+    needs_refresh: Tensor | int = 0,
+    need: Tensor | None = None,
+) -> Tensor:
+    """(2, R) long: the flags of a group's rows; see RowFlags."""
+    packed = state.done + 2 * overflow.long() + 4 * window_overflow + 8 * needs_refresh
+    packed = packed + 16 * steps + 2048 * (state.bad_step + 1)
+    return torch.stack([packed, torch.zeros_like(packed) if need is None else need])
 
 
 def sum_groups(parts: Sequence[Tensor]) -> Tensor:
     """Combine what each group reports; every row is occupied in one group and 0 in the others."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
+def only_occupied(flags: Tensor, state: DecodeState) -> Tensor:
+    """Set the flags of rows that belong to other groups to 0."""
+    return flags * state.occupied
 
 
 def _update_stored(
@@ -255,7 +287,7 @@ def _update_stored(
     plan: StepPlan,
     reuse: bool,
 ) -> tuple[Stored, Tensor]:
-    """Return what the cache now holds, and (R,) bool: the rows that ask for a refresh."""
+    """Return what the cache now holds, and (R,) long: 1 for rows that ask for a refresh."""
     tokens = plan.canvas.tokens
     sure, began, done = None, None, None
     for before, after, mask in zip(batch.groups, states, plan.read_masks, strict=True):
@@ -277,7 +309,7 @@ def _update_stored(
         stored = replace_fields(batch.stored, tokens=tokens)
     else:
         stored = Stored(tokens, began, sure)
-    return stored, policy.needs_refresh(sure, stored) & ~done
+    return stored, (policy.needs_refresh(sure, stored) & ~done).long()
 
 
 def _step_selected_rows(
