@@ -94,7 +94,7 @@ def test_interrupted_run_says_how_to_resume(tmp_path: Path, unbroken: list[bytes
     wait_for(out, 3, process)
     process.send_signal(signal.SIGINT)
     said = finish(process, 130)
-    assert f"What was answered is in {out}; the same command goes on." in said
+    assert f"Results so far are in {out}. Run the same command to continue." in said
     assert "Traceback" not in said
     finish(start(out))
     assert sorted(lines(out)) == unbroken

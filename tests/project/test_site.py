@@ -104,7 +104,7 @@ def test_reference_has_signatures_and_nothing_private(site: Path) -> None:
     identifiers = re.findall(r'id="(wavefront\.[\w.]+)"', text)
     assert "wavefront.lm.LM.generate" in identifiers
     assert "wavefront.core.strategy.Decision.commit" in identifiers
-    assert "up to the first stop token; of an infilling, the whole text" in text  # a comment
+    assert "the answer up to its first stop token; after infilling, the whole text" in text
     private = [one for one in identifiers if re.search(r"\._", one)]
     assert private == []
 

@@ -685,7 +685,8 @@ class CapturedBatchers:
     """
 
     def __init__(self, model: Model, *, graphs: Callable[[], Call] = Graphs) -> None:
-        self.model, self._graphs = model, graphs
+        self.model: Model = model
+        self._graphs: Callable[[], Call] = graphs
         self._kept: OrderedDict[Hashable, Batcher] = OrderedDict()
 
     def lend(self, plan: Plan, canvas: Canvas, borrower: object) -> Batcher | None:
