@@ -124,7 +124,7 @@ def test_browser_search_makes_no_remote_request(site: Path) -> None:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{home}index.html")
         page.fill("input[name=query]", "teacher forcing")
-        page.wait_for_selector(".md-search-result__item")
+        page.wait_for_selector(".md-search-result__list a[href*='measures']")
         assert "measures" in page.locator(".md-search-result__list").inner_html()
         browser.close()
         server.shutdown()
