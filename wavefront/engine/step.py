@@ -138,13 +138,12 @@ def plan_step(
     canvas = join_canvases(groups)
     attended = attended_positions(configs, groups, canvas)
     overflow = read_mask.sum(-1) > (shape.width if limits is None else limits.width)
-    needed = must_compute(canvas, attended, read_mask)
     if attended is None and shape.padded:
         attended = canvas.real
     if shape.size is None:
         index = read_first(read_mask, shape.width)
         return StepPlan(canvas, attended, masks, _own_columns(limits, index), overflow)
-    extra = torch.zeros_like(read_mask)
+    needed, extra = must_compute(canvas, attended, read_mask), torch.zeros_like(read_mask)
     if shape.reuse:
         assert policy is not None
         assert batch.stored is not None
