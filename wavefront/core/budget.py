@@ -1,7 +1,7 @@
 """How many positions a step commits, as pure arithmetic per row.
 
-The same expressions take Python ints, with which the loop plans, and (B,) tensors, with which a
-step computes. So the plan and the step cannot disagree.
+The loop plans with Python ints, and a step computes with (B,) tensors. Both use the same
+expressions, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
     linspace steps by a float32 gap from both ends and rounds once; float64 reproduces that.
     """
     exact = torch.float32 if steps.device.type == "mps" else torch.float64  # mps has no float64
-    # A tensor on the device: a scalar would synchronize.
+    # A tensor on the device: a scalar would synchronise.
     end = torch.full_like(steps, eps, dtype=torch.float32)
     gap = ((end - 1) / steps.float()).to(exact)
     rising = (1 + gap * index).float()
@@ -41,7 +41,7 @@ def _time(steps: Tensor, index: Tensor, eps: float) -> Tensor:
     return torch.where(index < (steps + 1) // 2, rising, falling)
 
 
-def dream(left: Tensor, steps: Tensor, step: Tensor, eps: float) -> Tensor:
+def dream(left: Tensor, steps: Tensor, step: Tensor, *, eps: float) -> Tensor:
     """Return (B,) long: Dream's truncated count, from each row's own `left` masked positions."""
     return (left.float() * dream_fraction(steps, step, eps)).long()
 
@@ -57,3 +57,16 @@ def dream_plan(length: int, steps: int, eps: float) -> tuple[int, ...]:
         counts.append(int(torch.tensor(left * share, dtype=torch.float32)))
         left -= counts[-1]
     return tuple(counts)
+
+
+def rounded_share(left: Tensor, steps: Tensor, steps_left: Tensor) -> Tensor:
+    """Return (B,) long: left / steps_left, rounded as Tiny-A2D's published code rounds it.
+
+    The published code gets the share from float32 ratios. So a few halves round the other way.
+    """
+    exact = torch.float32 if left.device.type == "mps" else torch.float64  # mps has no float64
+    now = steps_left.to(exact) / steps
+    then = (steps_left - 1).to(exact) / steps
+    now, then = now.float(), then.float()
+    ratio = (1 - (1 - then)) / (1 - (1 - now))
+    return (left * (1 - ratio.to(exact))).round().long()

@@ -2,8 +2,8 @@
 
 All other positions are read from stored keys and values. Every published approximation (prefix,
 dual, delayed, interval) differs only in this choice. A policy is one file in `strategies/caches/`.
-Whatever the policy, a step also recomputes the candidates and every position whose token changed
-since its keys and values were computed. So no stored key belongs to a token that is gone.
+With every policy, a step also recomputes the candidates and every position whose token changed
+since its keys and values were computed. So no stored key belongs to a token that has been replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wavefront.core.spec import Spec
 from wavefront.core.state import DecodeState
 
 
-class Stored(NamedTuple):
+class StoredInputs(NamedTuple):
     """What the stored keys and values were computed from."""
 
     tokens: Tensor  # (B, L) long: the token at each position when it was last computed
@@ -29,14 +29,17 @@ class Cache(Spec):
     """A cache policy. `refresh` counts steps on the host, so it never waits for the device."""
 
     registry: ClassVar[str] = "caches"
+    exact: ClassVar[bool] = False  # True if the result equals the uncached decode
     refresh: int  # full forward pass every `refresh` steps; with 1 nothing is reused
 
-    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(
+        self, rows: DecodeState, candidates: Tensor, stored: StoredInputs
+    ) -> Tensor:
         """Return (B, L) bool: positions to recompute besides candidates and changed tokens."""
         raise NotImplementedError
 
-    def needs_refresh(self, mean_probability: Tensor, stored: Stored) -> Tensor:
-        """Return (B,) bool: rows that need a full forward pass before `refresh` steps are over.
+    def needs_refresh(self, mean_probability: Tensor, stored: StoredInputs) -> Tensor:
+        """Return (B,) bool: rows that need a full forward pass before `refresh` steps have passed.
 
         `mean_probability` (B,) is the current value of the field in `stored`. The engine reads the
         result one step late, without waiting for the device.
@@ -46,8 +49,8 @@ class Cache(Spec):
     def window(self, width: int, length: int) -> int:
         """Return how many positions a step recomputes.
 
-        The number is fixed. Positions that do not fit wait for a later step; a window that is not
-        full takes the positions nearest to the candidates.
+        The number is fixed. Positions that do not fit wait for a later step. If there is room left,
+        the window also takes the positions nearest to the candidates.
 
         Args:
             width: How many positions a step usually reads.

@@ -1,7 +1,8 @@
 """The canvas that a decode fills: a prompt, followed by or mixed with masked positions.
 
 Whether a position is masked is state. Nothing in the project tests `token == mask_id`: a mask id
-in a prompt is a token like any other, and a committed position stays committed whatever its token.
+in a prompt is a token like any other, and a committed position stays committed, even if its token
+is the mask id.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wavefront.core.masks import positions
+from wavefront.core.tree import count_true, plural
 
 
 class Canvas(NamedTuple):
@@ -22,6 +24,11 @@ class Canvas(NamedTuple):
     masked: Tensor  # (B, L) bool: not decided yet
     known: Tensor  # (B, L) bool: decided, in the prompt or in the answer
     slot: Tensor  # (B, L) long: 0 … N-1 over the positions to fill, left to right; -1 elsewhere
+
+    def __repr__(self) -> str:
+        rows, length = self.masked.shape
+        counts = f"{count_true(self.masked)} masked, {count_true(self.known)} known"
+        return f"Canvas({plural(rows, 'row')} of {plural(length, 'position')}, {counts})"
 
     @property
     def real(self) -> Tensor:
@@ -46,14 +53,18 @@ def blank(
     mask_id: int,
     pad_id: int,
     device: torch.device | str = "cpu",
+    padding: int = 0,
 ) -> Canvas:
-    """Return prompts followed by `length` masked positions, left-padded to align the answers."""
+    """Return prompts followed by `length` masked positions, left-padded to align the answers.
+
+    `padding` positions of padding come before the longest prompt.
+    """
     lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
     rows = [[*prompt, *[mask_id] * n] for prompt, n in zip(prompts, lengths, strict=True)]
     holes = [[False] * len(p) + [True] * n for p, n in zip(prompts, lengths, strict=True)]
-    before = max(len(prompt) for prompt in prompts)
+    before = max(len(prompt) for prompt in prompts) + padding
     left = [before - len(prompt) for prompt in prompts]
-    return _build(rows, holes, left, pad_id, device)
+    return _build(rows, holes, left, pad_id=pad_id, device=device)
 
 
 def infill(
@@ -70,13 +81,14 @@ def infill(
         for row, marks in zip(rows, holes, strict=True)
     ]
     width = max(len(row) for row in rows)
-    return _build(filled, holes, [width - len(row) for row in rows], pad_id, device)
+    return _build(filled, holes, [width - len(row) for row in rows], pad_id=pad_id, device=device)
 
 
 def _build(
     rows: Sequence[Sequence[int]],
     holes: Sequence[Sequence[bool]],
     left: Sequence[int],
+    *,
     pad_id: int,
     device: torch.device | str,
 ) -> Canvas:

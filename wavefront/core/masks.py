@@ -1,12 +1,12 @@
 """Mask algebra on (B, L) tensors: distance, near, density, smallest, to_mask, rank, top, first.
 
 Every choice of positions by score goes through `rank`, because its order is exact: higher score
-first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and `argmax`
-promise no order among ties, and confidences do saturate.
+first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and `argmax` do
+not guarantee an order among ties, and saturated confidences do tie.
 
 Compiled code orders positions by counting instead of sorting, and finds them by comparing instead
-of scattering. This code fuses, while a sort or a scatter takes several dependent kernels. Both
-paths return the same results: if you change the order in one, change the other too.
+of scattering. The compiler fuses this code, whereas a sort or a scatter takes several dependent
+kernels. Both paths return the same results: if you change the order in one, change the other too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FAR = 1 << 30  # further than any distance between positions
+FAR = 1 << 30  # further than any distance between positions, and than any option: see bounds.py
 SHIFTS = 8  # up to this radius, compiled code compares shifted masks instead of all pairs
 
 
@@ -28,7 +28,7 @@ def positions(board: Tensor) -> Tensor:
 
 
 def distance(mask: Tensor) -> Tensor:
-    """Return (B, L) long: distance to the nearest True in the row; at least FAR without any."""
+    """Return (B, L) long: the distance to the nearest True in the row; at least FAR if none."""
     here = positions(mask)
     if torch.compiler.is_compiling():  # one kernel instead of two dependent scans
         here = here.int()  # half the work of long, over all pairs of positions
@@ -42,9 +42,10 @@ def distance(mask: Tensor) -> Tensor:
 def density(mask: Tensor, sigma: float) -> Tensor:
     """Return (B, L) float32 in (0, 1]: the share of True near each position, Gaussian-weighted.
 
-    `sigma` is the width in positions. The weights end at three sigma, and reach at least the next
-    position. Positions left of the canvas count as True, positions right of it as False.
+    `sigma` is the width in positions. The weights are cut off at three sigma, but always include
+    the next position. Positions left of the canvas count as True, positions right of it as False.
     """
+    sigma = max(sigma, 1e-3)  # below it all weight is on the position itself, up to rounding
     reach = max(1, int(3 * sigma))
     offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=torch.float32)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
@@ -58,7 +59,7 @@ def near(mask: Tensor, radius: int) -> Tensor:
     """Return (B, L) bool: the positions within `radius` of a True in the row."""
     if torch.compiler.is_compiling():
         if radius > SHIFTS:
-            return distance(mask) <= radius
+            return distance(mask) <= min(radius, FAR - 1)
         # Shifted masks fuse with the surrounding code; a cumulative sum does not.
         length, padded = mask.shape[-1], F.pad(mask, (radius, radius))
         return reduce(or_, (padded[:, at : at + length] for at in range(2 * radius + 1)))
@@ -98,31 +99,46 @@ def _which(at: Tensor, length: int) -> Tensor:
     return torch.where(at[:, None, :] == here[:, None], positions(at), -1).amax(-1)
 
 
-def rank(scores: Tensor, candidates: Tensor, fallback: Tensor | None = None) -> Tensor:
-    """Return (B, L) long: 0 is the best candidate; FAR is neither a candidate nor a fallback.
+def best_first(scores: Tensor) -> Tensor:
+    """Return (B, L) long: the positions in the order of `rank`, if all were candidates."""
+    return _clean(scores).argsort(dim=-1, descending=True, stable=True)
 
-    The fallback positions follow the last candidate, best first. The eager path (a stable sort)
-    and the compiled path (`_before`) must break ties alike: change them together.
+
+def _clean(scores: Tensor) -> Tensor:
+    """Return the scores without NaN, which would sort first. NaN and -inf both come last."""
+    return scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+
+
+def rank(
+    scores: Tensor,
+    candidates: Tensor,
+    fallback: Tensor | None = None,
+    *,
+    order: Tensor | None = None,
+) -> Tensor:
+    """Return (B, L) long: 0 for the best candidate, FAR outside the candidates and the fallback.
+
+    The fallback positions follow the last candidate, best first. The eager path (a stable sort) and
+    the compiled path (`_before`) must break ties in the same way, so change them together. If you
+    rank the same scores several times, pass `order`, their `best_first`.
     """
-    # NaN would sort first. NaN and -inf both come last.
-    clean = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     if torch.compiler.is_compiling():
-        before, chosen = _before(-clean), candidates[:, None, :]
+        before, chosen = _before(-_clean(scores)), candidates[:, None, :]
         ranks = _counts(before & chosen).long()
         late = None
         if fallback is not None:
             late = _counts(before & fallback[:, None, :] | chosen).long()
     else:
-        order = clean.argsort(dim=-1, descending=True, stable=True)
-        ranks = _rank_in_order(candidates, order)
-        late = None if fallback is None else _rank_in_order(fallback & ~candidates, order)
+        order = best_first(scores) if order is None else order
+        ranks = rank_in_order(candidates, order)
+        late = None if fallback is None else rank_in_order(fallback & ~candidates, order)
         late = None if late is None else late + candidates.sum(-1, keepdim=True)
     if fallback is None or late is None:
         return torch.where(candidates, ranks, FAR)
     return torch.where(candidates, ranks, torch.where(fallback, late, FAR))
 
 
-def _rank_in_order(mask: Tensor, order: Tensor) -> Tensor:
+def rank_in_order(mask: Tensor, order: Tensor) -> Tensor:
     """Return (B, L) long: for each True of `mask`, how many True come before it in `order`."""
     ranks = mask.gather(-1, order).cumsum(-1) - 1
     return torch.empty_like(ranks).scatter_(-1, order, ranks)
@@ -136,17 +152,22 @@ def _counts(pairs: Tensor) -> Tensor:
 def _before(keys: Tensor) -> Tensor:
     """Return (B, L, L) bool: [i, j] is True if j comes before i, by key, then from the left.
 
-    Only compiled code calls this: there a sum over it is one kernel and never needs the memory,
-    while a sort takes several dependent kernels.
+    Only compiled code calls this. There, a sum over the result is one kernel that never stores it,
+    whereas a sort takes several dependent kernels.
     """
     one, other = keys[:, :, None], keys[:, None, :]
     here = positions(keys).int()
     return (other < one) | ((other == one) & (here[:, None, :] < here[:, :, None]))
 
 
-def top(scores: Tensor, candidates: Tensor, k: int | Tensor) -> Tensor:
-    """Return (B, L) bool: the k best candidates per row; k is an int or (B,) long."""
-    return rank(scores, candidates) < per_row(k)
+def top(
+    scores: Tensor, candidates: Tensor, k: int | Tensor, *, order: Tensor | None = None
+) -> Tensor:
+    """Return (B, L) bool: the k best candidates per row; k is an int or (B,) long.
+
+    `order` is the scores' `best_first`, if you have it.
+    """
+    return rank(scores, candidates, order=order) < per_row(k)
 
 
 def first(mask: Tensor, n: int | Tensor) -> Tensor:
@@ -155,21 +176,21 @@ def first(mask: Tensor, n: int | Tensor) -> Tensor:
 
 
 def per_row(k: int | Tensor) -> int | Tensor:
-    """Return a (B,) count as a (B, 1) column, to compare with (B, L); an int stays an int."""
-    return k[:, None] if isinstance(k, Tensor) else k
+    """Return a (B,) count as a (B, 1) column, to compare with (B, L); an int is at most FAR."""
+    return k[:, None] if isinstance(k, Tensor) else min(k, FAR)
 
 
-def extent(scope: Tensor, slot: Tensor, block: int = 1) -> Tensor:
-    """Return (B, L) bool: every position from the first to the last of `scope`, in whole blocks.
+def extent(candidates: Tensor, slot: Tensor, block: int = 1) -> Tensor:
+    """Return (B, L) bool: every position from the first to the last candidate, in whole blocks.
 
     Args:
-        scope: (B, L) bool, the candidate positions.
+        candidates: (B, L) bool.
         slot: (B, L) long, the number of each hole within its row, -1 outside the holes.
         block: Block size. The span grows outward to whole blocks, which count by slot.
     """
-    low = torch.where(scope, slot, FAR).amin(-1, keepdim=True) // block * block
-    high = torch.where(scope, slot, -1).amax(-1, keepdim=True) // block * block + block
-    inside = (slot >= low) & (slot < high) & scope.any(-1, keepdim=True)
+    low = torch.where(candidates, slot, FAR).amin(-1, keepdim=True) // block * block
+    high = torch.where(candidates, slot, -1).amax(-1, keepdim=True) // block * block + block
+    inside = (slot >= low) & (slot < high) & candidates.any(-1, keepdim=True)
     after_first = inside.cumsum(-1) > 0
     before_last = inside.flip(-1).cumsum(-1).flip(-1) > 0
     return after_first & before_last

@@ -1,8 +1,8 @@
 """Stateless noise: a hash of (seed, step, slot, token), computed on the tensors' device.
 
-A generator would make a request's draws depend on its batch and on the order of calls. A hash does
-not: a request draws the same numbers alone, in any batch or batch slot, in a CUDA graph, and when
-only some positions are scored.
+A generator would make a request's draws depend on its batch and on the order of calls. With a hash,
+a request draws the same numbers alone, in any batch or batch slot, in a CUDA graph, and when only
+some positions are scored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def key(seed: Tensor, step: Tensor, slot: Tensor, stream: int) -> Tensor:
+def key(seed: Tensor, step: Tensor, slot: Tensor, *, stream: int) -> Tensor:
     """Return (B, Q) int32 from seed (B,), step (B,) and slot (B, Q), all long."""
     low = (seed & 0xFFFFFFFF).to(torch.int32)
     high = (seed >> 32).to(torch.int32)

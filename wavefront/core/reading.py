@@ -1,40 +1,53 @@
 """Read logits: the proposal at each position and its statistics, in float32 and in chunks.
 
-Logits dominate the memory of a diffusion decoder: 1,024 positions over LLaDA's vocabulary are half
-a gigabyte in float32, several times over. Here only one chunk of positions exists at a time.
+Logits dominate the memory of a diffusion decoder. For 1,024 positions and LLaDA's vocabulary, one
+float32 copy takes half a gigabyte, and a plain decoder needs several copies. Here the logits of
+only one chunk of positions exist at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wavefront.core import noise
-from wavefront.core.errors import OptionError, check_choice, check_float, check_int
+from wavefront.core.bounds import check_option
+from wavefront.core.constraint import AllowedTokens, ClassScores, TokenClasses, pick_columns
+from wavefront.core.errors import OptionError, check_choice
 from wavefront.core.strategy import Stats
 
 PRIORITIES = ("confidence", "probability", "margin", "entropy", "random")
 EOS_POLICIES = (
-    "keep", "suppress-logit", "suppress-confidence", "llada-confidence", "stop", "defer",
+    "keep", "suppress-logit", "suppress-confidence", "llada-confidence", "stop", "stop-block",
+    "defer",
 )  # fmt: skip
 ENDING = ("stop", "defer")  # a row is done when nothing before its first end token is masked
 LAST = ("suppress-confidence", "defer")  # end tokens are committed after everything else
 SAMPLING = ("llada", "dream")
 
 _CHUNK = 1 << 24  # logits in one chunk: 64 MiB in float32
+# A CPU reads a chunk in blocks of rows that stay in its cache: 4 MiB in float32. Each of the passes
+# over a block is then several times faster than a pass over the chunk.
+_BLOCK = 1 << 20
+# On CPUs, torch 2.11 compiles the index of the best part wrongly; 2.13 does not.
+_COMPILES_PARTS_ON_CPU = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 # A compiled reduction runs one program per position, and a step reads fewer positions than a GPU
-# has processors. So a vocabulary of WIDE tokens or more is reduced in parts of PART tokens first.
+# has processors. To use them all, a vocabulary of WIDE tokens or more is first reduced in parts of
+# PART tokens.
 WIDE, PART = 1 << 15, 1024
+_REMOVED = 1e6  # subtracted from the logit of a token that top_p or top_k removes
+# Next to a term of 1, a sum of exp(-80) for every token of a vocabulary is lost in rounding.
+_NEGLIGIBLE = -80.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a proposal is drawn, and from which distribution its confidence comes.
+    """How to draw a proposal, and which distribution gives its confidence.
 
     The rule `llada` draws from softmax(logits / temperature) and takes the confidence from the
     unchanged logits. The rule `dream` takes both from the tempered and filtered distribution.
@@ -49,15 +62,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.rule, SAMPLING)
-        check_float("temperature", self.temperature, 0)
+        check_option("temperature", self.temperature)
         check_choice("eos", self.eos, EOS_POLICIES)
         if self.top_p is not None:
-            check_float("top_p", self.top_p, 0, 1)
+            check_option("top_p", self.top_p)
         if self.top_k is not None:
-            check_int("top_k", self.top_k, 1)
+            check_option("top_k", self.top_k)
         if self.eos != "keep" and not self.stop_ids:
             raise OptionError(
-                f"eos={self.eos!r} needs a stop id, and the model has none; pass stop_ids.",
+                f"eos={self.eos!r} needs a stop id, but the model has none; pass stop_ids.",
                 option="stop_ids",
             )
 
@@ -74,6 +87,13 @@ class Reading(NamedTuple):
     current_logp: Tensor | None
     alternatives: Tensor | None = None  # long, (n, K) or (B, Q, K): the likeliest tokens
     alternatives_logp: Tensor | None = None  # float32, in the same shape
+
+
+class ConstrainedReading(NamedTuple):
+    """A reading of allowed tokens only, and the best token of each class of the constraint."""
+
+    reading: Reading
+    classes: ClassScores | None
 
 
 def read(
@@ -95,44 +115,146 @@ def read(
     Args:
         logits_of: Returns logits (n, V) for a slice of the flattened positions.
         keys: (B, Q) int32, the seeds of the draws; None at temperature 0.
-        current: (B, Q) long, the tokens that are at the positions now.
+        current: (B, Q) long, the current tokens at the positions.
         vocab_size: V.
         mask_id: The token that is never proposed.
         sampling: How to draw.
         needs: The optional statistics to compute, such as "margin".
         alternatives: How many of the likeliest tokens to return; 0 for none.
     """
-    size = max(1, _CHUNK // vocab_size)
-    chunks = [slice(at, at + size) for at in range(0, current.numel(), size)]
-    seeds = [None if keys is None else keys.flatten()[c] for c in chunks]
-    parts = [
-        _read(logits_of(c), seed, current.flatten()[c], mask_id, sampling, needs, alternatives)
-        for c, seed in zip(chunks, seeds, strict=True)
-    ]
-    columns = zip(*parts, strict=True)
-    fields = (None if c[0] is None else torch.cat(c).unflatten(0, current.shape) for c in columns)
-    return Reading(*fields)  # pyright: ignore[reportArgumentType]
+    found = read_allowed(
+        logits_of,
+        keys,
+        current,
+        vocab_size=vocab_size,
+        mask_id=mask_id,
+        sampling=sampling,
+        needs=needs,
+        alternatives=alternatives,
+        allowed=None,
+    )
+    return found.reading
 
 
-def _read(
-    logits: Tensor,
+def read_allowed(
+    logits_of: Callable[[slice], Tensor],
     keys: Tensor | None,
     current: Tensor,
+    *,
+    vocab_size: int,
     mask_id: int,
     sampling: Sampling,
     needs: tuple[str, ...],
-    alternatives: int,
-) -> Reading:
-    """Return the reading of one chunk."""
+    alternatives: int = 0,
+    allowed: AllowedTokens | None,
+    score_classes: bool = False,
+) -> ConstrainedReading:
+    """Return what `read` returns, of allowed tokens only: probabilities are shares among them.
+
+    With `score_classes`, also return the best token of each class of the constraint.
+    """
+    size = max(1, _CHUNK // vocab_size)
+    total = current.numel()
+    flat, seeds = current.flatten(), None if keys is None else keys.flatten()
+    parts: list[Reading] = []
+    scores: list[ClassScores] = []
+    for first in range(0, total, size):
+        chunk = slice(first, min(first + size, total))
+        logits = logits_of(chunk)
+        for rows in _blocks(logits):
+            here = slice(first + rows.start, first + rows.stop)
+            prepared = _prepare(
+                logits[rows],
+                None if seeds is None else seeds[here],
+                mask_id=mask_id,
+                sampling=sampling,
+                limit=None if allowed is None else allowed.limit(here),
+            )
+            parts.append(
+                _read(prepared, flat[here], mask_id=mask_id, needs=needs, alternatives=alternatives)
+            )
+            if score_classes and allowed is not None:
+                scores.append(_best_of_classes(prepared, allowed.classes))
+    shape = current.shape
+    return ConstrainedReading(_join(parts, shape), _join(scores, shape) if scores else None)
+
+
+def _blocks(logits: Tensor) -> list[slice]:
+    """Return slices of the rows (n, V) to be read one after the other: one slice, or CPU blocks."""
+    count, size = len(logits), max(1, _BLOCK // logits.shape[-1])
+    if logits.is_cuda or torch.compiler.is_compiling():
+        size = count
+    return [slice(at, min(at + size, count)) for at in range(0, count, size)]
+
+
+Parts = TypeVar("Parts", bound=tuple[Any, ...])
+
+
+def _join(parts: list[Parts], shape: torch.Size) -> Parts:
+    """Return the readings of all blocks as one, its first dimension in the shape (B, Q)."""
+    columns = zip(*parts, strict=True)
+    fields: Any = (None if c[0] is None else torch.cat(c).unflatten(0, shape) for c in columns)
+    return type(parts[0])(*fields)
+
+
+def add_bias(logits: Tensor, tokens: Tensor, values: Tensor) -> Tensor:
+    """Return (n, V) logits, in float32 or wider, with `values` (n, K) added at `tokens` (n, K)."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    drawn = _without(logits, (mask_id,))
-    bad = ~torch.maximum(_most(drawn), logits[..., mask_id]).isfinite()  # NaN wins every maximum
+    return logits.scatter_add(-1, tokens, values.to(logits.dtype))
+
+
+class _Prepared(NamedTuple):
+    """The logits of one block, ready to be read."""
+
+    drawn: Tensor  # (n, V): the maximum is the proposal
+    scored: Tensor  # (n, V): the softmax gives the confidence
+    permitted: Tensor  # (n, V): the logits of the tokens that may be proposed; -inf elsewhere
+    bad: Tensor  # (n,) bool
+
+
+def _prepare(
+    logits: Tensor,
+    keys: Tensor | None,
+    *,
+    mask_id: int,
+    sampling: Sampling,
+    limit: Tensor | None,
+) -> _Prepared:
+    """Return the logits of one block with masks, filters and noise applied.
+
+    `limit` (n, V) is inf for the tokens that a constraint allows, and -inf for the others.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if limit is None:
+        drawn = _without(logits, (mask_id,))
+        # NaN wins every maximum.
+        bad = ~torch.maximum(_most(drawn), logits[..., mask_id]).isfinite()
+    else:
+        bad = ~_most(logits).isfinite()
+        logits = drawn = _only(logits, limit)
+        # The copy is left out where no position allows the mask token. A GPU would have to wait.
+        if limit.is_cuda or bool((limit[..., mask_id] > 0).any()):
+            drawn = _without(logits, (mask_id,))
     if sampling.eos == "suppress-logit":
-        logits, drawn = (_without(each, sampling.stop_ids[:1]) for each in (logits, drawn))
+        logits, drawn = (_without(scores, sampling.stop_ids[:1]) for scores in (logits, drawn))
+    permitted = drawn
     drawn = _add_noise(_filter(drawn, sampling), keys, sampling.temperature)
     scored = _filter(logits, sampling) if sampling.rule == "dream" else logits
     if sampling.eos == "llada-confidence":
         scored = _without(scored, sampling.stop_ids)
+    return _Prepared(drawn, scored, permitted, bad)
+
+
+def _read(
+    prepared: _Prepared,
+    current: Tensor,
+    *,
+    mask_id: int,
+    needs: tuple[str, ...],
+    alternatives: int,
+) -> Reading:
+    """Return the reading of one block."""
+    drawn, scored, _, bad = prepared
     proposal, logp = _propose(drawn, scored)
     likeliest = scored.log_softmax(-1).topk(alternatives) if alternatives else (None, None)
     return Reading(
@@ -146,6 +268,40 @@ def _read(
         alternatives=likeliest[1],
         alternatives_logp=likeliest[0],
     )
+
+
+def _only(logits: Tensor, limit: Tensor) -> Tensor:
+    """Return the logits with all tokens but the allowed ones at -inf.
+
+    Where all of them have the logit -inf, they get a finite one, so that one of them is proposed.
+    """
+    kept = torch.minimum(logits, limit)  # on a CPU, faster than a choice for each token
+    none = kept.amax(-1, keepdim=True).isneginf()
+    if none.is_cuda or bool(none.any()):
+        least = torch.finfo(torch.float32).min
+        kept = torch.where(none, torch.minimum(logits.clamp(min=least), limit), kept)
+    return kept
+
+
+def _best_of_classes(prepared: _Prepared, classes: TokenClasses) -> ClassScores:
+    """Return (n, C) each: the score of the best token of every class, the token, its log p."""
+    drawn, scored, permitted, _ = prepared
+    if drawn is not permitted:
+        # A valid answer may need a token that top_p or top_k removes; such a token comes last.
+        drawn = torch.where(drawn.isneginf(), permitted - _REMOVED, drawn)
+    score, token = [], []
+    pieces = pick_columns(drawn, classes.order).split(classes.sizes, -1)
+    for part, ids in zip(pieces, classes.order.split(classes.sizes), strict=True):
+        if len(ids) == 0:
+            score.append(torch.full_like(drawn[:, :1], float("-inf")))
+            token.append(torch.zeros_like(drawn[:, :1], dtype=torch.long))
+            continue
+        best = part.argmax(-1, keepdim=True)  # equal logits: the first, so the smallest id
+        score.append(part.gather(-1, best))
+        token.append(ids[best])
+    tokens = torch.cat(token, -1)
+    logp = scored.log_softmax(-1).gather(-1, tokens)
+    return ClassScores(torch.cat(score, -1), tokens, logp.float())
 
 
 def _margin(logits: Tensor, mask_id: int) -> Tensor:
@@ -178,7 +334,9 @@ def _add_noise(logits: Tensor, keys: Tensor | None, temperature: float) -> Tenso
 
 def _wide(logits: Tensor) -> bool:
     """Return whether compiled code should reduce these logits in parts."""
-    return torch.compiler.is_compiling() and logits.shape[-1] >= WIDE
+    if not torch.compiler.is_compiling() or logits.shape[-1] < WIDE:
+        return False
+    return logits.device.type != "cpu" or _COMPILES_PARTS_ON_CPU
 
 
 def _parts(logits: Tensor) -> Tensor:
@@ -256,7 +414,21 @@ def log_probability(logits: Tensor, token: Tensor) -> Tensor:
     chosen = logits.gather(-1, token[..., None])[..., 0]
     if _wide(logits):
         others = _parts(others).logsumexp(-1)
-    return _log_share(chosen, others.logsumexp(-1))
+    return _log_share(chosen, _log_sum_exp(others))
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Return (n,), the same as torch.logsumexp, but fast on a CPU if many logits are -inf.
+
+    On a CPU, exp takes a slow path for every -inf.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return logits.logsumexp(-1)
+    most = logits.amax(-1, keepdim=True)
+    none = most.isneginf()
+    most = most.masked_fill(most.isinf(), 0.0)
+    total = (logits - most).clamp_(min=_NEGLIGIBLE).exp_().sum(-1).log() + most[..., 0]
+    return total.masked_fill(none[..., 0], float("-inf"))
 
 
 def _log_share(chosen: Tensor, others: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A short name is a module in one of the packages of REGISTRIES. A dotted name, such as
 `package.module.Class`, is a class anywhere. The repr of an object is its spec. Strings are parsed
-and never evaluated.
+and never evaluated. Use `resolve` for what the user wrote, and `resolve_builtin` for everything
+that comes from a file or a request: it imports nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ import ast
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from wavefront.core.errors import SpecError, WavefrontError, did_you_mean
+from wavefront.core.bounds import check_fields
+from wavefront.core.errors import (
+    OptionError,
+    SpecError,
+    WavefrontError,
+    did_you_mean,
+    quote,
+)
 
 _LONGEST = 1000
 # Registry name: the package whose modules are the known names, and the noun for error messages.
@@ -29,6 +38,26 @@ class Spec:
     """Base class of everything a spec can name: a frozen dataclass whose repr is its spec."""
 
     registry: ClassVar[str] = ""  # the key in REGISTRIES where its subclasses are found
+
+    def __post_init__(self) -> None:
+        """Check the options against the bounds and literals of their types, and nested specs.
+
+        A class with its own checks must call `super().__post_init__()` first.
+
+        Raises:
+            OptionError: An option is out of bounds, or has another type.
+        """
+        check_fields(self)
+        cls: Any = type(self)
+        for field in dataclasses.fields(cls):
+            kind, value = _kind(default_of(field)), getattr(self, field.name)
+            if kind is not None and not isinstance(value, kind):
+                noun = REGISTRIES[kind.registry][1]
+                raise OptionError(
+                    f"{field.name} must be a {noun}, not {quote(value)}.",
+                    option=field.name,
+                    value=value,
+                )
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -51,28 +80,30 @@ def _render(self: Any) -> str:
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         # A field with repr=False is shown only if it differs from its default.
-        if field.repr or value != _default(field):
+        if field.repr or value != default_of(field):
             shown.append(f"{field.name}={value!r}")
     return f"{self.spec_name()}({', '.join(shown)})"
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    """Return the default of a field, also if it comes from a `default_factory`."""
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, even if it comes from a `default_factory`; else MISSING."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
-def check_frozen(cls: type[Any], name: str = "") -> None:
+def check_frozen(cls: type[Any], name: str = "", *, noun: str = "") -> None:
     """Raise a SpecError unless the class is a frozen dataclass, which can be hashed.
 
     Args:
-        cls: The class of a strategy, a selector or a cache policy.
+        cls: The class of a strategy, a selector, a cache policy or a task.
         name: What error messages call it; by default the name of the class.
+        noun: What error messages call its kind; by default the noun of its registry.
     """
     params = getattr(cls, "__dataclass_params__", None)
     if params is None or not params.frozen:
-        noun = REGISTRIES.get(getattr(cls, "registry", ""), REGISTRIES["strategies"])[1]
+        known = REGISTRIES.get(getattr(cls, "registry", ""), REGISTRIES["strategies"])
+        noun = noun or known[1]
         raise SpecError(
             f"{name or cls.__name__!r} is not a {noun}: a {noun} is a frozen dataclass. Decorate "
             "the class with @dataclass(frozen=True)."
@@ -93,14 +124,14 @@ def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
     if "." in name:
         if not outside:
             raise SpecError(
-                f"{name!r} is not a built-in {noun}, and dotted names are not accepted here."
+                f"{quote(name)} is not a built-in {noun}, and dotted names are not accepted here."
             )
-        return _outside(name)
+        return import_class(name)
     known = names(registry)
     if name not in known:
         listed = ", ".join(known)
         raise SpecError(
-            f"There is no {noun} {name!r}{did_you_mean(name, known)}; there are: {listed}."
+            f"There is no {noun} {quote(name)}{did_you_mean(name, known)}; there are: {listed}."
         )
     module = importlib.import_module(f"{package}.{name}")
     return getattr(module, "".join(word.capitalize() for word in name.split("_")))
@@ -108,55 +139,101 @@ def find(name: str, registry: str, *, outside: bool = True) -> type[Any]:
 
 def _classes(module: Any) -> list[str]:
     """Return the names of the specs that a module defines."""
-    found = {name: one for name, one in vars(module).items() if isinstance(one, type)}
-    return [name for name, one in found.items() if issubclass(one, Spec)]
+    found = {name: cls for name, cls in vars(module).items() if isinstance(cls, type)}
+    return [name for name, cls in found.items() if issubclass(cls, Spec)]
 
 
-def _outside(name: str) -> type[Any]:
-    """Return the class with a dotted name."""
+def import_class(name: str) -> type[Any]:
+    """Return the class with a dotted name that the user wrote. This imports its module.
+
+    Raises:
+        SpecError: The module or the class does not exist.
+    """
     module_name, _, class_name = name.rpartition(".")
+    found = import_name(module_name, class_name, shown=name)
+    if not isinstance(found, type):
+        raise SpecError(f"{quote(name)} is not a class.")
+    return found
+
+
+def import_name(module_name: str, name: str, *, shown: str) -> Any:
+    """Return a name of a module that the user wrote. This imports the module.
+
+    Args:
+        module_name: The dotted name of the module.
+        name: The name in it.
+        shown: What the user wrote, for error messages.
+
+    Raises:
+        SpecError: The module cannot be imported, or has no such name.
+    """
     module = None
     try:
         module = importlib.import_module(module_name)
-        found = getattr(module, class_name)
+        return getattr(module, name)
     except ModuleNotFoundError as error:
         advice = ""
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             advice = " Run from the directory that holds it, or add that directory to PYTHONPATH."
-        raise SpecError(f"Cannot import {name!r}: {error}.{advice}") from error
+        raise SpecError(f"Cannot import {quote(shown)}: {error}.{advice}") from error
     except (ImportError, AttributeError) as error:
-        hint = did_you_mean(class_name, [] if module is None else _classes(module))
-        raise SpecError(f"Cannot import {name!r}: {error}{hint}.") from error
-    if not isinstance(found, type):
-        raise SpecError(f"{name!r} is not a class.")
-    return found
+        hint = did_you_mean(name, [] if module is None else _classes(module))
+        raise SpecError(f"Cannot import {quote(shown)}: {error}{hint}.") from error
 
 
-def resolve(text: str, registry: str, *, outside: bool = True) -> Any:
-    """Return the object that a spec string describes."""
+def resolve(text: str, registry: str) -> Any:
+    """Return the object of a spec that the user wrote. A dotted name imports its module.
+
+    Args:
+        text: The spec string.
+        registry: The key in REGISTRIES where short names are found.
+
+    Raises:
+        SpecError: The spec does not parse, names nothing known, or has a wrong option.
+    """
+    return _resolve(text, registry, outside=True)
+
+
+def resolve_builtin(text: str, registry: str) -> Any:
+    """Return the object of a spec that comes from a file or a request. Dotted names are rejected.
+
+    Takes the same arguments and raises the same errors as `resolve`.
+    """
+    return _resolve(text, registry, outside=False)
+
+
+def _resolve(text: str, registry: str, *, outside: bool) -> Any:
     noun = REGISTRIES[registry][1]
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(
+            f"A {noun} must be a string like name(option=value), not {type(text).__name__}."
+        )
     if len(text) > _LONGEST:
         raise SpecError(f"Cannot read a spec of {len(text)} characters; the limit is {_LONGEST}.")
+    unreadable = f"Cannot read {quote(text)} as a {noun}; write it like name(option=value)."
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise SpecError(
-            f"Cannot read {text[:80]!r} as a {noun}; write it like name(option=value)."
-        ) from error
+        raise SpecError(unreadable) from error
     if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        raise SpecError(f"{text[:80]!r} names no {noun}; write it like name(option=value).")
-    return _build(node, text, registry, outside)
+        raise SpecError(f"{quote(text)} does not name a {noun}; write it like name(option=value).")
+    try:
+        return _build(node, text, registry, outside=outside)
+    except (MemoryError, RecursionError) as error:  # of a deeply nested spec
+        raise SpecError(unreadable) from error
 
 
-def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
+def _build(node: ast.expr, text: str, registry: str, *, outside: bool) -> Any:
     """Return the object of a parsed spec. `text` is what error messages quote."""
     call = node if isinstance(node, ast.Call) else None
     name = _dotted(call.func if call else node, text)
     cls = find(name, registry, outside=outside)
     check_frozen(cls, name)
-    options = {f.name: _Option(name, f.name, _kind(_default(f))) for f in dataclasses.fields(cls)}
+    options = {f.name: _Option(name, f.name, _kind(default_of(f))) for f in dataclasses.fields(cls)}
     if call and len(call.args) > len(options):
-        raise SpecError(f"{name} takes at most {len(options)} options, {text!r} gives more.")
+        raise SpecError(
+            f"{name} takes at most {len(options)} options, but {quote(text)} gives more."
+        )
     pairs = [*zip(options, call.args, strict=False)] if call else []
     pairs += [(word.arg or "", word.value) for word in call.keywords] if call else []
     values: dict[str, Any] = {}
@@ -164,14 +241,54 @@ def _build(node: ast.expr, text: str, registry: str, outside: bool) -> Any:
         if option not in options:
             listed = ", ".join(options) or "none"
             raise SpecError(
-                f"{name} has no option {option!r}{did_you_mean(option, options)}; "
+                f"{name} has no option {quote(option)}{did_you_mean(option, options)}; "
                 f"it has: {listed}.",
                 option=option,
             )
         if option in values:
-            raise SpecError(f"{name} is given the option {option!r} twice.", option=option)
+            raise SpecError(f"{name} is given the option {quote(option)} twice.", option=option)
         values[option] = _value(value, options[option], outside)
     return _make(cls, name, values)
+
+
+def add_options(text: str, name: str, options: Mapping[str, str]) -> str:
+    """Return a spec in which every part with this name has these options, unless it gives others.
+
+    Nothing is imported. A text that is no spec is returned as it is.
+
+    Args:
+        text: The spec string.
+        name: The name of a strategy, selector or cache.
+        options: The value of each option, written as in a spec.
+    """
+    try:
+        tree = ast.parse(text.strip()[:_LONGEST], mode="eval")
+        values = {key: ast.parse(value, mode="eval").body for key, value in options.items()}
+        return ast.unparse(_OptionAdder(name, values).visit(tree))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
+
+
+class _OptionAdder(ast.NodeTransformer):
+    """Adds options to every part of a spec that has a given name."""
+
+    def __init__(self, name: str, values: Mapping[str, ast.expr]) -> None:
+        self._name, self._values = name, values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._with_options(ast.Call(node, [], [])) if node.id == self._name else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(part) for part in node.args]
+        for word in node.keywords:
+            word.value = self.visit(word.value)
+        named = isinstance(node.func, ast.Name) and node.func.id == self._name
+        return self._with_options(node) if named else node
+
+    def _with_options(self, node: ast.Call) -> ast.expr:
+        given = {word.arg for word in node.keywords}
+        more = [ast.keyword(key, value) for key, value in self._values.items() if key not in given]
+        return ast.Call(node.func, node.args, [*node.keywords, *more])
 
 
 def _make(cls: type[Any], name: str, values: dict[str, Any]) -> Any:
@@ -183,7 +300,7 @@ def _make(cls: type[Any], name: str, values: dict[str, Any]) -> Any:
             f"{name}: {error}", option=error.option, value=error.value, hint=error.hint
         ) from error
     except TypeError as error:
-        raise SpecError(f"Cannot create {name} from {values}: {error}.") from error
+        raise SpecError(f"Cannot create {name} from {quote(values)}: {error}.") from error
 
 
 def _dotted(node: ast.expr, text: str) -> str:
@@ -192,7 +309,7 @@ def _dotted(node: ast.expr, text: str) -> str:
         return node.id
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, text)}.{node.attr}"
-    raise SpecError(f"Cannot read {text[:80]!r}: a name was expected before the options.")
+    raise SpecError(f"Cannot read {quote(text)}: a name was expected before the options.")
 
 
 class _Option(NamedTuple):
@@ -226,7 +343,7 @@ def _value(node: ast.expr, option: _Option, outside: bool) -> Any:
             ) from error
     found = None
     if isinstance(node, ast.Call | ast.Name | ast.Attribute):
-        found = _build(node, str(option), kind.registry, outside)
+        found = _build(node, str(option), kind.registry, outside=outside)
     if not isinstance(found, kind):
         noun = REGISTRIES[kind.registry][1]
         raise SpecError(

@@ -18,8 +18,8 @@ Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
 def replace_fields(value: Tuple, **changes: Any) -> Tuple:
     """Return a named tuple with some fields changed.
 
-    Use this instead of `_replace`: where compiled code returns its result, torch 2.11 compiles
-    `_replace` into an empty tuple.
+    Use this instead of `_replace`. If compiled code returns the result of `_replace`, torch 2.11
+    returns an empty tuple.
     """
     names: Any = value
     return type(value)(*[changes.get(name, getattr(value, name)) for name in names._fields])
@@ -44,6 +44,30 @@ def map_tree(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
         parts = [map_tree(part, change) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
+
+
+def short_repr(value: Any) -> str:
+    """Return a line for a tree: the type and shape of a tensor, not its numbers."""
+    if isinstance(value, Tensor):
+        sizes = ", ".join(map(str, value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        given: Any = value
+        fields = [f"{n}={short_repr(part)}" for n, part in zip(given._fields, value, strict=True)]
+        return f"{type(value).__name__}({', '.join(fields)})"
+    if isinstance(value, tuple | list) and leaves(value):
+        return f"{len(value)} parts"
+    return repr(value)
+
+
+def count_true(mask: Tensor) -> int | str:
+    """Return how many values of a mask are true, or "?" on the meta device."""
+    return "?" if mask.is_meta else int(mask.sum())
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 row" or "2 rows"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun[-1] == 's' else 's'}"
 
 
 def choose(active: Tensor, new: Any, old: Any) -> Any:

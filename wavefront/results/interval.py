@@ -1,14 +1,15 @@
-"""A value with its 95 % interval, and a share of correct answers with Wilson's interval."""
+"""A value with its 95 % interval, a share of correct answers, and the Pareto front of values."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from wavefront.core.errors import OptionError
 
-NORMAL = 1.959963984540054  # 95 % of a normal distribution lie within so many deviations
+NORMAL = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 
 
 @dataclass(frozen=True)
@@ -21,27 +22,54 @@ class Interval:
 
     @classmethod
     def spanning(cls, value: float, low: float, high: float, *, scale: float = 1.0) -> Interval:
-        """Build an interval that contains its value, also where rounding moved an end past it."""
+        """Build an interval that contains its value, even if rounding moved an end past it."""
         return cls(scale * value, scale * min(low, value), scale * max(high, value))
 
     def scaled(self, scale: float) -> Interval:
         """Return the interval with every number multiplied by `scale`."""
         return Interval(scale * self.value, scale * self.low, scale * self.high)
 
+    @property
+    def excluded_above(self) -> float:
+        """Return the size above which a difference is excluded: the larger end, without its sign.
 
-# One item has a value without an interval. No item has no value.
+        Where no difference was found, this says how large one could still be.
+        """
+        return max(abs(self.low), abs(self.high))
+
+
+# With one item there is a value but no interval. Without items there is no value.
 Estimate = Interval | float | None
 
 
 def bounds(estimate: Estimate) -> tuple[float, float, float]:
-    """Return value, low and high. Without an interval all three are the value, or 0 for None."""
+    """Return value, low and high. Without an interval all three are the value; None counts as 0."""
     if isinstance(estimate, Interval):
         return estimate.value, estimate.low, estimate.high
     value = estimate or 0.0
     return value, value, value
 
 
-class Share(NamedTuple):
+class TradeoffPoint(NamedTuple):
+    """A setting: its cost, and its share of correct answers in [0, 1] with a 95 % interval."""
+
+    name: str  # a spec
+    cost: float
+    mean: float
+    low: float
+    high: float
+
+
+def pareto_front(spots: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
+    """Return the points that no other beats at the same or lower cost, cheapest first."""
+    kept: list[TradeoffPoint] = []
+    for one in sorted(spots, key=lambda spot: (spot.cost, -spot.mean)):
+        if not kept or one.mean > kept[-1].mean:
+            kept.append(one)
+    return kept
+
+
+class Proportion(NamedTuple):
     """A share of correct answers with Wilson's 95 % interval."""
 
     correct: int
@@ -66,16 +94,16 @@ class Share(NamedTuple):
         return Interval.spanning(self.value, self.low, self.high, scale=100)
 
 
-def wilson_share(correct: int, count: int) -> Share:
-    """Return a share with Wilson's interval, which holds for few items and for all or none.
+def wilson_share(correct: int, count: int) -> Proportion:
+    """Return a share with Wilson's interval, which is valid for few items and for 0 or 100 %.
 
     Raises:
         OptionError: There are no items, or `correct` is not between 0 and `count`.
     """
     if not 0 <= correct <= count or count == 0:
-        raise OptionError(f"{correct} of {count} is not a share: at least one item is needed.")
+        raise OptionError(f"{correct} of {count} items is not a share of correct answers.")
     part, squared = correct / count, NORMAL**2
     middle = (part + squared / (2 * count)) / (1 + squared / count)
     half = NORMAL * math.sqrt(part * (1 - part) / count + squared / (4 * count**2))
     half /= 1 + squared / count
-    return Share(correct, count, max(0.0, middle - half), min(1.0, middle + half))
+    return Proportion(correct, count, max(0.0, middle - half), min(1.0, middle + half))

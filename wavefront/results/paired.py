@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError
-from wavefront.results.bootstrap import DRAWS, LEVEL, bootstrap_mean
+from wavefront.results.bootstrap import DRAWS, LEVEL, bootstrap_clusters
 from wavefront.results.interval import Interval
 
 
@@ -22,7 +22,7 @@ class McNemar(NamedTuple):
     p: float  # exact and two-sided
 
 
-class Difference(NamedTuple):
+class ItemDifference(NamedTuple):
     """One item whose value differs between two runs."""
 
     id: Any
@@ -35,23 +35,25 @@ class Difference(NamedTuple):
 class Comparison:
     """Two runs compared over the same items."""
 
-    count: int
+    count: int  # of pairs
+    clusters: int  # of independent items: pairs of one item are one cluster
     first: float  # the means
     second: float
     gap: Interval  # second - first, in pairs
-    mcnemar: McNemar | None  # None unless every value is 0 or 1
-    differences: list[Difference]  # largest first
+    mcnemar: McNemar | None  # None unless every value is 0 or 1, and every cluster is one pair
+    differences: list[ItemDifference]  # largest first
+    p: float | None = None  # of the exact sign test over clusters; None unless values are 0 or 1
 
 
 def mcnemar(first: Sequence[Any], second: Sequence[Any]) -> McNemar:
-    """Test exactly whether two lists of correct and wrong answers differ.
+    """Run the exact test of whether two lists of correct and wrong answers differ.
 
     Raises:
         OptionError: The lists differ in length.
     """
     if len(first) != len(second):
         raise OptionError(
-            f"The two runs need as many results each, not {len(first)} and {len(second)}."
+            f"The two runs need the same number of results, not {len(first)} and {len(second)}."
         )
     pairs = [(bool(a), bool(b)) for a, b in zip(first, second, strict=True)]
     one, other = pairs.count((True, False)), pairs.count((False, True))
@@ -69,15 +71,32 @@ def mcnemar(first: Sequence[Any], second: Sequence[Any]) -> McNemar:
     )
 
 
+def sign_test(gaps: Sequence[float]) -> float:
+    """Return the exact two-sided p of the sign test: are as many differences above 0 as below?
+
+    On right and wrong answers, one per item, it equals the exact McNemar test.
+    """
+    return mcnemar([gap < 0 for gap in gaps if gap], [gap > 0 for gap in gaps if gap]).p
+
+
 def compare(
     first: Mapping[Any, Any],
     second: Mapping[Any, Any],
     *,
+    cluster: Callable[[Any], Hashable] = lambda item: item,
     level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Comparison:
     """Compare two runs given as {item: value}; a value is a bool or a number.
+
+    Args:
+        first: The values of the first run.
+        second: Those of the second, of the same items.
+        cluster: Maps an item to its cluster. Items of one cluster are resampled together.
+        level: The coverage of the interval.
+        draws: The number of resamples.
+        seed: The seed of the resamples.
 
     Raises:
         OptionError: The items differ, there are none, or a value is NaN.
@@ -88,13 +107,25 @@ def compare(
         raise OptionError(f"Two runs are compared over the same items, but {reason}.")
     a = {item: float(value) for item, value in first.items()}
     b = {item: float(second[item]) for item in first}
-    gaps = [Difference(item, a[item], b[item], b[item] - a[item]) for item in a]
+    gaps = [ItemDifference(item, a[item], b[item], b[item] - a[item]) for item in a]
     graded = all(value in (0.0, 1.0) for value in (*a.values(), *b.values()))
+    net: dict[Hashable, float] = {}
+    for one in gaps:
+        net[cluster(one.id)] = net.get(cluster(one.id), 0.0) + one.gap
+    single = len(net) == len(gaps)
     return Comparison(
         count=len(a),
+        clusters=len(net),
         first=math.fsum(a.values()) / len(a),
         second=math.fsum(b.values()) / len(b),
-        gap=bootstrap_mean([one.gap for one in gaps], level=level, draws=draws, seed=seed),
-        mcnemar=mcnemar(list(a.values()), list(b.values())) if graded else None,
+        gap=bootstrap_clusters(
+            [one.gap for one in gaps],
+            [cluster(one.id) for one in gaps],
+            level=level,
+            draws=draws,
+            seed=seed,
+        ),
+        mcnemar=mcnemar(list(a.values()), list(b.values())) if graded and single else None,
+        p=sign_test([*net.values()]) if graded else None,
         differences=sorted((one for one in gaps if one.gap), key=lambda one: -abs(one.gap)),
     )

@@ -6,29 +6,45 @@ Pickled weights are never opened.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from wavefront.core.errors import CheckpointError
-from wavefront.storage.hub import CONFIG, GENERATION, INDEX, WEIGHTS, locate, read_json, weight_map
+from wavefront.core.errors import CheckpointError, quote
+from wavefront.storage.hub import (
+    CONFIG,
+    GENERATION,
+    INDEX,
+    WEIGHTS,
+    check_link,
+    locate,
+    read_json,
+    weight_map,
+)
+from wavefront.storage.read_file import MIB, open_regular
+from wavefront.storage.write_file import replacing, write_text
 
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+# Suffixes of the tensors that belong to a quantised tensor; `models.quantize` defines them.
+SCALE, MINIMUM = ".scale", ".minimum"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Part of the names of rotary tables; some files store them, but every model computes them.
 COMPUTED = ".rotary_emb."
+HEADER_LIMIT = 16 * MIB  # bytes of the header of one safetensors file
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One stored tensor, as the header of its file describes it."""
 
     file: Path
@@ -43,13 +59,14 @@ class Checkpoint:
     directory: Path
     config: dict[str, Any]
     generation: dict[str, Any]
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of most stored tensors."""
-        kinds = [entry.dtype for entry in self.entries.values()]
-        return FLOATS.get(max(set(kinds), key=kinds.count), torch.float32)
+        """The dtype of most tensors that are not quantised."""
+        plain = (name for name in self.entries if not name.endswith((SCALE, MINIMUM)))
+        kinds = [kind for name in plain if (kind := self.entries[name].dtype) in FLOATS]
+        return FLOATS[max(set(kinds), key=kinds.count)] if kinds else torch.float32
 
     def added_token(self, content: str) -> int | None:
         """Return the id of an added token from any of the tokenizer's files, or None."""
@@ -72,6 +89,28 @@ class Checkpoint:
             )
         return found[0] if found else None
 
+    def mask_token(self) -> str | None:
+        """Return the text of the tokenizer's mask token, or None."""
+        settings = read_json(self.directory / "tokenizer_config.json", required=False)
+        token = settings.get("mask_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        return text if isinstance(text, str) else None
+
+    def token_id(self, content: str) -> int | None:
+        """Return the id of a token in the tokenizer's files: an added token, or any other."""
+        added = self.added_token(content)
+        if added is not None:
+            return added
+        model = read_json(self.directory / "tokenizer.json", required=False).get("model")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        if vocabulary is None:
+            vocabulary = read_json(self.directory / "vocab.json", required=False)
+        if isinstance(vocabulary, list):  # a Unigram model lists pairs of token and score
+            tokens = [pair[0] for pair in vocabulary if isinstance(pair, list) and pair]
+            return tokens.index(content) if content in tokens else None
+        found = vocabulary.get(content) if isinstance(vocabulary, dict) else None
+        return found if type(found) is int else None
+
 
 def open_checkpoint(
     path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
@@ -83,7 +122,7 @@ def open_checkpoint(
     return Checkpoint(directory, config, generation, _entries(directory))
 
 
-def _entries(directory: Path) -> dict[str, Entry]:
+def _entries(directory: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a checkpoint, in one file or in shards."""
     single = directory / WEIGHTS
     if single.is_file():
@@ -99,9 +138,9 @@ def _entries(directory: Path) -> dict[str, Entry]:
     return _sharded(directory / INDEX, weight_map(directory))
 
 
-def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
+def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, TensorEntry]:
     """Return the tensors of all shards. Raise unless the index and the shards agree."""
-    headers: dict[str, dict[str, Entry]] = {}
+    headers: dict[str, dict[str, TensorEntry]] = {}
     for shard in sorted(set(shards.values())):
         file = index.parent / shard
         if not file.is_file():
@@ -114,8 +153,8 @@ def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
         tensor, shard = (missing or extra)[0]
         says, does = ("says", "does not") if missing else ("does not say", "does")
         raise CheckpointError(
-            f"{index} {says} that {shard} holds {tensor!r}, which it {does}; "
-            "index and shards are of different versions, so fetch all of them again."
+            f"{index} {says} that {shard} holds {quote(tensor)}, which it {does}; "
+            "the index and the shards have different versions, so fetch all of them again."
         )
     return {tensor: headers[shard][tensor] for tensor, shard in shards.items()}
 
@@ -124,32 +163,55 @@ def _sharded(index: Path, shards: Mapping[str, str]) -> dict[str, Entry]:
 def _open_tensors(file: Path) -> Iterator[Any]:
     """Open a safetensors file. Raise `CheckpointError` if it is damaged."""
     try:
-        with safe_open(file, framework="pt") as tensors:
+        try:
+            opened = safe_open(file, framework="pt")
+        except RuntimeError as error:  # torch refuses to map a file larger than the memory
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(f"{file} cannot be opened ({reason}).") from None
+        with opened as tensors:
             yield tensors
     except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
-            f"{file} is cut short or is not a safetensors file ({error}); fetch it again."
+            f"{file} is cut short or is not a safetensors file ({reason}); fetch it again."
         ) from None
 
 
-def _header(file: Path) -> dict[str, Entry]:
-    """Return the tensors that one file stores."""
+def _header(file: Path) -> dict[str, TensorEntry]:
+    """Return the tensors that one file stores.
+
+    The library checks that the tensors lie one after the other and fill the file.
+    """
+    check_link(file)
+    with open_regular(file, error=CheckpointError) as handle:
+        size = int.from_bytes(handle.read(8), "little")
+    if size > HEADER_LIMIT:
+        raise CheckpointError(
+            f"{file} is not a safetensors file: its header would have {size} bytes; fetch it again."
+        )
     with _open_tensors(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
         return {
-            name: Entry(file, tuple(part.get_shape()), part.get_dtype())
+            name: TensorEntry(file, tuple(part.get_shape()), part.get_dtype())
             for name, part in slices.items()
         }
 
 
+class HasShape(Protocol):
+    """A weight of a model, quantised or not."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
 def check_entries(
-    entries: Mapping[str, Entry], wanted: Mapping[str, Tensor], repeats: Mapping[str, str]
+    entries: Mapping[str, TensorEntry], wanted: Mapping[str, HasShape], repeats: Mapping[str, str]
 ) -> None:
     """Raise unless the stored tensors are exactly those that the model needs.
 
     Args:
         entries: The stored tensors.
-        wanted: The model's tensors, by published name.
+        wanted: The model's weights, by published name.
         repeats: Names that may be stored in addition, with the tensor that each repeats.
     """
     missing = [name for name in wanted if name not in entries]
@@ -164,8 +226,8 @@ def check_entries(
         target = wanted.get(repeats.get(name, name))
         if target is None:
             raise CheckpointError(
-                f"{entry.file} holds tensor {name!r}, which a model of this {CONFIG} does not "
-                "have; the weights belong to another model."
+                f"{entry.file} holds tensor {quote(name)}, which {CONFIG} does not describe; "
+                "the weights belong to another model."
             )
         if entry.shape != tuple(target.shape):
             raise CheckpointError(
@@ -179,40 +241,55 @@ def check_entries(
             )
 
 
-def read_tensors(entries: Mapping[str, Entry], into: Mapping[str, Tensor]) -> None:
-    """Copy each stored tensor into the model; only one is in memory in addition.
-
-    NaN and infinity are refused here, because they need not reach the logits. The fused attention
-    on a CPU treats a NaN score as zero, so a damaged model would decode without any error.
-    """
-    finite: dict[str, Tensor] = {}
-    for file in sorted({entries[name].file for name in into}):
+def stream_tensors(
+    entries: Mapping[str, TensorEntry], names: Iterable[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the named tensors one by one, file by file, so that only one is in memory."""
+    wanted = list(names)
+    for file in sorted({entries[name].file for name in wanted}):
         with _open_tensors(file) as tensors:
-            for name in (name for name in into if entries[name].file == file):
-                into[name].copy_(tensors.get_tensor(name))
-                # Minimum and maximum need one pass and no temporary; both are NaN if a value is.
-                finite[name] = torch.stack(into[name].aminmax()).isfinite().all()
-    # Checked once, after all copies have started: on a GPU every check waits for the device.
-    for name, is_finite in zip(finite, torch.stack(list(finite.values())).tolist(), strict=True):
-        if not is_finite:
+            for name in (name for name in wanted if entries[name].file == file):
+                yield name, tensors.get_tensor(name)
+
+
+def check_finite(entries: Mapping[str, TensorEntry], read: Mapping[str, Tensor]) -> None:
+    """Raise if a tensor of the model holds NaN or infinity after it was read.
+
+    These may not show in the logits. The fused attention on a CPU treats a NaN score as zero, so a
+    damaged model would decode without any error.
+
+    Args:
+        entries: The stored tensors, for their files.
+        read: The model's tensors, by published name; the scales of a quantised one.
+    """
+    # Minimum and maximum need one pass and no temporary; both are NaN if a value is.
+    found = [torch.stack(part.aminmax()).isfinite().all() for part in read.values()]
+    # Compared once: on a GPU every comparison waits for the device.
+    for (name, part), finite in zip(read.items(), torch.stack(found).tolist(), strict=True):
+        if not finite:
             raise CheckpointError(
                 f"Tensor {name!r} in {entries[name].file} holds NaN, infinity or a number too "
-                f"large for {into[name].dtype}; fetch the file again, or load with a wider dtype."
+                f"large for {part.dtype}; fetch the file again, or load with a wider dtype."
             )
 
 
-def check_repeats(entries: Mapping[str, Entry], repeats: Mapping[str, str]) -> None:
+def check_repeats(entries: Mapping[str, TensorEntry], repeats: Mapping[str, str]) -> None:
     """Raise if a tensor that should repeat another, such as a tied head, differs from it."""
     for name, original in repeats.items():
-        if name in entries and not (_read(entries, name) == _read(entries, original)).all():
+        if (
+            name in entries
+            and not (read_tensor(entries, name) == read_tensor(entries, original)).all()
+        ):
             raise CheckpointError(
                 f"Tensor {name!r} in {entries[name].file} differs from {original!r}, but {CONFIG} "
                 "says that the two are tied; correct the key for tied weights."
             )
 
 
-def _read(entries: Mapping[str, Entry], name: str) -> Tensor:
-    """Return one stored tensor."""
+def read_tensor(entries: Mapping[str, TensorEntry], name: str) -> Tensor:
+    """Return one stored tensor as it is."""
+    if name not in entries:
+        raise CheckpointError(f"Tensor {name!r} is missing from the weights; fetch them again.")
     with _open_tensors(entries[name].file) as tensors:
         return tensors.get_tensor(name)
 
@@ -220,12 +297,18 @@ def _read(entries: Mapping[str, Entry], name: str) -> Tensor:
 def write_checkpoint(
     directory: str | os.PathLike[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write config.json and model.safetensors; an interrupted write keeps the old files."""
+    """Write config.json and model.safetensors; an interrupted write keeps the old files.
+
+    Raises:
+        CheckpointError: The weights cannot be written, for example because the disk is full.
+    """
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{WEIGHTS}.partial"
-    save_file(dict(tensors), partial, metadata={"format": "pt"})
-    partial.replace(folder / WEIGHTS)
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(folder / CONFIG)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / WEIGHTS, error=CheckpointError) as part:
+        try:
+            save_file(dict(tensors), part, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(errno.EIO, " ".join(str(error).split())[:200]) from None
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    write_text(folder / CONFIG, text, error=CheckpointError)

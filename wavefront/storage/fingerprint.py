@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from wavefront.core.errors import RunError
-from wavefront.storage.jsonl import dump, write_text
+from wavefront.storage.jsonl import dump
+from wavefront.storage.write_file import write_text
 
 _CHUNK = 1 << 22  # words of a tensor that are summed at once
 _PRIME = 65_521
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LARGE_FILE = 1 << 24  # bytes; the digest of a larger file is remembered
+_HEADER_BYTES, _SAMPLE_BYTES, _SAMPLES = 1 << 16, 1 << 12, 64
 
 
 def of_value(value: Any) -> str:
@@ -91,10 +93,9 @@ def _bit_sums(tensor: Tensor) -> list[int]:
 def _file_sha256(file: Path) -> str:
     """Return the SHA-256 of a file; a large file is read again only after it changed."""
     path = file.resolve()
-    state = path.stat()
-    if state.st_size < _LARGE_FILE:
+    if path.stat().st_size < _LARGE_FILE:
         return sha256(path.read_bytes()).hexdigest()
-    key, stamp = str(path), [state.st_size, state.st_mtime_ns, state.st_ino]
+    key, stamp = str(path), _stamp(path)
     entry = _cache_directory() / f"{sha256(key.encode()).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, ValueError, AttributeError):
         stored = json.loads(entry.read_text())
@@ -102,10 +103,40 @@ def _file_sha256(file: Path) -> str:
             return str(stored["sha256"])
     with path.open("rb") as handle:
         found = file_digest(handle, "sha256").hexdigest()
+    if stamp != _stamp(path):
+        return found  # the file changed meanwhile, so the digest is not remembered
     with contextlib.suppress(OSError, RunError):
         entry.parent.mkdir(parents=True, exist_ok=True)
-        write_text(entry, dump({"file": key, "stamp": stamp, "sha256": found}))
+        write_text(entry, dump({"file": key, "stamp": stamp, "sha256": found}), error=RunError)
     return found
+
+
+def _stamp(path: Path) -> list[Any]:
+    """Return values that differ if a file changed: size, times, inode and a sample of its content.
+
+    `os.utime` can set the time of the last write back, but not the time of the last change. The
+    sample helps where the file system or the clock gives a wrong time.
+    """
+    state = path.stat()
+    times = [state.st_mtime_ns, state.st_ctime_ns]
+    return [state.st_size, *times, state.st_ino, content_sample(path)]
+
+
+def content_sample(path: Path) -> str:
+    """Return the digest of a file's first 64 KiB and of 64 chunks of 4 KiB spread over the rest.
+
+    It takes milliseconds, however large the file is. It does not notice a change that lies between
+    two chunks.
+    """
+    found = sha256()
+    with path.open("rb", buffering=0) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        found.update(handle.read(_HEADER_BYTES))
+        last = max(0, size - _SAMPLE_BYTES)
+        for number in range(1, _SAMPLES + 1):
+            handle.seek(last * number // _SAMPLES)
+            found.update(handle.read(_SAMPLE_BYTES))
+    return found.hexdigest()[:32]
 
 
 def _cache_directory() -> Path:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError, did_you_mean
+from wavefront.core.errors import (
+    CheckpointError,
+    MissingExtraError,
+    OptionError,
+    did_you_mean,
+    install_command,
+    quote,
+)
+from wavefront.storage import read_file
+from wavefront.storage.read_file import MIB
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GGUF = ".gguf"
 TEXT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -25,6 +34,19 @@ TEXT_FILES = (
     "chat_template.jinja",
 )
 BUILTIN = Path(__file__).parents[1] / "models" / "builtin"
+# Maximum bytes of a checkpoint's files. The largest published files have a quarter of this.
+FILE_LIMIT = 4 * MIB
+FILE_LIMITS = {
+    INDEX: 64 * MIB,
+    "tokenizer.json": 128 * MIB,
+    "tokenizer_config.json": 16 * MIB,
+    "added_tokens.json": 16 * MIB,
+    "vocab.json": 64 * MIB,
+    "merges.txt": 64 * MIB,
+}
+IDS_LIMIT = 256  # token ids under one key
+SHARD_LIMIT = 1000  # files of weights
+SHARD_NAME = re.compile(r"\w[^/\\:\x00-\x1f]{0,200}\.safetensors")
 
 
 def builtin_checkpoints() -> dict[str, Path]:
@@ -55,6 +77,8 @@ def locate(
     if name in built_in:
         return built_in[name]
     directory = _expand(name)
+    if directory and weights:
+        _refuse_gguf(directory)
     if directory and directory.is_dir():
         return directory
     if name == "toy":
@@ -69,11 +93,30 @@ def locate(
             f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
             f"{CONFIG}, a built-in name ({', '.join(known)}), or a Hub id such as 'org/name'."
         )
+    if name.lower().endswith("gguf"):
+        raise CheckpointError(
+            f"{name} holds GGUF files, which cannot be loaded; give the Hub id of the same model "
+            "in safetensors."
+        )
     found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)
     if not weights:
         return found
     shards = set(weight_map(found).values()) if (found / INDEX).is_file() else {WEIGHTS}
     return _fetch(name, shards, revision, offline=offline)
+
+
+def _refuse_gguf(path: Path) -> None:
+    """Raise if a path is a GGUF file, or a folder with no other weights."""
+    if path.is_dir():
+        known = any((path / name).is_file() for name in (WEIGHTS, INDEX))
+        is_gguf = not known and any(file.suffix.lower() == GGUF for file in path.iterdir())
+    else:
+        is_gguf = path.suffix.lower() == GGUF
+    if is_gguf:
+        raise CheckpointError(
+            f"{path} is in the GGUF format, which cannot be loaded; give the folder or the Hub id "
+            "of the same model in safetensors."
+        )
 
 
 def _expand(name: str) -> Path | None:
@@ -97,7 +140,7 @@ def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bo
     except ImportError:
         raise MissingExtraError(
             f"{name!r} is not a local directory, and fetching it from the Hub needs "
-            "huggingface_hub: pip install 'wavefront[hub]'."
+            f"huggingface_hub: {install_command('hub')}."
         ) from None
     try:
         found = snapshot_download(
@@ -105,7 +148,7 @@ def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bo
         )
     # The Hub's client and its network stack can raise anything; report all of it the same way.
     except Exception as error:
-        reason = shorten(str(error), 200, placeholder=" …").rstrip(".") or type(error).__name__
+        reason = _reason(error)
         raise CheckpointError(
             f"{name!r} is not a local directory and could not be fetched from the Hub "
             f"(revision {revision or 'main'}{', offline' if offline else ''}): {reason}."
@@ -113,21 +156,67 @@ def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bo
     return Path(found)
 
 
+# What an exception of the Hub's client means. Its own messages have several lines and a URL.
+REASONS = {
+    "GatedRepoError": "it is gated; accept its terms on its page, and run `hf auth login`",
+    "RepositoryNotFoundError": "there is no such repository, or it is private and needs "
+    "`hf auth login`",
+    "RevisionNotFoundError": "there is no such revision",
+    "LocalEntryNotFoundError": "it is not on this machine, and the Hub cannot be reached",
+    "OfflineModeIsEnabled": "it is not on this machine, and HF_HUB_OFFLINE is set",
+    "ConnectionError": "the Hub cannot be reached",
+    "ConnectError": "the Hub cannot be reached",
+    "TimeoutException": "the Hub does not answer",
+    "Timeout": "the Hub does not answer",
+}
+
+
+def _reason(error: Exception) -> str:
+    """Return why a download failed, in a few words."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    known = next((REASONS[kind] for kind in kinds if kind in REASONS), "")
+    if known:
+        return known
+    first = str(error).strip().partition("\n")[0]
+    return shorten(first, 120, placeholder=" …").rstrip(".") or type(error).__name__
+
+
 def read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
     """Read a JSON object; a missing file is an empty object, unless it is required."""
     if not file.is_file():
         if not required:
             return {}
-        raise CheckpointError(f"{file} is missing; a checkpoint needs {CONFIG} beside its weights.")
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{file} is not valid JSON ({error}); fetch the file again."
-        ) from None
+            f"{file} is missing; a checkpoint needs {CONFIG} next to its weights."
+        )
+    check_link(file)
+    limit = FILE_LIMITS.get(file.name, FILE_LIMIT)
+    values = read_file.read_json(file, limit=limit, error=CheckpointError)
     if not isinstance(values, dict):
         raise CheckpointError(f"{file} must hold a JSON object; fetch the file again.")
     return values
+
+
+def read_text(file: Path) -> str:
+    """Read a text file of a checkpoint."""
+    check_link(file)
+    limit = FILE_LIMITS.get(file.name, FILE_LIMIT)
+    return read_file.read_text(file, limit=limit, error=CheckpointError)
+
+
+def check_link(file: Path) -> None:
+    """Raise if a file of a checkpoint is a link out of its folder, such as to a private file.
+
+    The Hub's cache is accepted: its files are links to `models--org--name/blobs`.
+    """
+    target = file.resolve()
+    if file.parent.resolve() in target.parents:
+        return
+    blobs = target.parent
+    if blobs.name != "blobs" or not blobs.parent.name.startswith("models--"):
+        raise CheckpointError(
+            f"{file} is a link to a file outside its folder; copy the file into the folder."
+        )
 
 
 def weight_map(directory: Path) -> dict[str, str]:
@@ -137,10 +226,26 @@ def weight_map(directory: Path) -> dict[str, str]:
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no 'weight_map'; fetch the file again.")
     for tensor, shard in shards.items():
-        plain = isinstance(shard, str) and re.fullmatch(r"\w[^/\\:]*\.safetensors", shard)
-        if not plain:
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
             raise CheckpointError(
-                f"{index} maps tensor {tensor!r} to {shard!r}, which is not the name of a "
-                "safetensors file beside it; do not trust this checkpoint."
+                f"{index} maps tensor {quote(tensor)} to {quote(shard)}, which is not the name of "
+                "a safetensors file in the same directory; do not trust this checkpoint."
             )
+    if (count := len(set(shards.values()))) > SHARD_LIMIT:
+        raise CheckpointError(f"{index} names {count} shards, more than {SHARD_LIMIT}.")
     return shards
+
+
+def listed_ids(values: Mapping[str, Any], key: str, *, file: str = CONFIG) -> list[Any]:
+    """Return the ids stored under a key: a single id, a list of ids, or none.
+
+    Raises:
+        CheckpointError: There are too many ids.
+
+    The ids themselves are not checked.
+    """
+    value = values.get(key)
+    listed: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    if len(listed) > IDS_LIMIT:
+        raise CheckpointError(f"{file}: {key} lists {len(listed)} ids, more than {IDS_LIMIT}.")
+    return listed

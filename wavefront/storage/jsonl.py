@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from wavefront.core.errors import RunError
+from wavefront.storage.read_file import read_lines, reason
+from wavefront.storage.write_file import append_line, write_text
 
 LOCK = "lock"
 
@@ -30,17 +32,21 @@ class JsonLines:
         """Read the complete lines, and remove an incomplete last line."""
         self.file = file
         self.found, size = _parse(file)
-        self._handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        if os.fstat(self._handle).st_size != size:
-            os.ftruncate(self._handle, size)
+        try:
+            self._handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            if os.fstat(self._handle).st_size != size:
+                os.ftruncate(self._handle, size)
+        except OSError as error:
+            raise RunError(f"{file} cannot be written: {reason(error)}.") from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Append each record as a line; it is on disk when this returns."""
-        for record in records:
-            line = f"{dump(record)}\n".encode()
-            while line:  # a full disk or a signal may cause a partial write
-                line = line[os.write(self._handle, line) :]
-            os.fsync(self._handle)
+        """Append each record as a line, all in one write; they are on disk when this returns.
+
+        Raises:
+            RunError: The lines cannot be written, such as on a full disk. The file is unchanged.
+        """
+        lines = "".join(f"{dump(record)}\n" for record in records)
+        append_line(self._handle, self.file, lines.encode(), error=RunError)
 
     def close(self) -> None:
         """Close the file."""
@@ -60,13 +66,13 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def _parse(file: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the objects of all complete lines, and how many bytes the lines take."""
-    try:
-        data = file.read_bytes() if file.exists() else b""
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {reason(error)}.") from None
-    complete = data[: data.rfind(b"\n") + 1]
-    found = []
-    for number, line in enumerate(complete.split(b"\n")[:-1], 1):
+    found: list[dict[str, Any]] = []
+    size = 0
+    if not file.exists():
+        return found, size
+    for number, line in enumerate(read_lines(file, error=RunError), 1):
+        if not line.endswith(b"\n"):
+            break
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -76,7 +82,8 @@ def _parse(file: Path) -> tuple[list[dict[str, Any]], int]:
                 f"Line {number} of {file} is damaged: remove it, and the run will produce it again."
             )
         found.append(record)
-    return found, len(complete)
+        size += len(line)
+    return found, size
 
 
 def by_key(records: list[dict[str, Any]], file: Path) -> dict[str, dict[str, Any]]:
@@ -93,39 +100,8 @@ def by_key(records: list[dict[str, Any]], file: Path) -> dict[str, dict[str, Any
 
 def write_json(file: Path, value: Any) -> None:
     """Write a JSON file atomically: to a temporary file first, then by renaming."""
-    write_text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a text file atomically."""
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(file)
-        _sync_directory(file.parent)
-    except OSError as error:
-        raise RunError(f"{file} cannot be written: {reason(error)}.") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def _sync_directory(folder: Path) -> None:
-    """Flush a folder's directory entries to disk, if the system supports it."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def reason(error: OSError) -> str:
-    """Return the system's message in lower case, for use inside a sentence."""
-    return (error.strerror or str(error)).rstrip(".").lower()
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    write_text(file, text, error=RunError)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import secrets
 import sys
 from typing import Any
 
-from wavefront.core.errors import MissingExtraError, RunError
+from wavefront.core.errors import MissingExtraError, RunError, install_command
 
 
 def load_ray(address: str | None) -> Any:
@@ -28,7 +28,7 @@ def load_ray(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtraError("--engine ray needs Ray: pip install 'wavefront[ray]'.") from None
+        raise MissingExtraError(f"--engine ray needs Ray: {install_command('ray')}.") from None
     return ray
 
 
@@ -38,7 +38,7 @@ def is_own(address: str | None) -> bool:
 
 
 def start_ray(address: str | None, *, cores: int) -> bool:
-    """Connect to a cluster, or start one with so many cores; False if Ray already runs."""
+    """Connect to a cluster, or start one with this many cores; False if Ray already runs."""
     ray = load_ray(address)
     if ray.is_initialized():
         return False
