@@ -1,8 +1,8 @@
 """Matrix products and attention for a few rows, where reading the weights takes all the time.
 
-A cached step computes a window of about 32 positions. Library kernels are made for more rows: some
-products of so few rows leave a third of the memory bandwidth unused, and attention runs one program
-per head where a GPU has four times as many processors. A compiled model on a GPU uses these
+A cached step computes a window of about 32 positions. Library kernels are designed for more rows.
+With so few rows, some products leave a third of the memory bandwidth unused. Attention runs one
+program per head, but a GPU has four times as many processors. A compiled model on a GPU uses these
 operations instead, in half precision. The compiler treats them as opaque and fuses around them.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
 PARTS = 8  # the most parts that a head's keys are split into; one program combines them
+GROUP, PAIRED = 64, 128  # columns of an int4 weight with one scale; columns that share bytes
 LOG2_E = 1.4426950408889634  # the kernels use exp2
 HALF, DEVICE = (torch.bfloat16, torch.float16), "cuda"
 
@@ -57,7 +58,14 @@ def part_count(width: int) -> int:
     return 1 if width >= PROGRAMS * TILE else 2
 
 
-def fits(x: Tensor, weight: Tensor) -> bool:
+class Matrix(Protocol):
+    """A weight, quantised or not."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def fits(x: Tensor, weight: Matrix) -> bool:
     """Return whether x (B, S, D) has few rows and the weight consists of whole tiles."""
     if x.device.type != DEVICE or x.dtype not in HALF or x.shape[0] * x.shape[1] > ROWS:
         return False
@@ -73,15 +81,15 @@ def attention_fits(query: Tensor) -> bool:
 
 
 def _tile_size(rows: int) -> int:
-    """Return the size of the tile that holds so many rows."""
+    """Return the size of the tile that holds this many rows."""
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
 
 
 def _stages(x: Tensor, count: int) -> int:
     """Return how many tiles of a product are loaded at once.
 
-    With one program per processor, it is as many as fit in shared memory. With more programs, it
-    is few enough for two of them to share a processor.
+    With one program per processor, this is as many as fit in shared memory. With more programs, it
+    is small enough for two of them to share a processor.
     """
     room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
     return 5 if count > 1 and room >= 5 * 2 * (TILE + ROWS) * DEEP else 4
@@ -114,6 +122,61 @@ def _parts_like(x: Tensor, width: int) -> Tensor:
     return x.new_empty((count, x.shape[0], x.shape[1], width), dtype=dtype)
 
 
+@torch.library.custom_op("wavefront::small_batch_scaled_product", mutates_args=())
+def scaled_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    """Return (P, B, S, width) as `product` does, for a weight in int8 or fp8.
+
+    Args:
+        x: (B, S, depth).
+        codes: (width, depth), int8 or float8_e4m3fn.
+        scale: float32 (width,), which multiplies each row of the weight.
+    """
+    width, depth = codes.shape
+    count, rows = part_count(width), x.shape[0] * x.shape[1]
+    assert rows <= ROWS
+    out = _parts_like(x, width)
+    _launch(
+        "scaled_product", (width // TILE, count),
+        x.contiguous(), codes, scale, out, rows, width, depth, depth // count,
+        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=_stages(x, count), like=x,
+    )  # fmt: skip
+    return out
+
+
+@scaled_product.register_fake
+def _(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    return _parts_like(x, codes.shape[0])
+
+
+@torch.library.custom_op("wavefront::small_batch_int4_product", mutates_args=())
+def int4_product(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+    """Return (P, B, S, width) as `product` does, for a weight in int4.
+
+    Args:
+        x: (B, S, depth).
+        codes: uint8 (width, depth / 2). A byte holds a column of the first 64 of 128 columns in its
+            low bits and the column 64 further on in its high bits.
+        scale: float16 (width, depth / 64), which multiplies each group of 64 columns.
+        minimum: float16 (width, depth / 64), which is then added.
+    """
+    width, depth = codes.shape[0], 2 * codes.shape[1]
+    count, rows = part_count(width), x.shape[0] * x.shape[1]
+    assert rows <= ROWS
+    assert depth == x.shape[-1]
+    out = _parts_like(x, width)
+    _launch(
+        "int4_product", (width // TILE, count),
+        x.contiguous(), codes, scale, minimum, out, rows, width, depth, depth // count,
+        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=_stages(x, count), like=x,
+    )  # fmt: skip
+    return out
+
+
+@int4_product.register_fake
+def _(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+    return _parts_like(x, codes.shape[0])
+
+
 @torch.library.custom_op("wavefront::small_batch_gated_product", mutates_args=())
 def gated_product(x: Tensor, weight: Tensor) -> Tensor:
     """Return (B, S, width / 2): silu(gate) · up of a SwiGLU; gate and up are one weight."""
@@ -139,7 +202,7 @@ def attend(
 ) -> Tensor:
     """Return (B, H, Q, d), laid out as (B, Q, H, d): every query over its attended keys.
 
-    `counters` is (B·H,) int32 of zeros; it is zeros again afterwards.
+    `counters` is (B·H,) int32 and must be zero; it is zero again afterwards.
     """
     rows, heads, queries, size = query.shape
     assert queries <= QUERIES

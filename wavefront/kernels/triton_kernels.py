@@ -6,7 +6,7 @@ along its depth into parts. With CHAIN, a kernel starts while the previous one s
 first line waits for the previous results.
 """
 
-# Triton is installed only beside a GPU, and its language is not Python.
+# Triton is installed only on machines with a GPU, and its language is not Python.
 # pyright: basic, reportMissingImports=false, reportInvalidTypeForm=false
 
 from __future__ import annotations
@@ -42,6 +42,57 @@ def product(
         of_x = x + row[:, None] * depth + (start + deep)[None, :]
         read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
         total = tl.dot(tl.load(of_weight), tl.trans(read), total)
+    here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
+    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+
+
+@triton.jit
+def scaled_product(
+    x, codes, scale, out, rows, width, depth, share,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """As `product`, for a weight in 8 bits: each row of the sum is multiplied by its scale."""
+    begin(CHAIN)
+    part = tl.program_id(1)
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    total = tl.zeros((TILE, ROWS), tl.float32)
+    for start in range(part * share, part * share + share, DEEP):
+        of_codes = codes + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        of_x = x + row[:, None] * depth + (start + deep)[None, :]
+        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
+        total = tl.dot(tl.load(of_codes).to(read.dtype), tl.trans(read), total)
+    total = total * tl.load(scale + at)[:, None]
+    here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
+    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+
+
+@triton.jit
+def int4_product(
+    x, codes, scale, minimum, out, rows, width, depth, share,
+    ROWS: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """As `product`, for a weight in 4 bits; a byte holds columns of two neighbouring groups."""
+    begin(CHAIN)
+    part = tl.program_id(1)
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, deep = tl.arange(0, ROWS), tl.arange(0, GROUP)
+    total = tl.zeros((TILE, ROWS), tl.float32)
+    for start in range(part * share, part * share + share, 2 * GROUP):
+        of_codes = codes + at[:, None].to(tl.int64) * (depth // 2) + (start // 2 + deep)[None, :]
+        pair = tl.load(of_codes)
+        group = at.to(tl.int64) * (depth // GROUP) + start // GROUP
+        of_x = x + row[:, None] * depth + (start + deep)[None, :]
+        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
+        step = tl.load(scale + group).to(tl.float32)[:, None]
+        low = tl.load(minimum + group).to(tl.float32)[:, None]
+        weight = (pair & 15).to(tl.float32) * step + low
+        total = tl.dot(weight.to(read.dtype), tl.trans(read), total)
+        read = tl.load(of_x + GROUP, mask=row[:, None] < rows, other=0.0)
+        step = tl.load(scale + group + 1).to(tl.float32)[:, None]
+        low = tl.load(minimum + group + 1).to(tl.float32)[:, None]
+        weight = (pair >> 4).to(tl.float32) * step + low
+        total = tl.dot(weight.to(read.dtype), tl.trans(read), total)
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
     tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
 

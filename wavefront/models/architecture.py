@@ -1,17 +1,17 @@
 """The architecture that a checkpoint's config.json describes, checked key by key.
 
-No key that changes the numbers has a default. The defaults of the published config classes do not
+No key that affects the output has a default. The defaults of the published config classes do not
 describe the published models, so a missing key is an error that names the key.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from wavefront.core.errors import CheckpointError
+from wavefront.core.errors import CheckpointError, quote
+from wavefront.storage.hub import listed_ids
 
 # The supported values of a key, the usual one first; None means that it may be absent.
 Supported = Mapping[str, tuple[Any, ...]]
@@ -21,11 +21,52 @@ PLAIN_ROTARY: Supported = {
     "type": ("default", None),
     "partial_rotary_factor": (1, None),
 }
+# Keys without effect on the output of a forward pass, in files of any family.
+NO_EFFECT = frozenset(
+    (
+        *("_attn_implementation", "_name_or_path", "architectures", "attention_dropout"),
+        *("attn_implementation", "auto_map", "bos_token_id", "dtype", "embedding_dropout"),
+        *("initializer_range", "max_window_layers", "model_type", "output_dropout"),
+        *("output_router_logits", "pretraining_tp", "resid_pdrop", "router_aux_loss_coef"),
+        *("torch_dtype", "transformers_version", "use_cache"),
+    )
+)
+EXPERT_LIMIT = 4096  # experts of a layer: far above every published model
+SIZE_LIMIT = 1 << 24  # layers, heads, rows, columns, positions: far above every published model
+# The largest value of a number that is not a size.
+NUMBER_LIMITS = {
+    "rms_norm_eps": 1.0,
+    "layer_norm_eps": 1.0,
+    "rope_theta": 1e15,
+    "partial_rotary_factor": 1.0,
+    "routed_scaling_factor": 1e6,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertLayout:
+    """The mixture of experts that replaces the MLP of most layers."""
+
+    count: int
+    per_token: int  # experts that are computed for a position
+    width: int  # inner width of one expert
+    # softmax: the weights are probabilities over all experts. normalized_softmax: those of the
+    # chosen experts are divided by their sum. grouped_sigmoid: sigmoid scores, a bias for the
+    # choice, and only the best groups of experts; the weights are divided by their sum.
+    router: Literal["softmax", "normalized_softmax", "grouped_sigmoid"]
+    groups: int = 1
+    kept_groups: int = 1
+    scale: float = 1.0  # multiplies the weights
+    shared_width: int = 0  # inner width of an MLP that is added for every position; 0: none
+    dense_layers: int = 0  # the first layers keep a plain MLP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """The sizes, numbers and ids of one model, under one set of names for all families."""
+
+    # The config keys of the sizes that `check_sizes` compares with the weights.
+    size_keys: ClassVar[Mapping[str, str]]
 
     vocab_size: int  # rows of the embedding and the head; may exceed the tokenizer's vocabulary
     width: int
@@ -42,10 +83,41 @@ class Architecture:
     pad_id: int
     stop_ids: tuple[int, ...]
     max_length: int
+    # The following fields have the values of a plain Llama by default.
+    explicit_head_dim: int | None = None  # None: the width divided by the heads
+    qk_norm: bool = False  # normalise every query and key head before the rotation
+    layer_norm: bool = False  # layer norms with biases instead of RMS norms
+    partial_rotary: float = 1.0  # the part of each head that is rotated
+    # A position attends to its own block of this many positions and to earlier blocks.
+    # None: it attends to all positions.
+    block_size: int | None = None
+    # Count blocks from the first column of the canvas, padding included, instead of from the
+    # first token of the row. The prompt is then left-padded to whole blocks.
+    padded_blocks: bool = False
+    experts: ExpertLayout | None = None
 
     @property
     def head_dim(self) -> int:
-        return self.width // self.heads
+        return self.explicit_head_dim or self.width // self.heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """The number of dimensions of each head that are rotated."""
+        return int(self.head_dim * self.partial_rotary)
+
+    def mlp_weights(self, layer: int, experts: float | None = None) -> int:
+        """Return the number of matrix entries that a layer's MLP uses.
+
+        Args:
+            layer: The number of the layer.
+            experts: How many experts are used; by default, the number used per position.
+        """
+        layout = self.experts
+        if layout is None or layer < layout.dense_layers:
+            return 3 * self.width * self.mlp_width
+        used = layout.per_token if experts is None else experts
+        inner = 3 * (round(used * layout.width) + layout.shared_width)
+        return self.width * (inner + layout.count)
 
     def shared_json(self, supported: Supported) -> dict[str, Any]:
         """Return the config keys of `Keys.shared`, and the keys with one supported value."""
@@ -64,35 +136,49 @@ class Keys:
 
     def __init__(self, values: Mapping[str, Any], supported: Supported | None = None) -> None:
         self.values = values
+        self._read: set[str] = set()
         for key, choices in (supported or {}).items():
             self.only(key, *choices)
 
-    def shared(self, rows: int) -> dict[str, Any]:
+    def shared(
+        self, rows: int, *, eps_key: str = "rms_norm_eps", partial_rotary: bool = False
+    ) -> dict[str, Any]:
         """Return the fields whose keys all families share; `rows` is the vocabulary size."""
         stops = self.tokens("eos_token_id", below=rows)
         pad = self.tokens("pad_token_id", below=rows)
+        mask = self.token("mask_token_id", below=rows)
+        # A mask token is never proposed, so it could not end a text.
+        for ids, name in ((stops, "an eos_token_id"), (pad, "the pad_token_id")):
+            if mask in ids:
+                raise CheckpointError(
+                    f"config.json: mask_token_id = {mask} is also {name}; correct one of them."
+                )
         return {
             "vocab_size": rows,
-            "theta": self.rotary_base(),
-            "eps": self.number("rms_norm_eps"),
-            "mask_id": self.token("mask_token_id", below=rows),
+            "theta": self.rotary_base(partial=partial_rotary),
+            "eps": self.number(eps_key),
+            "mask_id": mask,
             "pad_id": (*pad, *stops, 0)[0],
             "stop_ids": stops,
         }
 
-    def rotary_base(self) -> float:
-        """Return `rope_theta`; newer files hold it inside `rope_parameters`, or in both places."""
-        self.only("partial_rotary_factor", *PLAIN_ROTARY["partial_rotary_factor"])
-        nested = self.values.get("rope_parameters")
+    def rotary_base(self, *, partial: bool = False) -> float:
+        """Return `rope_theta`; newer files have it inside `rope_parameters`, or in both places.
+
+        With `partial`, the family reads `partial_rotary_factor` itself.
+        """
+        if not partial:
+            self.only("partial_rotary_factor", *PLAIN_ROTARY["partial_rotary_factor"])
+        nested = self.get("rope_parameters")
         if nested is None:
             return self.number("rope_theta")
         if not isinstance(nested, Mapping):
             self.only("rope_parameters", None)
         inner = Keys(nested)
         for key in nested:
-            if key != "rope_theta":
+            if key != "rope_theta" and not (partial and key == "partial_rotary_factor"):
                 inner.only(key, *PLAIN_ROTARY.get(key, (None,)))
-        holders = [keys for keys in (self, inner) if keys.values.get("rope_theta") is not None]
+        holders = [keys for keys in (self, inner) if keys.get("rope_theta") is not None]
         bases = [keys.number("rope_theta") for keys in holders or (self,)]
         if bases[0] != bases[-1]:
             raise CheckpointError(
@@ -102,24 +188,57 @@ class Keys:
         return bases[0]
 
     def size(self, key: str) -> int:
-        """Return a required positive integer."""
+        """Return a required integer from 1 to `SIZE_LIMIT`."""
         value = self._required(key)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or not 1 <= value <= SIZE_LIMIT:
             raise CheckpointError(
-                f"config.json: {key} must be a positive whole number, not {value!r}."
+                f"config.json: {key} must be a whole number from 1 to {SIZE_LIMIT}, "
+                f"not {quote(value)}."
             )
         return value
 
     def optional_size(self, key: str) -> int | None:
         """Return a positive integer, or None if the key is absent."""
-        return None if self.values.get(key) is None else self.size(key)
+        return None if self.get(key) is None else self.size(key)
+
+    def count(self, key: str) -> int:
+        """Return a required integer from 0 to `SIZE_LIMIT`."""
+        return 0 if self.get(key) == 0 and self.get(key) is not False else self.size(key)
+
+    def rotary_part(self) -> float:
+        """Return `partial_rotary_factor`, which newer files have inside `rope_parameters`."""
+        nested = self.get("rope_parameters")
+        inside = isinstance(nested, Mapping) and nested.get("partial_rotary_factor") is not None
+        holder = Keys(nested) if isinstance(nested, Mapping) and inside else self
+        if inside and self.get("partial_rotary_factor") is not None:
+            self.only("partial_rotary_factor", holder.get("partial_rotary_factor"))
+        return holder.number("partial_rotary_factor")
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key, or None. The key then counts as read."""
+        self._read.add(key)
+        return self.values.get(key)
+
+    def refuse_others(self, *no_effect: str) -> None:
+        """Raise if a key was not read and may change the output. Call this last.
+
+        Accepted are keys in `no_effect` and in `NO_EFFECT`, and keys that are null or false.
+        """
+        accepted = self._read | NO_EFFECT | {*no_effect}
+        for key, value in self.values.items():
+            if key not in accepted and value not in (None, False):
+                raise CheckpointError(
+                    f"config.json: {quote(key)} = {quote(value)} is not known to this family; "
+                    "remove the key if it does not change the output."
+                )
 
     def number(self, key: str) -> float:
-        """Return a required number that is positive and finite."""
-        value = self._required(key)
-        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+        """Return a required number above 0, and at most its limit in `NUMBER_LIMITS`."""
+        value, limit = self._required(key), NUMBER_LIMITS[key]
+        if type(value) not in (int, float) or not 0 < value <= limit:
             raise CheckpointError(
-                f"config.json: {key} must be a finite number above 0, not {value!r}."
+                f"config.json: {key} must be a number above 0 and at most {limit:g}, "
+                f"not {quote(value)}."
             )
         return float(value)
 
@@ -127,19 +246,19 @@ class Keys:
         """Return a required boolean."""
         value = self._required(key)
         if type(value) is not bool:
-            raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}.")
+            raise CheckpointError(f"config.json: {key} must be true or false, not {quote(value)}.")
         return value
 
     def only(self, key: str, *supported: Any) -> None:
         """Raise unless the value is one of `supported`; None means that the key may be absent."""
-        value = self.values.get(key)
+        value = self.get(key)
         if value in supported:
             return
         if key not in self.values:
             self._required(key)
         names = " or ".join(repr(choice) for choice in supported if choice is not None)
         raise CheckpointError(
-            f"config.json: {key} = {value!r} is not supported, only {names or 'null'}; "
+            f"config.json: {key} = {quote(value)} is not supported, only {names or 'null'}; "
             "this is another architecture."
         )
 
@@ -149,9 +268,9 @@ class Keys:
 
     def tokens(self, key: str, *, below: int) -> tuple[int, ...]:
         """Return zero, one or several token ids."""
-        value = self.values.get(key)
-        listed = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(self._token(key, number, below=below) for number in listed)
+        self._read.add(key)
+        found = listed_ids(self.values, key)
+        return tuple(self._token(key, number, below=below) for number in found)
 
     def divides(self, part: int, total: int, *, names: tuple[str, str]) -> None:
         """Raise unless `part` divides `total`; `names` are their keys."""
@@ -164,12 +283,12 @@ class Keys:
     def _token(self, key: str, value: Any, *, below: int) -> int:
         if type(value) is not int or not 0 <= value < below:
             raise CheckpointError(
-                f"config.json: {key} = {value!r} is not a token id from 0 to {below - 1}."
+                f"config.json: {key} = {quote(value)} is not a token id from 0 to {below - 1}."
             )
         return value
 
     def _required(self, key: str) -> Any:
-        if self.values.get(key) is None:
+        if self.get(key) is None:
             raise CheckpointError(
                 f"config.json has no {key!r}, which the model needs; "
                 "add the key from the published config."

@@ -1,7 +1,7 @@
-"""One layer of the bidirectional transformer: pre-norm, rotary, grouped heads, SwiGLU.
+"""One layer of the transformer: pre-norm, rotary, grouped heads, SwiGLU or experts.
 
 Nothing here reads data on the host or has a shape that depends on data, so it can be compiled and
-captured in a CUDA graph. Stored keys and values are written here and nowhere else.
+captured in a CUDA graph. Only this module writes stored keys and values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.kernels import small_batch_ops
-from wavefront.models.architecture import Architecture
+from wavefront.models.architecture import Architecture, ExpertLayout
+from wavefront.models.experts import ExpertWeights, Router
+from wavefront.models.quantize import QuantizedLinear
 
 # Row, head and position indices of every computed key; they broadcast to (B, Hkv, S).
 StoreIndex = tuple[Tensor, Tensor, Tensor]
@@ -22,13 +24,16 @@ StoreIndex = tuple[Tensor, Tensor, Tensor]
 class PassInputs(NamedTuple):
     """What all layers of one forward pass share."""
 
-    # (S, 1, head_dim/2), or (B, S, 1, head_dim/2) when rows compute different positions
+    # (S, 1, rotary_dim/2), or (B, S, 1, rotary_dim/2) when rows compute different positions
     cosine: Tensor
     sine: Tensor
-    attended: Tensor | None  # (B, 1, 1, L) bool: the keys to attend to; None = all
+    # bool: the keys to attend to; None = all. (B, 1, 1, L) if they are the same for every query,
+    # (B, 1, S, L) if they depend on the query's position
+    attended: Tensor | None
     store_index: StoreIndex | None  # where computed keys are stored; None = the whole buffer
     # (B·Hkv,) int32 of zeros: counters for `small_batch_ops.attend`; None = it is not used
     counters: Tensor | None = None
+    copies: int = 0  # masked copies at the end of S, whose keys and values are not stored
 
 
 class RMSNorm(nn.Module):
@@ -44,17 +49,30 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
 
 
+def make_norm(arch: Architecture) -> RMSNorm | nn.LayerNorm:
+    """Return an empty norm of the residual stream."""
+    if arch.layer_norm:
+        return nn.LayerNorm(arch.width, arch.eps)
+    return RMSNorm(arch.width, arch.eps)
+
+
+def make_linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
+    """Return an empty linear layer. All linear layers of the transformer are made here."""
+    return nn.Linear(inputs, outputs, bias=bias)
+
+
 class MLP(nn.Module):
     """SwiGLU. Gate and up projections are one matrix, gate first."""
 
-    def __init__(self, arch: Architecture) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(arch.width, 2 * arch.mlp_width, bias=False)
-        self.down = nn.Linear(arch.mlp_width, arch.width, bias=False)
+        self.gate_up = make_linear(width, 2 * inner)
+        self.down = make_linear(inner, width)
 
     def forward(self, x: Tensor, use_small_batch_ops: bool) -> Tensor:
         """Return (P, B, S, D): P partial sums, to be added up."""
-        if use_small_batch_ops and small_batch_ops.fits(x, self.gate_up.weight):
+        plain = isinstance(self.gate_up, nn.Linear)
+        if use_small_batch_ops and plain and small_batch_ops.fits(x, self.gate_up.weight):
             inner = small_batch_ops.gated_product(x, self.gate_up.weight)
         else:
             gate, up = self.gate_up(x).chunk(2, dim=-1)
@@ -62,25 +80,54 @@ class MLP(nn.Module):
         return product(self.down, inner, use_small_batch_ops)
 
 
+class MixtureOfExperts(nn.Module):
+    """A few of many MLPs for every position, and one MLP for all positions if there is one."""
+
+    def __init__(self, width: int, layout: ExpertLayout) -> None:
+        super().__init__()
+        self.router = Router(width, layout)
+        self.experts = ExpertWeights(width, layout)
+        self.shared = MLP(width, layout.shared_width) if layout.shared_width else None
+
+    def forward(self, x: Tensor, use_small_batch_ops: bool) -> Tensor:
+        """Return (P, B, S, D): P partial sums, to be added up."""
+        rows = x.flatten(0, 1)
+        weights, chosen = self.router(rows)
+        outputs = self.experts(rows, chosen).to(weights.dtype)
+        mixed = (outputs * weights[..., None]).sum(1).to(x.dtype).view_as(x)[None]
+        if self.shared is None:
+            return mixed
+        common = add_parts(self.shared(x, use_small_batch_ops), x.dtype)
+        return mixed + common
+
+
 class Layer(nn.Module):
     """Attention, then MLP, each added to the residual stream. Query, key and value are one matrix.
 
-    The MLP's output is passed on beside the residual stream and added where the next norm reads
-    it. Layers are compiled one by one, so an addition at the end of a layer would cost a kernel.
+    The MLP's output is passed on separately from the residual stream and added where the next norm
+    reads it. Layers are compiled one by one, so an addition at the end of a layer would cost a
+    kernel.
     """
 
     use_small_batch_ops = False  # set by `kernels.compile.compile_model`
 
-    def __init__(self, arch: Architecture) -> None:
+    def __init__(self, arch: Architecture, number: int = 0) -> None:
+        """Build the layer with this number; the first layers may differ from the others."""
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = arch.heads, arch.kv_heads, arch.head_dim
         self.rotary_float32 = arch.rotary_float32
         rows = (arch.heads + 2 * arch.kv_heads) * arch.head_dim
-        self.attention_norm = RMSNorm(arch.width, arch.eps)
-        self.qkv = nn.Linear(arch.width, rows, bias=arch.qkv_bias)
-        self.attention_out = nn.Linear(arch.width, arch.width, bias=False)
-        self.mlp_norm = RMSNorm(arch.width, arch.eps)
-        self.mlp = MLP(arch)
+        self.attention_norm = make_norm(arch)
+        self.qkv = make_linear(arch.width, rows, bias=arch.qkv_bias)
+        self.query_norm = RMSNorm(arch.head_dim, arch.eps) if arch.qk_norm else None
+        self.key_norm = RMSNorm(arch.head_dim, arch.eps) if arch.qk_norm else None
+        self.attention_out = make_linear(arch.heads * arch.head_dim, arch.width)
+        self.mlp_norm = make_norm(arch)
+        self.mlp: MLP | MixtureOfExperts
+        if arch.experts is None or number < arch.experts.dense_layers:
+            self.mlp = MLP(arch.width, arch.mlp_width)
+        else:
+            self.mlp = MixtureOfExperts(arch.width, arch.experts)
 
     def forward(
         self,
@@ -104,11 +151,12 @@ class Layer(nn.Module):
         small = self.use_small_batch_ops and not torch.is_grad_enabled()  # they have no gradient
         query, key, value = self.project(self.attention_norm(x), shared, small)
         if store is not None:
-            key = write(store[0], key, shared.store_index)
-            value = write(store[1], value, shared.store_index)
+            key = write_without_copies(store[0], key, shared)
+            value = write_without_copies(store[1], value, shared)
         if picked is not None:
             query, x = gather_positions(query, picked), gather_positions(x, picked)
-        mixed = self.attend(query, key, value, shared, use_small_batch_ops=small)
+            shared = shared._replace(attended=pick_queries(shared.attended, picked))
+        mixed = self.attend(query, key, value, shared=shared, use_small_batch_ops=small)
         x = x + add_parts(product(self.attention_out, mixed, small), x.dtype)
         return x, self.mlp(self.mlp_norm(x), small)
 
@@ -119,6 +167,9 @@ class Layer(nn.Module):
         projected = add_parts(product(self.qkv, x, use_small_batch_ops), x.dtype)
         heads = projected.unflatten(-1, (-1, self.head_dim))
         unrotated, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = unrotated.split((self.heads, self.kv_heads), dim=2)
+            unrotated = torch.cat((self.query_norm(query), self.key_norm(key)), dim=2)
         dtype = heads.dtype
         if self.rotary_float32:
             dtype = torch.promote_types(dtype, torch.float32)
@@ -131,27 +182,33 @@ class Layer(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        shared: PassInputs,
         *,
+        shared: PassInputs,
         use_small_batch_ops: bool,
     ) -> Tensor:
-        """Return (B, Q, D): every query attends to all attended keys.
+        """Return (B, Q, D): every query attends to its attended keys.
 
-        The attended keys are the same for every query. So the query heads that share a key head
-        are laid out as more queries, which gives grouped heads on any kernel without copies.
+        The query heads that share a key head are laid out as additional queries, so grouped heads
+        work with any kernel and without copies. Only a mask that depends on the query is repeated.
         """
         queries = query.shape[1]
         grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        counters = shared.counters if use_small_batch_ops else None
+        attended = shared.attended
+        per_query = attended is not None and attended.shape[2] > 1
+        if attended is not None and per_query:
+            attended = attended.repeat(1, 1, self.heads // self.kv_heads, 1)
+        counters = shared.counters if use_small_batch_ops and not per_query else None
         if counters is not None and small_batch_ops.attention_fits(grouped):
-            mixed = small_batch_ops.attend(grouped, key, value, shared.attended, counters)
+            mixed = small_batch_ops.attend(grouped, key, value, attended, counters)
         else:
-            mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=shared.attended)
+            mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attended)
         return mixed.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2)
 
 
-def product(linear: nn.Linear, x: Tensor, use_small_batch_ops: bool) -> Tensor:
+def product(linear: nn.Linear | QuantizedLinear, x: Tensor, use_small_batch_ops: bool) -> Tensor:
     """Return linear(x) as (P, B, S, D): P partial sums, to be added up."""
+    if isinstance(linear, QuantizedLinear):
+        return linear.parts(x)
     if not use_small_batch_ops or not small_batch_ops.fits(x, linear.weight):
         return linear(x)[None]
     parts = small_batch_ops.product(x, linear.weight)
@@ -164,9 +221,14 @@ def add_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate (..., H, d) by the position's angles; each half of a head is paired with the other."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    """Rotate (..., H, d) by the angles of each position. Dimension i is paired with i + d/2.
+
+    With k < d/2 angles, i is paired with i + k, and only the first 2k dimensions are rotated.
+    """
+    half = cosine.shape[-1]
+    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    return torch.cat((*rotated, rest) if rest.shape[-1] else rotated, dim=-1)
 
 
 def gather_positions(x: Tensor, index: Tensor) -> Tensor:
@@ -202,12 +264,79 @@ def write(buffer: Tensor, fresh: Tensor, where: StoreIndex | None) -> Tensor:
     return buffer.index_put_(where, fresh)
 
 
-def attention_mask(attend: Tensor | None) -> Tensor | None:
-    """Return (B, 1, 1, L) bool, or None when every key is attended to.
+def write_without_copies(buffer: Tensor, fresh: Tensor, shared: PassInputs) -> Tensor:
+    """Store all but the masked copies, and return what attention reads, the copies last."""
+    if not shared.copies:
+        return write(buffer, fresh, shared.store_index)
+    own, copied = fresh.split((fresh.shape[2] - shared.copies, shared.copies), dim=2)
+    return torch.cat((write(buffer, own, shared.store_index), copied), dim=2)
 
-    A row without any attended position attends to everything: a softmax over nothing is NaN, and
-    an empty row must not disturb the batch.
+
+def pick_queries(attended: Tensor | None, picked: Tensor) -> Tensor | None:
+    """Return the mask of the picked queries (B, Q); a mask for all queries is unchanged."""
+    if attended is None or attended.shape[2] == 1:
+        return attended
+    rows = attended.expand(len(picked), -1, -1, -1)
+    return gather_positions(rows[:, 0], picked)[:, None]
+
+
+def block_mask(queries: Tensor, keys: Tensor, block_size: int) -> Tensor:
+    """Return (B, 1, S, L) bool: each query attends to its own block and to all earlier ones.
+
+    Args:
+        queries: (S,) or (B, S) long, the positions of the queries.
+        keys: (L,) or (B, L) long, the positions of the keys.
+        block_size: The number of positions in a block; 1 is plain causal attention.
+    """
+    rows, columns = (torch.atleast_2d(positions) // block_size for positions in (queries, keys))
+    return (columns[:, None, :] <= rows[:, :, None])[:, None]
+
+
+def with_copies(
+    attended: Tensor | None,
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    at: Tensor,
+    copies: Tensor,
+    blocks: Tensor | None,
+) -> Tensor:
+    """Return (B, 1, S, L + Q) bool: the keys to attend to, with Q masked copies at the end.
+
+    Args:
+        attended: The mask without copies, for all S queries; None means everything.
+        queries: (B, S) long, the positions of the queries; the copies are the last Q.
+        keys: (L,) or (B, L) long, the positions of the keys.
+        at: (B, Q) long, the positions of the copies.
+        copies: (B, Q) bool, the copies that exist; the others are filler.
+        blocks: (B, 1, S, Q) bool, which copies each query may attend to by its block.
+    """
+    size, count = queries.shape[1], at.shape[1]
+    is_copy = torch.arange(size, device=at.device) >= size - count
+    others = queries[:, :, None] != torch.atleast_2d(keys)[:, None, :]
+    real = (others | ~is_copy[:, None])[:, None]  # a copy does not attend to its own token
+    if attended is not None:
+        real = real & attended
+    copied = (copies[:, None, :] & is_copy[:, None])[:, None]
+    if blocks is not None:
+        copied = copied & blocks
+    found = torch.cat((real, copied), dim=-1)
+    return found | ~found.any(-1, keepdim=True)
+
+
+def attention_mask(attend: Tensor | None, blocks: Tensor | None = None) -> Tensor | None:
+    """Return the keys to attend to, (B, 1, 1, L) or (B, 1, S, L) bool; None means all.
+
+    A query without attended keys, such as padding, attends to everything. A softmax over nothing
+    would be NaN, and an empty row must not affect the batch.
+
+    Args:
+        attend: (B, L) bool, the positions to attend to; None means all of them.
+        blocks: (B, 1, S, L) bool from `block_mask`; None for bidirectional attention.
     """
     if attend is None:
-        return None
-    return (attend | ~attend.any(1, keepdim=True))[:, None, None, :]
+        return blocks
+    attended = attend[:, None, None, :]
+    if blocks is not None:
+        attended = attended & blocks
+    return attended | ~attended.any(-1, keepdim=True)

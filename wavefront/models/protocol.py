@@ -1,4 +1,4 @@
-"""The model protocol: what the engine asks of a language model.
+"""The model protocol: what the engine needs from a language model.
 
 Nothing here reads files or the Hub. `loader` loads and saves models; `transformer` implements the
 protocol for every built-in family.
@@ -16,8 +16,8 @@ from torch import Tensor
 class KV(NamedTuple):
     """Stored keys and values: one (B, Hkv, L, head_dim) buffer of each per layer.
 
-    Each layer has its own tensors, so that a compiled pass which writes one need not copy all.
-    `Model.hidden` writes them in place; nothing else does.
+    Each layer has its own tensors, so a compiled pass that writes one tensor need not copy the
+    others. Only `Model.hidden` writes them, in place.
     """
 
     keys: tuple[Tensor, ...]
@@ -25,7 +25,10 @@ class KV(NamedTuple):
 
 
 class Model(Protocol):
-    """A bidirectional language model over a canvas of positions.
+    """A masked diffusion language model over a canvas of positions.
+
+    Attention is bidirectional or block-causal. In the second case, a position attends to its own
+    block and to earlier blocks. Blocks are counted from the first token of a row.
 
     The rows of a batch never influence each other.
     """
@@ -36,6 +39,13 @@ class Model(Protocol):
     pad_id: int
     stop_ids: tuple[int, ...]  # end of sequence first; a tokenizer may add its end-of-turn token
     max_length: int  # the longest canvas, in positions
+    block_size: int | None  # positions in an attention block; None: bidirectional
+    # Count blocks from the first column of the canvas, padding included. A prompt must then be
+    # left-padded so that it ends where a block ends.
+    padded_blocks: bool
+    whole_blocks: bool  # the last block of a canvas is filled up with masks
+    shifted: bool  # the output at a position predicts the next position's token
+    masked_copies: bool  # True if `hidden` accepts `copies`; without it, it does not
     windows: bool  # True if `hidden` accepts a window and stored keys; False disables caches
     compiled: bool  # True after `kernels.compile.compile_model`; a step then compiles its own work
 
@@ -57,6 +67,7 @@ class Model(Protocol):
         *,
         window: Tensor | None = None,
         kv: KV | None = None,
+        copies: Tensor | None = None,
     ) -> Tensor:
         """Return hidden states (B, Q, D); `head` of [b, q] predicts the token AT position at[b, q].
 
@@ -65,8 +76,8 @@ class Model(Protocol):
         With `kv` and `window`, only the window's positions are computed and written to `kv`. The
         keys and values of all other positions are read from `kv`. The window must hold every
         position of `at`, and may hold a position twice.
-        With `window` alone, its positions attend to one another and to nothing else. The window
-        holds each position once, and every position that `at` is read from.
+        With `window` alone, its positions attend only to one another. The window holds each
+        position once, and every position that `at` is read from.
 
         Args:
             tokens: (B, L) long.
@@ -74,6 +85,8 @@ class Model(Protocol):
             at: (B, Q) long, the positions to read.
             window: (B, W) long, the positions to compute.
             kv: Stored keys and values, from `new_kv`.
+            copies: (B, Q) bool, which of the positions `at` get a masked copy; see
+                `Strategy.copied`. It is passed only if `masked_copies` is true.
         """
         ...
 

@@ -24,7 +24,7 @@ def toy(
     device: str | torch.device | None = "cpu",
     dtype: str | torch.dtype | None = "float32",
 ) -> Transformer:
-    """Return a random model of a family; the last id is the mask, the one before ends the text."""
+    """Return a random model of a family; the last id is the mask, the one before it the stop id."""
     known = families()
     if family not in known:
         raise OptionError(

@@ -1,6 +1,8 @@
-"""The bidirectional transformer that all families share; it implements the model protocol.
+"""The transformer that all families share; it implements the model protocol.
 
 It computes the whole canvas, or only a window of positions against stored keys and values.
+Attention is bidirectional, or block-causal if `block_size` is set: a position attends to its own
+block and to earlier ones. A block size of 1 is an autoregressive model.
 """
 
 from __future__ import annotations
@@ -16,16 +18,24 @@ from wavefront.core.errors import OptionError, PromptError
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.architecture import Architecture
 from wavefront.models.layer import (
+    MLP,
     Layer,
+    MixtureOfExperts,
     PassInputs,
-    RMSNorm,
     add_parts,
     attention_mask,
+    block_mask,
     index_in_window,
+    make_linear,
+    make_norm,
     store_index,
+    with_copies,
 )
 from wavefront.models.protocol import KV
+from wavefront.models.quantize import QuantizedLinear, QuantizedWeight, Weight
 
+# Ends of the names of the parameters whose products are added to the residual stream.
+RESIDUAL = ("attention_out.weight", "down.weight", "experts.down")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -44,6 +54,12 @@ class Names(NamedTuple):
     down: str
     final_norm: str
     head: str
+    query_norm: str = ""
+    key_norm: str = ""
+    qkv: str = ""  # query, key and value in one matrix
+    router: str = ""
+    experts: str = ""  # a second `{}` stands for the number of the expert
+    shared_expert: str = ""
 
 
 class Transformer(nn.Module):
@@ -53,6 +69,9 @@ class Transformer(nn.Module):
     names: ClassVar[Names]
     windows = True
     compiled = False
+    masked_copies = True
+    whole_blocks = True
+    shifted = False  # True if `sources` is another position
 
     def __init__(self, config: Architecture) -> None:
         """Build on the meta device. Call `to_empty` next, then load weights or `init_weights`."""
@@ -61,12 +80,13 @@ class Transformer(nn.Module):
         self.vocab_size, self.max_length = config.vocab_size, config.max_length
         self.mask_id, self.pad_id = config.mask_id, config.pad_id
         self.stop_ids = config.stop_ids
+        self.block_size, self.padded_blocks = config.block_size, config.padded_blocks
         with torch.device("meta"):
-            layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+            layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
             self.embedding = nn.Embedding(config.vocab_size, config.width)
             self.layers = cast("Sequence[Layer]", layers)
-            self.final_norm = RMSNorm(config.width, config.eps)
-            output = nn.Linear(config.width, config.vocab_size, bias=False)
+            self.final_norm = make_norm(config)
+            output = make_linear(config.width, config.vocab_size)
             self.output = None if config.tied else output
 
     @property
@@ -85,8 +105,11 @@ class Transformer(nn.Module):
         *,
         window: Tensor | None = None,
         kv: KV | None = None,
+        copies: Tensor | None = None,
     ) -> Tensor:
         """Return (B, Q, D); see `wavefront.models.protocol.Model`."""
+        if copies is not None:
+            return self.encode(tokens, attend, at, window=window, kv=kv, copies=copies)
         source = self.sources(at, attend)
         # A shifted output may lie outside the window, so its position is computed too. Without
         # stored keys this is not allowed: a position in the window twice would be attended twice.
@@ -106,12 +129,15 @@ class Transformer(nn.Module):
         *,
         window: Tensor | None = None,
         kv: KV | None = None,
+        copies: Tensor | None = None,
     ) -> Tensor:
         """Return (B, Q, D): the residual stream after the final norm, at the positions `at`.
 
         Without `at`, return it at all computed positions: the window, or the whole canvas.
         """
-        x, added, shared, picked = self.embed(tokens, attend, at, window=window, alone=kv is None)
+        x, added, shared, picked = self.embed(
+            tokens, attend, at, window=window, alone=kv is None, copies=copies
+        )
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             store = None if kv is None else (kv.keys[number], kv.values[number])
@@ -129,13 +155,15 @@ class Transformer(nn.Module):
         *,
         window: Tensor | None,
         alone: bool,
+        copies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, PassInputs, Tensor | None]:
         """Return the layers' inputs: residual stream, pending addition, shared inputs, indices.
 
         The indices (B, Q) say where `at` is in the computed positions. With `alone`, nothing is
         stored, so the window's positions attend to one another only.
         """
-        length, picked = tokens.shape[1], at
+        length, picked, canvas = tokens.shape[1], at, tokens
+        origin = self.block_origin(attend)
         if window is None:
             positions = torch.arange(length, device=tokens.device)
         else:
@@ -143,6 +171,17 @@ class Transformer(nn.Module):
             picked = None if at is None else index_in_window(at, window, length)
             if alone and attend is not None:
                 attend = attend.gather(1, window)
+        keys, count = positions, 0
+        by_key = copies is not None or self.block_size is not None
+        if by_key and not alone:
+            keys = torch.arange(length, device=tokens.device)
+        if copies is not None and at is not None and picked is not None:
+            count = at.shape[1]
+            committed = canvas.gather(1, at) != self.mask_id
+            order = torch.arange(count, device=at.device) + tokens.shape[1]
+            picked = torch.where(copies & committed, order, picked)
+            positions = torch.cat((positions.expand_as(tokens), at), dim=1)
+            tokens = torch.cat((tokens, torch.full_like(at, self.mask_id)), dim=1)
         cosine, sine = self.rotary_angles(positions)
         where = None if window is None or alone else store_index(window, self.config.kv_heads)
         x = self.embedding(tokens)
@@ -150,11 +189,26 @@ class Transformer(nn.Module):
         if self.layers[0].use_small_batch_ops:
             heads = len(tokens) * self.config.kv_heads
             counters = tokens.new_zeros(heads, dtype=torch.int32)
-        shared = PassInputs(cosine, sine, attention_mask(attend), where, counters)
+        blocks = None
+        if self.block_size is not None:
+            blocks = block_mask(positions - origin, keys - origin, self.block_size)
+        attended = attention_mask(attend, blocks)
+        if copies is not None and at is not None:
+            among = None
+            if self.block_size is not None:
+                among = block_mask(positions - origin, at - origin, self.block_size)
+            attended = with_copies(attended, positions, keys, at=at, copies=copies, blocks=among)
+        shared = PassInputs(cosine, sine, attended, where, counters, count)
         # The pending addition is zeros rather than None, so that the first layer shares compiled
         # code with the others (except for few rows, where a layer passes on two parts). It is made
         # from x, in one kernel with it. The sum equals x up to the sign of its zeros.
         return x, (0 * x)[None], shared, picked
+
+    def block_origin(self, attend: Tensor | None) -> Tensor | int:
+        """Return the position that the first block starts at: an int, or (B, 1) long."""
+        if attend is None or self.padded_blocks:
+            return 0
+        return attend.long().argmax(1, keepdim=True)
 
     @compiled_with_model
     def normalize(self, x: Tensor, added: Tensor) -> Tensor:
@@ -162,9 +216,9 @@ class Transformer(nn.Module):
         return self.final_norm(x + add_parts(added, x.dtype))
 
     def rotary_angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of the rotary angles: (..., 1, head_dim/2), at least float32."""
+        """Return cosine and sine of the rotary angles: (..., 1, rotary_dim/2), at least float32."""
         dtype = torch.promote_types(self.dtype, torch.float32)
-        size = self.config.head_dim
+        size = self.config.rotary_dim
         pairs = torch.arange(0, size, 2, device=positions.device, dtype=dtype)
         frequencies = 1.0 / self.config.theta ** (pairs / size)
         angles = positions.to(dtype)[..., None, None] * frequencies
@@ -181,12 +235,20 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits (..., V) in the model's dtype, as trained."""
-        output = self.embedding if self.output is None else self.output
-        return F.linear(hidden, output.weight)
+        if self.output is None:
+            return F.linear(hidden, self.embedding.weight)
+        return self.output(hidden)
 
     def forward(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
-        """Return logits (B, L, V) as trained; for training."""
+        """Return logits (B, L, V) as published, so unshifted: [b, i] is the output at i."""
         return self.head(self.encode(tokens, attend))
+
+    def predictors(self, tokens: Tensor) -> Tensor:
+        """Return hidden states (B, L, D) for training; `head` of [b, i] predicts the token at i."""
+        hidden = self.encode(tokens)
+        at = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        source = self.sources(at, None)
+        return hidden if source is at else hidden[:, source[0]]
 
     @torch.no_grad()
     def raw_logits(
@@ -201,54 +263,116 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, seed: int, *, std: float = 0.02) -> None:
-        """Set normal matrices, unit norms and zero biases; the same numbers on every device."""
+        """Set random normal matrices, unit norms and zero biases, identical on every device."""
         generator = torch.Generator().manual_seed(seed)
         # Each layer adds to the stream twice; this keeps its size independent of the depth.
         residual_std = std / (2 * self.config.layers) ** 0.5
+        for buffer in self.buffers():  # the biases of routers
+            buffer.zero_()
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
-            spread = residual_std if name.endswith(("attention_out.weight", "down.weight")) else std
+            spread = residual_std if name.endswith(RESIDUAL) else std
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
 
     def published_weights(self) -> dict[str, Tensor]:
+        """Return every weight under its published name, as a view.
+
+        A quantised weight is two or three tensors, as in a file.
+        """
+        found: dict[str, Tensor] = {}
+        for name, part in self.weights().items():
+            found |= part.tensors(name) if isinstance(part, QuantizedWeight) else {name: part}
+        return found
+
+    def weights(self) -> dict[str, Weight]:
         """Return every weight under its published name, as a view that loading writes to."""
         names = self.names
-        parts = {f"{names.embedding}.weight": self.embedding.weight}
+        parts: dict[str, Weight] = {f"{names.embedding}.weight": self.embedding.weight}
         for number, layer in enumerate(self.layers):
             weights = self._layer_weights(layer)
             parts |= {name.format(number): part for name, part in weights.items()}
-        parts[f"{names.final_norm}.weight"] = self.final_norm.weight
+        parts |= named_parts(names.final_norm, self.final_norm)
         if self.output is not None:
             parts[f"{names.head}.weight"] = self.output.weight
-        return {name: part.detach() for name, part in parts.items()}
+        return {
+            name: part.detach() if isinstance(part, Tensor) else part
+            for name, part in parts.items()
+        }
 
-    def _layer_weights(self, layer: Layer) -> dict[str, Tensor]:
+    def _layer_weights(self, layer: Layer) -> dict[str, Weight]:
         """Return the weights of one layer; `{}` in a name stands for the layer number."""
         names, config = self.names, self.config
-        gate, up = layer.mlp.gate_up.weight.chunk(2)
-        parts = {
-            f"{names.attention_norm}.weight": layer.attention_norm.weight,
-            f"{names.attention_out}.weight": layer.attention_out.weight,
-            f"{names.mlp_norm}.weight": layer.mlp_norm.weight,
-            f"{names.gate}.weight": gate,
-            f"{names.up}.weight": up,
-            f"{names.down}.weight": layer.mlp.down.weight,
+        parts: dict[str, Weight] = {
+            **named_parts(names.attention_norm, layer.attention_norm),
+            **named_parts(names.attention_out, layer.attention_out),
+            **named_parts(names.mlp_norm, layer.mlp_norm),
         }
+        if isinstance(layer.mlp, MixtureOfExperts):
+            parts |= self._expert_weights(layer.mlp)
+        else:
+            parts |= mlp_parts((names.gate, names.up, names.down), layer.mlp)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            parts |= named_parts(names.query_norm, layer.query_norm)
+            parts |= named_parts(names.key_norm, layer.key_norm)
+        if names.qkv:
+            return parts | named_parts(names.qkv, layer.qkv)
         rows = [
             heads * config.head_dim for heads in (config.heads, config.kv_heads, config.kv_heads)
         ]
-        for kind, matrix in layer.qkv.named_parameters():
+        for kind, matrix in module_parts(layer.qkv).items():
             slices = zip((names.query, names.key, names.value), matrix.split(rows), strict=True)
             parts |= {f"{name}.{kind}": part for name, part in slices}
         return parts
 
+    def _expert_weights(self, mixture: MixtureOfExperts) -> dict[str, Weight]:
+        """Return the weights of a mixture of experts; `{}` stands for the layer number."""
+        names = self.names
+        parts: dict[str, Weight] = {f"{names.router}.weight": mixture.router.weight}
+        if mixture.router.expert_bias is not None:
+            parts[f"{names.router}.expert_bias"] = mixture.router.expert_bias
+        stacked = zip(mixture.experts.gate_up, mixture.experts.down, strict=True)
+        for number, (gate_up, down) in enumerate(stacked):
+            name = names.experts.format("{}", number)
+            parts |= swiglu_parts(standard_mlp(name), gate_up, down)
+        if mixture.shared is not None:
+            parts |= mlp_parts(standard_mlp(names.shared_expert), mixture.shared)
+        return parts
+
     def repeats(self) -> dict[str, str]:
-        """Return names a file may also store: with tied weights, a head equal to the embedding."""
+        """Return the names of duplicate weights that a file may store, such as a tied head."""
         if self.output is not None:
             return {}
         return {f"{self.names.head}.weight": f"{self.names.embedding}.weight"}
+
+
+def module_parts(module: nn.Module) -> dict[str, Weight]:
+    """Return the parameters of a module, and its weight if that is quantised."""
+    parts: dict[str, Weight] = dict(module.named_parameters())
+    return {"weight": module.weight, **parts} if isinstance(module, QuantizedLinear) else parts
+
+
+def named_parts(name: str, module: nn.Module) -> dict[str, Weight]:
+    """Return the parts of a module under its published name."""
+    return {f"{name}.{kind}": part for kind, part in module_parts(module).items()}
+
+
+def standard_mlp(name: str) -> tuple[str, str, str]:
+    """Return the names of gate, up and down of an MLP, as most families spell them."""
+    return f"{name}.gate_proj", f"{name}.up_proj", f"{name}.down_proj"
+
+
+def mlp_parts(names: tuple[str, str, str], mlp: MLP) -> dict[str, Weight]:
+    """Return the weights of an MLP under the names of gate, up and down."""
+    return swiglu_parts(names, mlp.gate_up.weight, mlp.down.weight)
+
+
+def swiglu_parts(names: tuple[str, str, str], gate_up: Weight, down: Weight) -> dict[str, Weight]:
+    """Return the matrices of an MLP or an expert under the names of gate, up and down."""
+    gate, up = gate_up.chunk(2)
+    matrices = zip(names, (gate, up, down), strict=True)
+    return {f"{name}.weight": matrix for name, matrix in matrices}
 
 
 def token_rows(ids: Tensor | Sequence[Sequence[int]], vocab_size: int) -> Tensor:

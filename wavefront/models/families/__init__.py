@@ -1,5 +1,5 @@
 """Model families, one per file: its config keys, its weight names, and its differences.
 
-A family is found by the checkpoint's `model_type`. It imports the modules of `models`. Start
-reading at `llada`.
+A family is found by the checkpoint's `architectures`, then by its `model_type`. It imports the
+modules of `models`. Start reading at `llada`.
 """

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wavefront.models.architecture import Architecture, Keys
+from wavefront.core.errors import CheckpointError
+from wavefront.models.architecture import SIZE_LIMIT, Architecture, Keys
 from wavefront.models.transformer import Names, Transformer
 
+ARCHITECTURES = ("LLaDAModelLM",)
+MODEL_TYPES = ("llada",)
 MASK_TOKEN = "<|mdm_mask|>"
+BLOCK_SIZE = None
+LAYOUT = "LLaDA"
+TESTED = "golden logits and samplers"
 # Config keys with one supported value; None where the key may be absent.
 SUPPORTED = {
     "block_type": ("llama",),
@@ -33,6 +39,13 @@ TOY = {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_floa
 class Config(Architecture):
     """A LLaDA config.json."""
 
+    size_keys = {  # noqa: RUF012
+        "layers": "n_layers",
+        "vocab_size": "embedding_size (or vocab_size)",
+        "width": "d_model",
+        "mlp_width": "mlp_hidden_size (or mlp_ratio)",
+    }
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
         keys = Keys(values, SUPPORTED)
@@ -48,7 +61,7 @@ class Config(Architecture):
             layers=keys.size("n_layers"),
             heads=heads,
             kv_heads=kv_heads,
-            mlp_width=keys.optional_size("mlp_hidden_size") or keys.size("mlp_ratio") * width,
+            mlp_width=_mlp_width(keys, width),
             qkv_bias=values.get("include_qkv_bias") is True,
             tied=keys.flag("weight_tying"),
             rotary_float32=values.get("rope_full_precision") is not False,
@@ -82,6 +95,16 @@ def _rows(keys: Keys) -> int:
     return rows
 
 
+def _mlp_width(keys: Keys, width: int) -> int:
+    """Return the inner width of the MLP; without its own key it is a multiple of the width."""
+    found = keys.optional_size("mlp_hidden_size") or keys.size("mlp_ratio") * width
+    if found > SIZE_LIMIT:
+        raise CheckpointError(
+            f"config.json: mlp_ratio times d_model must be at most {SIZE_LIMIT}, not {found}."
+        )
+    return found
+
+
 def _kv_heads(keys: Keys, heads: int) -> int:
     """Return the number of key heads; the older `multi_query_attention` means 1 or all heads."""
     keys.only("multi_query_attention", True, False, None)
@@ -92,7 +115,10 @@ def _kv_heads(keys: Keys, heads: int) -> int:
 
 
 class Net(Transformer):
-    """A LLaDA model. It calls the gate `ff_proj`, and the head `ff_out` like the MLP's output."""
+    """A LLaDA model.
+
+    Its weights name the gate `ff_proj`, and both the head and the MLP's output `ff_out`.
+    """
 
     family = "llada"
     names = Names(
