@@ -1,5 +1,6 @@
 """Strategies: which positions a step commits, one strategy per file.
 
-Selectors (`selectors/`) say how many and which candidates to commit. Cache policies (`caches/`)
-say which positions a cached step recomputes. It imports `core` only. Start reading at `wavefront`.
+Selectors (`selectors/`) say how many and which candidates to commit. Cache policies (`caches/`) say
+which positions a cached step recomputes, and how many. It imports `core` only. Start reading at
+`wavefront`.
 """

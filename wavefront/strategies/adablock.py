@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, MAX_TOKEN_ID, FloatRange, IntRange, TupleBounds
 from wavefront.core.canvas import Canvas, is_any
-from wavefront.core.errors import OptionError, check_float, check_int
+from wavefront.core.errors import OptionError
 from wavefront.core.masks import FAR, first, top
 from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
+
+DELIMITERS = TupleBounds(
+    IntRange(0, MAX_TOKEN_ID), "token ids or texts", "(198,) or ('\\n', '.')", max_text=64
+)
 
 
 @dataclass(frozen=True)
@@ -28,29 +34,14 @@ class Adablock(Strategy):
 
     # The state is the block's end, (B,) long: the slot after its last.
 
-    size: int = 16  # B_0
-    delimiters: tuple[int | str, ...] = ("\n",)
-    tau_d: float = 0.3
-    share: float = 0.25
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 16  # B_0
+    delimiters: Annotated[tuple[int | str, ...], DELIMITERS] = ("\n",)
+    tau_d: Annotated[float, FloatRange(0, 1)] = 0.3
+    share: Annotated[float, FloatRange(0, 1)] = 0.25
     selector: Selector = field(default=Threshold(0.9), repr=False)
 
-    def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
-        check_float("tau_d", self.tau_d, 0, 1)
-        check_float("share", self.share, 0, 1)
-        if not isinstance(self.delimiters, tuple):
-            raise OptionError(
-                "delimiters must be a tuple of token ids or texts, such as (198,) or "
-                f"('\\n', '.'), not {self.delimiters!r}.",
-                option="delimiters",
-                value=self.delimiters,
-            )
-        for delimiter in self.delimiters:
-            if not isinstance(delimiter, str):
-                check_int("delimiters", delimiter, 0)
-
     def with_ids(self, id_of: Callable[[str], int] | None) -> Adablock:
-        texts = [each for each in self.delimiters if isinstance(each, str)]
+        texts = [delimiter for delimiter in self.delimiters if isinstance(delimiter, str)]
         if texts and id_of is None:
             raise OptionError(
                 f"The delimiter {texts[0]!r} is a text, and there is no tokenizer; give token ids, "
@@ -58,7 +49,7 @@ class Adablock(Strategy):
                 option="delimiters",
                 value=self.delimiters,
             )
-        ids = (id_of(each) if id_of and isinstance(each, str) else each for each in self.delimiters)
+        ids = (id_of(text) if id_of and isinstance(text, str) else text for text in self.delimiters)
         return replace(self, delimiters=tuple(dict.fromkeys(ids)))
 
     def init(self, canvas: Canvas) -> Tensor:
@@ -76,7 +67,7 @@ class Adablock(Strategy):
     def _end(self, view: View, start: Tensor) -> Tensor:
         """Return (B,) long: where a block that begins at `start` ends, by this step's proposals."""
         ahead = _before(start + self._window(view.progress), view.masked, view.slot)
-        ids = [each for each in self.delimiters if isinstance(each, int)]
+        ids = [delimiter for delimiter in self.delimiters if isinstance(delimiter, int)]
         probable = view.stats.logp.exp() >= self.tau_d
         best = top(view.stats.logp, ahead & probable & is_any(view.proposal, ids), 1)
         found = torch.where(best, view.slot + 1, 0).amax(-1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import DEFAULT_STRATEGY, MAX_POSITIONS, IntRange
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, check_int
+from wavefront.core.errors import OptionError
 from wavefront.core.masks import FAR
 from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
@@ -21,11 +22,10 @@ Count = TypeVar("Count", int, Tensor)
 class Block(Strategy):
     """Choose from one block of `size` slots at a time; the blocks share the T steps."""
 
-    size: int = 8  # B
-    selector: Selector = field(default=Quota(), repr=False)
+    recommended: ClassVar[str] = DEFAULT_STRATEGY
 
-    def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 8  # B
+    selector: Selector = field(default=Quota(), repr=False)
 
     def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
         return self._block(canvas.masked, canvas.slot)
@@ -42,8 +42,11 @@ class Block(Strategy):
 
     def _block_progress(self, progress: RowProgress, block: Tensor) -> RowProgress:
         """Return the block's own progress: its length, its share of the steps, its step."""
-        length, steps, step = _in_block(progress.length, progress.steps, progress.step, self.size)
-        return progress._replace(length=length, steps=steps, step=step, left=block.sum(-1))
+        length, steps, step = _in_block(
+            progress.length, progress.steps, progress.step, size=self.size
+        )
+        left = block.sum(-1)
+        return progress._replace(length=length, steps=steps, step=step, left=left, block=None)
 
     def width(self, length: int, steps: int) -> int:
         return min(self.size, length)
@@ -51,7 +54,7 @@ class Block(Strategy):
     def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         if steps < _blocks(length, self.size):
             return False  # only for adaptive selectors; see `validate`
-        return self.selector.is_noop_step(*_in_block(length, steps, step, self.size))
+        return self.selector.is_noop_step(*_in_block(length, steps, step, size=self.size))
 
     def validate(self, length: int, steps: int) -> None:
         blocks = _blocks(length, self.size)
@@ -69,7 +72,7 @@ def _blocks(length: Count, size: int) -> Count:
     return (length + size - 1) // size
 
 
-def _in_block(length: Count, steps: Count, step: Count, size: int) -> tuple[Count, Count, Count]:
+def _in_block(length: Count, steps: Count, step: Count, *, size: int) -> tuple[Count, Count, Count]:
     """Return (length, steps, step) within the block that `step` falls in; ints or (B,) tensors.
 
     If the steps do not divide evenly, the first blocks get one step more each.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, IntRange
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, first
 from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
@@ -24,13 +25,9 @@ class Dcd(Strategy):
     of any strategy once everything before that token is decided.
     """
 
-    masks: int = 16
-    span: int = 128
+    masks: Annotated[int, IntRange(1, MAX_POSITIONS)] = 16
+    span: Annotated[int, IntRange(1, MAX_POSITIONS)] = 128
     selector: Selector = field(default=Threshold(0.9), repr=False)
-
-    def __post_init__(self) -> None:
-        check_int("masks", self.masks, 1)
-        check_int("span", self.span, 1)
 
     def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
         return self._window(canvas.masked, canvas.slot) | self._fallback(canvas.masked, progress)

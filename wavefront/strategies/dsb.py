@@ -1,14 +1,15 @@
-"""DSB: the best of a block that slides on as it is filled (dynamic sliding block, 2602.05992)."""
+"""DSB: the best of a block that slides as it is filled (dynamic sliding block, 2602.05992)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, IntRange
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import check_int
 from wavefront.core.masks import FAR, first
 from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
 from wavefront.strategies.selectors.threshold import Threshold
@@ -18,20 +19,15 @@ from wavefront.strategies.selectors.threshold import Threshold
 class Dsb(Strategy):
     """Choose from a block that starts at the first masked slot and grows with every commit.
 
-    The block always has `size` masked positions, as long as there are so many, and a difficult
-    position does not block the others. `limit` is the longest block in slots: without it the block
-    is the published "greedy", and limit=size is "const". If there are fewer candidates than the
-    selector must commit, the next masked positions are used.
+    The block has `size` masked positions while that many remain, so a difficult position does not
+    block the others. `limit` is the longest block in slots: without it the block is the published
+    "greedy", and limit=size is "const". If there are fewer candidates than the selector must
+    commit, the next masked positions are used.
     """
 
-    size: int = 32  # B
-    limit: int | None = None  # B_max
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 32  # B
+    limit: Annotated[int, IntRange(1, MAX_POSITIONS)] | None = None  # B_max
     selector: Selector = field(default=Threshold(0.9), repr=False)
-
-    def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
-        if self.limit is not None:
-            check_int("limit", self.limit, 1)
 
     def candidates(self, canvas: Canvas, state: State, progress: RowProgress) -> Tensor:
         block = self._block(canvas.masked, canvas.slot, progress)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, IntRange
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import check_choice
 from wavefront.core.masks import top
 from wavefront.core.strategy import Decision, View
 from wavefront.strategies.block import Block
@@ -30,12 +30,9 @@ class Rcr(Block):
     # The state is the recorded score r, (B, L) float32.
 
     revises = True
-    size: int = 128  # the smaller of the two that were published; from N on, one block
+    # The default is the smaller published value. If it is N or more, there is one block.
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 128
     stat: Literal["last", "min", "max"] = "last"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("stat", self.stat, ("last", "min", "max"))
 
     def init(self, canvas: Canvas) -> Tensor:
         initial = float("inf") if self.stat == "min" else float("-inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from wavefront.core.strategy import Decision, Selector, State, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
@@ -11,6 +12,8 @@ from wavefront.strategies.selectors.quota import Quota
 @dataclass(frozen=True)
 class Standard(Strategy):
     """Choose from all masked positions."""
+
+    recommended: ClassVar[str] = "standard(selector=threshold(tau=0.98))"
 
     selector: Selector = field(default=Quota(), repr=False)
 

@@ -9,14 +9,15 @@ defaults, and the division of steps over blocks, are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, FloatRange, IntRange
 from wavefront.core.budget import Count
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, check_choice, check_float, check_int
+from wavefront.core.errors import OptionError, check_int
 from wavefront.core.masks import FAR, top
 from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
@@ -46,23 +47,20 @@ class Tbd(Strategy):
     The model attends to the block and to `spare` masks after it; None means all masks.
     """
 
+    recommended: ClassVar[str] = "tbd(size=32, selector=threshold(tau=0.98))"
     revises = True
-    size: int = 32
-    drop: int = 8
-    gamma: float = 0.9
-    min_kept: int = 4
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 32
+    drop: Annotated[int, IntRange(0, MAX_POSITIONS)] = 8
+    gamma: Annotated[float, FloatRange(0, 1)] = 0.9
+    min_kept: Annotated[int, IntRange(1, MAX_POSITIONS)] = 4
     mode: Literal["confidence", "length"] = "confidence"
-    spare: int | None = 0
+    spare: Annotated[int, IntRange(0, MAX_POSITIONS)] | None = 0
     selector: Selector = field(default=Quota(), repr=False)
 
     def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
-        check_int("drop", self.drop, 0, self.size - 1)
-        check_float("gamma", self.gamma, 0, 1)
-        check_int("min_kept", self.min_kept, 1, self.size - self.drop)
-        check_choice("mode", self.mode, ("confidence", "length"))
-        if self.spare is not None:
-            check_int("spare", self.spare, 0)
+        super().__post_init__()
+        check_int("drop", self.drop, 0, high=self.size - 1)
+        check_int("min_kept", self.min_kept, 1, high=self.size - self.drop)
 
     def init(self, canvas: Canvas) -> TbdState:
         zero = torch.zeros_like(canvas.slot[:, 0])
@@ -103,7 +101,7 @@ class Tbd(Strategy):
         )
 
     def _within(self, canvas: Canvas | View, state: TbdState, slots: int) -> Tensor:
-        """Return (B, L) bool: the masked positions in so many slots after the kept text."""
+        """Return (B, L) bool: the masked positions in this many slots after the kept text."""
         return canvas.masked & (canvas.slot < (state.kept + slots)[:, None])
 
     def _keep(self, view: View, state: TbdState, confident: Tensor) -> Tensor:
@@ -137,7 +135,7 @@ class Tbd(Strategy):
         )
 
     def _fewest(self, progress: RowProgress) -> Tensor:
-        """Return (B,) long: the fewest steps per block, half of its share if all kept the most."""
+        """Return (B,) long: the minimum steps per block, half of its share if all keep the most."""
         return _ceil(progress.steps // self._blocks(progress.length), 2).clamp(min=1)
 
     def _blocks(self, length: Count) -> Count:
@@ -151,9 +149,9 @@ class Tbd(Strategy):
         blocks = self._blocks(length)
         if steps < blocks and self.selector.planned:
             raise OptionError(
-                f"steps={steps} is fewer than the {blocks} blocks of {self.size}, less the "
-                f"{self.drop} dropped of each, in {length} positions; give at least one step per "
-                "block, or a larger block size.",
+                f"steps={steps} is too few: {length} positions need {blocks} blocks of {self.size} "
+                f"slots, and each block drops {self.drop}; give at least one step per block, or a "
+                "larger block size.",
                 option="steps",
                 value=steps,
             )

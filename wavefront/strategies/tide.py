@@ -1,21 +1,34 @@
-"""Tide: our own strategy. It is wavefront with six options, each off by default."""
+"""Tide: our own strategy. It is wavefront with cascade rounds, a horizon and four more options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wavefront.core.bounds import MAX_POSITIONS, MAX_STEPS, FloatRange, IntRange, TupleBounds
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import OptionError, check_float, check_int
-from wavefront.core.masks import FAR, density, distance, first, positions, top
+from wavefront.core.errors import OptionError
+from wavefront.core.masks import (
+    FAR,
+    best_first,
+    density,
+    distance,
+    first,
+    positions,
+    rank_in_order,
+    top,
+)
 from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
-from wavefront.strategies.selectors._adaptive import Adaptive, ascending_rank
-from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.selectors._adaptive import Adaptive
+from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.strategies.wavefront import Wavefront
+
+MAX_ROUNDS = 64  # each round costs about as much as a step without rounds
+TEMPERATURES = TupleBounds(FloatRange(1e-3, 1e3), "temperatures", "(1.0, 1.2)")
 
 
 class TideState(NamedTuple):
@@ -27,18 +40,43 @@ class TideState(NamedTuple):
     final: Tensor  # (B, L) bool: never remasked again
 
 
+class _CascadeOrder:
+    """The orders of the positions that all rounds of a step share, so they are sorted once."""
+
+    def __init__(self, by_score: Tensor, logp: Tensor) -> None:
+        """Sort the positions by their error. Ties go to the better score, then to the left."""
+        self.by_score = by_score
+        self.error = -torch.expm1(logp)  # the probability that the proposal is wrong
+        errors = self.error.gather(-1, by_score)
+        self.by_error = by_score.gather(-1, errors.argsort(dim=-1, stable=True))
+
+    def added_error(self, accepted: Tensor) -> Tensor:
+        """Return (B, L): the sum of the errors up to each accepted position, smallest first."""
+        length = accepted.shape[-1]
+        ranks = rank_in_order(accepted, self.by_error)
+        # Without gaps between them, so that the sum does not depend on other positions.
+        errors = F.pad(torch.zeros_like(self.error), (0, 1))
+        errors = errors.scatter(
+            -1, torch.where(accepted, ranks, length), torch.where(accepted, self.error, 0.0)
+        )
+        return errors.cumsum(-1).gather(-1, ranks.clamp(min=0))
+
+
 @dataclass(frozen=True)
 class Tide(Strategy):
-    """Wavefront with options of our own; without any of them it equals wavefront.
+    """Wavefront with additional options: cascade rounds and a horizon, and four that are off.
+
+    With all of them off it equals wavefront:
+    `tide(cascade_rounds=0, horizon=0, selector=quota())`.
 
     `cascade_rounds` (with an adaptive selector): after a commit, move the front and select again
     on the same forward pass, up to this many rounds. The expected number of wrong tokens per step
     stays within `risk`. With a radius of 2, only this lets a front commit many tokens at once.
     `horizon`: hide masks more than this many positions ahead of the front from the model, so that
-    a long canvas looks like a short one.
+    a long canvas looks like a short one; 0 hides nothing.
     `density_sigma`: use no radius; multiply the confidence by the density of known tokens, under a
     Gaussian of this many positions.
-    `patience`: commit the leftmost masked position after it was passed over for so many steps.
+    `patience`: commit the leftmost masked position after it was passed over for this many steps.
     `revisable_band`: a token within this many positions of a mask may be remasked. It is remasked
     when its probability falls below `remask_below`, at most `max_remasks` times; a step remasks
     fewer tokens than it commits.
@@ -47,42 +85,29 @@ class Tide(Strategy):
     runs/calibrate.py.
     """
 
-    example: ClassVar[str] = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
-
-    size: int = 8  # F
-    radius: int = 2  # R
-    cascade_rounds: int = field(default=0, repr=False)
-    risk: float = field(default=0.5, repr=False)
-    horizon: int = field(default=0, repr=False)
-    density_sigma: float = field(default=0.0, repr=False)
-    patience: int = field(default=0, repr=False)
-    revisable_band: int = field(default=0, repr=False)
-    remask_below: float = field(default=0.1, repr=False)
-    max_remasks: int = field(default=2, repr=False)
-    distance_temperatures: tuple[float, ...] = field(default=(), repr=False)
-    selector: Selector = field(default=Quota(), repr=False)
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 8  # F
+    radius: Annotated[int, IntRange(1, MAX_POSITIONS)] = 2  # R
+    # Shown in every spec, like `horizon` and `selector`: a recorded spec says what was decoded.
+    cascade_rounds: Annotated[int, IntRange(0, MAX_ROUNDS)] = 8
+    risk: Annotated[float, FloatRange(0, MAX_POSITIONS)] = field(default=0.5, repr=False)
+    horizon: Annotated[int, IntRange(0, MAX_POSITIONS)] = 64
+    density_sigma: Annotated[float, FloatRange(0, 100)] = field(default=0.0, repr=False)
+    patience: Annotated[int, IntRange(0, MAX_STEPS)] = field(default=0, repr=False)
+    revisable_band: Annotated[int, IntRange(0, MAX_POSITIONS)] = field(default=0, repr=False)
+    remask_below: Annotated[float, FloatRange(0, 1)] = field(default=0.1, repr=False)
+    max_remasks: Annotated[int, IntRange(0, MAX_STEPS)] = field(default=2, repr=False)
+    distance_temperatures: Annotated[tuple[float, ...], TEMPERATURES] = field(
+        default=(), repr=False
+    )
+    selector: Selector = field(default=Threshold(0.98))
 
     def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
-        check_int("radius", self.radius, 1)
-        for name in ("cascade_rounds", "horizon", "patience", "revisable_band", "max_remasks"):
-            check_int(name, getattr(self, name), 0)
-        check_float("risk", self.risk, 0)
-        check_float("density_sigma", self.density_sigma, 0, 100)  # more would only use memory
-        check_float("remask_below", self.remask_below, 0, 1)
-        if not isinstance(self.distance_temperatures, tuple):
-            raise OptionError(
-                "distance_temperatures must be a tuple of temperatures, such as (1.0, 1.2), not "
-                f"{self.distance_temperatures!r}.",
-                option="distance_temperatures",
-                value=self.distance_temperatures,
-            )
-        for temperature in self.distance_temperatures:
-            check_float("distance_temperatures", temperature, 1e-3)
+        super().__post_init__()
         if self.cascade_rounds and not isinstance(self.selector, Adaptive):
             raise OptionError(
                 "cascade_rounds needs an adaptive selector, because a quota is used up after one "
-                "round; try tide(cascade_rounds=4, selector=threshold(tau=0.9)).",
+                f"round. Write tide(cascade_rounds=0, selector={self.selector!r}), or try "
+                "tide(cascade_rounds=4, selector=threshold(tau=0.9)).",
                 option="cascade_rounds",
                 value=self.cascade_rounds,
             )
@@ -110,12 +135,17 @@ class Tide(Strategy):
             alone = due.any(-1, keepdim=True) & isinstance(self.selector, Adaptive)
             front = torch.where(alone, due, front | due)
         commit, candidates = self.selector.select(view, front, view.masked), front
-        for _ in range(self.cascade_rounds):
-            next_front, more = self._cascade(view, commit, self._within_horizon(state))
-            commit, candidates = commit | more, candidates | next_front
+        order = best_first(view.score)
+        if self.cascade_rounds:
+            cascade = _CascadeOrder(order, view.stats.logp)
+            allowed = self._within_horizon(state)
+            for _ in range(self.cascade_rounds):
+                next_front, more = self._cascade(view, commit, allowed, cascade=cascade)
+                commit, candidates = commit | more, candidates | next_front
         remask = self._remask(view, state, commit)
         masked = (view.masked & ~commit) | remask
-        grown = top(view.score, masked & self._near(~masked & (view.known | commit)), self.size)
+        near_known = masked & self._near(~masked & (view.known | commit))
+        grown = top(view.score, near_known, self.size, order=order)
         moved = commit.any(-1, keepdim=True)  # a zero quota leaves the front as it is
         remasks = state.remasks + remask
         settled = (distance(masked) > self.revisable_band) | (remasks >= self.max_remasks)
@@ -153,7 +183,7 @@ class Tide(Strategy):
             return progress
         share = -(-progress.left // (progress.steps - progress.step).clamp(min=1))
         # step and steps stay the same: they seed the noise.
-        return progress._replace(length=share * progress.steps)
+        return progress._replace(length=share * progress.steps, block=None)
 
     def _near(self, known: Tensor) -> Tensor:
         """Return (B, L) bool: the positions within the radius; all with `density_sigma`."""
@@ -169,17 +199,17 @@ class Tide(Strategy):
         edge = torch.where(state.front, here, -FAR).amax(-1, keepdim=True)
         return (here <= edge + self.horizon) | (self.horizon == 0)
 
-    def _cascade(self, view: View, commit: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    def _cascade(
+        self, view: View, commit: Tensor, allowed: Tensor, *, cascade: _CascadeOrder
+    ) -> tuple[Tensor, Tensor]:
         """Return (B, L) bool twice: the front after `commit`, and what to commit from it."""
         assert isinstance(self.selector, Adaptive)
         grown = view.masked & ~commit & self._near(view.known | commit) & allowed
-        front = top(view.score, grown & (view.score > float("-inf")), self.size)
+        scored = grown & (view.score > float("-inf"))
+        front = top(view.score, scored, self.size, order=cascade.by_score)
         accepted = front & self.selector.accept(view, front)
-        error = -torch.expm1(view.stats.logp)  # the probability that the proposal is wrong
-        ranks = ascending_rank(view, accepted, error)
-        spent = torch.where(commit, error, 0.0).sum(-1, keepdim=True)
-        added = torch.where(accepted, error, 0.0).gather(-1, ranks.argsort(-1)).cumsum(-1)
-        return front, accepted & (spent + added.gather(-1, ranks) <= self.risk)
+        spent = torch.where(commit, cascade.error, 0.0).sum(-1, keepdim=True)
+        return front, accepted & (spent + cascade.added_error(accepted) <= self.risk)
 
     def _remask(self, view: View, state: TideState, commit: Tensor) -> Tensor:
         """Return (B, L) bool: the tokens to remask, the least probable first."""

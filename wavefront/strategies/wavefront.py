@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from wavefront.core.bounds import MAX_POSITIONS, IntRange
 from wavefront.core.canvas import Canvas
-from wavefront.core.errors import WavefrontWarning, check_choice, check_int
+from wavefront.core.errors import WavefrontWarning
 from wavefront.core.masks import first, near, top
 from wavefront.core.strategy import Decision, RowProgress, Selector, Strategy, View
 from wavefront.strategies.selectors.quota import Quota
@@ -20,23 +21,19 @@ from wavefront.strategies.selectors.quota import Quota
 class Wavefront(Strategy):
     """Choose from a moving front: the `size` best positions within `radius` of a known token.
 
-    The front starts at the left. Each step commits the best positions on it and moves it on. When
-    the front has too few, any masked position may be committed. A larger radius reaches further; a
-    larger size gives more positions to choose from. grow='rebuild' expands around all known tokens;
-    'accumulate' keeps the rest of the front and expands around new tokens only.
+    The front starts at the left. Each step commits the best positions of the front and then
+    advances it. If the front has too few positions, any masked position may be committed. A larger
+    radius reaches further; a larger size gives more positions to choose from. grow='rebuild'
+    expands around all known tokens; 'accumulate' keeps the rest of the front and expands around
+    new tokens only.
     """
 
     # The state is the front W_t, (B, L) bool.
 
-    size: int = 8  # F
-    radius: int = 2  # R
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 8  # F
+    radius: Annotated[int, IntRange(1, MAX_POSITIONS)] = 2  # R
     grow: Literal["rebuild", "accumulate"] = "rebuild"  # equations 1 and 4, or line 9
     selector: Selector = field(default=Quota(), repr=False)
-
-    def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
-        check_int("radius", self.radius, 1)
-        check_choice("grow", self.grow, ("rebuild", "accumulate"))
 
     def init(self, canvas: Canvas) -> Tensor:
         return first(canvas.masked, self.size)  # W_0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from wavefront.core.cache_policy import Cache, Stored
-from wavefront.core.errors import check_int
+from wavefront.core.bounds import MAX_STEPS, IntRange
+from wavefront.core.cache_policy import Cache, StoredInputs
 from wavefront.core.state import DecodeState
 
 
@@ -19,12 +20,11 @@ class Dual(Cache):
     at the start of every block, then the block alone.
     """
 
-    refresh: int = 32
+    refresh: Annotated[int, IntRange(1, MAX_STEPS)] = 32
 
-    def __post_init__(self) -> None:
-        check_int("refresh", self.refresh, 1)
-
-    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(
+        self, rows: DecodeState, candidates: Tensor, stored: StoredInputs
+    ) -> Tensor:
         return rows.committed_at >= stored.refreshed_at[:, None]
 
     def window(self, width: int, length: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wavefront.core.cache_policy import Cache, Stored
-from wavefront.core.errors import check_int
+from wavefront.core.bounds import MAX_STEPS, IntRange
+from wavefront.core.cache_policy import Cache, StoredInputs
 from wavefront.core.masks import FAR, positions
 from wavefront.core.state import DecodeState
 
@@ -21,12 +22,11 @@ class Prefix(Cache):
     for the prompt and the finished text, so it helps with long prompts.
     """
 
-    refresh: int = 32
+    refresh: Annotated[int, IntRange(1, MAX_STEPS)] = 32
 
-    def __post_init__(self) -> None:
-        check_int("refresh", self.refresh, 1)
-
-    def positions_to_refresh(self, rows: DecodeState, candidates: Tensor, stored: Stored) -> Tensor:
+    def positions_to_refresh(
+        self, rows: DecodeState, candidates: Tensor, stored: StoredInputs
+    ) -> Tensor:
         here = positions(candidates)
         since_refresh = rows.canvas.masked | (rows.committed_at >= stored.refreshed_at[:, None])
         start = torch.where(since_refresh, here, FAR).amin(-1, keepdim=True)

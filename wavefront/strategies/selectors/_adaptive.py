@@ -13,6 +13,8 @@ from wavefront.strategies.selectors.quota import best
 class Adaptive(Selector):
     """Commit every candidate that a rule accepts, or the best one if it accepts none.
 
+    A selector with a larger `min_commits` commits that many if its rule accepts fewer.
+
     A candidate with score -inf, as from eos='suppress-confidence', reaches the rule only when all
     candidates have score -inf. The fallback is used only when there are no candidates, and then
     gives its best position, because the rule applies to candidates only.
@@ -26,8 +28,9 @@ class Adaptive(Selector):
         scored = candidates & (view.score > float("-inf"))  # excludes NaN too
         offered = torch.where(scored.any(-1, keepdim=True), scored, candidates)
         accepted = offered & self.accept(view, offered)
-        alone = best(view, candidates, fallback, self.min_commits(view.progress))
-        return torch.where(accepted.any(-1, keepdim=True), accepted, alone)
+        floor = self.min_commits(view.progress).clamp(min=1)
+        fewest = best(view, candidates, fallback, k=floor)
+        return torch.where((accepted.sum(-1) >= floor)[:, None], accepted, fewest)
 
     def min_commits(self, progress: RowProgress) -> Tensor:
         return progress.left.clamp(max=1)

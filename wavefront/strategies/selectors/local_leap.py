@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from wavefront.core.errors import check_float, check_int
+from wavefront.core.bounds import MAX_POSITIONS, FloatRange, IntRange
+from wavefront.core.errors import check_float
 from wavefront.core.masks import distance
 from wavefront.core.strategy import View
 from wavefront.strategies.selectors._adaptive import Adaptive
@@ -14,20 +16,20 @@ from wavefront.strategies.selectors._adaptive import Adaptive
 
 @dataclass(frozen=True)
 class LocalLeap(Adaptive):
-    """Commit candidates with confidence `tau`, and with `relaxed` within `radius` of those.
+    """Commit confident candidates, and nearly confident ones within `radius` of them.
 
-    If there are none, commit the best one. Confidence is the probability of the proposal, whatever
-    the priority. A candidate accepted because of a neighbor does not extend to others.
+    The former have a confidence of at least `tau`, the latter of at least `relaxed`. If there are
+    none, commit the best one. Confidence is the probability of the proposal, regardless of the
+    priority. A candidate that a neighbour made acceptable does not make others acceptable.
     """
 
-    tau: float = 0.9
-    relaxed: float = 0.75
-    radius: int = 4
+    tau: Annotated[float, FloatRange(0, 1)] = 0.9
+    relaxed: Annotated[float, FloatRange(0, 1)] = 0.75
+    radius: Annotated[int, IntRange(0, MAX_POSITIONS)] = 4
 
     def __post_init__(self) -> None:
-        check_float("tau", self.tau, 0, 1)
-        check_float("relaxed", self.relaxed, 0, self.tau)
-        check_int("radius", self.radius, 0)
+        super().__post_init__()
+        check_float("relaxed", self.relaxed, 0, high=self.tau)
 
     def accept(self, view: View, candidates: Tensor) -> Tensor:
         confidence = view.stats.logp.exp()

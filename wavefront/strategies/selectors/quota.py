@@ -18,15 +18,15 @@ class Quota(Selector):
     planned = True
 
     def select(self, view: View, candidates: Tensor, fallback: Tensor) -> Tensor:
-        return best(view, candidates, fallback, self.min_commits(view.progress))
+        return best(view, candidates, fallback, k=self.min_commits(view.progress))
 
     def min_commits(self, progress: RowProgress) -> Tensor:
-        return budget.even(progress.length, progress.steps, progress.step)
+        return budget.even(progress.quota_length, progress.steps, progress.step)
 
     def is_noop_step(self, length: int, steps: int, step: int) -> bool:
         return budget.even(length, steps, step) == 0
 
 
-def best(view: View, candidates: Tensor, fallback: Tensor, k: Tensor) -> Tensor:
+def best(view: View, candidates: Tensor, fallback: Tensor, *, k: Tensor) -> Tensor:
     """Return (B, L) bool: the k (B,) best positions, candidates before fallback positions."""
     return rank(view.score, candidates, fallback) < k[:, None]
