@@ -1,5 +1,6 @@
-"""Text: tokenizers and chat templates.
+"""Text: tokenizers, chat templates and constraints.
 
-Here strings become token ids, and token ids become strings. It imports `core` and `storage`.
-Start reading at `tokenizer`.
+Here strings become token ids and token ids become strings, and a schema, a pattern or a list of
+choices becomes an automaton over tokens. It imports `core` and `storage`.
+Start reading at `tokenizer`, then `constraint`.
 """

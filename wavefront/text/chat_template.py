@@ -7,7 +7,8 @@ has the control tokens. A checkpoint with the word `base` in its name does not, 
 Instruct share a tokenizer and differ in the name only. `raw=True` skips any template.
 
 **How far a template is trusted.** A template comes with the weights. Still, its size is limited,
-it runs in Jinja's immutable sandbox, and any error in it becomes a `PromptError`.
+and it runs in Jinja's immutable sandbox, in a child process with limits on time and memory (see
+`limited`). Any error in it becomes a `PromptError`. Templates of this package run without a child.
 
 **What a message may contain.** A message may contain anything, and all of it is text. The rendered
 string alone does not show which `<|eot_id|>` the template wrote and which a user typed. So `render`
@@ -32,13 +33,16 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from wavefront.core.errors import CheckpointError, PromptError, did_you_mean
+from wavefront.storage.hub import read_text
+from wavefront.text import limited
 
 ROLES = ("system", "user", "assistant")
 KEYS = ("role", "content")
 TEMPLATE_LIMIT = 256 * 1024  # bytes of template source
+RENDER_SECONDS = 2.0  # computing time of one call of a template
 HOLE_LIMIT = 4096  # positions in all holes of one text: the length LLaDA was trained on
 
-# Like LLaDA's own template, this ends with the header whatever `add_generation_prompt` says.
+# Like LLaDA's own template, this ends with the header, regardless of `add_generation_prompt`.
 # `check_messages` refuses the one case that would give two assistant headers.
 LLADA_TEMPLATE = (
     "{{ bos_token or '<|startoftext|>' }}"
@@ -67,7 +71,7 @@ Message = Mapping[str, str]
 Span = tuple[int, int]
 
 
-class Rendered(NamedTuple):
+class RenderedPrompt(NamedTuple):
     """A conversation as one string, and the spans of its message contents."""
 
     text: str
@@ -94,7 +98,7 @@ def find_template(
 
 
 def is_base(directory: Path) -> bool:
-    """Return whether the checkpoint's name has the word `base`, also inside a Hub cache."""
+    """Return whether the checkpoint's name, even in a Hub cache, has the word `base`."""
     path = directory.resolve()
     # A Hub cache names the folder after the revision, and the folder two above after the model.
     name = path.parent.parent.name if path.parent.name == "snapshots" else path.name
@@ -127,7 +131,7 @@ def parse_holes(text: str) -> list[str | int]:
     """
     segments: list[str | int] = []
     given, end, left = "", 0, HOLE_LIMIT
-    for match in re.finditer(r"(\\*)<mask:(?:([^<>]{0,20})>)?", text):
+    for match in re.finditer(r"(?<!\\)(\\*)<mask:(?:([^<>]{0,20})>)?", text):
         backslashes, size = match[1], match[2] or ""
         given += text[end : match.start()] + backslashes[: len(backslashes) // 2]
         end = match.end()
@@ -170,15 +174,24 @@ def check_messages(messages: object) -> list[dict[str, str]]:
 
 
 def render(
-    messages: object, *, template: str, special_tokens: Mapping[str, str] | None = None
-) -> Rendered:
+    messages: object,
+    *,
+    template: str,
+    special_tokens: Mapping[str, str] | None = None,
+    trusted: bool = False,
+) -> RenderedPrompt:
     """Render the conversation with `template`, ending with an open assistant turn.
 
-    `special_tokens` are names for the template, such as `{"bos_token": "<|startoftext|>"}`.
+    Args:
+        messages: The conversation, as a list of `{role, content}`.
+        template: The source of the template.
+        special_tokens: Names for the template, such as `{"bos_token": "<|startoftext|>"}`.
+        trusted: Run the template in this process, without limits on time and memory.
+
+    Raises:
+        PromptError: The conversation is not valid, or the template fails.
     """
     checked = check_messages(messages)
-    now = datetime.now()  # once, so that both renderings print the same time
-    fill = functools.partial(_fill, template, special_tokens or {}, now)
     # The placeholder is random, so that no content contains it. It uses private-use characters,
     # because templates look for words and brackets in contents.
     mark = "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(16))
@@ -187,20 +200,32 @@ def render(
         # Blank contents stay as they are: templates test for them.
         if message["content"].strip():
             message["content"] = f"{mark}{index}{mark}"
-    text, outline = fill(checked), fill(hidden)
+    arguments: dict[str, Any] = {
+        "template": template,
+        "special_tokens": dict(special_tokens or {}),
+        "now": datetime.now().isoformat(),  # once, so that both renderings print the same time
+        "conversations": [checked, hidden],
+    }
+    if trusted or any(template == source for source, _ in BUILT_IN):
+        text, outline = _fill_here(arguments)
+    else:
+        text, outline = limited.call(
+            f"{__name__}:fill_all",
+            arguments,
+            seconds=RENDER_SECONDS,
+            what="The checkpoint's chat template",
+            error=PromptError,
+        )
     pieces = re.split(f"{mark}([0-9]+){mark}", outline)
     contents = _locate(text, pieces, [message["content"] for message in checked])
-    return Rendered(text, contents, outline)
+    return RenderedPrompt(text, contents, outline)
 
 
 def _own_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
     """Return the template from the checkpoint's own files, or None."""
     path = directory / "chat_template.jinja"
-    try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read; fetch the checkpoint again.") from error
+    if path.is_file():
+        return read_text(path)
     source = settings.get("chat_template")
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
@@ -217,7 +242,7 @@ def _check_message(number: int, message: object) -> dict[str, str]:
     """Return one message as a dictionary. Raise `PromptError` if it is not valid."""
     if not isinstance(message, Mapping):
         raise PromptError(
-            f"Message {number} must have a role and a content, not be {message!r:.40}."
+            f"Message {number} must be an object with a role and a content, not {message!r:.40}."
         )
     for key in message:
         if key not in KEYS:
@@ -259,22 +284,29 @@ def _locate(text: str, pieces: Sequence[str], contents: Sequence[str]) -> tuple[
     return tuple(spans) if position == len(text) else None
 
 
-def _fill(
+def fill_all(
     template: str,
     special_tokens: Mapping[str, str],
-    now: datetime,
-    messages: Sequence[Mapping[str, str]],
-) -> str:
-    """Render once. Any error inside the template becomes a `PromptError`."""
+    now: str,
+    *,
+    conversations: Sequence[Sequence[Mapping[str, str]]],
+) -> list[str]:
+    """Return the renderings of several conversations; `now` is the time as ISO 8601."""
+    # A name that the template may not take, such as `messages`, gives way.
+    names = dict(special_tokens) | {
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+        "strftime_now": datetime.fromisoformat(now).strftime,
+    }
+    compiled = _compile(template)
+    return [compiled.render(names | {"messages": messages}) for messages in conversations]
+
+
+def _fill_here(arguments: Mapping[str, Any]) -> list[str]:
+    """Call `fill_all` in this process. Any error inside the template becomes a `PromptError`."""
     try:
-        return _compile(template).render(
-            **special_tokens,
-            messages=messages,
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            strftime_now=now.strftime,
-        )
+        return fill_all(**arguments)
     except Exception as error:  # a template can raise anything Python can
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise PromptError(f"The checkpoint's chat template failed: {reason}.") from error
