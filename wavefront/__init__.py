@@ -17,6 +17,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from wavefront import testing as testing
+    from wavefront.completion import TokenLogprob as TokenLogprob
     from wavefront.core.canvas import Canvas as Canvas
     from wavefront.core.errors import CheckpointError as CheckpointError
     from wavefront.core.errors import MissingExtraError as MissingExtraError
@@ -83,6 +84,7 @@ _HOME = {
     "StepUpdate": "engine.batcher",
     "Strategy": "core.strategy",
     "Stream": "lm",
+    "TokenLogprob": "completion",
     "Trace": "traces.trace",
     "TraceError": "core.errors",
     "View": "core.strategy",

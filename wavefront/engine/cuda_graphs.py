@@ -4,10 +4,15 @@ A step is a pure function of a tree of tensors: the decode state and what a cach
 do not depend on data and it never waits for the device, so it can be captured unchanged. This
 module owns a static copy of the tree, and the captured region overwrites that copy at its end. The
 output of a step is copied out, because the next replay overwrites it.
+
+On CUDA, steps are captured by default: see `use_cuda_graphs` and `AutomaticGraphs`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -16,14 +21,56 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from wavefront.core.errors import OptionError, quote
 from wavefront.core.tree import leaves, map_tree
 
-# A step as a function of its tree: it returns the tree after it, and its output.
+LOG = logging.getLogger("wavefront")
+
+# A step as a function of its tree: it returns the next tree and its output.
 TreeStep = Callable[[Any], tuple[Any, Any]]
 # A way to run a step: the key that identifies it, the step, and the tree to run it on.
 Call = Callable[[Hashable, TreeStep, Any], tuple[Any, Any]]
 
 _WARM_UPS = 2  # torch chooses kernels and allocates workspaces before the capture
+WARM_UP_SECONDS = 15.0  # spent on captures before they are limited to CAPTURE_SHARE of the time
+CAPTURE_SHARE = 0.1
+
+
+def use_cuda_graphs(asked: bool | None, device: torch.device) -> bool:
+    """Return whether to capture steps: as requested, or by default on CUDA.
+
+    Raises:
+        OptionError: Capturing was requested on another device, or `asked` is not a bool.
+    """
+    if asked is not None and not isinstance(asked, bool):
+        raise OptionError(
+            f"cuda_graphs must be True, False or None, not {quote(asked)}.",
+            option="cuda_graphs",
+            value=asked,
+        )
+    if asked and device.type != "cuda":
+        raise OptionError(
+            f"cuda_graphs needs a CUDA device, and the model is on {device}.",
+            option="cuda_graphs",
+            value=asked,
+        )
+    return device.type == "cuda" if asked is None else asked
+
+
+def graphs_for(asked: bool | None, device: torch.device) -> Callable[[], Call]:
+    """Return what makes the `Call` of a batcher.
+
+    Args:
+        asked: True captures every step, and raises an error if that fails. None captures steps on
+            CUDA, and runs a step directly if it cannot be captured. False captures nothing.
+        device: The device of the model.
+
+    Raises:
+        OptionError: Capturing was requested on another device, or `asked` is not a bool.
+    """
+    if not use_cuda_graphs(asked, device):
+        return lambda: run_eagerly
+    return AutomaticGraphs if asked is None else Graphs
 
 
 def run_eagerly(key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
@@ -34,8 +81,8 @@ def run_eagerly(key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
 class Graphs:
     """A `Call` that captures each step at its first use, by key, and replays it afterwards.
 
-    Only the graphs used last are kept, because a server meets more strategies and shapes than fit
-    into memory.
+    Only the most recently used graphs are kept, because a server sees more strategies and shapes
+    than fit into memory.
     """
 
     KEPT = 64
@@ -46,7 +93,7 @@ class Graphs:
 
     def __call__(self, key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
         """Replay the graph of `key` for trees of this shape; capture it first if it is new."""
-        full_key = key, tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
+        full_key = _with_shapes(key, tree)
         graph = self._graphs.pop(full_key, None) or self._capture(step, tree)
         self._graphs[full_key] = graph
         if len(self._graphs) > self.KEPT:
@@ -60,6 +107,96 @@ class Graphs:
         return _Graph(step, tree, self._pool)
 
 
+def _with_shapes(key: Hashable, tree: Any) -> Hashable:
+    """Return the key of a step for trees of this shape."""
+    return key, tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
+
+
+class AutomaticGraphs(Graphs):
+    """Graphs that need no supervision. They run a step directly if it is not worth a capture.
+
+    A step is captured at its second use, so a shape that occurs once costs nothing. Captures end
+    when `may_capture` says so. If a step cannot be captured, the reason is logged once, and all
+    later steps of the batcher run directly.
+    """
+
+    SEEN = 1024  # keys remembered for their second use
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._began = now()
+        self._seconds = 0.0  # spent on captures
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        self._failed = False
+
+    def __call__(self, key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
+        """Replay or capture the step, or run it directly."""
+        if self._failed:
+            return step(tree)
+        full_key = _with_shapes(key, tree)
+        if full_key not in self._graphs and not self._is_due(full_key):
+            return step(_copy(tree))
+        try:
+            return super().__call__(key, step, tree)
+        except Exception as error:
+            # If the step itself fails, this raises its error, and capturing continues. A step may
+            # be repeated: it writes only keys and values in place, and the same ones again.
+            result = step(_copy(tree))
+            self._failed = True
+            self._graphs.clear()
+            log_fallback(error)
+            return result
+
+    def _is_due(self, full_key: Hashable) -> bool:
+        """Return whether to capture a step that has no graph yet, and remember its use."""
+        seen = full_key in self._seen
+        self._seen[full_key] = None
+        self._seen.move_to_end(full_key)
+        if len(self._seen) > self.SEEN:
+            self._seen.popitem(last=False)
+        return seen and may_capture(self._seconds, self._now() - self._began)
+
+    def _capture(self, step: TreeStep, tree: Any) -> TreeStep:
+        began = self._now()
+        try:
+            return super()._capture(step, tree)
+        finally:
+            self._seconds += self._now() - began
+
+
+def may_capture(seconds: float, elapsed: float) -> bool:
+    """Return whether another step may be captured.
+
+    Args:
+        seconds: The time spent on captures so far.
+        elapsed: The time since the batcher was made.
+    """
+    return seconds < max(WARM_UP_SECONDS, CAPTURE_SHARE * elapsed)
+
+
+def _copy(tree: Any) -> Any:
+    """Return a copy of a tree that may lie in the buffers of a graph.
+
+    The result of a step that runs directly refers to the tree, and a later replay overwrites the
+    buffers.
+    """
+    return map_tree(tree, torch.clone)
+
+
+@cache
+def _log_once(message: str) -> None:
+    LOG.warning(message)
+
+
+def log_fallback(error: Exception) -> None:
+    """Log once why steps are not captured."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    _log_once(
+        f"CUDA graphs are off, so steps are slower: a step could not be captured ({reason[:200]})."
+    )
+
+
 @cache
 def _warm_up_stream(device: int) -> torch.cuda.Stream:
     """Return the stream on which steps are warmed up.
@@ -69,20 +206,56 @@ def _warm_up_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream on which steps are captured.
+
+    torch's own default is one stream for all devices, on the first device that is used.
+    """
+    return torch.cuda.Stream(device)
+
+
+def _leave_failed_capture(stream: torch.cuda.Stream) -> None:
+    """Undo what torch leaves behind when a capture fails.
+
+    It stays on the stream of the capture. Its random generator still expects a graph, until a
+    capture succeeds.
+    """
+    torch.cuda.set_stream(stream)
+    capture = _capture_stream(stream.device.index)
+    with (
+        contextlib.suppress(Exception),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), stream=capture),
+    ):
+        torch.zeros(1, device=stream.device)
+    torch.cuda.set_stream(stream)
+
+
 class _Graph:
     """One captured step, and the buffers it works in."""
 
     def __init__(self, step: TreeStep, tree: Any, pool: Any) -> None:
         self._buffers = StaticBuffers(tree)
-        stream = _warm_up_stream(torch.cuda.current_device())
-        stream.wait_stream(torch.cuda.current_stream())
+        self._graph = torch.cuda.CUDAGraph()
+        device = leaves(tree)[0].device  # it need not be torch's current device
+        with torch.cuda.device(device):
+            self._capture(step, pool, torch.cuda.current_device())
+
+    def _capture(self, step: TreeStep, pool: Any, device: int) -> None:
+        outside, stream = torch.cuda.current_stream(), _warm_up_stream(device)
+        stream.wait_stream(outside)
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
                 step(self._buffers.tree)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._buffers.run(step)
+        outside.wait_stream(stream)
+        # With the default mode, a capture would fail calls of other threads, such as allocations.
+        mode, stream = "thread_local", _capture_stream(device)
+        try:
+            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode=mode):
+                self._buffers.run(step)
+        except Exception:
+            _leave_failed_capture(outside)
+            raise
 
     def __call__(self, tree: Any) -> tuple[Any, Any]:
         self._buffers.load(tree)
@@ -91,7 +264,7 @@ class _Graph:
 
 
 class StaticBuffers:
-    """A tree in its own memory, which a step overwrites with the tree after it.
+    """A tree in its own memory, which each step overwrites with the next tree.
 
     The memory is one tensor, so a step writes it with one launch instead of one per leaf. The new
     tree and the output may refer to the memory that is overwritten. For example, a full step stores
@@ -111,7 +284,7 @@ class StaticBuffers:
             self._memory.copy_(pack(self._layout.pieces(tree), self._layout.size))
 
     def run(self, step: TreeStep) -> None:
-        """Run the step, keep its output, and overwrite the tree with the tree after it."""
+        """Run the step, keep its output, and overwrite the tree with the next tree."""
         after, output = step(self.tree)
         layout = PackedLayout(output, base=self._layout, base_tree=after)
         packed = pack([*self._layout.pieces(after), *layout.pieces(output)], layout.size)
@@ -129,7 +302,7 @@ class PackedLayout:
     """The positions of a tree's tensors in one byte buffer, each at a multiple of ALIGNMENT.
 
     A layout can extend another one, its `base`. Tensors that `base_tree` already holds are then
-    read from the base and not stored twice. Most of a step's output is in the tree after it.
+    read from the base and not stored twice. Most of a step's output is also in the next tree.
     """
 
     ALIGNMENT = 16  # bytes: compiled code reads aligned tensors faster
@@ -154,7 +327,7 @@ class PackedLayout:
             if slice_.start < self._first:
                 continue
             packed = leaf.to(slice_.dtype).contiguous()
-            # Use as_strided: torch calls a tensor of one element contiguous whatever its stride.
+            # Use as_strided: torch calls a tensor of one element contiguous with any stride.
             flat = packed.as_strided((packed.numel(),), (1,)).view(torch.uint8)
             parts.append((slice_, flat))
         return parts
@@ -218,7 +391,8 @@ class HostCopy:
             host.copy_(packed, non_blocking=True)
             self._tree = layout.unpack(host)
             self._event = torch.cuda.Event()
-            self._event.record()
+            # Of the tensors' device, which need not be torch's current device.
+            self._event.record(torch.cuda.current_stream(packed.device))
 
     def read(self) -> Any:
         """Wait for the copy, and return the tree on the host."""

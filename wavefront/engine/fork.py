@@ -1,20 +1,21 @@
-"""Fork: continue a recorded decode from one of its steps, with something changed.
+"""Fork: continue a recorded decode from one of its steps, with changes.
 
 `at` counts recorded steps. The fork continues from the canvas that step `at` saw, with the T - at
 steps that were left. Each row counts its own steps, including those it skipped.
 
 * **With the same strategy**, the decode is run again up to step `at`, compared with the trace, and
-  continued with everything that the strategy remembers. If you change nothing, the rest equals the
+  continued with the full state of the strategy. If you change nothing, the rest equals the
   rest of the trace.
 * **With another strategy**, only the canvas is used. Decided positions are given, as in infilling.
-  The masked positions are counted from 0, and so are the T - at steps. So any strategy can take
-  over, and it cannot remask what was decided before. At step 0 this is the strategy's own decode.
+  The masked positions are counted from 0, and so are the T - at steps. Any strategy can therefore
+  take over, but it cannot remask earlier decisions. At step 0 this equals an ordinary decode with
+  that strategy.
 * **With overrides**, tokens are written before the step, on decided or masked positions. They count
   as decided, and the step count continues. A strategy that remasks can remask them too. It has no
   score for them, so it may remask them first.
 
-The trace of a fork includes the steps before it, and `about["fork"]` says how it was made. So you
-can show it, replay it, and fork it like any other trace.
+The trace of a fork includes the steps before it, and `about["fork"]` says how it was made. You can
+show it, replay it, and fork it like any other trace.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ import torch
 from torch import Tensor
 
 from wavefront.core.canvas import Canvas
+from wavefront.core.constraint import check_room
 from wavefront.core.errors import OptionError, TraceError, check_int
 from wavefront.core.state import Step
 from wavefront.core.strategy import Strategy
-from wavefront.engine.options import resolve_strategy
+from wavefront.engine.options import AutomatonOf, resolve_strategy
 from wavefront.engine.replay import (
     ReplayHook,
     RestoredState,
@@ -42,7 +44,7 @@ from wavefront.engine.replay import (
     segments,
     take_over,
 )
-from wavefront.engine.session import DecodeSession, describe, source
+from wavefront.engine.session import DecodeSession, describe, model_properties
 from wavefront.engine.step import count_computed
 from wavefront.models.protocol import Model
 from wavefront.traces.trace import Trace, write
@@ -72,6 +74,11 @@ class ForkedSession(DecodeSession):
         self.forwards = before.forwards
         self.token_forwards = self.forwards * self._positions_per_pass
         self._active_steps = before.commit.any(-1).sum(0).to(canvas.tokens.device)
+        for request, passes in zip(
+            self._requests, _passes_before(before, origin.rows.done), strict=True
+        ):
+            request.forwards = passes
+            request.token_forwards = passes * self._positions_per_pass // len(self._requests)
 
     def __next__(self) -> Step:
         """Take the next step; its counts include the steps before the fork."""
@@ -92,6 +99,16 @@ class ForkedSession(DecodeSession):
         return self._before.followed_by(replace(after, about=self._about))
 
 
+def _passes_before(before: Trace, done: Tensor) -> list[int]:
+    """Return the forward passes of each row before the fork: up to its last change if done."""
+    if not len(before):
+        return [0] * len(done)
+    changed = (before.written | before.remask).any(-1).long()  # (S, B)
+    last = len(before) - 1 - changed.flip(0).argmax(0)
+    own = before.launched[torch.where(changed.any(0), last, 0)]
+    return torch.where(done.cpu(), own, before.launched[-1]).tolist()
+
+
 def fork(
     model: Model,
     trace: Trace,
@@ -101,6 +118,7 @@ def fork(
     overrides: Mapping[int, int] | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
+    automaton_of: AutomatonOf | None = None,
 ) -> ForkedSession:
     """Continue a recorded decode from the canvas that step `at` saw.
 
@@ -113,19 +131,23 @@ def fork(
             fill. The trace must have one row.
         stop_ids: The default stop tokens, if they differ from the model's.
         id_of: Returns the token id of a text, for options that name a token by its text.
+        automaton_of: Compiles a constraint, for options such as `schema`.
 
     Returns:
         The session, before its first step.
 
     Raises:
         OptionError: `at`, `strategy` or `overrides` is wrong.
-        TraceError: The trace has no steps, or this model does not repeat it.
+        TraceError: The trace has no steps, or this model does not reproduce it.
     """
     if not len(check_model(model, trace)):
-        raise TraceError("The trace has no step to fork at: record one that has steps.")
-    check_int("at", at, 0, len(trace) - 1)
+        raise TraceError("The trace has no steps, so it cannot be forked: record a new one.")
+    check_int("at", at, 0, high=len(trace) - 1)
     wanted = None if strategy is None else resolve_strategy(strategy).with_ids(id_of)
-    chain = segments(trace, source(model, stop_ids, id_of), wanted)
+    trusted = [] if wanted is None else [wanted]
+    chain = segments(
+        trace, model_properties(model, stop_ids, id_of, automaton_of=automaton_of), trusted
+    )
     chain = [segment for segment in chain if segment.at <= at]  # later segments do not matter
     last, steps = chain[-1], trace.step[at].to(model.device)
     entries = _override_entries(model, trace, overrides or {})
@@ -139,6 +161,9 @@ def fork(
         plan = replace(last.plan, config=replace(last.plan.config, strategy=wanted))
         kind = "full" if trace.full else "basic"
         origin = take_over(canvas, plan, slot=canvas.slot, past=steps, kind=kind)
+    rows = origin.rows
+    if rows.canvas.masked.any() and origin.config.constraint is not None:
+        check_room(origin.config.constraint, rows.canvas, rows.answer)
     parent = dict(last.about)
     for name in ("texts", "special_ids"):
         parent.pop(name, None)  # the fork has its own
@@ -159,14 +184,14 @@ def _override_entries(model: Model, trace: Trace, overrides: Mapping[int, int]) 
     entries = []
     for slot, token in overrides.items():
         try:
-            check_int("The position of an override", slot, 0, len(positions) - 1)
-            check_int("The token of an override", token, 0, model.vocab_size - 1)
+            check_int("The position of an override", slot, 0, high=len(positions) - 1)
+            check_int("The token of an override", token, 0, high=model.vocab_size - 1)
         except OptionError as error:
             error.option = "overrides"
             raise
         if token == model.mask_id:
             raise OptionError(
-                "The mask cannot be an override: give another token.",
+                "overrides cannot write the mask token: give another token.",
                 option="overrides",
                 value=token,
             )
@@ -175,10 +200,10 @@ def _override_entries(model: Model, trace: Trace, overrides: Mapping[int, int]) 
 
 
 def _check_repeats(record: Trace, repeated: Trace) -> None:
-    """Raise `TraceError` if the model did not repeat the trace."""
+    """Raise `TraceError` if the model did not reproduce the trace."""
     if found := difference(record, repeated):
         raise TraceError(
-            f"This model does not repeat the trace: row {found.row + 1} differs at step "
+            f"This model does not reproduce the trace: row {found.row + 1} differs at step "
             f"{found.step + 1}. Use the model, device and dtype that made it, or another strategy."
         )
 

@@ -1,8 +1,9 @@
 """Replay: decode again what a trace recorded, to its end or up to one of its steps.
 
-A trace says in `about["options"]` how it was decoded, and in `about["fork"]` what it is a fork of.
-So a trace is a chain of segments, each with its own plan. Between two segments, tokens may have
-been overridden and another strategy may have taken over. `rerun_segments` runs the chain.
+In a trace, `about["options"]` says how it was decoded, and `about["fork"]` describes the trace that
+it was forked from. A trace is therefore a chain of segments, each with its own plan. Between two
+segments, tokens may have been overridden and another strategy may have taken over. `rerun_segments`
+runs the chain.
 """
 
 from __future__ import annotations
@@ -15,22 +16,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavefront.core import spec
+from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, is_complete
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
+from wavefront.core.spec import Spec
 from wavefront.core.state import Config, DecodeState, Step, start
-from wavefront.core.strategy import State, Strategy
+from wavefront.core.strategy import State, Strategy, most_steps
 from wavefront.core.tree import choose
 from wavefront.engine.batcher import Batcher, Kind, run
-from wavefront.engine.options import Plan, Source, plan
-from wavefront.engine.session import config_for_trace, source
+from wavefront.engine.options import AutomatonOf, ModelProperties, Plan, plan, resolve_builtin_specs
+from wavefront.engine.session import config_for_trace, model_properties
 from wavefront.models.protocol import Model
 from wavefront.traces.trace import Recorder, Trace, write
 
 MAX_FORK_DEPTH = 64
+UNTRUSTED = (
+    "The trace names the {option} {spec}, which cannot be loaded from a trace: if you trust it, "
+    "name it with {option}= (--{option})."
+)
 
 
-class Difference(NamedTuple):
+class DecodeDifference(NamedTuple):
     """The first difference between two decodes."""
 
     row: int
@@ -63,7 +69,7 @@ class RestoredState(NamedTuple):
 
 
 class Rerun(NamedTuple):
-    """The result of decoding again: where the decode stands, and the trace of the new decode."""
+    """The result of decoding again: the state at the end, and the trace of the new decode."""
 
     state: RestoredState
     trace: Trace
@@ -74,8 +80,10 @@ def rerun(
     trace: Trace,
     *,
     strategy: Strategy | None = None,
+    cache: Cache | None = None,
     stop_ids: Sequence[int] | None = None,
     id_of: Callable[[str], int] | None = None,
+    automaton_of: AutomatonOf | None = None,
 ) -> Trace:
     """Decode again what a trace recorded.
 
@@ -83,8 +91,10 @@ def rerun(
         model: The model that made the trace.
         trace: The trace to repeat.
         strategy: The trace's strategy, if it is not built in. See `segments`.
+        cache: The trace's cache policy, if it is not built in.
         stop_ids: The default stop tokens, if they differ from the model's.
         id_of: Returns the token id of a text, for options that name a token by its text.
+        automaton_of: Compiles a constraint, for options such as `schema`.
 
     Returns:
         The trace of the new decode.
@@ -92,11 +102,14 @@ def rerun(
     Raises:
         TraceError: The trace has no usable description, or another model made it.
     """
-    chain = segments(trace, source(model, stop_ids, id_of), strategy)
+    trusted = [spec for spec in (strategy, cache) if spec is not None]
+    chain = segments(
+        trace, model_properties(model, stop_ids, id_of, automaton_of=automaton_of), trusted
+    )
     return rerun_segments(model, trace, chain).trace
 
 
-def difference(one: Trace, two: Trace) -> Difference | None:
+def difference(one: Trace, two: Trace) -> DecodeDifference | None:
     """Return the first step at which two traces commit or remask different tokens, or None."""
     found = []
     for row in range(one.step.shape[1]):
@@ -104,15 +117,15 @@ def difference(one: Trace, two: Trace) -> Difference | None:
         steps = [
             step for step in first.keys() | second.keys() if first.get(step) != second.get(step)
         ]
-        found += [Difference(row, min(steps))] if steps else []
+        found += [DecodeDifference(row, min(steps))] if steps else []
     return min(found, key=lambda difference: difference.step, default=None)
 
 
 def _events_by_step(trace: Trace, row: int) -> dict[int, list[list[int]]]:
-    """Return the commits, [position, token], and remasks, [position], of each step of a row."""
+    """Return the tokens written, [position, token], and the remasks, [position], of each step."""
     events: dict[int, list[list[int]]] = {}
     number = trace.step[:, row].tolist()
-    for at, position in trace.commit[:, row].nonzero().tolist():
+    for at, position in trace.written[:, row].nonzero().tolist():
         event = [position, int(trace.tokens[at, row, position])]
         events.setdefault(number[at], []).append(event)
     for at, position in trace.remask[:, row].nonzero().tolist():
@@ -120,19 +133,19 @@ def _events_by_step(trace: Trace, row: int) -> dict[int, list[list[int]]]:
     return events
 
 
-def segments(trace: Trace, given: Source, trusted: Strategy | None = None) -> list[Segment]:
+def segments(trace: Trace, given: ModelProperties, trusted: Sequence[Spec] = ()) -> list[Segment]:
     """Return the segments of a trace, oldest first.
 
-    A trace file can come from anyone, and a strategy that is not built in imports code. Such a
-    strategy is used only if the caller names it too.
+    A trace file can come from anyone, so nothing that it names is imported. A strategy or a cache
+    policy that is not built in is used only if the caller names it too.
 
     Args:
         trace: The trace.
-        given: The properties of the model; see `Source`.
-        trusted: A strategy that the caller trusts.
+        given: The properties of the model; see `ModelProperties`.
+        trusted: Strategies and cache policies that the caller trusts.
 
     Raises:
-        TraceError: The description is missing or invalid, or names a strategy that is not trusted.
+        TraceError: The description is missing or invalid, or names a class that is not trusted.
     """
     about, chain = trace.about, []
     while len(chain) <= MAX_FORK_DEPTH:
@@ -148,7 +161,7 @@ def segments(trace: Trace, given: Source, trusted: Strategy | None = None) -> li
 
 
 def _segment(about: Mapping[str, Any], trace: Trace, plan: Plan, *, vocab_size: int) -> Segment:
-    """Return the segment that a fork's description stands for."""
+    """Return the segment that a fork's description refers to."""
     forked = about["fork"]
     board = torch.tensor([*trace.first.tokens.shape, vocab_size])
     try:
@@ -160,30 +173,28 @@ def _segment(about: Mapping[str, Any], trace: Trace, plan: Plan, *, vocab_size: 
         if bool((overrides < 0).any() | (overrides >= board).any()):
             raise ValueError
     except (LookupError, TypeError, ValueError, RuntimeError, OverflowError):
-        raise TraceError("The trace does not say what it is a fork of: record a new one.") from None
+        raise TraceError(
+            "The trace does not say where it was forked from: record a new one."
+        ) from None
     return Segment(about, plan, at, steps.tolist(), overrides.tolist())
 
 
-def _plan(about: Mapping[str, Any], given: Source, trusted: Strategy | None) -> Plan:
-    """Return the plan that a trace's description stands for."""
+def _plan(about: Mapping[str, Any], given: ModelProperties, trusted: Sequence[Spec]) -> Plan:
+    """Build the plan from a trace's description."""
     options = about.get("options")
     text = options.get("strategy") if isinstance(options, Mapping) else None
     if not isinstance(options, Mapping) or not isinstance(text, str):
         raise TraceError("The trace does not say how it was decoded: record a new one.")
-    if trusted is not None and repr(trusted) == text:
-        strategy = trusted
-    else:
-        try:
-            strategy = spec.resolve(text, "strategies", outside=False)
-        except SpecError as error:
-            raise TraceError(
-                f"The trace names the strategy {text[:80]}, which cannot be loaded from a "
-                f"trace: if you trust it, name it with strategy= (--strategy). ({error})"
-            ) from None
+    try:
+        resolved = resolve_builtin_specs(options, trusted, where=UNTRUSTED)
+    except SpecError as error:
+        raise TraceError(str(error), option=error.option, value=error.value) from None
     with warnings.catch_warnings():
         # The user saw the warnings when the trace was recorded.
         warnings.simplefilter("ignore", WavefrontWarning)
-        return plan({**options, "strategy": strategy}, given)
+        # The holes of a text decide how many positions there are, and a constraint needs to know.
+        length = resolved.get("max_new_tokens") if about.get("infilling") else None
+        return plan(resolved, given, length=length)
 
 
 def rerun_segments(
@@ -201,7 +212,8 @@ def rerun_segments(
     Raises:
         TraceError: Another model made the trace, or `until` is given and a cache was used.
     """
-    if until is not None and any(segment.plan.cache is not None for segment in chain):
+    caches = [segment.plan.cache for segment in chain]
+    if until is not None and any(cache is not None and not cache.exact for cache in caches):
         raise TraceError(
             "A decode with a cache cannot be forked: the trace does not hold what the cache stored."
         )
@@ -209,7 +221,8 @@ def rerun_segments(
     first = Canvas(*(part.to(model.device) for part in check_model(model, trace).first))
     count, plan = len(first.tokens), chain[0].plan
     config = config_for_trace(plan.config, kind)
-    rows = start(first, config, [plan.steps] * count, [plan.seed] * count)
+    bias = plan.logit_bias
+    rows = start(first, config, [plan.budget] * count, seeds=[plan.seed] * count, logit_bias=bias)
     state, parts = RestoredState(plan, config, rows, first.slot, torch.zeros_like(rows.step)), []
     for segment in chain[1:]:
         steps = torch.tensor(segment.steps, device=model.device)
@@ -225,7 +238,7 @@ def rerun_segments(
 
 
 def check_model(model: Model, trace: Trace) -> Trace:
-    """Return the trace if the model can have made it.
+    """Return the trace if this model could have made it.
 
     Raises:
         TraceError: The trace is empty, or has other tokens or more positions than the model.
@@ -264,7 +277,7 @@ def _run(model: Model, state: RestoredState, until: Tensor | None) -> Rerun:
 class ReplayHook:
     """Reports steps as steps of the whole decode, and lets rows wait at a given step.
 
-    After another strategy took over, the state counts only the positions it was given. The hook
+    After another strategy has taken over, the state counts only the positions left to it. The hook
     translates positions, progress and the end of the answer back to the whole decode.
     """
 
@@ -336,11 +349,16 @@ def take_over(
         ended = is_complete(canvas._replace(slot=slot), canvas.known, sampling.stop_ids)
         open_ = open_ & ~ended[:, None]
     counted = torch.where(open_, open_.long().cumsum(-1) - 1, -1)
-    left = [max(1, plan.steps - step) for step in past.tolist()]
-    for positions, steps in zip(open_.sum(-1).tolist(), left, strict=True):
+    budgets = []
+    for positions, step in zip(open_.sum(-1).tolist(), past.tolist(), strict=True):
+        steps = max(1, plan.steps - step)
         if positions:
             config.strategy.validate(positions, steps)
-    rows = start(canvas._replace(slot=counted), config, left, [plan.seed] * len(left))
+        budgets.append(most_steps(config.strategy, positions, steps))
+    seeds, counting = [plan.seed] * len(budgets), canvas._replace(slot=counted)
+    answer = (slot >= 0) & (slot < plan.length) if plan.by_block else slot >= 0
+    more = {"answer": answer, "logit_bias": plan.logit_bias}
+    rows = start(counting, config, budgets, seeds=seeds, **more)
     return RestoredState(plan, config, rows, slot, past)
 
 

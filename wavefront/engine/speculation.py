@@ -1,11 +1,11 @@
-"""Speculation: several steps per forward pass, the same steps as one per forward pass would take.
+"""Speculation: several steps per forward pass, with the same result as one step per pass.
 
-From the last readings, the strategy's own steps run ahead. That gives a draft: a chain of canvases
-of which only the first is certain. One forward pass reads all of them. Then the true steps are
-taken one after another, each from the reading of its own canvas, for as long as the draft matches
-(self-speculative decoding, arXiv 2510.04147, with a chain as its tree).
+The strategy runs ahead on the last readings. This gives a draft: a chain of canvases of which only
+the first is certain. One forward pass reads all of them. The true steps then follow the chain, each
+with the reading of its own canvas, for as long as the draft matches. This is self-speculative
+decoding (arXiv 2510.04147) with a chain instead of a tree.
 
-The quality of the draft only changes how many steps a forward pass yields, at least one.
+The quality of the draft affects only the number of steps per forward pass, which is at least one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from wavefront.engine.step import (
     StepPlan,
     StepResult,
     StepShape,
+    copies_at,
     count_computed,
     forward,
     join_canvases,
@@ -44,8 +45,8 @@ def speculative_step(
 ) -> StepResult:
     """Compute `depth` canvases in one forward pass and take up to `depth` steps of every row.
 
-    `shape.width` positions of each canvas are read. Read every position to fill: a position that
-    was never read cannot be drafted.
+    `shape.width` positions of each canvas are read. It must cover every position to fill, because a
+    position that was never read cannot be drafted.
     """
     drafts = [
         _draft(config, state, mask_id=model.mask_id, depth=depth)
@@ -59,16 +60,17 @@ def speculative_step(
         attended = attended_positions(configs, nodes, canvas)
         if attended is None and shape.padded:
             attended = canvas.real
-        plans.append((canvas, attended))
-    canvas = join([canvas for canvas, _ in plans])
-    attended = None if plans[0][1] is None else torch.cat([one for _, one in plans])
+        plans.append((canvas, attended, copies_at(configs, nodes, index)))
+    canvas = join([canvas for canvas, _, _ in plans])
+    attended = None if plans[0][1] is None else torch.cat([mask for _, mask, _ in plans])
+    copies = None if plans[0][2] is None else torch.cat([mask for _, _, mask in plans])
     no = torch.zeros(canvas.tokens.shape[0], dtype=torch.bool, device=index.device)
     hidden = forward(
         model,
-        StepPlan(canvas, attended, (), indices, no),
+        StepPlan(canvas, attended, (), indices, no, copies=copies),
         guided=configs[0].cfg_scale > 0,
     )
-    cost = count_computed(configs, canvas)
+    cost = count_computed(configs, canvas, copies=copies)
     states, steps, flags = [], [], []
     for config, state, nodes in zip(configs, batch.groups, drafts, strict=True):
         reading = score_positions(model, config, join(nodes), index=indices, hidden=hidden)
@@ -93,19 +95,20 @@ def _true_steps(
     index: Tensor,
     cost: int,
 ) -> tuple[DecodeState, list[Step], Tensor]:
-    """Take the true steps of a group for as long as its draft matches, each row by itself."""
+    """Take the true steps of a group while its draft matches, for each row separately."""
     was_read = to_mask(index, state.canvas.tokens.shape[1])
     right = torch.ones_like(state.done)  # rows whose draft matches so far
     overflow, made = ~right, torch.zeros_like(state.step)
     steps = []
     for node, reading in zip(nodes, readings, strict=True):
         right = right & _same_forward(node, state) & _same_attention(config, node, state)
+        right = right & _same_copies(config, node, state)
         made = made + (right & ~state.done)
         mask = candidates(config, state)
         missed = (mask & ~was_read).any(-1)
         bad = (reading.bad & mask.gather(-1, index)).any(-1)
         overflow = overflow | (missed & right)
-        # A row whose draft was wrong stands still, and keeps its last true reading to draft from.
+        # A row whose draft was wrong does not change, and drafts again from its last true reading.
         read = store_readings(config, state, index=index, reading=reading)
         state, view, decision = decide_and_write(
             config, choose(right, read, state), model.mask_id, bad=bad, void=missed | ~right
@@ -118,14 +121,14 @@ def _true_steps(
 
 
 def _draft(config: Config, state: DecodeState, *, mask_id: int, depth: int) -> list[DecodeState]:
-    """Return the state as it is, and after each step that its last reading would take."""
+    """Return the current state, and the state after each step drafted from its last reading."""
     no = torch.zeros_like(state.done)
     nodes = [state]
     for _ in range(depth - 1):
         ahead = nodes[-1]
         if config.order_noise > 0 or config.priority == "random":
-            # The noise of a later step is known; positions held back stay held back.
-            score = score_by_priority(config, ahead, ahead.canvas.slot, ahead.stats)
+            # The noise of a later step is known; postponed positions stay postponed.
+            score = score_by_priority(config, ahead, ahead.canvas.slot, stats=ahead.stats)
             ahead = ahead._replace(score=torch.where(ahead.score.isneginf(), ahead.score, score))
         nodes.append(decide_and_write(config, ahead, mask_id, bad=no, void=no)[0])
     return nodes
@@ -142,18 +145,26 @@ def _positions_to_read(
 
 
 def _same_forward(node: DecodeState, state: DecodeState) -> Tensor:
-    """(R,) bool: the reading of `node` is that of `state`.
+    """Return (R,) bool: whether a reading of `node` is valid for `state`.
 
-    A reading depends on the tokens, and through its noise on the step. The rest of a strategy's
-    state may be drafted wrong: it is carried on truly, and only matters for what it hides.
+    A reading depends on the tokens and, through its noise, on the step. It also depends on the
+    positions that the strategy hides, but on nothing else in the strategy's state.
     """
     return (node.canvas.tokens == state.canvas.tokens).all(-1) & (node.step == state.step)
 
 
 def _same_attention(config: Config, node: DecodeState, state: DecodeState) -> Tensor:
-    """(R,) bool: the model attended to the same positions in both."""
+    """Return (R,) bool: whether the model attended to the same positions in both."""
     drafted = config.strategy.attended(node.canvas, node.state)
     true = config.strategy.attended(state.canvas, state.state)
+    if drafted is None or true is None:
+        return torch.ones_like(state.done)
+    return (drafted == true).all(-1)
+
+
+def _same_copies(config: Config, node: DecodeState, state: DecodeState) -> Tensor:
+    """Return (R,) bool: whether the same positions had masked copies in both."""
+    drafted, true = (config.strategy.copied(one.canvas, one.state) for one in (node, state))
     if drafted is None or true is None:
         return torch.ones_like(state.done)
     return (drafted == true).all(-1)

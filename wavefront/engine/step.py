@@ -1,4 +1,4 @@
-"""The step: one forward pass, the scores of what is read, the strategy's decision, the commit.
+"""The step: run one forward pass, score the positions, let the strategy decide, and commit.
 
 A step is a pure function of tensors. It never waits for the device, and no shape depends on data,
 so the same code runs eagerly, compiled, or captured as a CUDA graph. Rows never influence each
@@ -10,16 +10,24 @@ Read `take_step`: it plans which positions to read and compute, runs the model, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wavefront.core import noise
-from wavefront.core.cache_policy import Cache, Stored, mean_probability
+from wavefront.core.cache_policy import Cache, StoredInputs, mean_probability
 from wavefront.core.canvas import Canvas, is_any
+from wavefront.core.constraint import allowed_tokens, best_answers
 from wavefront.core.masks import smallest, to_mask, write_at
-from wavefront.core.reading import LAST, Reading, priority_score, read
+from wavefront.core.reading import (
+    LAST,
+    Reading,
+    add_bias,
+    priority_score,
+    read,
+    read_allowed,
+)
 from wavefront.core.state import (
     Config,
     DecodeState,
@@ -28,15 +36,20 @@ from wavefront.core.state import (
     candidates,
     decide_and_write,
 )
-from wavefront.core.strategy import Stats
+from wavefront.core.strategy import Decision, Stats
 from wavefront.core.tree import map_tree, replace_fields, scatter_rows
+from wavefront.engine.cuda_graphs import Call, HostCopy, run_eagerly
+from wavefront.engine.layout import whole_blocks
 from wavefront.engine.window import attended_positions, choose_window, limit_columns, must_compute
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.protocol import KV, Model
 
 
 class StepShape(NamedTuple):
-    """What is fixed about a step. With the configs it identifies a compiled or captured step."""
+    """The fixed sizes of a step.
+
+    Together with the configs they identify a compiled or captured step.
+    """
 
     width: int  # positions read in each row, at most
     size: int | None = None  # positions computed in each row; None: every position
@@ -56,7 +69,7 @@ class BatchState(NamedTuple):
     """Everything that evolves in a batch. Each group's state has every row of the batch."""
 
     groups: tuple[DecodeState, ...]  # one per config; rows of other groups are empty in it
-    stored: Stored | None = None  # what the cached keys and values were computed from
+    stored: StoredInputs | None = None  # what the cached keys and values were computed from
     limits: RowLimits | None = None
     rows: Tensor | None = None  # (K,) long: the rows that take part; None: all
 
@@ -71,17 +84,18 @@ class RowFlags(NamedTuple):
     done: bool
     overflow: bool  # the strategy has more candidates than were read: the step is void
     window_overflow: bool  # more positions must be computed than fit: the step is void
-    needs_refresh: bool  # the cache policy asks for a full forward pass before its time
+    needs_refresh: bool  # the cache policy needs an early full forward pass
+    idle: bool  # the step left every position as it was, although some were masked
     steps: int  # steps the row took, at least 1; speculation takes several per forward pass
-    bad_step: int  # 1 + the first step whose logits were NaN or infinite; 0: none
+    bad_step: int  # 1 + the first step whose logits were NaN or infinite, or an idle step; 0: none
     need: int  # positions that the next step must compute, if tracked
 
     @classmethod
     def unpack(cls, packed: int, need: int) -> RowFlags:
-        """Return the flags of a row from its two numbers."""
-        done, overflow, window_overflow, refresh = (bool(packed >> bit & 1) for bit in range(4))
-        steps, bad_step = packed >> 4 & 127, packed >> 11
-        return cls(done, overflow, window_overflow, refresh, steps, bad_step, need)
+        """Decode the flags of a row from the two integers that store them."""
+        done, overflow, held, refresh, idle = (bool(packed >> bit & 1) for bit in range(5))
+        steps, bad_step = packed >> 5 & 127, packed >> 12
+        return cls(done, overflow, held, refresh, idle, steps, bad_step, need)
 
 
 class StepPlan(NamedTuple):
@@ -90,10 +104,11 @@ class StepPlan(NamedTuple):
     canvas: Canvas  # of all groups together
     attended: Tensor | None  # (R, L) bool: the positions the model may attend to; None: all
     read_masks: tuple[Tensor, ...]  # (R, L) bool per group
-    read_index: Tensor  # (R, width) long: the positions read; those beyond the mask fill up
+    read_index: Tensor  # (R, width) long: the positions read; the rest is filler
     overflow: Tensor  # (R,) bool
     window: Tensor | None = None  # (R, size) long: the positions computed; None: all
     window_overflow: Tensor | None = None  # (R,) bool
+    copies: Tensor | None = None  # (R, width) bool: positions read at a masked copy; None: none
 
 
 class StepResult(NamedTuple):
@@ -112,14 +127,38 @@ def take_step(
     shape: StepShape,
     kv: KV | None = None,
     policy: Cache | None = None,
+    call: Call = run_eagerly,
 ) -> StepResult:
-    """Take one step of every row, or of `batch.rows`. Only `kv` is written in place."""
+    """Take one step of every row, or of `batch.rows`. Only `kv` is written in place.
+
+    `call` runs the forward pass. A step with a constraint is not captured as a whole, but its
+    forward pass can be.
+    """
     if batch.rows is not None:
         return _step_selected_rows(model, configs, batch, shape=shape, kv=kv, policy=policy)
     plan = plan_step(model, configs, batch, shape=shape, policy=policy)
+    # These copies start before the forward pass, so that the host reads them while it runs.
+    asked = tuple(
+        None
+        if config.constraint is None
+        else HostCopy(constraint_inputs(config, state, plan.read_index))
+        for config, state in zip(configs, batch.groups, strict=True)
+    )
     guided = configs[0].cfg_scale > 0
-    hidden = forward(model, plan, guided=guided, kv=kv)
-    return commit_step(model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy)
+    missing = tuple(part is None for part in plan)
+    _, hidden = call(
+        ("forward", shape, guided, missing),
+        lambda given: (given, forward(model, given, guided=guided, kv=kv)),
+        plan,
+    )
+    if plan.copies is not None and batch.limits is not None:
+        # Columns beyond the limit repeat the first one, but without its masked copy.
+        column = torch.arange(hidden.shape[2], device=hidden.device)
+        own = (column < batch.limits.width[:, None])[None, ..., None]
+        hidden = torch.where(own, hidden, hidden[:, :, :1])
+    return commit_step(
+        model, configs, batch, plan=plan, hidden=hidden, asked=asked, shape=shape, policy=policy
+    )
 
 
 @compiled_with_model
@@ -142,12 +181,17 @@ def plan_step(
         attended = canvas.real
     if shape.size is None:
         index = read_first(read_mask, shape.width)
-        return StepPlan(canvas, attended, masks, _own_columns(limits, index), overflow)
+        copies = copies_at(configs, groups, index, limits=limits)
+        index = _own_columns(limits, index)
+        return StepPlan(canvas, attended, masks, index, overflow, copies=copies)
     needed, extra = must_compute(canvas, attended, read_mask), torch.zeros_like(read_mask)
     if shape.reuse:
         assert policy is not None
         assert batch.stored is not None
-        needed = needed & (canvas.tokens != batch.stored.tokens)
+        if policy.exact:
+            needed = changed_blocks(model, canvas, needed, stored=batch.stored)
+        else:
+            needed = needed & (canvas.tokens != batch.stored.tokens)
         asked = [
             policy.positions_to_refresh(state, mask, batch.stored)
             for state, mask in zip(groups, masks, strict=True)
@@ -158,12 +202,45 @@ def plan_step(
     if limits is not None and shape.reuse:
         window = limit_columns(window, limits.size)
         too_many = ((read_mask | needed).sum(-1) > limits.size) | (limits.size == 0)
+    copies = copies_at(configs, groups, window[:, : shape.width], limits=limits)
     index = _own_columns(limits, window[:, : shape.width])
-    return StepPlan(canvas, attended, masks, index, overflow, window, too_many)
+    return StepPlan(canvas, attended, masks, index, overflow, window, too_many, copies)
+
+
+def copies_at(
+    configs: Sequence[Config],
+    groups: Sequence[DecodeState],
+    index: Tensor,
+    *,
+    limits: RowLimits | None = None,
+) -> Tensor | None:
+    """Return (R, Q) bool: the positions `index` that have a masked copy; None if no row has one."""
+    found = None
+    for config, state in zip(configs, groups, strict=True):
+        mask = config.strategy.copied(state.canvas, state.state)
+        if mask is not None:
+            mask = mask & state.canvas.real & ~state.done[:, None]
+            found = mask if found is None else found | mask
+    if found is None:
+        return None
+    copies = found.gather(1, index)
+    if limits is None:
+        return copies
+    # Columns beyond the limit repeat the first one, which has only one copy.
+    column = torch.arange(index.shape[1], device=index.device)
+    return copies & (column < limits.width[:, None])
+
+
+def changed_blocks(model: Model, canvas: Canvas, needed: Tensor, *, stored: StoredInputs) -> Tensor:
+    """Return (R, L) bool: every block with a needed position that has changed since it was stored.
+
+    Positions of a block attend to one another, so a new token changes the keys of all of them.
+    """
+    return whole_blocks(model, canvas, needed & (canvas.tokens != stored.tokens))
 
 
 def read_first(mask: Tensor, width: int) -> Tensor:
-    """(R, width) long: the positions of the mask from the left; what follows only fills up."""
+    """Return (R, width) long: the positions of the mask from the left, then filler."""
     return smallest((~mask).to(torch.uint8), width)
 
 
@@ -172,7 +249,7 @@ def _own_columns(limits: RowLimits | None, index: Tensor) -> Tensor:
 
 
 def join_canvases(groups: Sequence[DecodeState]) -> Canvas:
-    """Return the canvas of all groups: a row is real in at most one of them."""
+    """Return one canvas for all groups. Each row belongs to at most one group."""
     if len(groups) == 1:
         return groups[0].canvas
     tokens = groups[0].canvas.tokens
@@ -185,27 +262,37 @@ def join_canvases(groups: Sequence[DecodeState]) -> Canvas:
 
 
 def forward(model: Model, plan: StepPlan, *, guided: bool, kv: KV | None = None) -> Tensor:
-    """(G, R, Q, D) hidden states of the positions read; under guidance G is 2: with and without.
+    """Return (G, R, Q, D), the hidden states of the positions read; G is 2 under guidance.
 
-    Guidance runs every row twice in one forward pass: as it is, and with the prompt masked.
+    Guidance runs every row twice in one forward pass: unchanged, and with the prompt masked.
     """
     canvas, window, attended = plan.canvas, plan.window, plan.attended
+    copies = {} if plan.copies is None else {"copies": plan.copies}
     if not guided:
-        return model.hidden(canvas.tokens, attended, plan.read_index, window=window, kv=kv)[None]
+        index = plan.read_index
+        return model.hidden(canvas.tokens, attended, index, window=window, kv=kv, **copies)[None]
     blind = torch.where(canvas.slot >= 0, canvas.tokens, model.mask_id)
     tokens, index = torch.cat([canvas.tokens, blind]), torch.cat([plan.read_index] * 2)
     attended = None if attended is None else torch.cat([attended, attended])
     window = None if window is None else torch.cat([window, window])
-    return model.hidden(tokens, attended, index, window=window, kv=kv).unflatten(0, (2, -1))
+    copies = {name: torch.cat([mask, mask]) for name, mask in copies.items()}
+    hidden = model.hidden(tokens, attended, index, window=window, kv=kv, **copies)
+    return hidden.unflatten(0, (2, -1))
 
 
-def count_computed(configs: Sequence[Config], canvas: Canvas, size: int | None = None) -> int:
+def count_computed(
+    configs: Sequence[Config],
+    canvas: Canvas,
+    size: int | None = None,
+    *,
+    copies: Tensor | None = None,
+) -> int:
     """Return how many positions a forward pass computes; guidance computes each twice."""
     rows, length = canvas.tokens.shape
-    return rows * (length if size is None else size) * (2 if configs[0].cfg_scale > 0 else 1)
+    width = (length if size is None else size) + (0 if copies is None else copies.shape[1])
+    return rows * width * (2 if configs[0].cfg_scale > 0 else 1)
 
 
-@compiled_with_model
 def commit_step(
     model: Model,
     configs: Sequence[Config],
@@ -213,20 +300,51 @@ def commit_step(
     *,
     plan: StepPlan,
     hidden: Tensor,
+    asked: Asked,
     shape: StepShape,
     policy: Cache | None,
 ) -> StepResult:
     """Read the hidden states, let every group decide, write the canvases, update the cache."""
+    # A constraint works on the host, so this is compiled only without one.
+    run = _commit if is_constrained(configs) else _compiled_commit
+    return run(
+        model, configs, batch, plan=plan, hidden=hidden, asked=asked, shape=shape, policy=policy
+    )
+
+
+def is_constrained(configs: Sequence[Config]) -> bool:
+    """Return whether any group has a constraint.
+
+    Of such a step, only the plan is compiled, and only the forward pass is captured.
+    """
+    return any(config.constraint is not None for config in configs)
+
+
+def _commit(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    plan: StepPlan,
+    hidden: Tensor,
+    asked: Asked,
+    shape: StepShape,
+    policy: Cache | None,
+) -> StepResult:
     void = plan.overflow
     if plan.window_overflow is not None:
         void = void | plan.window_overflow
-    cost = count_computed(configs, plan.canvas, shape.size)
-    states, steps, index = [], [], plan.read_index
-    for config, state, mask in zip(configs, batch.groups, plan.read_masks, strict=True):
-        reading = score_positions(model, config, state, index=index, hidden=hidden)
+    cost = count_computed(configs, plan.canvas, shape.size, copies=plan.copies)
+    states, steps, idle, index = [], [], [], plan.read_index
+    for config, state, mask, sent in zip(
+        configs, batch.groups, plan.read_masks, asked, strict=True
+    ):
+        reading = score_positions(model, config, state, index=index, hidden=hidden, asked=sent)
         bad = (reading.bad & mask.gather(-1, index)).any(-1)
-        state = store_readings(config, state, index=index, reading=reading)
-        state, view, decision = decide_and_write(config, state, model.mask_id, bad=bad, void=void)
+        before = store_readings(config, state, index=index, reading=reading)
+        state, view, decision = decide_and_write(config, before, model.mask_id, bad=bad, void=void)
+        waits = before.done | bad | void | (before.step >= before.steps)
+        idle.append(is_idle(before, state, decision) & ~waits)
         others = top_alternatives(index, reading, state.canvas)
         step = Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
         states.append(state)
@@ -236,21 +354,29 @@ def commit_step(
         stored, stale = _update_stored(policy, batch, states, plan=plan, reuse=shape.reuse)
     held = 0 if plan.window_overflow is None else plan.window_overflow.long()
     flags = []
-    for config, state in zip(configs, states, strict=True):
+    for config, before, state, still in zip(configs, batch.groups, states, idle, strict=True):
         need = None
         if shape.track_need:
             attended = config.strategy.attended(state.canvas, state.state)
-            need = must_compute(state.canvas, attended, candidates(config, state)).sum(-1)
+            read_mask = candidates(config, state)
+            needed = must_compute(state.canvas, attended, read_mask)
+            if policy is not None and policy.exact and stored is not None:
+                needed = changed_blocks(model, state.canvas, needed, stored=stored) | read_mask
+            need = needed.sum(-1)
         one = pack_flags(
             state,
             overflow=plan.overflow,
             window_overflow=held,
             needs_refresh=stale,
             need=need,
+            idle_step=torch.where(still, before.step + 1, 0),
         )
         flags.append(one if len(configs) == 1 else only_occupied(one, state))
     after = BatchState(tuple(states), stored, batch.limits, batch.rows)
     return StepResult(after, tuple(steps), sum_groups(flags))
+
+
+_compiled_commit = compiled_with_model(_commit)
 
 
 def pack_flags(
@@ -261,15 +387,27 @@ def pack_flags(
     window_overflow: Tensor | int = 0,
     needs_refresh: Tensor | int = 0,
     need: Tensor | None = None,
+    idle_step: Tensor | int = 0,
 ) -> Tensor:
-    """(2, R) long: the flags of a group's rows; see RowFlags."""
+    """Return (2, R) long: the flags of a group's rows; see RowFlags.
+
+    `idle_step` is 1 + the step of an idle row, and 0 for the others.
+    """
     packed = state.done + 2 * overflow.long() + 4 * window_overflow + 8 * needs_refresh
-    packed = packed + 16 * steps + 2048 * (state.bad_step + 1)
+    # A row with a bad step has ended, so its step is not idle.
+    packed = packed + 16 * (idle_step > 0) + 32 * steps + 4096 * (state.bad_step + 1 + idle_step)
     return torch.stack([packed, torch.zeros_like(packed) if need is None else need])
 
 
+def is_idle(before: DecodeState, after: DecodeState, decision: Decision) -> Tensor:
+    """Return (R,) bool: rows with masked positions, of which the step decided none."""
+    moved = decision.commit | (after.final & ~before.final)
+    # One maximum over the positions, so that a compiled step needs no further kernel.
+    return torch.where(moved, 2, before.canvas.masked.long()).amax(-1) == 1
+
+
 def sum_groups(parts: Sequence[Tensor]) -> Tensor:
-    """Combine what each group reports; every row is occupied in one group and 0 in the others."""
+    """Add up the groups' reports; a row is occupied in one group and 0 in the others."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
@@ -285,8 +423,8 @@ def _update_stored(
     *,
     plan: StepPlan,
     reuse: bool,
-) -> tuple[Stored, Tensor]:
-    """Return what the cache now holds, and (R,) long: 1 for rows that ask for a refresh."""
+) -> tuple[StoredInputs, Tensor]:
+    """Return what the cache now holds, and (R,) long: 1 for rows that need a refresh."""
     tokens = plan.canvas.tokens
     sure, began, done = None, None, None
     for before, after, mask in zip(batch.groups, states, plan.read_masks, strict=True):
@@ -301,13 +439,19 @@ def _update_stored(
     assert began is not None
     assert done is not None
     if plan.window is not None:
+        computed = to_mask(plan.window, tokens.shape[1])
+        if policy.exact and plan.attended is not None:
+            # Keys of hidden positions were computed without the text that comes before them.
+            computed = computed & plan.attended
         # A position that was never computed has no token, so it counts as changed when needed.
         reused = batch.stored.tokens if reuse and batch.stored is not None else -1
-        tokens = torch.where(to_mask(plan.window, tokens.shape[1]), tokens, reused)
+        tokens = torch.where(computed, tokens, reused)
+    elif policy.exact and plan.attended is not None:
+        tokens = torch.where(plan.attended, tokens, -1)
     if reuse and batch.stored is not None:
         stored = replace_fields(batch.stored, tokens=tokens)
     else:
-        stored = Stored(tokens, began, sure)
+        stored = StoredInputs(tokens, began, sure)
     return stored, (policy.needs_refresh(sure, stored) & ~done).long()
 
 
@@ -320,16 +464,19 @@ def _step_selected_rows(
     kv: KV | None,
     policy: Cache | None,
 ) -> StepResult:
-    """Take a step of `batch.rows` alone, in buffers of their own, and put the rows back."""
+    """Take a step of only `batch.rows` in separate buffers, and copy the rows back."""
     rows = batch.rows
     assert rows is not None
     count, length = batch.groups[0].canvas.tokens.shape
     part = map_tree(batch._replace(rows=None), lambda leaf: leaf.index_select(0, rows))
-    copies = 2 if configs[0].cfg_scale > 0 else 1  # guidance keeps two rows per row
-    own = None if kv is None else model.new_kv(copies * len(rows), length)
+    copies = 2 if configs[0].cfg_scale > 0 else 1  # guidance stores two rows per request
+    own, index = None, torch.cat([rows + copy * count for copy in range(copies)])
+    if kv is not None and shape.reuse:
+        own = map_tree(kv, lambda leaf: leaf.index_select(0, index))
+    elif kv is not None:
+        own = model.new_kv(copies * len(rows), length)
     result = take_step(model, configs, part, shape=shape, kv=own, policy=policy)
     if kv is not None and own is not None:
-        index = torch.cat([rows + copy * count for copy in range(copies)])
         for buffers, parts in zip(kv, own, strict=True):
             for buffer, fresh in zip(buffers, parts, strict=True):
                 buffer.index_copy_(0, index, fresh)
@@ -341,33 +488,108 @@ def _step_selected_rows(
     return StepResult(BatchState(groups, stored, batch.limits, rows), result.steps, result.flags)
 
 
+class ConstraintInputs(NamedTuple):
+    """What a constraint must know about a group, to be read on the host."""
+
+    canvas: Canvas
+    answer: Tensor  # (R, L) bool
+    rows: Tensor  # (R,) bool: the rows that are decoded
+    read_index: Tensor  # (R, Q) long: the positions that the step reads
+    fill: Tensor  # (R, L) bool: the positions that the step commits in any case
+
+
+# For each group, the copy of its ConstraintInputs on the way to the host; None: no constraint.
+Asked = tuple[HostCopy | None, ...]
+
+
+def constraint_inputs(config: Config, state: DecodeState, index: Tensor) -> ConstraintInputs:
+    """Return what the constraint of a group must know for a step that reads `index` (R, Q)."""
+    rows = state.occupied & ~state.done
+    fill = _positions_to_complete(config, state, index)
+    return ConstraintInputs(state.canvas, state.answer, rows, index, fill)
+
+
 def score_positions(
-    model: Model, config: Config, state: DecodeState, *, index: Tensor, hidden: Tensor
+    model: Model,
+    config: Config,
+    state: DecodeState,
+    *,
+    index: Tensor,
+    hidden: Tensor,
+    asked: HostCopy | None = None,
 ) -> Reading:
-    """Read the hidden states of the positions `index` (R, Q); logits exist one chunk at a time."""
-    flat = hidden.flatten(1, 2)
+    """Read the hidden states of the positions `index` (R, Q), one chunk of logits at a time.
+
+    `asked` is the copy of the group's `constraint_inputs`, if it has a constraint.
+    """
+    flat, bias = hidden.flatten(1, 2), state.bias
 
     def logits_of(chunk: slice) -> Tensor:
-        seen = model.head(flat[0, chunk])
-        if len(flat) == 1:
-            return seen
-        blind = model.head(flat[1, chunk])
-        return blind + (config.cfg_scale + 1) * (seen - blind)
+        logits = model.head(flat[0, chunk])
+        if len(flat) > 1:
+            blind = model.head(flat[1, chunk])
+            logits = blind + (config.cfg_scale + 1) * (logits - blind)
+        if bias is None:
+            return logits
+        stop = min(chunk.stop, index.numel())
+        row = torch.arange(chunk.start, stop, device=index.device) // index.shape[1]
+        return add_bias(logits, bias.tokens[row], bias.values[row])
 
     keys = None
     if config.sampling.temperature > 0:
         slot = state.canvas.slot.gather(-1, index)
-        keys = noise.key(state.seed, state.step, slot, noise.TOKEN)
-    return read(
-        logits_of,
-        keys,
-        state.canvas.tokens.gather(-1, index),
-        vocab_size=model.vocab_size,
-        mask_id=model.mask_id,
-        sampling=config.sampling,
-        needs=config.needs,
-        alternatives=config.alternatives,
+        keys = noise.key(state.seed, state.step, slot, stream=noise.TOKEN)
+    current = state.canvas.tokens.gather(-1, index)
+    options: dict[str, Any] = {
+        "vocab_size": model.vocab_size,
+        "mask_id": model.mask_id,
+        "sampling": config.sampling,
+        "needs": config.needs,
+        "alternatives": config.alternatives,
+    }
+    if config.constraint is None or asked is None:
+        return read(logits_of, keys, current, **options)
+    inputs: ConstraintInputs = asked.read()
+    canvas, answer = inputs.canvas, inputs.answer
+    allowed = allowed_tokens(
+        config.constraint,
+        canvas,
+        answer,
+        rows=inputs.rows,
+        index=inputs.read_index,
+        device=hidden.device,
     )
+    complete = bool(inputs.fill.any())
+    reading, classes = read_allowed(
+        logits_of, keys, current, allowed=allowed, score_classes=complete, **options
+    )
+    if classes is None:
+        return reading
+    # The step commits all of them. Their most probable tokens need not be an answer together.
+    bad = reading.bad.cpu() & inputs.fill.gather(-1, inputs.read_index)
+    best = best_answers(
+        config.constraint,
+        canvas,
+        answer,
+        fill=inputs.fill & ~bad.any(-1, keepdim=True),
+        index=inputs.read_index,
+        scores=classes,
+    )
+    return reading._replace(
+        proposal=torch.where(best.filled, best.token, reading.proposal),
+        logp=torch.where(best.filled, best.logp, reading.logp),
+    )
+
+
+def _positions_to_complete(config: Config, state: DecodeState, index: Tensor) -> Tensor:
+    """Return (R, L) bool: the positions that the step commits in any case, if it reads them all."""
+    masked = state.canvas.masked
+    fill = masked & state.last[:, None]
+    forced = config.strategy.forced(state.canvas, state.state, state.progress)
+    if forced is not None:
+        fill = fill | (forced & masked)
+    missed = fill & ~to_mask(index, masked.shape[1])
+    return fill & (state.occupied & ~state.done & ~missed.any(-1))[:, None]
 
 
 def store_readings(
@@ -375,13 +597,13 @@ def store_readings(
 ) -> DecodeState:
     """Write a reading into the state at `index`, with the scores that follow from it."""
     fresh = Stats(reading.logp, reading.margin, reading.entropy, reading.current_logp)
-    score = score_by_priority(config, state, state.canvas.slot.gather(-1, index), fresh)
+    score = score_by_priority(config, state, state.canvas.slot.gather(-1, index), stats=fresh)
     if config.priority == "entropy":
-        # Certain of the mask token is not certain of anything that could be written.
+        # A model that is certain of the mask token is not certain of any token to write.
         score = score.masked_fill(reading.prefers_mask, float("-inf"))
     if config.sampling.eos in LAST:
         ends = is_any(reading.proposal, config.sampling.stop_ids)
-        score = score.masked_fill(ends, float("-inf"))  # only when nothing else is left
+        score = score.masked_fill(ends, float("-inf"))  # committed only if nothing else is left
     stats = Stats(
         *(
             None if new is None or old is None else write_at(old, index, new)
@@ -397,7 +619,7 @@ def store_readings(
 
 
 def top_alternatives(index: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
-    """Return the likeliest tokens of the positions `index`, spread over the canvas; else zeros."""
+    """Return the likeliest tokens of the positions `index` on the canvas; zeros elsewhere."""
     tokens, logp = reading.alternatives, reading.alternatives_logp
     if tokens is None or logp is None:
         return None
@@ -408,13 +630,13 @@ def top_alternatives(index: Tensor, reading: Reading, canvas: Canvas) -> TopAlte
     )
 
 
-def score_by_priority(config: Config, state: DecodeState, slot: Tensor, stats: Stats) -> Tensor:
-    """(R, Q) float32: the priority of the positions in `slot`, with the noise of the row's step."""
+def score_by_priority(config: Config, state: DecodeState, slot: Tensor, *, stats: Stats) -> Tensor:
+    """Return (R, Q) float32: the priority of the positions in `slot`, including order noise."""
     if config.priority == "random":
-        score = noise.uniform(noise.key(state.seed, state.step, slot, noise.PRIORITY))
+        score = noise.uniform(noise.key(state.seed, state.step, slot, stream=noise.PRIORITY))
     else:
         score = priority_score(config.priority, stats)
     if config.order_noise > 0:
-        order = noise.key(state.seed, state.step, slot, noise.ORDER)
+        order = noise.key(state.seed, state.step, slot, stream=noise.ORDER)
         score = score + config.order_noise * noise.gumbel(order)
     return score

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ from torch import Tensor
 
 from wavefront.core.canvas import Canvas
 from wavefront.core.state import Config, Step, TopAlternatives
+from wavefront.core.tree import plural
+
+# The function that shows a trace in a notebook. It is in a folder that this one may not import, so
+# it is found by name at its first use. tests/project/test_layers.py lists this exception.
+NOTEBOOK_HTML = "wavefront.player.notebook:trace_html"
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Trace:
     step: Tensor  # (S, B) long: each row's own step number; skipped steps are missing
     commit: Tensor  # (S, B, L) bool
     remask: Tensor  # (S, B, L) bool
-    scope: Tensor  # (S, B, L) bool
+    candidates: Tensor  # (S, B, L) bool: the positions that the strategy offered
     front: Tensor  # (S, B, L) bool: the strategy's front after the step; all false without one
     tokens: Tensor  # (S, B, L) int32: the proposals, meaningful where committed
     logp: Tensor  # (S, B, L) float32: the log-probability of each proposal
@@ -36,12 +42,33 @@ class Trace:
     score: Tensor | None = None  # (S, B, L) float32, full traces only: for every masked position
     entropy: Tensor | None = None  # (S, B, L) float32, full traces only: for every masked position
     alternatives: TopAlternatives | None = None  # (S, B, L, K), if recorded
+    edit: Tensor | None = None  # (S, B, L) bool: committed tokens that were replaced; None: none
     # (E, 4) long: step, row, position, token. A fork wrote these tokens before the step.
     overrides: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.long))
+    # (B, L) bool: final tokens whose text a constraint left no choice about; None: no constraint
+    pinned: Tensor | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # model, options and versions
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        rows, length = self.first.masked.shape
+        options = self.about.get("options")
+        strategy = options.get("strategy") if isinstance(options, Mapping) else None
+        parts = [
+            plural(len(self), "step"),
+            f"{plural(rows, 'row')} of {plural(length, 'position')}",
+            plural(self.forwards, "forward pass"),
+            *([str(strategy)] if strategy else []),
+            *(["full"] if self.full else []),
+        ]
+        return f"Trace({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return the player, which a notebook shows instead of the repr."""
+        module, _, name = NOTEBOOK_HTML.partition(":")
+        return getattr(import_module(module), name)(self)
 
     @property
     def forwards(self) -> int:
@@ -53,6 +80,11 @@ class Trace:
         """Whether the trace has statistics for every masked position, not only for candidates."""
         return self.entropy is not None
 
+    @property
+    def written(self) -> Tensor:
+        """(S, B, L) bool: the positions at which a step wrote a token, by a commit or an edit."""
+        return self.commit if self.edit is None else self.commit | self.edit
+
     def replay(self) -> Iterator[Canvas]:
         """Yield the canvas after every step, without the model."""
         return (after for _, after in self._walk())
@@ -63,17 +95,18 @@ class Trace:
 
     def _walk(self) -> Iterator[tuple[Canvas, Canvas]]:
         canvas = self.first
-        boards = zip(self.commit, self.remask, self.tokens, strict=True)
-        for number, (commit, remask, tokens) in enumerate(boards):
+        boards = zip(self.written, self.remask, self.tokens, strict=True)
+        for number, (written, remask, tokens) in enumerate(boards):
             before = write(canvas, self.overrides[self.overrides[:, 0] == number, 1:])
-            canvas = before.commit(commit, tokens.long()).take_back(remask, self.mask_id)
+            canvas = before.commit(written, tokens.long()).take_back(remask, self.mask_id)
             yield before, canvas
 
     def until(self, step: int) -> Trace:
-        """Return a trace of the first `step` steps."""
+        """Return a trace of the first `step` steps, without marks of pinned tokens."""
         return replace(
             self,
             **self._each(lambda part: part[:step]),
+            pinned=None,  # they belong to the final tokens
             launched=self.launched[:step],
             overrides=self.overrides[self.overrides[:, 0] < step],
         )
@@ -86,19 +119,22 @@ class Trace:
             self,
             first=Canvas(*(part[one] for part in self.first)),
             **self._each(lambda part: part[:, one]),
+            pinned=None if self.pinned is None else self.pinned[one],
             overrides=mine * torch.tensor([1, 0, 1, 1]),
         )
 
     def followed_by(self, rest: Trace) -> Trace:
         """Append the steps of `rest`, which must start from this trace's last canvas."""
         later = torch.tensor([len(self), 0, 0, 0])
+        parts = {n: _concatenate(getattr(self, n), getattr(rest, n)) for n in STEP_FIELDS}
+        if self.edit is not None or rest.edit is not None:
+            parts["edit"] = torch.cat([trace.written & ~trace.commit for trace in (self, rest)])
         return replace(
             self,
-            **{
-                name: _concatenate(getattr(self, name), getattr(rest, name)) for name in STEP_FIELDS
-            },
+            **parts,
             launched=torch.cat([self.launched, rest.launched + self.forwards]),
             overrides=torch.cat([self.overrides, rest.overrides + later]),
+            pinned=rest.pinned,
             about=rest.about,
         )
 
@@ -114,7 +150,7 @@ def _apply(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _concatenate(one: Any, two: Any) -> Any:
-    """Concatenate two parts. None if either is missing or they differ in width."""
+    """Concatenate two parts. Return None if either is missing or they differ in width."""
     if one is None or two is None:
         return None
     if not isinstance(one, TopAlternatives):
@@ -132,12 +168,12 @@ def write(canvas: Canvas, entries: Tensor) -> Canvas:
     return canvas.commit(where, canvas.tokens.index_put((row, position), token))
 
 
-BOARDS = ("step", "commit", "remask", "scope", "front", "tokens", "logp")
-STEP_FIELDS = (*BOARDS, "score", "entropy", "alternatives")
+BOARDS = ("step", "commit", "remask", "candidates", "front", "tokens", "logp")
+STEP_FIELDS = (*BOARDS, "score", "entropy", "alternatives", "edit")
 
 
 class Recorder:
-    """Pass steps through, and keep what a trace needs."""
+    """Passes steps through unchanged and records them for a trace."""
 
     def __init__(self, first: Canvas, config: Config, mask_id: int) -> None:
         self.first, self.config, self.mask_id = first, config, mask_id
@@ -168,6 +204,7 @@ class Recorder:
             view.stats.entropy if full else None,
             None if alternatives is None else alternatives.tokens.int(),
             None if alternatives is None else alternatives.logp,
+            decision.edit,
         )
 
     def trace(self, about: Mapping[str, Any] | None = None) -> Trace:
@@ -175,11 +212,11 @@ class Recorder:
         first = Canvas(*(t.cpu() for t in self.first))
         empty = first.masked[None][:0]
         parts: list[Any] = [empty[..., 0].long(), *[empty] * 4, empty.int(), empty.float()]
-        parts += [None] * 4
+        parts += [None] * 5
         if self._kept:
             columns = zip(*self._kept, strict=True)
             parts = [None if c[0] is None else torch.stack(c).cpu() for c in columns]  # pyright: ignore[reportArgumentType, reportCallIssue]
-        *boards, score, entropy, tokens, logp = parts
+        *boards, score, entropy, tokens, logp, edit = parts
         alternatives = None if tokens is None or logp is None else TopAlternatives(tokens, logp)
         return Trace(
             first,
@@ -189,5 +226,6 @@ class Recorder:
             score=score,
             entropy=entropy,
             alternatives=alternatives,
+            edit=edit,
             about=dict(about or {}),
         )
