@@ -1,7 +1,8 @@
-"""Train masked diffusion models on a mixture of tasks: `run(TrainConfig(...))`.
+"""Train masked diffusion models: on a mixture of tasks, or from an autoregressive checkpoint.
 
-The paper's forward process and its loss are in `corruption`, the loop is in `loop`. It imports
-`core`, `storage`, `text`, `models` and `tasks`. Start reading at `loop.train`.
+The paper's forward process and its loss are in `corruption`, the loop is in `loop`, and `adapt`
+uses both for checkpoints that `original` reads. It imports `core`, `storage`, `text`, `models` and
+`tasks`. Start reading at `loop.train`, then `adapt.adapt`.
 
 Data workers import this package too, so importing it must stay cheap: only `run` imports torch.
 """

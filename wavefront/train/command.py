@@ -1,4 +1,4 @@
-"""The command line of training: `wavefront train {run,tokenizer,export,loss,speed}`."""
+"""The command line of training: `wavefront train {run,adapt,tokenizer,export,loss,speed}`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import MISSING, fields
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from wavefront.core.errors import OptionError, WavefrontError
+from wavefront.core.errors import OptionError, WavefrontError, did_you_mean
 from wavefront.train import TrainConfig, run
-from wavefront.train.config import DataConfig
+from wavefront.train.config import AdaptConfig, DataConfig, RowConfig
 
 
 def mixture(text: str) -> dict[str, float]:
@@ -38,16 +39,34 @@ def lengths(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list such as 96,128,256") from None
 
 
+def shares(text: str) -> tuple[float, ...]:
+    """Parse `0.5,0.3,0.2`."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as 0.5,0.3,0.2") from None
+
+
+ADAPT = (AdaptConfig, RowConfig, TrainConfig)
+# What `adapt` sets by itself: the files, the shape of the original, and how to continue.
+ADAPT_SETS = {"tokenizer", "rows_path", "data", "init", "resume", "stop_after", "minutes"}
+ADAPT_SETS |= {"width", "layers", "heads", "mlp_width", "max_length", "front_share"}
+
 # How to parse an option, by the annotated type of its field.
 READERS: dict[str, Any] = {"int": int, "float": float, "str": str, "Path": Path}
 READERS |= {"Mapping[str, float]": mixture, "tuple[int, ...]": lengths}
+READERS |= {"tuple[int, int]": lengths, "tuple[float, ...]": shares}
 
 
 def add_options(
     parser: argparse.ArgumentParser, kind: type[Any], *, without: Sequence[str] = ()
 ) -> None:
     """Add one option for every field of a config. The field's comment is the help text."""
-    comments = dict(re.findall(r"^    (\w+):.*?  # (.+)$", inspect.getsource(kind), re.MULTILINE))
+    sources = [inspect.getsource(part) for part in reversed(kind.__mro__) if is_dataclass(part)]
+    pattern = re.compile(r"^    (\w+):.*?  # (.+(?:\n    # .+)*)$", re.MULTILINE)
+    comments = {
+        name: text.replace("\n    # ", " ") for name, text in pattern.findall("\n".join(sources))
+    }
     for field in fields(kind):
         if field.name in ("data", *without):
             continue
@@ -55,24 +74,78 @@ def add_options(
         declared = str(field.type).removesuffix(" | None")
         if declared == "bool":
             action = argparse.BooleanOptionalAction
-            text = _help(comments.get(field.name, ""), field.default)
-            parser.add_argument(option, action=action, default=field.default, help=text)
+            text = _help(comments[field.name], field.default)
+            # Some versions of argparse add a default that is given here to the help text.
+            parser.add_argument(option, action=action, help=text)
+            parser.set_defaults(**{field.name: field.default})
             continue
         required = field.default is MISSING
         default = None if required else field.default
-        parser.add_argument(
+        _add(
+            parser,
             option,
-            type=READERS[declared],
+            READERS[declared],
+            comment=comments[field.name],
             default=default,
             required=required,
-            help=_help(comments.get(field.name, ""), default),
-            metavar={"int": "N", "float": "X", "Path": "PATH"}.get(declared, "TEXT"),
         )
 
 
-def _help(comment: str, default: Any) -> str:
-    shown = default if not isinstance(default, tuple) else ",".join(str(part) for part in default)
-    return (comment if default is None else f"{comment} [{shown}]").replace("%", "%%")
+def _add(
+    parser: argparse.ArgumentParser,
+    option: str,
+    reader: Any,
+    *,
+    comment: str,
+    default: Any = None,
+    required: bool = False,
+) -> None:
+    """Add an option that takes a value."""
+    parser.add_argument(
+        option,
+        type=reader,
+        default=default,
+        required=required,
+        help=_help(comment, default, required=required),
+        metavar={int: "N", float: "X", Path: "PATH"}.get(reader, "TEXT"),
+    )
+
+
+def _help(comment: str, default: Any = None, *, required: bool = False) -> str:
+    """Return a help text in sentences from a comment such as `directory; default: here`."""
+    text = comment[0].upper() + comment[1:].replace("; default: ", ". Default: ") + "."
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    if isinstance(default, tuple):
+        default = ",".join(str(part) for part in default)
+    if required:
+        text += " Required."
+    elif default not in (None, "") and "Default:" not in text:
+        text += f" Default: {default}."
+    return text.replace("%", "%%")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Help pages in 80 columns, with sentences as on the other commands' pages."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=80)
+
+    def add_usage(
+        self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None
+    ) -> None:
+        super().add_usage(usage, actions, groups, "Usage: ")
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and heading.capitalize())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help page looks like the other commands' pages."""
+
+    def __init__(self, *, usage: str = "%(prog)s [OPTIONS]", **settings: Any) -> None:
+        super().__init__(usage=usage, formatter_class=HelpFormatter, add_help=False, **settings)
+        self.add_argument("--help", action="help", help="Show this message and exit.")
 
 
 def pick(kind: type[Any], given: argparse.Namespace) -> dict[str, Any]:
@@ -84,55 +157,130 @@ def pick(kind: type[Any], given: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 for an error that the user can fix."""
-    given = _parser().parse_args(arguments)
     try:
+        given = _parse(sys.argv[1:] if arguments is None else arguments)
         given.act(given)
     except WavefrontError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        reason = error.strerror or str(error)
+        print(
+            f"error: A file could not be read or written:{where} ({reason}); what was saved "
+            "before is kept.",
+            file=sys.stderr,
+        )
+        return 2
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="wavefront train", description="Train a diffusion model.")
-    verbs = parser.add_subparsers(required=True)
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments. A `--config` file gives the values that the command line leaves out."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--config", type=Path)
+    path = early.parse_known_args(arguments)[0].config
+    if not arguments or arguments[0] != "adapt" or path is None:
+        return _parser({}).parse_args(arguments)
+    return _parser(read_settings(path)).parse_args(arguments)
 
-    command = verbs.add_parser("run", help="train or resume training, and export the model")
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a TOML file of options, with underscores in their names and no tables.
+
+    Raises:
+        OptionError: The file cannot be read, or an option is unknown.
+    """
+    try:
+        settings = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(
+            f"config {str(path)!r} cannot be read: {error}.", option="config"
+        ) from None
+    known = {field.name for kind in ADAPT for field in fields(kind)} - ADAPT_SETS
+    for name, value in settings.items():
+        if name not in known:
+            raise OptionError(
+                f"config {str(path)!r} has an unknown option {name!r}{did_you_mean(name, known)}.",
+                option="config",
+            )
+        if isinstance(value, list):
+            settings[name] = tuple(value)
+    return settings
+
+
+def _parser(settings: dict[str, Any]) -> argparse.ArgumentParser:
+    usage = "%(prog)s ACTION [OPTIONS]"
+    parser = Parser(prog="wavefront train", description="Train a diffusion model.", usage=usage)
+    verbs = parser.add_subparsers(required=True, title="actions")
+
+    def add(verb: str, help: str, act: Callable[[argparse.Namespace], None]) -> Parser:
+        prog = f"wavefront train {verb}"
+        command = verbs.add_parser(verb, help=help, description=help, prog=prog)
+        command.set_defaults(act=act)
+        return command
+
+    command = add("run", "Train or resume training, and export the model.", _run)
     add_options(command, TrainConfig)
     add_options(command, DataConfig)
-    command.set_defaults(act=_run)
 
-    command = verbs.add_parser("tokenizer", help="train a tokenizer on the task mixture")
-    command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--text", type=Path, help="plain text to train on as well")
-    command.add_argument("--size", type=int, default=2048)
-    command.add_argument("--samples", type=int, default=20_000)
-    command.add_argument("--mixture", type=mixture)
-    command.set_defaults(act=_tokenizer)
+    command = add("adapt", "Turn an autoregressive model into a diffusion model.", _adapt)
+    command.add_argument("--config", type=Path, metavar="PATH", help="TOML file of options.")
+    add_options(command, AdaptConfig)
+    add_options(command, RowConfig, without=("tokenizer", "rows_path"))
+    add_options(command, TrainConfig, without=tuple(ADAPT_SETS | {"out"}))
+    command.set_defaults(**settings)
 
-    command = verbs.add_parser("export", help="write the checkpoint of a run's saved state")
-    command.add_argument("--run", type=Path, required=True)
-    command.add_argument("--tokenizer", type=Path, required=True)
-    command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--weights", default="ema")
-    command.set_defaults(act=_export)
+    command = add("tokenizer", "Train a tokenizer on the task mixture.", _tokenizer)
+    _add(command, "--out", Path, comment="directory to write the tokenizer to", required=True)
+    _add(command, "--text", Path, comment="plain text to train on as well; default: none")
+    _add(command, "--size", int, comment="number of tokens", default=2048)
+    _add(command, "--samples", int, comment="examples to draw from the tasks", default=20_000)
+    _add(
+        command, "--mixture", mixture, comment="weights such as gsm=18,code=16; default: all tasks"
+    )
 
-    command = verbs.add_parser("loss", help="compute a checkpoint's held-out loss at fixed levels")
-    command.add_argument("--model", type=Path, required=True)
-    command.add_argument("--device", default="auto")
+    command = add("export", "Write the checkpoint of a run's saved state.", _export)
+    _add(command, "--run", Path, comment="directory of the run", required=True)
+    _add(command, "--tokenizer", Path, comment="directory with tokenizer.json", required=True)
+    _add(command, "--out", Path, comment="directory to write the model to", required=True)
+    _add(command, "--weights", str, comment="weights to export: ema or raw", default="ema")
+    _add(
+        command,
+        "--storage",
+        str,
+        comment="store the matrices in int8, fp8 or int4; default: as trained",
+    )
+
+    command = add("loss", "Compute a checkpoint's held-out loss at fixed levels.", _loss)
+    _add(command, "--model", Path, comment="directory of the checkpoint", required=True)
+    _add(command, "--device", str, comment="device: cuda, mps, cpu or auto", default="auto")
     add_options(command, DataConfig, without=("tokenizer", "text", "text_share"))
-    command.set_defaults(act=_loss)
 
-    command = verbs.add_parser("speed", help="measure how fast one process makes data")
-    command.add_argument("--groups", type=int, default=1)
+    command = add("speed", "Measure how fast one process makes data.", _speed)
+    _add(command, "--groups", int, comment="groups of batches to make", default=1)
     add_options(command, DataConfig)
-    command.set_defaults(act=_speed)
     return parser
 
 
 def _run(given: argparse.Namespace) -> None:
     data = DataConfig(**pick(DataConfig, given))
     run(TrainConfig(data=data, **pick(TrainConfig, given)))
+
+
+def _adapt(given: argparse.Namespace) -> None:
+    from wavefront.train.adapt import adapt
+
+    folder = {"tokenizer": given.out / "original", "rows_path": given.out / "rows"}
+    data = RowConfig(**(_present(RowConfig, given) | folder))
+    values: dict[str, Any] = _present(TrainConfig, given) | {"minutes": None}
+    adapt(AdaptConfig(**pick(AdaptConfig, given)), TrainConfig(data=data, **values))
+
+
+def _present(kind: type[Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of those fields that the command has as options."""
+    names = [field.name for field in fields(kind) if hasattr(given, field.name)]
+    return {name: getattr(given, name) for name in names}
 
 
 def _tokenizer(given: argparse.Namespace) -> None:
@@ -146,7 +294,9 @@ def _tokenizer(given: argparse.Namespace) -> None:
 def _export(given: argparse.Namespace) -> None:
     from wavefront.train.export import export_run
 
-    folder = export_run(given.run, given.tokenizer, given.out, weights=given.weights)
+    folder = export_run(
+        given.run, given.tokenizer, given.out, weights=given.weights, storage=given.storage
+    )
     print(f"{given.weights} weights in {folder}")
 
 
@@ -178,9 +328,9 @@ def _speed(given: argparse.Namespace) -> None:
     shares = {
         length: sum(batch.tokens.shape[1] == length for batch in batches) for length in data.buckets
     }
-    fill = sum(int((batch.tokens == source.encoder.special.eos).sum()) for batch in batches)
+    padding = sum(int((batch.tokens == source.encoder.special.eos).sum()) for batch in batches)
     print(
         f"{rows} rows in {seconds:.1f} s: {rows / seconds:.0f} rows/s, {positions / seconds:.0f} "
         f"tokens/s in one process; mean length {positions / rows:.0f}, "
-        f"{fill / positions:.0%} fill; batches by bucket {shares}"
+        f"{padding / positions:.0%} padding; batches by bucket {shares}"
     )

@@ -98,17 +98,17 @@ def uniform_draws(seed: int, step: int, like: Tensor) -> Tensor:
 def _hash(seed: int, step: int, position: Tensor, *, stream: int) -> Tensor:
     """Hash positions (B, Q) to (B, Q) int32."""
     row = torch.arange(position.shape[0], device=position.device)
-    return noise.key(seed * MAX_ROWS + row, torch.full_like(row, step), position, stream)
+    return noise.key(seed * MAX_ROWS + row, torch.full_like(row, step), position, stream=stream)
 
 
 def token_nll(logits: Tensor, tokens: Tensor, mask_id: int) -> Tensor:
-    """Return the negative log-probability of every token, (B, L) float32.
+    """Return the negative log-probability of every token, float32 in the shape of `tokens`.
 
     The mask token is not a class.
     """
     classes = torch.arange(logits.shape[-1], device=logits.device)
     allowed = logits.float().masked_fill(classes == mask_id, float("-inf"))
-    return F.cross_entropy(allowed.flatten(0, 1), tokens.flatten(), reduction="none").view(
+    return F.cross_entropy(allowed.flatten(0, -2), tokens.flatten(), reduction="none").view(
         tokens.shape
     )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,17 +25,17 @@ from wavefront.core.errors import OptionError
 from wavefront.tasks import DEFAULT_MIXTURE, load, stream
 from wavefront.tasks.base import Split
 from wavefront.train.config import DataConfig
-from wavefront.train.row_layout import Encoder, Pair, choose_bucket, write_row
+from wavefront.train.row_layout import Pair, RowEncoder, choose_bucket, write_row
 
 GROUP_SPAN = 1 << 20  # examples reserved for a group in the task stream, more than it uses
 ENCODE_BATCH = 256  # examples encoded at once
 MAX_EMPTY_DRAWS = 16  # draws without a fitting example before an error
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """One step's rows, all of one length."""
 
-    tokens: np.ndarray  # (B, L) uint16
+    tokens: np.ndarray  # (B, L) uint16 or uint32
     start: np.ndarray  # (B,) int32: where each row's maskable positions begin
     task: np.ndarray  # (B,) int64: index into `BatchSource.tasks`
 
@@ -54,8 +54,19 @@ class Bucket:
         return len(self.pairs) / self.rows
 
 
+class TrainingSource(Protocol):
+    """Makes groups of batches. The same config gives the same groups in every process."""
+
+    tasks: list[str]  # the names that `TrainingBatch.task` counts
+    end_id: int  # the token that fills a row after its text
+
+    def make_group(self, group: int) -> list[TrainingBatch]:
+        """Make the batches of steps group * n … group * n + n - 1, where n is `config.group`."""
+        ...
+
+
 class BatchSource:
-    """Make groups of batches. The same config gives the same groups in every process."""
+    """Make groups of batches of task examples."""
 
     def __init__(self, config: DataConfig, split: Split = "train") -> None:
         self.config = config
@@ -63,10 +74,11 @@ class BatchSource:
         self.mixture = dict(DEFAULT_MIXTURE if config.mixture is None else config.mixture)
         # Keyed by the task name in sample ids. An unknown task raises here.
         self._number = {load(task).name: index for index, task in enumerate(self.mixture)}
-        self.encoder = Encoder(config.tokenizer)
+        self.encoder = RowEncoder(config.tokenizer)
         if self.encoder.vocab_size > 1 << 16:
             raise OptionError("Training supports vocabularies of at most 65536 entries.")
         self.tasks = [*self.mixture, "text"]
+        self.end_id = self.encoder.special.eos
         self.text = self._read_text(config.text)
 
     def _read_text(self, path: Path | None) -> np.ndarray:
@@ -78,7 +90,7 @@ class BatchSource:
         return text
 
     def pairs(self, group: int) -> Iterator[list[Pair]]:
-        """Yield a group's examples in order, a few at a time, without end."""
+        """Yield a group's examples in order, a few at a time, endlessly."""
         config = self.config
         samples = stream(self.mixture, seed=config.seed, split=self.split, start=group * GROUP_SPAN)
         rng = Random(f"text {config.seed} {group}")
@@ -89,14 +101,14 @@ class BatchSource:
             pairs = self.encoder.pairs([(item.prompt, item.answer) for item in chunk], tasks)
             yield pairs + [Pair([], [], len(self.mixture))] * plain
 
-    def make_group(self, group: int) -> list[Batch]:
+    def make_group(self, group: int) -> list[TrainingBatch]:
         """Make the batches of steps group * n … group * n + n - 1, where n is `config.group`."""
         rng = Random(f"group {self.config.seed} {group}")
         buckets = self._fill_buckets(group, rng)
         counts = allocate_batches(
             [item.batches for item in buckets], self.config.group, rng.random()
         )
-        batches: list[Batch] = []
+        batches: list[TrainingBatch] = []
         for item, count in zip(buckets, counts, strict=True):
             rng.shuffle(item.pairs)
             rows = [item.pairs[row % len(item.pairs)] for row in range(count * item.rows)]
@@ -121,7 +133,7 @@ class BatchSource:
                 raise OptionError(f"No example fits the buckets {config.buckets}; add longer ones.")
         return list(buckets.values())
 
-    def _batch(self, pairs: list[Pair], length: int, rng: Random) -> Batch:
+    def _batch(self, pairs: list[Pair], length: int, rng: Random) -> TrainingBatch:
         tokens = np.empty((len(pairs), length), np.uint16)
         start = np.zeros(len(pairs), np.int32)
         for row, pair in enumerate(pairs):
@@ -130,7 +142,7 @@ class BatchSource:
             else:
                 begin = int(rng.random() * (len(self.text) - length))
                 tokens[row] = self.text[begin : begin + length]
-        return Batch(tokens, start, np.array([pair.task for pair in pairs], np.int64))
+        return TrainingBatch(tokens, start, np.array([pair.task for pair in pairs], np.int64))
 
 
 def allocate_batches(weights: list[float], total: int, point: float) -> list[int]:

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavefront.core.errors import RunError
+from wavefront.storage.read_file import read_lines
+from wavefront.storage.write_file import append_line, write_text
 from wavefront.train.train_step import DeviceBatch, StepLoss
 
 LINE_INTERVAL = 5.0  # seconds between progress lines if the output is not a terminal
@@ -77,14 +80,15 @@ class Log:
         self.path, self.quiet = path, quiet
         self._printed_at = 0.0
         kept = _records_until(path, step) if step else []
-        path.write_text("".join(kept), encoding="utf-8")
+        write_text(path, "".join(kept), error=RunError)
 
     def write(self, record: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        line = f"{json.dumps(record)}\n".encode()
+        with self.path.open("ab") as file:
+            append_line(file.fileno(), self.path, line, error=RunError)
 
     def progress(self, record: dict[str, Any], left: float) -> None:
-        """Print loss, speed and time left: redrawn in a terminal, otherwise a line now and then."""
+        """Print loss, speed and time left: redrawn in a terminal, otherwise an occasional line."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if self.quiet or (not terminal and now - self._printed_at < LINE_INTERVAL):
@@ -112,10 +116,10 @@ def _records_until(path: Path, step: int) -> list[str]:
     if not path.is_file():
         return []
     kept: list[str] = []
-    for line in path.read_text("utf-8").splitlines(keepends=True):
+    for line in read_lines(path, error=RunError):
         try:
             if json.loads(line).get("step", 0) <= step:
-                kept.append(line)
+                kept.append(line.decode("utf-8"))
         except ValueError:  # the last line of a killed run may be incomplete
             continue
     return kept

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+PLAN_AFTER = 60  # steps that are timed before a run is planned
+
 
 def lr_factor(step: int, progress: float, *, warmup: int, decay_fraction: float) -> float:
     """Return the factor on the learning rate, in [0, 1].
 
-    Warm-up counts steps, because the optimizer needs steps to collect its statistics. Decay follows
+    Warm-up counts steps, because the optimiser needs steps to collect its statistics. Decay follows
     `progress` in [0, 1] through this run, by steps or by time, so it always ends with the run.
     """
     warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
@@ -35,6 +37,37 @@ class StepClock:
 
     def is_over(self, step: int) -> bool:
         return step >= self.steps
+
+
+class PlannedClock(StepClock):
+    """Progress by steps, whose number is planned from a time limit and the pace of the first ones.
+
+    A resumed run keeps the plan, so its schedule does not depend on interruptions.
+    """
+
+    def __init__(self, minutes: float, *, first: int, seconds: float) -> None:
+        """Plan a run of `minutes`, of which the steps before `first` have used `seconds`."""
+        super().__init__(0)
+        self._left = 60.0 * minutes - seconds
+        self._first = first
+        self._start = time.monotonic()
+
+    def start(self) -> None:
+        self._start = time.monotonic()
+
+    def progress(self, step: int) -> float:
+        done = step - self._first
+        if not self.steps and done >= PLAN_AFTER:
+            elapsed = time.monotonic() - self._start
+            self.steps = step + max(1, int((self._left - elapsed) * done / max(1e-9, elapsed)))
+        return step / self.steps if self.steps else 0.0
+
+    def seconds_left(self, step: int, pace: float) -> float:
+        """Return the seconds left, at `pace` seconds per step."""
+        return super().seconds_left(step, pace) if self.steps else self._left
+
+    def is_over(self, step: int) -> bool:
+        return bool(self.steps) and step >= self.steps
 
 
 class WallClock:

@@ -1,4 +1,4 @@
-"""The optimizers and the moving average of the weights."""
+"""The optimisers and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ BETAS = (0.9, 0.98)
 
 
 def build_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Build one optimizer, or two with Muon. Each parameter is in exactly one."""
-    parameters = dict(model.named_parameters())
+    """Build one optimiser, or two with Muon. Each parameter belongs to exactly one of them."""
+    parameters = {name: part for name, part in model.named_parameters() if part.requires_grad}
     hidden: dict[str, nn.Parameter] = {}
     if config.optimizer == "muon":
         hidden = {name: part for name, part in parameters.items() if name.endswith(MUON_MATRICES)}
     rest = [part for name, part in parameters.items() if name not in hidden]
+    # Rows of an embedding that is not trained must not decay either.
+    kept = [] if config.embeddings else [parameters["embedding.weight"]]
+    decays = [part for part in rest if part.dim() > 1 and not any(part is other for other in kept)]
     groups = [
-        {"params": [part for part in rest if part.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [part for part in rest if part.dim() < 2], "weight_decay": 0.0},
+        {"params": decays, "weight_decay": config.weight_decay},
+        {"params": [part for part in rest if part.dim() < 2] + kept, "weight_decay": 0.0},
     ]
     fused = all(part.is_cuda for part in rest)
     optimizers: list[torch.optim.Optimizer] = [

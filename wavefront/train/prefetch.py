@@ -2,8 +2,7 @@
 
 Worker w of W makes groups w, w + W, … and writes each into its own pipe. A pipe holds much less
 than a group, so a worker is at most one group ahead, which bounds the memory. If a worker dies, the
-trainer reads an end of file. If the trainer dies, even by SIGKILL, the worker's write fails and the
-worker exits.
+trainer reads an end of file. If the trainer dies, even by SIGKILL, its workers end at once.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 
 from wavefront.core.errors import WavefrontError
-from wavefront.train.config import DataConfig
-from wavefront.train.data import Batch, BatchSource
+from wavefront.storage.parent_process import end_with_parent
+from wavefront.train.config import BatchConfig
+from wavefront.train.data import TrainingBatch
+from wavefront.train.rows import open_source
 
 
 class DataError(WavefrontError):
@@ -28,11 +29,11 @@ class DataError(WavefrontError):
 class Prefetcher:
     """An endless iterator over batches from step `start` on. Close it, or use it in `with`."""
 
-    def __init__(self, config: DataConfig, *, workers: int, start: int = 0) -> None:
+    def __init__(self, config: BatchConfig, *, workers: int, start: int = 0) -> None:
         self._size = config.group
         self._step = start
-        self._waiting: list[Batch] = []
-        self._source = BatchSource(config) if not workers else None
+        self._waiting: list[TrainingBatch] = []
+        self._source = open_source(config) if not workers else None
         self._ends: list[Connection] = []
         self._processes: list[BaseProcess] = []
         first = start // self._size
@@ -52,17 +53,17 @@ class Prefetcher:
             self._processes.append(process)
         self._first = first
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TrainingBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> TrainingBatch:
         group, index = divmod(self._step, self._size)
         if not self._waiting or index == 0:
             self._waiting = self._receive(group)
         self._step += 1
         return self._waiting[index]
 
-    def _receive(self, group: int) -> list[Batch]:
+    def _receive(self, group: int) -> list[TrainingBatch]:
         if self._source is not None:
             return self._source.make_group(group)
         number = (group - self._first) % len(self._ends)
@@ -101,12 +102,13 @@ class Prefetcher:
         self.close()
 
 
-def _produce(end: Connection, config: DataConfig, *, first: int, stride: int) -> None:
+def _produce(end: Connection, config: BatchConfig, *, first: int, stride: int) -> None:
     """Make groups first, first + stride, … and send them, until the pipe breaks."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     try:
-        source = BatchSource(config)
+        source = open_source(config)
         group = first
         while True:
             end.send(source.make_group(group))

@@ -51,8 +51,11 @@ class Pair(NamedTuple):
     task: int
 
 
-class Encoder:
-    """The tokenizer of training. It writes control tokens as ids, and encodes text only as text."""
+class RowEncoder:
+    """The tokenizer used for training.
+
+    It writes control tokens as ids, and never turns text into control tokens.
+    """
 
     def __init__(self, directory: Path) -> None:
         file = Path(directory) / "tokenizer.json"
@@ -108,7 +111,7 @@ def fits_bucket(prompt: int, answer: int, length: int) -> bool:
 
 
 def choose_bucket(pair: Pair, buckets: Sequence[int], *, bias: float, rng: Random) -> int | None:
-    """Choose a bucket that the pair fits, with a bias to short ones. None if it fits none.
+    """Choose a bucket that the pair fits, with a bias to short ones; None if there is none.
 
     Plain text fits every bucket, because it fills the row.
     """

@@ -1,24 +1,27 @@
-"""The saved state of a training run: weights, optimizers, average and step.
+"""The saved state of a training run: weights, optimisers, average and step.
 
 It has no random state, because everything random is a function of the seed and the step.
 """
 
 from __future__ import annotations
 
-import os
+import errno
 import pickle
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from wavefront.core.errors import CheckpointError, OptionError
+from wavefront.models.loader import family_module
+from wavefront.models.transformer import Transformer
+from wavefront.storage.write_file import replacing
 from wavefront.train.config import TrainConfig
 from wavefront.train.optimizer import WeightAverage
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.pt"
 
 
@@ -27,26 +30,32 @@ def save_state(
     *,
     config: TrainConfig,
     step: int,
-    model: nn.Module,
+    model: Transformer,
     optimizers: Sequence[torch.optim.Optimizer],
     average: WeightAverage,
+    steps: int | None = None,
+    seconds: float = 0.0,
 ) -> None:
-    """Replace the file atomically. A kill at any moment leaves the old state or the new one."""
+    """Replace the file atomically. A kill at any moment leaves the old state or the new one.
+
+    `steps` is the planned number of steps, if there is a plan; `seconds` is the time trained.
+    """
     state = {
         "format": FORMAT,
         "step": step,
         "fixed": config.resume_settings(),
-        "max_length": config.max_length,
+        "steps": steps,
+        "seconds": seconds,
+        "architecture": {"family": model.family} | asdict(model.config),
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "average": average.weights,
     }
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with replacing(path, error=CheckpointError) as part, part.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch hides the system's error
+            raise OSError(errno.EIO, " ".join(str(error).split())[:200]) from None
 
 
 def read_state(path: Path, device: torch.device | str) -> dict[str, Any]:
@@ -65,15 +74,23 @@ def read_state(path: Path, device: torch.device | str) -> dict[str, Any]:
     return state
 
 
+def build_from_state(path: Path, device: torch.device | str) -> Transformer:
+    """Build a model of the stored architecture, without loading its weights."""
+    stored = dict(read_state(path, "cpu")["architecture"])
+    module = family_module(stored.pop("family"))
+    stored["stop_ids"] = tuple(stored["stop_ids"])
+    return module.Net(module.Config(**stored)).to_empty(device=device)
+
+
 def restore_state(
     path: Path,
     *,
     config: TrainConfig,
-    model: nn.Module,
+    model: Transformer,
     optimizers: Sequence[torch.optim.Optimizer],
     average: WeightAverage,
-) -> int:
-    """Restore everything but the learning rates, and return the number of steps done."""
+) -> dict[str, Any]:
+    """Restore everything but the learning rates, and return the stored state."""
     state = read_state(path, next(model.parameters()).device)
     _check_same(state["fixed"], config.resume_settings(), path)
     model.load_state_dict(state["model"])
@@ -86,7 +103,7 @@ def restore_state(
         for group, values in zip(optimizer.param_groups, wanted, strict=True):
             group.update(values)
     average.load(state["average"])
-    return int(state["step"])
+    return state
 
 
 def _check_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:

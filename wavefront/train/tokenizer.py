@@ -14,7 +14,8 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from wavefront.core.errors import OptionError, check_int
+from wavefront.core.errors import CheckpointError, OptionError, check_int
+from wavefront.storage.write_file import write_text
 from wavefront.tasks import DEFAULT_MIXTURE, stream
 from wavefront.text.chat_template import LLADA_TEMPLATE
 from wavefront.train import corpus
@@ -29,7 +30,7 @@ PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+(?!\S)|[^\S\n]+"
 def train_tokenizer(texts: Iterable[str], size: int = SIZE) -> Tokenizer:
     """Train a tokenizer of exactly `size` entries. The same texts give the same tokenizer."""
     minimum = 256 + len(SPECIAL)
-    check_int("size", size, minimum, 1 << 16)
+    check_int("size", size, minimum, high=1 << 16)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -99,4 +100,4 @@ def write_tokenizer(tokenizer: Tokenizer, directory: Path, *, max_length: int = 
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_text(directory / "tokenizer_config.json", text, error=CheckpointError)

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from wavefront.models.transformer import Transformer
 from wavefront.train.config import TrainConfig
@@ -26,7 +28,12 @@ from wavefront.train.corruption import (
     token_nll,
     uniform_draws,
 )
-from wavefront.train.data import Batch
+from wavefront.train.data import TrainingBatch
+
+# Logits that exist at once. With a large vocabulary, the loss is computed in parts, and only where
+# a token is masked.
+MAX_LOGITS = 1 << 30
+MAX_PART = 8192  # positions of such a part
 
 
 class DeviceBatch(NamedTuple):
@@ -51,7 +58,7 @@ class StepLoss(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-def upload(batch: Batch, device: torch.device) -> DeviceBatch:
+def upload(batch: TrainingBatch, device: torch.device) -> DeviceBatch:
     """Copy a batch to the device, asynchronously if possible."""
 
     def move(array: np.ndarray) -> Tensor:
@@ -68,7 +75,8 @@ class TrainStep:
 
     def __init__(self, model: Transformer, config: TrainConfig) -> None:
         self.model, self.config = model, config
-        self._bounds: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = self._head
+        self._bounds: Callable[..., Tensor] = self._head
+        self._part_nats: Callable[[Tensor, Tensor], Tensor] = self._nats
 
     def __call__(self, rows: DeviceBatch, step: int) -> StepLoss:
         """Return the loss of this step. The masks depend only on (seed, step)."""
@@ -79,8 +87,8 @@ class TrainStep:
         draw = uniform_draws(seed, step, tokens)
         noisy = corrupt(tokens, maskable, level, draw=draw, mask_id=self.model.mask_id)
         with self.precision():
-            hidden = self.model.encode(noisy.tokens)
-            bounds = self._bounds(hidden, tokens, noisy.masked, level)
+            hidden = self.model.predictors(noisy.tokens)
+            bounds = self._bounds(hidden, tokens, noisy.masked, level=level)
         lengths = maskable.sum(1)
         loss = normalise_loss(bounds, lengths, by=config.normalise)
         return StepLoss(loss, bounds.detach(), lengths)
@@ -91,9 +99,34 @@ class TrainStep:
             return torch.autocast("cuda", torch.bfloat16)
         return nullcontext()
 
-    def _head(self, hidden: Tensor, tokens: Tensor, masked: Tensor, level: Tensor) -> Tensor:
-        nats = token_nll(self.model.head(hidden), tokens, self.model.mask_id)
+    def _head(self, hidden: Tensor, tokens: Tensor, masked: Tensor, *, level: Tensor) -> Tensor:
+        if self._fits(*tokens.shape):
+            nats = self._nats(hidden, tokens)
+        else:
+            nats = self._masked_nats(hidden, tokens, masked)
         return likelihood_bound(nats, masked, level)
+
+    def _fits(self, rows: int, length: int) -> bool:
+        """Return whether the logits of a batch may exist at once."""
+        return rows * length * self.model.vocab_size <= MAX_LOGITS
+
+    def _masked_nats(self, hidden: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
+        """Return the nats of masked positions, and 0 at the others, in parts of one size.
+
+        The logits of a part are computed again for its gradient.
+        """
+        at = masked.flatten().nonzero()[:, 0]
+        size = max(1, min(MAX_PART, MAX_LOGITS // self.model.vocab_size))
+        filled = F.pad(at, (0, -len(at) % size))  # the last part repeats position 0
+        states, targets = hidden.flatten(0, 1)[filled], tokens.flatten()[filled]
+        parts = zip(states.split(size), targets.split(size), strict=True)
+        found = [checkpoint(self._part_nats, *part, use_reentrant=False) for part in parts]
+        every = torch.cat([hidden.new_zeros(0, dtype=torch.float32), *found])
+        nats = every.new_zeros(tokens.numel()).index_put((at,), every[: len(at)])
+        return nats.view(tokens.shape)
+
+    def _nats(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        return token_nll(self.model.head(hidden), tokens, self.model.mask_id)
 
     def compile(
         self, shapes: Iterable[tuple[int, int]], *, backend: str | Callable[..., Any] = "inductor"
@@ -107,7 +140,11 @@ class TrainStep:
         torch._dynamo.config.recompile_limit = 64
         for block in self.model.layers:
             block.compile(dynamic=False, backend=backend)
-        self._bounds = torch.compile(self._head, dynamic=False, backend=backend)
+        # The number of masked positions changes, so only the parts of a large head are compiled.
+        self._part_nats = torch.compile(self._nats, dynamic=False, backend=backend)
+        shapes = list(shapes)
+        if all(self._fits(*shape) for shape in shapes):
+            self._bounds = torch.compile(self._head, dynamic=False, backend=backend)
         try:
             for rows, length in shapes:
                 self._run_once(rows, length)
@@ -116,7 +153,7 @@ class TrainStep:
             print(f"compilation failed, training without it: {reason[0]}", file=sys.stderr)
             for block in self.model.layers:
                 block._compiled_call_impl = None
-            self._bounds = self._head
+            self._bounds, self._part_nats = self._head, self._nats
             return False
         finally:
             self.model.zero_grad(set_to_none=True)

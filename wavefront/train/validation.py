@@ -7,16 +7,16 @@ masked positions, without the 1/t weight: nats, and how often the most likely to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wavefront.models.transformer import Transformer
-from wavefront.train.config import DataConfig
+from wavefront.train.config import BatchConfig
 from wavefront.train.corruption import corrupt, token_nll, uniform_draws
-from wavefront.train.data import BatchSource
+from wavefront.train.data import TrainingSource
+from wavefront.train.rows import open_source
 from wavefront.train.train_step import DeviceBatch, upload
 
 LEVELS = (0.15, 0.4, 0.7, 1.0)
@@ -24,12 +24,11 @@ BATCHES = 4
 
 
 def held_out_rows(
-    config: DataConfig, device: torch.device, *, share: int = 8
-) -> tuple[list[DeviceBatch], BatchSource]:
+    config: BatchConfig, device: torch.device, *, share: int = 8
+) -> tuple[list[DeviceBatch], TrainingSource]:
     """Make batches of held-out examples, each with 1/share of a training step's tokens."""
-    size = max(config.buckets[-1], config.tokens_per_step // share)
-    small = replace(config, tokens_per_step=size, group=BATCHES, text=None, text_share=0.0)
-    source = BatchSource(small, split="held-out")
+    small = config.held_out(config.tokens_per_step // share, BATCHES)
+    source = open_source(small, split="held-out")
     return [upload(batch, device) for batch in source.make_group(0)], source
 
 
@@ -37,12 +36,13 @@ def held_out_rows(
 def held_out_loss(
     model: Transformer,
     batches: Sequence[DeviceBatch],
-    source: BatchSource,
+    source: TrainingSource,
+    *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, Any]:
     """Return `loss`, the mean over `levels` of nats per answer token, and details."""
     by_level: dict[str, dict[str, float]] = {}
-    eos = source.encoder.special.eos
+    eos = source.end_id
     tasks = torch.zeros(len(source.tasks), 2, device=model.device, dtype=torch.float64)
     # Compiling for evaluation would cost more time than it saves.
     with torch.compiler.set_stance("force_eager"):
@@ -81,7 +81,7 @@ def _measure(
     probability = torch.full((len(tokens),), level, device=tokens.device)
     noise = uniform_draws(1, step, tokens)
     noisy = corrupt(tokens, maskable, probability, draw=noise, mask_id=model.mask_id)
-    logits = model(noisy.tokens).float()
+    logits = model.head(model.predictors(noisy.tokens)).float()
     nats = token_nll(logits, tokens, model.mask_id)
     logits[..., model.mask_id] = float("-inf")
     right = logits.argmax(-1) == tokens

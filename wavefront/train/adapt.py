@@ -1,0 +1,421 @@
+"""Turn an autoregressive checkpoint into a masked diffusion model.
+
+There are four stages. Each writes its result to the run's directory, so that a stopped command can
+continue:
+
+1. `original/`: the checkpoint in the layout of the result, causal, with a pruned vocabulary.
+2. `rows/`: the training texts, read from a file or written by the original, batch by batch.
+3. `state.pt`, `log.jsonl`, `model/`: training, with the loop that trained ripple.
+4. `model/`: the card, the judge, the held-out prompts and the curve.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from wavefront.core.errors import OptionError, RunError, did_you_mean
+from wavefront.models.judge import Judge
+from wavefront.models.loader import resolve_device, resolve_dtype
+from wavefront.storage import hub
+from wavefront.storage.read_file import MIB, read_json
+from wavefront.storage.write_file import write_text
+from wavefront.train.card import write_card
+from wavefront.train.config import AdaptConfig, RowConfig, TrainConfig
+from wavefront.train.loop import train
+from wavefront.train.original import Original, load_original, read_original, save_original
+from wavefront.train.overlap import NGRAM, clean_rows, overlapping_rows
+from wavefront.train.prune import expected_usage, prune
+from wavefront.train.rows import Rows
+from wavefront.train.sampling import FILTERS, Filter, Writer, WrittenText
+from wavefront.train.state import STATE
+from wavefront.train.texts import Example, read_examples, unseen_texts
+
+FACTS = "facts.json"  # what the stages found out, for the card
+SETTINGS = "adapt.json"  # the settings of the texts, which a continued run must share
+# What the config.json of an adaptation may have other than its original.
+MAY_DIFFER = {"max_position_embeddings", "max_sequence_length", "torch_dtype"}
+MAX_TEXT = 1024  # tokens of a written text, unless configured
+# The kinds of written texts. No two kinds share random numbers.
+VOCABULARY, HELD_OUT, TRAINING = 0, 1, 2
+
+
+def adapt(config: AdaptConfig, training: TrainConfig) -> dict[str, Any]:
+    """Run all stages that are not done, and return the last record of training.
+
+    Args:
+        config: The original and its data.
+        training: The settings of training. Its shape, initial weights and time limit are set here.
+    """
+    begin = time.monotonic()
+    config.out.mkdir(parents=True, exist_ok=True)
+    _check_settings(config, training)
+    device = resolve_device(training.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    original = prepare_original(config, device)
+    if config.stage == "original":
+        return {}
+    limit = begin + 60 * (config.minutes or float("inf"))
+    done = prepare_rows(config, training, original, limit=limit)
+    if config.stage == "rows" or not done:
+        return {}
+    _check_start(config)
+    record = train(_training(config, training, original, since=begin))
+    publish(config, training, original)
+    return record
+
+
+def _training(
+    config: AdaptConfig, training: TrainConfig, original: Original, *, since: float
+) -> TrainConfig:
+    """Return the settings of training for this original and for the time that is left."""
+    shape = original.model.config
+    resumes = (config.out / STATE).exists()
+    left = None
+    if config.minutes is not None:
+        left = max(0.05, config.minutes - (time.monotonic() - since) / 60)
+    assert isinstance(training.data, RowConfig)
+    return replace(
+        training,
+        init=None if resumes else config.start_from or config.out / "original",
+        resume=resumes,
+        stop_after=left,
+        width=shape.width,
+        layers=shape.layers,
+        heads=shape.heads,
+        mlp_width=shape.mlp_width,
+        max_length=training.data.buckets[-1],
+    )
+
+
+def _check_start(config: AdaptConfig) -> None:
+    """Raise if the weights to start from do not have the shape and tokens of the original."""
+    if config.start_from is None:
+        return
+    folders = (config.out / "original", config.start_from)
+    wanted, given = (hub.read_json(folder / "config.json") for folder in folders)
+    for name in sorted(wanted.keys() - MAY_DIFFER):
+        if wanted[name] != given.get(name):
+            raise OptionError(
+                f"{config.start_from} has {name}={given.get(name)!r}, but the original has "
+                f"{wanted[name]!r}; start from an adaptation of the same original.",
+                option="start_from",
+                value=str(config.start_from),
+            )
+
+
+def _check_settings(config: AdaptConfig, training: TrainConfig) -> None:
+    """Raise if the directory was started with different text settings; otherwise store them."""
+    wanted = {name: getattr(config, name) for name in config.fixed_settings()}
+    wanted |= {"texts_from": str(config.texts_from), "seed": training.data.seed}
+    path = config.out / SETTINGS
+    stored = read_json(path, limit=MIB, error=RunError) if path.is_file() else wanted
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            raise OptionError(
+                f"{config.out} was started with {name}={stored.get(name)!r}, not {value!r}; "
+                "continue with the same value, or choose another directory.",
+                option=name,
+                value=value,
+            )
+    write_text(path, json.dumps(wanted, indent=2) + "\n", error=RunError)
+
+
+# ---------------------------------------------------------------- the original
+
+
+def prepare_original(config: AdaptConfig, device: torch.device) -> Original:
+    """Read the original, prune its vocabulary if requested, and save it."""
+    folder = config.out / "original"
+    if (folder / "original.json").is_file():
+        return load_original(folder)
+    original = read_original(config.original)
+    if config.vocabulary is not None and config.vocabulary < original.model.vocab_size:
+        _print(f"finding the {config.vocabulary} tokens that {config.original.name} uses most")
+        begin = [original.end_id if original.bos_id is None else original.bos_id]
+        writer = Writer(original, device=device)
+        prompts = [begin] * config.vocabulary_texts
+        texts = write_texts(writer, prompts, config, seed=(VOCABULARY,))
+        rows = [[*text.prompt, *text.answer.tolist()] for text in texts]
+        usage = expected_usage(original, rows, device)
+        pruned = prune(original, usage, config.vocabulary)
+        original = pruned.original
+        _add_facts(config.out, vocabulary=original.model.vocab_size, coverage=pruned.coverage)
+        _print(f"{original.model.vocab_size} tokens cover {pruned.coverage:.2%} of its texts")
+    save_original(original, folder)
+    return original
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def prepare_rows(
+    config: AdaptConfig,
+    training: TrainConfig,
+    original: Original,
+    *,
+    limit: float = float("inf"),
+) -> bool:
+    """Write or read the texts, choose the held-out ones, and check the overlap.
+
+    Return whether all are done. After `limit`, a value of the monotonic clock, it stops before the
+    next batch.
+    """
+    folder = config.out / "rows"
+    if Rows.exist(folder / "train"):
+        return True
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "end.npy", np.array(original.end_id))
+    texts = AdaptTexts(config, training, original, limit=limit)
+    found = texts.prepare(folder)
+    if found is None:
+        return False
+    rows, held_out, unseen = found
+    encode = original.tokenizer.encode
+    names = [name for name in config.exclude.split(",") if name]
+    others = unseen_texts(names, lambda text: encode(text, add_special_tokens=False).ids)
+    shared = overlapping_rows(rows.contents, Rows.join([unseen, Rows.pack(others)]))
+    _print(
+        f"{int(shared.sum())} of {len(shared)} training texts share a run of {NGRAM} tokens with "
+        f"{len(unseen)} held-out prompts or {len(others)} excluded texts, and are left out"
+    )
+    kept = rows.rows.take(np.flatnonzero(~shared)) if shared.any() else rows.rows
+    if not len(kept):
+        raise OptionError("No training text is left after the overlap check; use other data.")
+    held_out.save(folder / "held-out")
+    _add_facts(
+        config.out,
+        texts=len(kept),
+        tokens=len(kept.tokens),
+        overlap=int(shared.sum()),
+        held_out=len(held_out),
+        excluded=len(others),
+    )
+    kept.save(folder / "train")
+    return True
+
+
+class AdaptRows(NamedTuple):
+    """Rows for training, and their words alone for the overlap check."""
+
+    rows: Rows
+    contents: Rows
+
+
+class AdaptTexts:
+    """The texts of an adaptation: written by the original, or read from a file."""
+
+    def __init__(
+        self,
+        config: AdaptConfig,
+        training: TrainConfig,
+        original: Original,
+        *,
+        limit: float,
+    ) -> None:
+        self.config, self.data, self.original = config, training.data, original
+        self.limit = limit
+        self.filters = choose_filters(config.filters)
+        self._device = resolve_device(training.device)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """The original on the device, in the precision set by `write_dtype`."""
+        dtype = resolve_dtype(self.config.write_dtype)
+        return Writer(self.original, device=self._device, dtype=dtype)
+
+    def prepare(self, folder: Path) -> tuple[AdaptRows, Rows, Rows] | None:
+        """Return training rows, held-out rows and held-out prompts; None if time has run out."""
+        config = self.config
+        if config.texts_from is None:
+            return self._from_nothing(folder)
+        examples = read_examples(
+            config.texts_from,
+            self.original,
+            config.out / "original",
+            longest=self.data.buckets[-1],
+        )
+        order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
+        count = max(1, min(config.held_out, len(examples) // 10))
+        if len(examples) < 2:
+            raise OptionError(f"data {str(config.texts_from)!r} holds only one text.")
+        held, used = ([examples[i] for i in part] for part in (order[:count], order[count:]))
+        cut = config.prompt_tokens
+        prompts = Rows.pack([item.content if item.prompt else item.content[:cut] for item in held])
+        if examples[0].answer:
+            return _example_rows(used), _example_rows(held).rows, prompts
+        rows = self._write_parts(folder, [item.prompt for item in used])
+        if rows is None:
+            return None
+        answered = self._write([item.prompt for item in held], seed=(HELD_OUT,))
+        words = {tuple(item.prompt): item.content for item in used}
+        contents = [
+            [*words[tuple(row[:start].tolist())], *row[start:].tolist()]
+            for row, start in zip(rows, rows.prompts.tolist(), strict=True)
+        ]
+        return AdaptRows(rows, Rows.pack(contents)), self._pack(answered, prompts=True), prompts
+
+    def _from_nothing(self, folder: Path) -> tuple[AdaptRows, Rows, Rows] | None:
+        """Let the original write, starting from its BOS token only.
+
+        Held-out prompts are chosen among those that share no run of tokens with a training text,
+        because the openings of short texts are often the same.
+        """
+        config = self.config
+        rows = self._write_parts(folder, [self.begin])
+        if rows is None:
+            return None
+        texts = self._write([self.begin] * config.held_out_texts, seed=(HELD_OUT,))
+        candidates = self._pack(texts)
+        prompts = Rows.pack([row[: config.prompt_tokens + 1] for row in candidates])
+        clean = clean_rows(prompts, rows)
+        chosen = np.flatnonzero(clean)[: config.held_out]
+        if not len(chosen):
+            raise OptionError(
+                "Every held-out prompt shares a run of 13 tokens with a training text; write more "
+                "held-out texts, or longer prompts.",
+                option="held_out_texts",
+                value=config.held_out_texts,
+            )
+        _print(f"{int(clean.sum())} of {len(clean)} held-out prompts overlap with no training text")
+        return AdaptRows(rows, rows), candidates.take(chosen), prompts.take(chosen)
+
+    @property
+    def begin(self) -> list[int]:
+        """The prompt of a text that is written without a prompt."""
+        bos, end = self.original.bos_id, self.original.end_id
+        return [end if bos is None else bos]
+
+    def _write_parts(self, folder: Path, prompts: Sequence[list[int]]) -> Rows | None:
+        """Write all texts in batches and save each batch. Return None if time has run out.
+
+        If there are fewer prompts than texts, the prompts repeat in order.
+        """
+        config, size = self.config, self.config.write_batch
+        parts: list[Rows] = []
+        for number, first in enumerate(range(0, config.texts, size)):
+            part = folder / "parts" / f"{number:05d}"
+            if not Rows.exist(part):
+                if time.monotonic() >= self.limit:
+                    _print(f"{number} batches of texts are written; run it again to continue")
+                    return None
+                begin = time.monotonic()
+                last = min(first + size, config.texts)
+                chosen = [prompts[index % len(prompts)] for index in range(first, last)]
+                texts = self._write(chosen, seed=(TRAINING, self.data.seed, number))
+                rows = self._pack(texts, prompts=config.texts_from is not None)
+                rows.save(part)
+                pace = len(rows.tokens) / (time.monotonic() - begin)
+                _print(f"wrote {part.name}: {len(rows)} texts, {pace / 1e3:.0f}k tokens/s")
+            parts.append(Rows.load(part))
+        return Rows.join(parts)
+
+    def _write(self, prompts: Sequence[list[int]], *, seed: tuple[int, ...]) -> list[WrittenText]:
+        """Let the original continue the prompts, a batch at a time."""
+        return write_texts(self.writer, prompts, self.config, seed=seed)
+
+    def _pack(self, texts: Sequence[WrittenText], *, prompts: bool = False) -> Rows:
+        """Return the texts that pass every filter as rows, with the end token where there is one.
+
+        With `prompts`, a row's prompt stays visible in training; otherwise a random prefix does.
+        """
+        kept = [text for text in texts if all(passes(text) for passes in self.filters)]
+        end = [self.original.end_id]
+        rows = [np.concatenate([text.prompt, text.answer, end[: text.finished]]) for text in kept]
+        return Rows.pack(rows, [len(text.prompt) if prompts else 0 for text in kept])
+
+
+def _example_rows(examples: Sequence[Example]) -> AdaptRows:
+    rows = Rows.pack(
+        [item.prompt + item.answer for item in examples], [len(item.prompt) for item in examples]
+    )
+    return AdaptRows(rows, Rows.pack([item.content for item in examples]))
+
+
+def text_length(config: AdaptConfig, original: Original) -> int:
+    """Return the configured maximum of tokens per text, or the context up to `MAX_TEXT`."""
+    context = original.model.max_length
+    if config.text_length is None:
+        return min(context, MAX_TEXT)
+    if config.text_length > context:
+        raise OptionError(
+            f"text_length must be at most {context}, the original's context, "
+            f"not {config.text_length}.",
+            option="text_length",
+            value=config.text_length,
+        )
+    return config.text_length
+
+
+def write_texts(
+    writer: Writer, prompts: Sequence[list[int]], config: AdaptConfig, *, seed: tuple[int, ...]
+) -> list[WrittenText]:
+    """Let the original continue prompts, a batch at a time."""
+    length = text_length(config, writer.original)
+    texts: list[WrittenText] = []
+    for first in range(0, len(prompts), config.write_batch):
+        batch = prompts[first : first + config.write_batch]
+        # A generator on a CPU reads only 32 bits of a seed, so all numbers are mixed into them.
+        mixed = int(np.random.SeedSequence((*seed, first)).generate_state(1)[0])
+        texts += writer.write(batch, length=length, temperature=config.temperature, seed=mixed)
+    return texts
+
+
+def choose_filters(names: str) -> list[Filter]:
+    """Return filters by their names, such as `finished,varied`."""
+    chosen: list[Filter] = []
+    for name in filter(None, names.split(",")):
+        if name not in FILTERS:
+            raise OptionError(
+                f"There is no filter {name!r}{did_you_mean(name, FILTERS)}; "
+                f"there are: {', '.join(FILTERS)}.",
+                option="filters",
+                value=names,
+            )
+        chosen.append(FILTERS[name])
+    return chosen
+
+
+# ---------------------------------------------------------------- the result
+
+
+def publish(config: AdaptConfig, training: TrainConfig, original: Original) -> None:
+    """Write the judge, the held-out prompts and the card next to the exported model."""
+    folder = config.out / "model"
+    if config.judge:
+        Judge(original.model, original.never_written).save(folder / "judge")
+    rows = Rows.load(config.out / "rows" / "held-out")
+    decode = original.tokenizer.decode
+    lines: list[str] = []
+    for row, start in zip(rows, rows.prompts.tolist(), strict=True):
+        ids = row.tolist()
+        finished = ids[-1] == original.end_id
+        ids = ids[:-1] if finished else ids
+        cut = start or config.prompt_tokens + 1
+        item = {"prompt": decode(ids[:cut]).strip(), "ids": ids[:cut], "text": decode(ids)}
+        item["finished"] = finished
+        lines.append(json.dumps(item, ensure_ascii=False) + "\n")
+    write_text(folder / "prompts.jsonl", "".join(lines), error=RunError)
+    facts = read_json(config.out / FACTS, limit=MIB, error=RunError)
+    write_card(folder, config=config, training=training, facts=facts, log=config.out / "log.jsonl")
+
+
+def _add_facts(folder: Path, **facts: Any) -> None:
+    """Add facts for the card."""
+    path = folder / FACTS
+    known = read_json(path, limit=MIB, error=RunError) if path.is_file() else {}
+    write_text(path, json.dumps(known | facts, indent=2) + "\n", error=RunError)
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,83 @@
+"""Find training texts that share a run of 13 tokens with texts to keep out of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from wavefront.train.rows import Rows
+
+NGRAM = 13
+CHUNK = 1 << 20  # tokens hashed at once
+
+
+def ngram_hashes(rows: Rows, n: int = NGRAM) -> tuple[np.ndarray, np.ndarray]:
+    """Return the hash of every run of `n` tokens inside a row, and the number of its row."""
+    parts = list(_hashes(rows, range(len(rows.tokens)), n))
+    empty = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    hashes, numbers = zip(*(parts or empty), strict=True)
+    return np.concatenate(hashes), np.concatenate(numbers)
+
+
+def overlapping_rows(rows: Rows, unseen: Rows, n: int = NGRAM) -> np.ndarray:
+    """Return (len(rows),) bool: which rows share a run of `n` tokens with any excluded text."""
+    wanted = np.unique(ngram_hashes(unseen, n)[0])
+    found = np.zeros(len(rows), bool)
+    for _, numbers in _matches(rows, wanted, n):
+        found[numbers] = True
+    return found
+
+
+def clean_rows(candidates: Rows, rows: Rows, n: int = NGRAM) -> np.ndarray:
+    """Return (len(candidates),) bool: which candidates share no run of `n` tokens with `rows`."""
+    hashes, numbers = ngram_hashes(candidates, n)
+    seen = [matched for matched, _ in _matches(rows, np.unique(hashes), n)]
+    common = np.isin(hashes, np.unique(np.concatenate([np.zeros(0, np.uint64), *seen])))
+    clean = np.ones(len(candidates), bool)
+    clean[numbers[common]] = False
+    return clean
+
+
+def _matches(rows: Rows, wanted: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the hashes in `wanted` (sorted) that occur in `rows`, and the rows they occur in."""
+    if not len(wanted):
+        return
+
+    def search(first: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for hashes, numbers in _hashes(rows, range(first, first + CHUNK), n):
+            place = np.searchsorted(wanted, hashes).clip(max=len(wanted) - 1)
+            hit = wanted[place] == hashes
+            found.append((hashes[hit], numbers[hit]))
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        for found in pool.map(search, range(0, len(rows.tokens), CHUNK)):
+            yield from found
+
+
+def _hashes(rows: Rows, starts: range, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the hashes of the runs that begin at these tokens, and their rows."""
+    multipliers = _mix(np.arange(1, n + 1, dtype=np.uint64)) | np.uint64(1)
+    for begin in range(starts.start, min(starts.stop, len(rows.tokens)), CHUNK):
+        count = min(begin + CHUNK, starts.stop, len(rows.tokens) - n + 1) - begin
+        if count <= 0:
+            return
+        mixed = _mix(rows.tokens[begin : begin + count + n - 1].astype(np.uint64))
+        total = np.zeros(count, np.uint64)
+        for index in range(n):
+            total += mixed[index : index + count] * multipliers[index]
+        start = np.arange(begin, begin + count)
+        number = np.searchsorted(rows.offsets, start, side="right") - 1
+        inside = start + n <= rows.offsets[number + 1]
+        yield total[inside], number[inside]
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """Map uint64 to uint64, a bijection that mixes every bit (splitmix64)."""
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,155 @@
+"""Let an autoregressive model write training data: batched sampling with stored keys and values.
+
+All rows of a batch advance by one token per forward pass, each at its own position. So prompts of
+different lengths need no padding: what lies after a row's position is overwritten before any
+later position attends to it. Shapes change only when the longest row passes a multiple of 64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavefront.models.protocol import KV
+from wavefront.models.transformer import Transformer
+from wavefront.train.original import Original
+
+REACH = 64  # attention covers a multiple of this many positions
+CHECK_EVERY = 16  # steps between checks whether every row has ended
+
+
+class WrittenText(NamedTuple):
+    """A text that the original wrote, as ids."""
+
+    prompt: list[int]
+    answer: np.ndarray  # (n,) without the end token
+    finished: bool  # whether the end token came before the length was reached
+
+
+Filter = Callable[[WrittenText], bool]
+
+
+def is_finished(text: WrittenText) -> bool:
+    """Return whether the text has an end."""
+    return text.finished
+
+
+def is_long_enough(text: WrittenText, tokens: int = 8) -> bool:
+    """Return whether the text has at least this many tokens after its prompt."""
+    return len(text.answer) >= tokens
+
+
+def is_varied(text: WrittenText, share: float = 0.5) -> bool:
+    """Return whether at least this share of the text's trigrams are distinct."""
+    answer = text.answer.tolist()
+    trigrams = list(zip(answer, answer[1:], answer[2:], strict=False))
+    return len(set(trigrams)) >= share * len(trigrams)
+
+
+FILTERS: dict[str, Filter] = {
+    "finished": is_finished,
+    "long_enough": is_long_enough,
+    "varied": is_varied,
+}
+
+
+class Writer:
+    """An original on a device, ready to write."""
+
+    def __init__(
+        self, original: Original, *, device: torch.device, dtype: torch.dtype | None = None
+    ) -> None:
+        """Copy the model to the device, in float32 unless a dtype is given."""
+        self.original, self.device = original, device
+        self.model: Transformer = copy.deepcopy(original.model).to(device, dtype)
+        self._never = torch.tensor(original.never_written, device=device)
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        length: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> list[WrittenText]:
+        """Continue every prompt up to its end or to `length` tokens in total.
+
+        The same seed on the same device gives the same texts.
+        """
+        rows = self.sample(prompts, length=length, temperature=temperature, seed=seed)
+        return list(self._texts(prompts, rows.cpu()))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        length: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> Tensor:
+        """Return (B, length) long: each prompt, its continuation, then end tokens."""
+        end = self.original.end_id
+        generator = torch.Generator(self.device).manual_seed(seed)
+        tokens = torch.full((len(prompts), length), end)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+        tokens = tokens.to(self.device)
+        last = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
+        first_step = min(len(prompt) for prompt in prompts)
+        reached = max(len(prompt) for prompt in prompts)
+        kv = self.model.new_kv(len(prompts), length)
+        if reached > 1:  # the keys and values of the prompts, except their last tokens
+            window = torch.arange(reached, device=self.device).expand(len(prompts), -1)
+            self.model.encode(tokens[:, :reached], window=window, kv=_reach(kv, reached))
+        ended = torch.zeros(len(prompts), dtype=torch.bool, device=self.device)
+        for step in range(length - first_step):
+            reach = min(length, -(-(reached + step) // REACH) * REACH)
+            at = last[:, None]
+            hidden = self.model.encode(tokens[:, :reach], window=at, kv=_reach(kv, reach))
+            chosen = self._choose(self.model.head(hidden[:, 0]), temperature, generator)
+            # Rows that have reached the length stay where they are and keep their tokens.
+            ended |= last >= length - 1
+            chosen = torch.where(ended, end, chosen)
+            place = (last + 1).clamp_max(length - 1)[:, None]
+            kept = torch.where(ended[:, None], tokens.gather(1, place), chosen[:, None])
+            tokens.scatter_(1, place, kept)
+            ended |= chosen == end
+            last = place[:, 0]
+            if step % CHECK_EVERY == CHECK_EVERY - 1 and bool(ended.all()):
+                break
+        return tokens
+
+    def _choose(self, logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+        """Sample one token per row, (B,) long, or take the best at temperature 0."""
+        scores = logits.float().index_fill_(1, self._never, float("-inf"))
+        if not temperature:
+            return scores.argmax(1)
+        reached = (scores / temperature).softmax(1).cumsum(1)
+        total = reached[:, -1:]
+        draw = torch.rand(total.shape, generator=generator, device=self.device) * total
+        # Stay below the total: rounding could otherwise choose an id after the last possible one.
+        return torch.searchsorted(reached, draw.minimum(total * 0.999999), right=True)[:, 0]
+
+    def _texts(self, prompts: Sequence[Sequence[int]], rows: Tensor) -> Iterator[WrittenText]:
+        table = rows.numpy().astype(np.uint32)
+        first = torch.tensor([len(prompt) for prompt in prompts])
+        after = torch.arange(rows.shape[1]) >= first[:, None]
+        ends = ((rows == self.original.end_id) & after).numpy()
+        for prompt, row, ended in zip(prompts, table, ends, strict=True):
+            done = bool(ended.any())
+            stop = int(ended.argmax()) if done else None
+            yield WrittenText(list(prompt), row[len(prompt) : stop], done)
+
+
+def _reach(kv: KV, length: int) -> KV:
+    """Return the first `length` positions of stored keys and values, as views."""
+    return KV(
+        tuple(part[:, :, :length] for part in kv.keys),
+        tuple(part[:, :, :length] for part in kv.values),
+    )
