@@ -1,7 +1,8 @@
 """Tasks: the items a model is asked, and the graders for its answers.
 
 `benchmarks/` holds published items read from files, `procedural/` holds tasks that generate items
-from a seed, and `jsonl_file` reads your own prompts. It imports `core` and `storage`.
+from a seed, `stories` has the held-out openings of an adapted model, and `jsonl_file` reads your
+own prompts. It imports `core` and `storage`.
 Start reading at `base`, which defines a task. This module is the registry.
 
 The registry has one task per file, named after the file. Files that start with an underscore are
@@ -29,12 +30,15 @@ from wavefront.tasks.benchmarks._data import real_bbh
 from wavefront.tasks.benchmarks._presets import preset, presets
 from wavefront.tasks.grading import Grade
 from wavefront.tasks.jsonl_file import Jsonl
+from wavefront.tasks.stories import Stories
 
 __all__ = [
     "DEFAULT_MIXTURE",
     "benchmarks",
+    "construct",
     "draw",
     "grade",
+    "judged_tasks",
     "load",
     "names",
     "preset",
@@ -43,6 +47,7 @@ __all__ = [
     "stream",
 ]
 
+JUDGED = {"stories": Stories}
 SIZES = {"three": 3, "five": 5, "seven": 7}
 PAPER_SHARE = 0.35  # of a training stream in the paper's template; the rest are bare questions
 
@@ -108,11 +113,16 @@ def benchmarks() -> list[str]:
     return sorted(_variants())
 
 
+def judged_tasks() -> list[str]:
+    """List the tasks whose answers are not right or wrong: a judge scores them."""
+    return sorted(JUDGED)
+
+
 def load(name: str, **options: Any) -> GeneratedTask:
     """Create the task of this name.
 
     Args:
-        name: One of `names()` or `benchmarks()`, or "jsonl" for a file of your own.
+        name: One of `names()`, `benchmarks()` or `judged_tasks()`, or "jsonl" for your own file.
         options: The task's fields, as in `load("code", allow_unsandboxed=True)`.
 
     Raises:
@@ -120,21 +130,23 @@ def load(name: str, **options: Any) -> GeneratedTask:
     """
     variants = _variants()
     if name == "jsonl":
-        return _construct(Jsonl, options)
+        return construct(Jsonl, options)
+    if name in JUDGED:
+        return construct(JUDGED[name], options)
     if name in variants:
         file, preset_options = variants[name]
-        return _construct(_task_class(file), {**preset_options, **options})
+        return construct(_task_class(file), {**preset_options, **options})
     files = [file for file in _files() if not issubclass(_task_class(file), Benchmark)]
     if name in files:
-        return _construct(_task_class(name), options)
+        return construct(_task_class(name), options)
     base, _, size = name.removesuffix("_objects").rpartition("_")
     if name.endswith("_objects") and base in files and size in SIZES:
-        return _construct(_task_class(base), {"objects": SIZES[size], **options})
-    known = [*names(), *benchmarks()]
+        return construct(_task_class(base), {"objects": SIZES[size], **options})
+    known = [*names(), *benchmarks(), *judged_tasks()]
     listed = ", ".join(known_name for known_name in known if not known_name.startswith("bbh_"))
     raise OptionError(
-        f"There is no task {name!r}{did_you_mean(name, known)}. Choose from {listed}, or bbh_SUBSET"
-        " for one of the 27 subsets of BBH."
+        f"There is no task {name!r}{did_you_mean(name, known)}. Give FILE.jsonl or module.Class "
+        f"for your own, or choose from {listed}, or bbh_SUBSET for one of the 27 subsets of BBH."
     )
 
 
@@ -155,7 +167,8 @@ def grade(name: str, sample: Sample, text: str, **options: Any) -> Grade:
     return load(name, **options).grade(sample, text)
 
 
-def _construct(kind: type, options: Mapping[str, Any]) -> Any:
+def construct(kind: type, options: Mapping[str, Any]) -> Any:
+    """Create a task of this class. Raises `OptionError` if it has no such option."""
     known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:

@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Which items of a task to ask, and how to ask them."""
+    """Which items of a task to use, and how to write their prompts."""
 
     count: int | None = None  # None: every item of a benchmark; 100 items of a generated task
     seed: int = 0  # selects the items
@@ -56,6 +56,7 @@ class Ask:
     style: Style = "paper"
     shots: int = 0  # worked examples before the question
     data: str = ""  # the folder of the data files, or "hub"; empty: WAVEFRONT_DATA
+    half: str = ""  # "tune" or "report": only this half of the items; empty: all
 
 
 class Task(Protocol):
@@ -81,7 +82,7 @@ class Draft(NamedTuple):
 
     Two items with the same `skeleton` (template and numbers, not names) are the same exercise.
     `original` is the question in the benchmark's wording, if `question` uses another wording. A
-    real item in other words still counts as a real item.
+    rephrased benchmark item still counts as a benchmark item.
     """
 
     question: str
@@ -144,7 +145,7 @@ class Procedural(Spec):
                 break
         else:
             raise OptionError(
-                f"{self.name}: none of {MAX_DRAFTS} drafts was {split}; give it more skeletons."
+                f"{self.name}: none of {MAX_DRAFTS} drafts belongs to {split}; add more skeletons."
             )
         prompt = draft.question if style == "bare" else paper_prompt(self.name, draft.question)
         key = digest(draft.question).hex()
@@ -153,9 +154,13 @@ class Procedural(Spec):
     def items(self, ask: Ask) -> list[Sample]:
         return draw_items(self, ask)
 
+    def final_kind(self, sample: Sample) -> str:
+        """Return what the final answer of an item is; see `grade_final`."""
+        return self.kind
+
     def grade(self, sample: Sample, text: str) -> Grade:
         """Compare the final answer in `text` with the target."""
-        return grade_final(self.kind, sample.target, text)
+        return grade_final(self.final_kind(sample), sample.target, text)
 
 
 def draw_items(task: GeneratedTask, ask: Ask) -> list[Sample]:
@@ -164,7 +169,7 @@ def draw_items(task: GeneratedTask, ask: Ask) -> list[Sample]:
     The same seed gives the same items. A longer list starts with the items of a shorter one.
     """
     if ask.shots:
-        raise OptionError(f"{task.name} is asked without examples; leave out shots.")
+        raise OptionError(f"{task.name} does not support examples; leave out shots.")
     split: Any = ask.split or "held-out"
     wanted, rng = ask.count or DEFAULT_COUNT, Random(f"{ask.seed} {task.name} {split}")
     found: dict[str, Sample] = {}
@@ -173,7 +178,7 @@ def draw_items(task: GeneratedTask, ask: Ask) -> list[Sample]:
         found.setdefault(sample.id, sample)
         if len(found) == wanted:
             return list(found.values())
-    raise OptionError(f"{task.name} has only {len(found)} {split} items; ask for fewer.")
+    raise OptionError(f"{task.name} has only {len(found)} {split} items; request fewer.")
 
 
 def choose(rng: Random, options: Sequence[Choice]) -> Choice:
@@ -240,13 +245,9 @@ def _real_digests() -> frozenset[bytes]:
 
 
 def paper_prompt(name: str, question: str) -> str:
-    """Put the question into the paper's template for this task."""
+    """Put the question into the paper's template for this task; your own task has none."""
     template = _paper_templates().get(name)
-    if template is None:
-        raise OptionError(
-            f"There is no paper template for task {name!r}; add it to templates.toml."
-        )
-    return template.replace("{question}", question)
+    return question if template is None else template.replace("{question}", question)
 
 
 @cache

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from wavefront.core.errors import OptionError, check_choice
+from wavefront.storage.read_file import check_unicode, read_lines
 from wavefront.tasks.base import Ask, Sample, Style, digest
 from wavefront.tasks.benchmarks._benchmark import Benchmark
 from wavefront.tasks.grading import Grade
@@ -56,16 +57,23 @@ class Jsonl(Benchmark):
 
     def _rows(self) -> list[Any]:
         try:
-            text = Path(self.path).expanduser().read_text("utf-8")
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
+            file = Path(self.path).expanduser()
+            lines = read_lines(file, error=OptionError)
+            rows = [json.loads(line) for line in lines if line.strip()]
+        except OptionError:
+            raise
+        except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise OptionError(f"{self.path} cannot be read as JSON lines: {reason}.") from None
+        if not rows:
+            raise OptionError(f"{self.path} is empty: write one JSON object per line.")
+        return rows
 
     def _sample(self, number: int, row: Any) -> Sample:
-        wrong = f"Line {number} of {self.path} needs a text `prompt`, and `answer` or `target`."
+        wrong = f"Line {number} of {self.path} needs a string `prompt`, and `answer` or `target`."
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
             raise OptionError(wrong)
+        check_unicode(row, f"Line {number} of {self.path}", error=OptionError)
         answer = str(row.get("answer", ""))
         target = str(row.get("target", answer.rpartition(MARK)[2])).strip()
         if not row["prompt"].strip() or not target:

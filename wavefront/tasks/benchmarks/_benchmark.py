@@ -54,7 +54,7 @@ class Benchmark(Spec):
         ask = replace(ask, split=ask.split or self.splits[0])
         check_choice("split", ask.split, self.splits)
         check_choice("style", ask.style, STYLES)
-        check_int("shots", ask.shots, 0, MAX_SHOTS)
+        check_int("shots", ask.shots, 0, high=MAX_SHOTS)
         samples = self.samples(ask)
         if ask.count is not None:
             check_int("count", ask.count, 1)
@@ -90,10 +90,14 @@ class Benchmark(Spec):
         return read_rows(name, data=ask.data, any_data=self.any_data)
 
     def read_text(self, name: str, ask: Ask) -> str:
-        """Read a text data file. The Hub has none of them, so `data="hub"` raises."""
+        """Read a plain-text data file. `data="hub"` raises, because the Hub has no such files."""
         if ask.data == "hub":
             _hub.locate(name)
         return read_bytes(name, data=ask.data, any_data=self.any_data).decode("utf-8")
+
+    def final_kind(self, sample: Sample) -> str:
+        """Return what the final answer of an item is; see `grade_final`."""
+        return self.kind
 
     def grade(self, sample: Sample, text: str) -> Grade:
         return grade_final(self.kind, sample.target, text, spoken=True)
@@ -125,7 +129,7 @@ class CodeBenchmark(Benchmark):
         )
 
     def grade_code(self, sample: Sample, strict: str, flexible: str) -> Grade:
-        """Run the strict reading, and the flexible one only if that fails."""
+        """Run the strictly extracted code; if it fails, run the flexibly extracted code."""
         verdict = self.run(sample, strict)
         if verdict.passed:
             return Grade(True, verdict.reason, "executed", True, True, verdict.layers)

@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.core.errors import MissingExtraError, OptionError, install_command
 
 
 class HubLocation(NamedTuple):
@@ -99,7 +99,7 @@ def _fetch(dataset: str, file: str) -> Path:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise MissingExtraError(
-            "Data from the Hub needs huggingface_hub: pip install 'wavefront[hub]'."
+            f"Data from the Hub needs huggingface_hub: {install_command('hub')}."
         ) from None
     try:
         return Path(hf_hub_download(dataset, file, repo_type="dataset"))

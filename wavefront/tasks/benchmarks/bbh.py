@@ -87,9 +87,10 @@ class Bbh(Benchmark):
         last = f"{MARK} {target}" if ask.style == "paper" else f"So the answer is {target}."
         return f"{ENDING.sub('', reasons)}\n{last}" if self.cot else last
 
-    def grade(self, sample: Sample, text: str) -> Grade:
-        """Grade by the subset's kind. Three published targets are an option's text."""
+    def final_kind(self, sample: Sample) -> str:
+        """Return the subset's kind. Three published targets are an option's text."""
         kind = SUBSETS[self.subset]
-        if kind == CHOICE and not OPTION.fullmatch(sample.target):
-            kind = "words"
-        return grade_final(kind, sample.target, text, spoken=True)
+        return "words" if kind == CHOICE and not OPTION.fullmatch(sample.target) else kind
+
+    def grade(self, sample: Sample, text: str) -> Grade:
+        return grade_final(self.final_kind(sample), sample.target, text, spoken=True)

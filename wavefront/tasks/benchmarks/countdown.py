@@ -32,7 +32,8 @@ EXAMPLES = {  # written for wavefront: the published files are test items
         ("70,30,11,2,25,34", "70-30=40,40/2=20,25-11=14,20+14=34"),
     ),
 }
-STEP = re.compile(r"(\d+(?:/\d+)?)\s*([-+*/×x÷])\s*(\d+(?:/\d+)?)\s*=\s*(\d+(?:/\d+)?)")
+# A step starts where a number starts, so a long number is read once and not from every digit.
+STEP = re.compile(r"(?<!\d)(\d+(?:/\d+)?)\s*([-+*/×x÷])\s*(\d+(?:/\d+)?)\s*=\s*(\d+(?:/\d+)?)")
 ALIKE = {"×": "*", "x": "*", "÷": "/"}
 
 
@@ -86,7 +87,10 @@ def reaches(text: str, numbers: list[int], goal: int) -> bool:
     left = Counter(Fraction(number) for number in numbers)
     result = None
     for first, sign, second, said in STEP.findall(text):
-        a, b, result = Fraction(first), Fraction(second), Fraction(said)
+        try:
+            a, b, result = Fraction(first), Fraction(second), Fraction(said)
+        except (ValueError, ZeroDivisionError):  # too many digits for an int, or a denominator of 0
+            return False
         for number in (a, b):
             if left[number] == 0:
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -78,6 +79,8 @@ def sandbox_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     defined = [node.name for node in reference if isinstance(node, kinds)]
     used = [node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)]
     names = [name for name in dict.fromkeys(used) if name in defined]
+    # The tests use the solution instead of a built-in only if they test nothing else.
+    names = [name for name in names if not hasattr(builtins, name)] or names
     # A test may use a module that only the reference solution imports.
     imports = [ast.unparse(node) for node in reference if isinstance(node, ast.Import)]
     setup = "\n".join([*imports, *row.get("test_imports", ())])

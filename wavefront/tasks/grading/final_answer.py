@@ -16,6 +16,14 @@ ANYWHERE = {
     "true_false": re.compile(r"\b(?:true|false)\b", re.IGNORECASE),
     "valid_invalid": re.compile(r"\b(?:valid|invalid)\b", re.IGNORECASE),
 }
+# The final answers of a kind, as the benchmark writes them.
+ANSWERS = {
+    "yes_no": ("Yes", "No"),
+    "true_false": ("True", "False"),
+    "valid_invalid": ("valid", "invalid"),
+}
+LISTED = re.compile(r"^\(([A-Z])\) ", re.MULTILINE)
+PLAIN_NUMBER = r"-?[0-9]{1,12}(?:\.[0-9]{1,6})?"
 SPOKEN = re.compile(r"\banswer is:?[ *]*(.*)", re.IGNORECASE)
 EMPHASIS = re.compile(r"\*\*|\\boxed|\\text(?:bf)?|[{}`$]")
 
@@ -40,6 +48,29 @@ def grade_final(kind: str, target: str, text: str, *, spoken: bool = False) -> G
     answer = answer or _last(kind, text)
     right = answer == wanted
     return Grade(right, answer or None, "flexible", False, right)
+
+
+def choices_of(kind: str, prompt: str) -> tuple[str, ...]:
+    """Return the possible final answers; empty if they cannot be listed.
+
+    Args:
+        kind: What a final answer is; see `grade_final`.
+        prompt: The question. Its last list of options says which letters there are.
+    """
+    if kind != "choice":
+        return ANSWERS.get(kind, ())
+    letters = "".join(LISTED.findall(prompt))
+    return tuple(f"({letter})" for letter in letters[letters.rfind("A") :]) if letters else ()
+
+
+def final_pattern(kind: str, prompt: str) -> str | None:
+    """Return a regular expression for texts that end with a marked final answer of this kind.
+
+    None if there is no such expression. Takes the same arguments as `choices_of`.
+    """
+    listed = "|".join(re.escape(choice) for choice in choices_of(kind, prompt))
+    answer = PLAIN_NUMBER if kind == "number" else listed
+    return f"(?s:.*){MARK} (?:{answer})" if answer else None
 
 
 def _spoken(kind: str, text: str) -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from wavefront.core.errors import MissingExtraError
+from wavefront.core.errors import MissingExtraError, install_command
 from wavefront.tasks.grading import Grade
 
 SECONDS = 5  # time limit of one comparison by math-verify
 MAX_CHARACTERS = 400  # longer answers are not given to math-verify
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 SPOKEN = re.compile(r"\b(?:answer is|answer:)[\s:*]*(.+)", re.IGNORECASE)
-INLINE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+OPENING = re.compile(r"\$\$?|\\\(|\\\[")  # of a formula inside text
+CLOSING = {"$": "$", "$$": "$", "\\(": "\\)", "\\[": "\\]"}
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
-SPELLINGS = (
+SPELLINGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:left|right|displaystyle|big|Big)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:text|mbox|textbf|mathrm|textrm)\s*\{([^{}]*)\}"), r"\1"),
@@ -31,7 +33,7 @@ SPELLINGS = (
     (re.compile(r"^[a-zA-Z](?:\([a-z]\))?=(?=[^=]+$)"), ""),
     (re.compile(r"(?<![\d.])0+(?=\d)"), ""),
     (re.compile(r"(?<!\d)(?=\.\d)"), "0"),
-    (re.compile(r"(\d\.\d*?)0+(?!\d)"), r"\1"),
+    (re.compile(r"(\d\.)(\d*0)(?!\d)"), lambda match: match[1] + match[2].rstrip("0")),
     (re.compile(r"\.(?!\d)$|(?<=\d)\.(?!\d)"), ""),
 )
 
@@ -62,14 +64,35 @@ def last_expression(text: str) -> str | None:
     said = SPOKEN.findall(text)
     if said:
         text = said[-1].strip()
-        formula = INLINE.search(text)
-        found = next(filter(None, formula.groups())) if formula else text.rstrip(". *")
-        return found.strip() or None
-    formulas = INLINE.findall(text)
+        found = next(_formulas(text), None)
+        return (text.rstrip(". *") if found is None else found).strip() or None
+    formulas = list(_formulas(text))
     if formulas:
-        return next(filter(None, formulas[-1])).strip() or None
+        return formulas[-1].strip() or None
     numbers = NUMBER.findall(text)
     return numbers[-1] if numbers else None
+
+
+def _formulas(text: str) -> Iterator[str]:
+    r"""Yield the formulas in `$…$`, `$$…$$`, `\(…\)` and `\[…\]`, in order.
+
+    Every character is read at most a few times. A pattern such as `\\\((.+?)\\\)` would search the
+    rest of the text again for every unmatched opening delimiter.
+    """
+    at, missing = 0, set[str]()
+    while opening := OPENING.search(text, at):
+        closing, start = CLOSING[opening[0]], opening.end()
+        at = opening.start() + 1
+        if closing in missing:
+            continue
+        end = text.find(closing, start if closing == "$" else start + 1)
+        if end < 0:
+            missing.add(closing)
+        elif end > start:
+            yield text[start:end]
+            at = end + len(closing)
+            if closing == "$" and text.startswith("$", at):
+                at += 1
 
 
 def normalise(answer: str) -> str:
@@ -98,7 +121,7 @@ def _proves_equal(target: str, answer: str) -> bool:
         from math_verify import parse, verify
     except ImportError:
         raise MissingExtraError(
-            "Grading MATH needs math-verify: pip install 'wavefront[eval]'."
+            f"Grading MATH needs math-verify: {install_command('eval')}."
         ) from None
     # math-verify implements its timeout with a signal, which only the main thread can set.
     main = threading.current_thread() is threading.main_thread()

@@ -9,10 +9,12 @@ import ast
 import re
 import textwrap
 import warnings
+from dataclasses import dataclass
 
-FENCE = re.compile(r"```[ \t]*[\w+-]*[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+FENCE = re.compile(r"```[ \t]*(?:[\w+-]+[ \t]*)?\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
 STOPS = ("[DONE]", "<|endoftext|>", "<|eot_id|>")
-MAX_LINES = 400  # to remove one by one
+MAX_LINES = 400  # of a program after its stub
+MAX_PARSED = 300_000  # characters that are parsed for one answer, in all attempts together
 
 
 def strict_program(stub: str, entry: str, text: str) -> str:
@@ -24,9 +26,10 @@ def find_program(stub: str, entry: str, text: str) -> str:
     """Return the longest prefix of the likeliest part that is Python and defines `entry`."""
     for stop in STOPS:
         text = text.partition(stop)[0]
+    search = _ProgramSearch(entry, len(stub.splitlines()))
     for part in _likely_parts(entry, text):
         for program in _readings(stub, entry, part):
-            if (code := _longest_program(program, entry, len(stub.splitlines()))) is not None:
+            if (code := search.longest_program(program)) is not None:
                 return code
     return strict_program(stub, entry, text)
 
@@ -58,21 +61,32 @@ def _readings(stub: str, entry: str, part: str) -> list[str]:
 
 def _defines(text: str, entry: str) -> bool:
     return bool(
-        re.search(rf"^\s*(?:(?:async )?def|class) {re.escape(entry)}\b", text, re.MULTILINE)
+        re.search(rf"^[^\S\n]*(?:(?:async )?def|class) {re.escape(entry)}\b", text, re.MULTILINE)
     )
 
 
-def _longest_program(code: str, entry: str, stub: int) -> str | None:
-    """Remove lines from the end until the code is Python. None if it does not define `entry`."""
-    lines = code.split("\n")
-    if len(lines) - stub > MAX_LINES:
-        lines = lines[: stub + MAX_LINES]
-    while len(lines) > stub:
-        tree = parse_or_none("\n".join(lines))
-        if tree is not None:
-            return "\n".join(lines) if _defines_body(tree, entry) else None
-        lines.pop()
-    return None
+@dataclass
+class _ProgramSearch:
+    """Looks for Python at the start of a text, and parses a limited number of characters."""
+
+    entry: str
+    stub: int  # lines of the stub
+    left: int = MAX_PARSED
+
+    def longest_program(self, code: str) -> str | None:
+        """Remove lines from the end until the code is Python. None if it lacks the function."""
+        lines = code.split("\n")
+        if len(lines) - self.stub > MAX_LINES:
+            lines = lines[: self.stub + MAX_LINES]
+        while len(lines) > self.stub and self.left > 0:
+            code = "\n".join(lines)
+            self.left -= len(code)
+            found = _parse(code)
+            if isinstance(found, ast.Module):
+                return code if _defines_body(found, self.entry) else None
+            # A program that ends after the wrong line, or in the middle of it, has the same error.
+            lines = lines[: min(found or len(lines), len(lines)) - 1]
+        return None
 
 
 def _defines_body(tree: ast.Module, entry: str) -> bool:
@@ -86,9 +100,17 @@ def _defines_body(tree: ast.Module, entry: str) -> bool:
 
 def parse_or_none(code: str) -> ast.Module | None:
     """Parse the program. Return None if it is not Python."""
+    found = _parse(code)
+    return found if isinstance(found, ast.Module) else None
+
+
+def _parse(code: str) -> ast.Module | int | None:
+    """Parse the program. If it is not Python, return the number of the wrong line, if known."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in model-written code
             return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError as error:
+        return error.lineno
+    except (ValueError, RecursionError, MemoryError):
         return None

@@ -51,7 +51,7 @@ UPDATES = (
 # fmt: on
 
 
-class Plan(NamedTuple):
+class LoopPlan(NamedTuple):
     """A loop, from which its description and its Python are written."""
 
     ranged: bool  # a loop over 1 to n, not over a list
@@ -67,7 +67,7 @@ def loop(rng: Random, reserved: bool) -> Function:
     first, second = rng.sample(UPDATES, 2)
     parts = (choose(rng, CONDITIONS), choose(rng, CONDITIONS), first, second)
     values = [{slot: draw_int(rng, low, high) for slot, low, high in part.draws} for part in parts]
-    plan = Plan(
+    plan = LoopPlan(
         ranged=rng.random() < 0.3,
         start=draw_int(rng, 0, 20),
         parts=parts,
@@ -82,7 +82,7 @@ def loop(rng: Random, reserved: bool) -> Function:
     )
 
 
-def describe(plan: Plan, ways: list[str]) -> str:
+def describe(plan: LoopPlan, ways: list[str]) -> str:
     """Write the docstring."""
     test, stop, first, second = (
         way.format_map(values) for way, values in zip(ways, plan.values, strict=True)
@@ -95,7 +95,7 @@ def describe(plan: Plan, ways: list[str]) -> str:
     return f"{text} Return the total."
 
 
-def body(plan: Plan) -> str:
+def body(plan: LoopPlan) -> str:
     """Write the Python body."""
     test, stop, first, second = (
         part.code.format_map(values) for part, values in zip(plan.parts, plan.values, strict=True)
@@ -110,7 +110,7 @@ def body(plan: Plan) -> str:
     return "\n".join([*lines, "return total"])
 
 
-def run(plan: Plan, given: list[int] | int) -> int:
+def run(plan: LoopPlan, given: list[int] | int) -> int:
     """Compute what the loop returns."""
     test, stop, first, second = (
         partial(part.run, **values) for part, values in zip(plan.parts, plan.values, strict=True)

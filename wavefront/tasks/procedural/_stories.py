@@ -27,7 +27,7 @@ class Draw(NamedTuple):
     right: str
 
 
-class Step(NamedTuple):
+class Equation(NamedTuple):
     """One equation of the worked answer and the sentence around it."""
 
     name: str
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     sentence: str
 
 
-Line = Draw | Step
+Line = Draw | Equation
 
 
 class Story(NamedTuple):
@@ -53,7 +53,7 @@ class Story(NamedTuple):
 def parse_line(text: str) -> Line:
     """Parse one line of a plot."""
     if step := STEP.match(text):
-        return Step(*step.groups())
+        return Equation(*step.groups())
     draw = DRAW.match(text)
     if draw is None:
         raise ValueError(f"This is not a line of a plot: {text!r}.")
@@ -83,9 +83,9 @@ def _story(block: list[str]) -> Story:
     return Story(kind.rstrip("!"), name, wordings, reserved, plot)
 
 
-def play(rng: Random, plot: tuple[Line, ...], numbers: dict[str, int]) -> list[Step] | None:
+def play(rng: Random, plot: tuple[Line, ...], numbers: dict[str, int]) -> list[Equation] | None:
     """Run a plot: fill `numbers` and return the steps, or None if a number is out of range."""
-    steps: list[Step] = []
+    steps: list[Equation] = []
     for line in plot:
         if isinstance(line, Draw):
             value = _draw_number(rng, line, numbers)

@@ -54,7 +54,7 @@ class Hyperbaton(Procedural):
         right = [(choose(rng, KINDS[kind]), kind + 1) for kind in kinds]
         wrong = right[:]
         while wrong == right:
-            if rng.random() < 0.3:  # a near miss: swap two neighbors
+            if rng.random() < 0.3:  # a near miss: swap two neighbours
                 at = draw_int(rng, 0, len(wrong) - 2)
                 wrong[at], wrong[at + 1] = wrong[at + 1], wrong[at]
             else:

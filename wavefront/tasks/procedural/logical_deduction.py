@@ -125,7 +125,7 @@ class LogicalDeduction(Procedural):
         order = list(range(count))
         rng.shuffle(order)
         facts = statements(rng, order)
-        said = " ".join(statement(rng, scene, names, fact) for fact in facts)
+        said = " ".join(statement(rng, scene, names, fact=fact) for fact in facts)
         place = draw_int(rng, 0, count - 1)
         asked = place_name(scene, place, count)
         target = f"({chr(65 + order[place])})"
@@ -135,7 +135,9 @@ class LogicalDeduction(Procedural):
             f"{OPENING.format(size=size)}{scene.start.format(size)}: {join_list(shown)}. {said}"
             + option_block([sentence(scene, name, asked) for name in names])
         )
-        steps = solution([short_name(name) for name in names], facts, order, place, asked)
+        steps = solution(
+            [short_name(name) for name in names], facts, order, place=place, asked=asked
+        )
         # The skeleton includes the names. Three objects have so few structures that leaving some
         # out of training would teach the model that they never occur.
         skeleton = f"{number} {names} {facts} {place}"
@@ -167,7 +169,7 @@ def statements(rng: Random, order: list[int]) -> list[Fact]:
     return facts
 
 
-def statement(rng: Random, scene: Scene, names: list[str], fact: Fact) -> str:
+def statement(rng: Random, scene: Scene, names: list[str], *, fact: Fact) -> str:
     """Write one fact as a sentence. A comparison may start from either side."""
     relation, first, second = fact
     if relation == "=":
@@ -200,12 +202,14 @@ def place_name(scene: Scene, place: int, count: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return one word that identifies an object, such as the color of a book."""
+    """Return one word that identifies an object, such as the colour of a book."""
     first, _, last = name.partition(" ")
     return first if last in ("book", "box") or not last else last
 
 
-def solution(names: list[str], facts: list[Fact], order: list[int], place: int, asked: str) -> str:
+def solution(
+    names: list[str], facts: list[Fact], order: list[int], *, place: int, asked: str
+) -> str:
     """Write the statements in short form, the stated places, the order, and the answer."""
     short = [
         f"{names[first]} = {second + 1}" if relation == "=" else f"{names[first]} < {names[second]}"

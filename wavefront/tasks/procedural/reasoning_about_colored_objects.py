@@ -1,4 +1,4 @@
-"""Answer questions about colored things on a surface: single things, rows, removed things."""
+"""Answer questions about coloured things on a surface: single things, rows, removed things."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ReasoningAboutColoredObjects(Procedural):
 
 
 def single(rng: Random) -> Item:
-    """Ask for the color of one thing, or how many things have neither of two colors."""
+    """Ask for the colour of one thing, or how many things have neither of two colours."""
     count = draw_int(rng, 2, 6)
     colors, things = rng.sample(COLORS, count), rng.sample(THINGS, count)
     see = choose(rng, ("I see", "you see", "there is"))
@@ -131,7 +131,7 @@ def removal(rng: Random, surface: str) -> Item:
 
 
 def row(rng: Random) -> Item:
-    """Ask about things in a row: ends, neighbors, the furthest, how many on one side."""
+    """Ask about things in a row: ends, neighbours, the furthest, how many on one side."""
     count = draw_int(rng, 3, 6)
     colors, things = rng.sample(COLORS, count), rng.sample(THINGS, count)
     generic = choose(rng, GENERIC)
@@ -165,7 +165,7 @@ def row(rng: Random) -> Item:
 
 
 def count_phrase(colors: list[str]) -> str:
-    """Number the colors, as in `red 1, blue 2`."""
+    """Number the colours, as in `red 1, blue 2`."""
     return ", ".join(f"{color} {index}" for index, color in enumerate(colors, 1)) or "none"
 
 

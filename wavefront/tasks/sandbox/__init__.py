@@ -2,7 +2,8 @@
 
 Each check starts three processes. The supervisor sets up the isolation, the checker runs the tests,
 and the runner runs the code. The tests and the verdict never enter the runner. The checker asks it
-to make calls, the runner replies with plain data, and the checker compares that data.
+to make calls, the runner replies with plain data, and the checker compares that data. All three
+end with the process that called `check`, even if that is killed.
 docs/tasks.md lists what this does not stop. Start reading at `check`.
 """
 
@@ -27,10 +28,13 @@ MEMORY_LIMIT = 1 << 30  # bytes
 MAX_TIMEOUT = 600.0  # seconds
 WALL_CLOCK_FACTOR = 3  # wall-clock limit, as a multiple of the CPU-time limit
 STARTUP_TIMEOUT = 60.0  # seconds, for a sandbox that has nothing to run
-# Compares values by type and repr, so that 2, 2.0 and True stay three different values.
+# Compares values by type and repr, so that 2, 2.0 and True stay three different values. The name
+# of the function is deleted, because it may be the name of a built-in that the test uses.
 _CASES_TEST = """
+_solution = {entry}
+del {entry}
 for _args, _expected in {cases!r}:
-    _value = {entry}(*_args)
+    _value = _solution(*_args)
     assert type(_value) is type(_expected)
     assert _value == _expected if isinstance(_value, set) else repr(_value) == repr(_expected)
 """
@@ -83,7 +87,7 @@ def check(
     Raises:
         OptionError: No sandbox is available and `allow_unsandboxed` is false.
     """
-    check_float("timeout", timeout, 0.1, MAX_TIMEOUT)
+    check_float("timeout", timeout, 0.1, high=MAX_TIMEOUT)
     request = {"code": code, "tests": tests, "names": list(names), "setup": setup}
     reply = _request_verdict(
         request, timeout=timeout, memory=memory, allow_unsandboxed=allow_unsandboxed
@@ -134,7 +138,7 @@ def check_cases(
 ) -> Verdict:
     """Call the function `entry` with each case's arguments and compare with the expected value.
 
-    `options` are those of `check`.
+    `options` are passed to `check`.
     """
     tests = _CASES_TEST.format(cases=list(cases), entry=entry)
     return check(code, tests, names=[entry], **options)
@@ -143,7 +147,7 @@ def check_cases(
 def _start(line: bytes, arguments: list[str], *, seconds: float) -> _Reply:
     """Start the entry point, send it one line, and kill its process group when it replied."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", str(ENTRY_POINT), *arguments],
+        [sys.executable, "-I", "-S", str(ENTRY_POINT), *arguments, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

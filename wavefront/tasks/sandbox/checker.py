@@ -34,11 +34,12 @@ class Connection:
                 return protocol.unpack(value, self.proxy), None if more is None else (
                     protocol.unpack(more, self.proxy)
                 )
+            name, base = value
         except (OSError, EOFError):
             raise RunnerError("crash") from None
         except (protocol.ProtocolError, RecursionError, MemoryError, ValueError, TypeError):
             raise RunnerError("garbled answer") from None
-        raise remote_error(value, more)
+        raise remote_error(str(name), str(base), str(more))
 
     def apply(self, operation: str, *args: Any) -> Any:
         """Run an operation in the runner. Arguments that it changed are changed here too."""
@@ -72,17 +73,33 @@ def _update(mine: Any, theirs: Any) -> None:
         mine.update(theirs)
 
 
-def remote_error(name: Any, message: Any) -> BaseException:
-    """Build the runner's exception: the built-in class of that name, or a new class."""
-    kind = getattr(builtins, str(name), None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        kind = type(str(name), (Exception,), {})
+def remote_error(name: str, base: str, message: str) -> BaseException:
+    """Build an exception of the runner.
+
+    Args:
+        name: The name of its class.
+        base: The name of the nearest built-in class that it is or inherits from. An own class of
+            the solution with a built-in name does not inherit from the built-in of that name.
+        message: Its text.
+    """
+    kind = getattr(builtins, base, None)
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        kind = Exception
+    if name != base:
+        kind = type(name if name.isidentifier() else "exception", (kind,), {})
     try:
-        error = kind(str(message))
+        error = kind(message)
     except TypeError:  # UnicodeDecodeError and others need more than one argument
-        error = type(str(name), (Exception,), {})(str(message))
+        error = _without_arguments(kind)
     error.remote = True  # pyright: ignore[reportAttributeAccessIssue]
     return error
+
+
+def _without_arguments(kind: type[BaseException]) -> BaseException:
+    try:
+        return kind.__new__(kind)
+    except TypeError:  # an exception group
+        return type(kind.__name__, (Exception,), {})()
 
 
 class Proxy:

@@ -18,5 +18,8 @@ if __name__ == "__main__":
     from wavefront.tasks.sandbox import supervisor
 
     supervisor.main(
-        float(sys.argv[1]), int(sys.argv[2]), require_sandbox=sys.argv[3] != "allow-unsandboxed"
+        float(sys.argv[1]),
+        int(sys.argv[2]),
+        require_sandbox=sys.argv[3] != "allow-unsandboxed",
+        caller=int(sys.argv[4]),
     )

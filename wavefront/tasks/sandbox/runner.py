@@ -6,6 +6,7 @@ process, it can only change the values that the process replies with.
 
 from __future__ import annotations
 
+import builtins
 import operator
 from itertools import islice
 
@@ -29,9 +30,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "repr": repr,
     "getitem": operator.getitem,
 }
+# Before the code runs, which may replace the built-ins.
+ERRORS = [
+    kind
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+]
 
 
-class Runner:
+class CodeRunner:
     """The namespace of the code, and the objects that the checker refers to by number."""
 
     def __init__(self) -> None:
@@ -65,7 +72,7 @@ class Runner:
             after = protocol.pack(args, self.reference)
             return ["value", value, after if after != body else None]
         except BaseException as error:
-            return ["raised", type(error).__name__, _message(error)]
+            return ["raised", _names(error), _message(error)]
 
     def serve(self, requests: BinaryIO, answers: BinaryIO) -> None:
         """Answer requests until the stream ends."""
@@ -75,6 +82,24 @@ class Runner:
             except EOFError:
                 return
             protocol.send(answers, self.answer(request))
+
+
+def _names(error: BaseException) -> list[str]:
+    """Return the name of the class, and of the nearest built-in class that it is or inherits from.
+
+    The objects are compared and not their names, because the code may use a built-in name.
+    """
+    name = type(error).__name__
+    try:
+        bases = [
+            error_class
+            for kind in type(error).__mro__
+            for error_class in ERRORS
+            if error_class is kind
+        ]
+        return [str(name), bases[0].__name__]
+    except BaseException:
+        return [str(name), "Exception"]
 
 
 def _message(error: BaseException) -> str:

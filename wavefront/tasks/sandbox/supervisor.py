@@ -1,6 +1,6 @@
 """The supervisor: sets up the isolation, forks the checker and the runner, waits for the verdict.
 
-The runner is forked before the request is read, into a PID namespace of its own. So it has neither
+The runner is forked before the request is read, into its own PID namespace. So it has neither
 the tests nor a way to reach the checker.
 """
 
@@ -15,8 +15,12 @@ REQUEST, VERDICT = 0, 1
 KEPT = 10  # the runner's two pipes get this descriptor and the next; all others are closed
 
 
-def main(seconds: float, memory: int, *, require_sandbox: bool) -> None:
-    """Read a request from stdin, check it in isolation, and write the verdict to stdout."""
+def main(seconds: float, memory: int, *, require_sandbox: bool, caller: int) -> None:
+    """Read a request from stdin, check it in isolation, and write the verdict to stdout.
+
+    `caller` is the process that started this one. All processes of the sandbox end with it.
+    """
+    syscalls.die_with_parent()
     layers = ["own interpreter, empty environment"]
     dev_null = os.open("/dev/null", os.O_RDWR)
     try:
@@ -27,24 +31,44 @@ def main(seconds: float, memory: int, *, require_sandbox: bool) -> None:
         if require_sandbox or len(layers) > 1:
             _write_message(VERDICT, {"refused": str(error)})
             return
-    child = os.fork()
+    syscalls.die_with_parent()  # again, because a change of user cancels it
+    if os.getppid() != caller:  # the caller ended before the first or the second call
+        return
+    child = _fork_child()
     if child:
         os.close(REQUEST)
         os.waitpid(child, 0)
         return
-    syscalls.die_with_parent()
     layers += isolation.limit_resources(seconds, memory)
     requests, answers = os.pipe(), os.pipe()
     isolated = len(layers) > 2
     if isolated:
         syscalls.unshare(syscalls.NEW_PID)
-    process = os.fork()
+    process = _fork_child()
     if process == 0:
         _become_runner(requests[0], answers[1], dev_null, isolated=isolated)
     os.close(requests[0])
     os.close(answers[1])
     runner_process = RunnerProcess(requests[1], answers[0], process=process, seconds=seconds)
     _become_checker(runner_process, dev_null, layers, isolated=isolated)
+
+
+def _fork_child() -> int:
+    """Fork a child that the kernel kills when this process ends. Return as `os.fork` does."""
+    watched, held = os.pipe()  # `held` stays open as long as this process runs
+    child = os.fork()
+    if child:
+        os.close(watched)
+        return child
+    os.close(held)
+    syscalls.die_with_parent()
+    os.set_blocking(watched, False)
+    try:
+        os.read(watched, 1)
+    except BlockingIOError:
+        os.close(watched)
+        return child
+    os._exit(1)  # the parent ended before the call above; getppid is 0 in a namespace
 
 
 def _drop_privileges(*, isolated: bool) -> list[str]:
@@ -58,12 +82,11 @@ def _drop_privileges(*, isolated: bool) -> list[str]:
     except OSError:
         if isolated:
             raise
-        return []  # the caller accepted to run without a sandbox, so also without the filter
+        return []  # the caller agreed to run without a sandbox, and therefore without the filter
     return ["system call filter"]
 
 
 def _become_runner(requests: int, answers: int, dev_null: int, *, isolated: bool) -> None:
-    syscalls.die_with_parent()
     os.setsid()  # otherwise a signal to the process group would reach the checker
     read, write = (
         os.fdopen(os.dup2(requests, KEPT), "rb"),
@@ -75,7 +98,7 @@ def _become_runner(requests: int, answers: int, dev_null: int, *, isolated: bool
     os.closerange(KEPT + 2, 1024)
     _drop_privileges(isolated=isolated)
     try:
-        runner.Runner().serve(read, write)
+        runner.CodeRunner().serve(read, write)
     finally:
         os._exit(0)
 

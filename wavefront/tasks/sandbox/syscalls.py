@@ -112,7 +112,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    A change of user or a gain of capabilities cancels this, so call it again afterwards.
+    """
     _prctl(_PR_DEATH_SIGNAL, 9)
 
 
