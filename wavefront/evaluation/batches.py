@@ -1,10 +1,9 @@
 """Batches: which items are decoded together, and in which shape.
 
 Floating-point sums depend on the shape of the canvas. So the shape in which an item is decoded
-must not depend on how a run was divided. It follows from the item alone: prompts are padded to one
-of a few widths, and every batch has the same number of rows; copies fill the last batch of a width.
-The list of items determines which items share a batch. A resumed run and a sharded run therefore
-make exactly the same batches.
+must not depend on how a run was interrupted or divided. Prompts are padded to one of a few
+widths, and a batch has one row per item. The list of items alone determines which items share a
+batch. A resumed run and a sharded run therefore make exactly the same batches.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from wavefront.core.errors import OptionError, check_int
 
-RULE = 1  # version of this division; increase it when a run would be divided differently
+RULE = 2  # version of this division; increase it when a run would be divided differently
 MIN_WIDTH = 32
 
 
@@ -29,7 +28,7 @@ class Batch(NamedTuple):
 class Division(NamedTuple):
     """All items of a run."""
 
-    batches: list[Batch]  # the largest first, so that too little memory shows at once
+    batches: list[Batch]  # the largest first, so that out-of-memory errors appear at once
     too_long: list[int]  # items whose prompt and answer exceed the model
 
 
@@ -64,21 +63,30 @@ def width_of(length: int) -> int:
     return width
 
 
-def divide(lengths: Sequence[int], *, rows: int, new_tokens: int, max_length: int) -> Division:
-    """Divide prompts of these lengths into batches of `rows`.
+def divide(
+    lengths: Sequence[int],
+    *,
+    rows: int,
+    new_tokens: int,
+    max_length: int,
+    kinds: Sequence[str] | None = None,
+) -> Division:
+    """Divide prompts of these lengths into batches of `rows`, or fewer in the last of a width.
 
     `new_tokens` masked positions follow every prompt; the model holds `max_length` positions.
+    Items of different `kinds` never share a batch; None means that all have the same kind.
     """
     check_int("batch_size", rows, 1)
     longest = max_length - new_tokens
     too_long = [item for item, length in enumerate(lengths) if length > longest]
-    widths: dict[int, list[int]] = {}
+    parts: dict[tuple[int, str], list[int]] = {}
     for item, length in enumerate(lengths):
         if length <= longest:
-            widths.setdefault(min(width_of(length), longest), []).append(item)
+            kind = "" if kinds is None else kinds[item]
+            parts.setdefault((min(width_of(length), longest), kind), []).append(item)
     batches: list[Batch] = []
-    for width in sorted(widths, reverse=True):
-        items = sorted(widths[width], key=lambda item: (-lengths[item], item))
+    for width, kind in sorted(parts, reverse=True):
+        items = sorted(parts[width, kind], key=lambda item: (-lengths[item], item))
         for start in range(0, len(items), rows):
             batches.append(Batch(len(batches), width, tuple(items[start : start + rows])))
     return Division(batches, too_long)

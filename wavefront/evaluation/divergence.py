@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from wavefront.core import spec
-from wavefront.core.errors import RunError, SpecError, WavefrontWarning
+from wavefront.core.errors import OptionError, RunError, SpecError, WavefrontWarning
+from wavefront.core.spec import Spec
+from wavefront.engine.options import resolve_builtin_specs
 from wavefront.evaluation import fingerprint, run
 from wavefront.evaluation.batches import Division, divide
 from wavefront.evaluation.paired import ChangedItem, RunComparison, compare_runs
 from wavefront.evaluation.run import Run
-from wavefront.evaluation.task_spec import samples_of
-from wavefront.evaluation.worker import BatchResult, Job, Loader, Prompt, Worker
+from wavefront.evaluation.task_spec import items_of, open_run_task, trusted_tasks
+from wavefront.evaluation.worker import BatchJob, BatchResult, Loader, Prompt, Worker
+from wavefront.lm import refuse_factory
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 
 MASKED = "□"
+UNTRUSTED = (
+    "It uses the {option} {spec}, which is not built in; importing it runs its code. If you trust "
+    "it, name it with --{option}."
+)
 BEFORE, AFTER = 12, 6  # positions that are shown around a commit
 
 
-class Commit(NamedTuple):
+class LastingCommit(NamedTuple):
     """A commit that was not undone."""
 
     at: int  # step of the trace
@@ -69,17 +75,20 @@ def explain(
     *,
     verdict: str = "correct",
     intersect: bool = False,
-    trust: bool = False,
+    trusted: Sequence[Spec] = (),
+    tasks: Sequence[str] = (),
+    models: Sequence[str] = (),
     data: str = "",
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[RunComparison, list[Divergence]]:
     """Return the comparison of two runs and the divergence of every changed item.
 
-    The divergences with the largest gap come first. `trust` allows importing a user's strategy
-    because a run names it; `data` is the folder of the task's files.
+    The divergences with the largest gap come first. A run never imports your code by itself, so
+    name what it uses: `trusted` lists your own strategies and caches, `tasks` the specs of your own
+    tasks, and `models` your own models (`module:factory`). `data` is the folder of the task files.
     """
     comparison = compare_runs(first, second, verdict=verdict, intersect=intersect)
-    source = TraceSource(trust=trust, data=data)
+    source = TraceSource(trusted=trusted, tasks=tasks, models=models, data=data)
     items = [
         item for item in comparison.changed if _answered(first, item) and _answered(second, item)
     ]
@@ -120,28 +129,28 @@ def find_divergence(
     return Divergence(item, order, slot, mine, other, _gap(mine, other), repeated)
 
 
-def final_commits(trace: Trace) -> dict[int, Commit]:
+def final_commits(trace: Trace) -> dict[int, LastingCommit]:
     """Return the commits of a row that were not remasked later, by slot."""
     slot, found = trace.first.slot[0].tolist(), {}
-    commits, remasks = trace.commit[:, 0], trace.remask[:, 0]
+    commits, remasks = trace.written[:, 0], trace.remask[:, 0]
     for at in range(len(trace)):
         for position in commits[at].nonzero()[:, 0].tolist():
             token = int(trace.tokens[at, 0, position])
-            found[slot[position]] = Commit(at, int(trace.step[at, 0]) + 1, position, token)
+            found[slot[position]] = LastingCommit(at, int(trace.step[at, 0]) + 1, position, token)
         for position in remasks[at].nonzero()[:, 0].tolist():
             found.pop(slot[position], None)
     return found
 
 
-def _token(commits: dict[int, Commit], slot: int) -> int | None:
+def _token(commits: dict[int, LastingCommit], slot: int) -> int | None:
     return commits[slot].token if slot in commits else None
 
 
-def _first_step(one: dict[int, Commit], two: dict[int, Commit], slot: int) -> int:
+def _first_step(one: dict[int, LastingCommit], two: dict[int, LastingCommit], slot: int) -> int:
     return min(commits[slot].step for commits in (one, two) if slot in commits)
 
 
-def _last_slot(trace: Trace, commits: dict[int, Commit]) -> int:
+def _last_slot(trace: Trace, commits: dict[int, LastingCommit]) -> int:
     """Return the slot of the first stop token; nothing after it is read."""
     stops = trace.about.get("options", {}).get("stop_ids", [])
     return min(
@@ -158,13 +167,13 @@ def _first_different_step(first: Trace, second: Trace) -> int | None:
 
 def _commits_by_step(trace: Trace) -> dict[int, set[tuple[int, int]]]:
     slot, found = trace.first.slot[0].tolist(), {}
-    for at, position in trace.commit[:, 0].nonzero().tolist():
+    for at, position in trace.written[:, 0].nonzero().tolist():
         entry = (slot[position], int(trace.tokens[at, 0, position]))
         found.setdefault(int(trace.step[at, 0]) + 1, set()).add(entry)
     return found
 
 
-def _view(trace: Trace, commit: Commit | None, rival: int | None) -> CommitView:
+def _view(trace: Trace, commit: LastingCommit | None, rival: int | None) -> CommitView:
     text: Callable[[int], str] = lambda token: _text(trace, token)  # noqa: E731
     if commit is None:
         return CommitView(None, None, None, 0, "", [], None)
@@ -226,6 +235,7 @@ class _RepeatableRun:
     """A run with everything that decoding one of its batches again needs."""
 
     run: Run
+    options: Mapping[str, Any]  # of the decode, with specs as objects
     worker: Worker
     division: Division
     prompts: list[Prompt]  # of all items, in their order
@@ -236,8 +246,7 @@ class _RepeatableRun:
         if self.last is None or self.last.number != number:
             batch, decides = self.division.batches[number], self.run.decides
             prompts = [self.prompts[item] for item in batch.items]
-            rows, options = decides["batch"]["rows"], decides["options"]
-            job = Job(number, prompts, batch.width, rows, options, decides["raw"], "full")
+            job = BatchJob(number, prompts, batch.width, self.options, decides["raw"], "full")
             with warnings.catch_warnings():
                 # The user saw these warnings when the run was made.
                 warnings.simplefilter("ignore", WavefrontWarning)
@@ -248,15 +257,23 @@ class _RepeatableRun:
 class TraceSource:
     """The traces of items of several runs. Models are loaded once, and only if needed."""
 
-    def __init__(self, *, trust: bool = False, data: str = "") -> None:
-        """`trust` allows importing a user's strategy because a run names it."""
-        self.trust, self.data = trust, data
+    def __init__(
+        self,
+        *,
+        trusted: Sequence[Spec] = (),
+        tasks: Sequence[str] = (),
+        models: Sequence[str] = (),
+        data: str = "",
+    ) -> None:
+        """`trusted`, `tasks` and `models` list what runs may name in addition to built-in names."""
+        self.trusted, self.tasks, self.models = trusted, trusted_tasks(tasks), models
+        self.data = data
         self._workers: dict[Loader, Worker] = {}
         self._runs: dict[str, _RepeatableRun] = {}
         self._items: dict[tuple[str, str], _TracedItem] = {}
 
     def batch_of(self, of: Run, item: str) -> int:
-        """Return the batch of an item. Ask in this order, so that each is decoded once."""
+        """Return the batch of an item. Process items in this order, to decode each batch once."""
         return next(one.get("batch", 0) for one in of.answers.values() if one["id"] == item)
 
     def trace(self, of: Run, item: str) -> Trace:
@@ -291,10 +308,10 @@ class TraceSource:
 
     def _repeatable(self, of: Run) -> _RepeatableRun:
         decides = of.decides
-        self._check_strategy(of)
-        loader = loader_of(of.header)
+        options = self._options(of)
+        loader = self._loader(of)
         worker = self._workers.setdefault(loader, Worker(loader))
-        info = worker.about(decides["options"])
+        info = worker.about(options)
         run.check_same_settings(of.folder, {"model": info.model}, {"model": decides["model"]})
         if decides["code"] != fingerprint.of_code():
             warnings.warn(
@@ -302,9 +319,12 @@ class TraceSource:
                 WavefrontWarning,
                 stacklevel=2,
             )
-        _, samples = samples_of(of.task_spec, of.ask(self.data))
+        task = open_run_task(of.task_spec, self.tasks, name=of.task)
+        samples = items_of(task, of.ask(self.data), name=of.task_spec)
         if run.items_digest(samples) != decides["task"]["items"]:
-            raise RunError(f"{of.folder} has other items than {of.task} here: give --data.")
+            raise RunError(
+                f"{of.folder} does not have the items of {of.task} on this machine: give --data."
+            )
         prompts = [Prompt.of(sample) for sample in samples]
         division = divide(
             worker.lengths(prompts, decides["raw"]),
@@ -317,17 +337,23 @@ class TraceSource:
             for batch in division.batches
             for row, item in enumerate(batch.items)
         }
-        return _RepeatableRun(of, worker, division, prompts, rows)
+        return _RepeatableRun(of, options, worker, division, prompts, rows)
 
-    def _check_strategy(self, of: Run) -> None:
-        """Refuse a user's strategy unless trusted: a run may come from anywhere."""
+    def _loader(self, of: Run) -> Loader:
+        loader = loader_of(of.header)
+        if loader.path not in self.models:
+            try:
+                refuse_factory(loader.path, where="The run")
+            except OptionError as error:
+                raise RunError(f"{of.folder} cannot be decoded again. {error}") from None
+        return loader
+
+    def _options(self, of: Run) -> dict[str, Any]:
+        """Return the options of a run. Import nothing, because a run can come from anyone."""
         try:
-            spec.resolve(of.strategy, "strategies", outside=self.trust)
+            return resolve_builtin_specs(of.decides["options"], self.trusted, where=UNTRUSTED)
         except SpecError as error:
-            raise RunError(
-                f"{of.folder} uses the strategy {of.strategy[:80]}, which is not built in; "
-                f"importing it runs its code. --trust allows it. ({error})"
-            ) from None
+            raise RunError(f"{of.folder} cannot be decoded again. {error}") from None
 
 
 def loader_of(header: Mapping[str, Any]) -> Loader:

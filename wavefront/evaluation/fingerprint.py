@@ -7,20 +7,29 @@ import inspect
 import os
 import platform
 import socket
+import sys
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import wavefront
+from wavefront.analysis.quality import judge_folder
 from wavefront.lm import LM
 from wavefront.models.loader import Publishable
 from wavefront.storage.fingerprint import of_files, of_sources, of_tensors, of_value
 from wavefront.storage.hub import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS, weight_map
+from wavefront.tasks.base import Task
 
 PACKAGE = Path(wavefront.__file__).parent
+# Raise this by one when any decode gives other tokens, another order or other forward passes than
+# before. A page of results records it; tests/project/test_results_pages.py compares the two.
+# 1: everything recorded before 2026-11-18, which named no version. 2: until `tide` got cascade
+# rounds, a horizon and a threshold by default.
+DECODING_VERSION = 3
 # The modules that determine an answer. Everything else may change while a run is unfinished.
 DECODING_SOURCES = (
     "core/*.py",
@@ -35,9 +44,16 @@ DECODING_SOURCES = (
     "evaluation/worker.py",
 )
 
+# The modules that determine a grade, besides those of the task and its base classes.
+GRADING_SOURCES = ("tasks/grading/*.py",)
+SANDBOX_SOURCES = ("tasks/sandbox/*.py",)  # for tasks that run code
+JUDGE_SOURCES = ("analysis/quality.py", "models/judge.py")  # for tasks that a judge scores
+MATHS_LIBRARIES = ("math-verify", "latex2sympy2_extended", "sympy")
+GRADING_OPTIONS = ("timeout", "answers")  # options of a task that change its grades
+
 
 def of_weights(lm: LM, directory: Path | None = None) -> str:
-    """Return the fingerprint of the checkpoint's files; without files, of the tensors."""
+    """Return the fingerprint of the checkpoint's files, or of the tensors if it has no files."""
     if directory is None:
         tensors = {}
         if isinstance(lm.model, Publishable):
@@ -45,6 +61,11 @@ def of_weights(lm: LM, directory: Path | None = None) -> str:
         elif isinstance(lm.model, torch.nn.Module):
             tensors = lm.model.state_dict()
         return of_value([type(lm.model).__name__, lm.model.family, of_tensors(tensors)])
+    return of_weight_files(directory)
+
+
+def of_weight_files(directory: Path) -> str:
+    """Return the fingerprint of the weights and the configuration in a checkpoint's folder."""
     sharded = (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file()
     names = {*weight_map(directory).values()} if sharded else {WEIGHTS}
     names |= {CONFIG, GENERATION}
@@ -52,11 +73,16 @@ def of_weights(lm: LM, directory: Path | None = None) -> str:
 
 
 def of_tokenizer(lm: LM, directory: Path | None = None) -> str:
-    """Return the fingerprint of the tokenizer's files; without files, of what it encodes."""
+    """Return the fingerprint of the tokenizer's files, or of its JSON if it has no files."""
     if directory is None:
         tokenizer = lm.tokenizer
         special = sorted(tokenizer.special_ids)
         return of_value([tokenizer.to_json(), tokenizer.template, tokenizer.opening, special])
+    return of_tokenizer_files(directory)
+
+
+def of_tokenizer_files(directory: Path) -> str:
+    """Return the fingerprint of the tokenizer's files in a checkpoint's folder."""
     return of_files(file for name in TEXT_FILES if (file := directory / name).is_file())
 
 
@@ -74,8 +100,44 @@ def of_code() -> str:
     return of_sources(PACKAGE, DECODING_SOURCES)
 
 
+def of_grader(task: Task, package: Path = PACKAGE) -> str:
+    """Return the fingerprint of everything that determines the grade of an answer to this task.
+
+    It covers the statements of the grading modules and of the task's own modules, the options of
+    the task that change grades, and the versions of libraries and Python that take part. For
+    a task that the user wrote, it covers the file of its class.
+
+    Args:
+        task: The task.
+        package: The folder of the package whose modules are read.
+    """
+    modules = {kind.__module__ for kind in type(task).__mro__}
+    own = [name.split(".", 1)[1] for name in modules if name.startswith("wavefront.tasks.")]
+    patterns = {*GRADING_SOURCES, *(f"{name.replace('.', '/')}.py" for name in own)}
+    versions: list[Any] = []
+    if task.executes:
+        patterns |= {*SANDBOX_SOURCES}
+        versions.append(platform.python_version_tuple()[:2])
+    if getattr(task, "kind", "") == "maths":
+        versions += [_library_version(name) for name in MATHS_LIBRARIES]
+    if getattr(task, "judged", False):
+        patterns |= {*JUDGE_SOURCES}
+        folder = judge_folder(str(getattr(task, "model", "")))
+        versions.append(None if folder is None else of_files(sorted(folder.iterdir())))
+    options = {name: getattr(task, name, None) for name in GRADING_OPTIONS}
+    found = [of_sources(package, patterns), versions, options]
+    return of_value(found if (own_file := of_strategy(task)) is None else [*found, own_file])
+
+
+def _library_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def of_strategy(strategy: object) -> str | None:
-    """Return the fingerprint of the source files of a user's strategy and its parts.
+    """Return the fingerprint of the source files of a user's strategy or task, and of its parts.
 
     None if all of them belong to wavefront: `of_code` covers those.
     """
@@ -88,6 +150,13 @@ def of_strategy(strategy: object) -> str | None:
                 files.add(Path(inspect.getfile(kind)))
     digests = sorted(sha256(file.read_bytes()).hexdigest() for file in files)
     return of_value(digests) if digests else None
+
+
+def of_factory(name: str) -> str:
+    """Return the fingerprint of the file of `module:factory`, a user's own model."""
+    module = sys.modules[name.partition(":")[0]]
+    file = getattr(module, "__file__", None)
+    return of_value([name, None if file is None else sha256(Path(file).read_bytes()).hexdigest()])
 
 
 def environment(lm: LM) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from wavefront.core.errors import OptionError, RunError
 from wavefront.evaluation import run
 from wavefront.evaluation.run import Run
 from wavefront.storage import jsonl
+from wavefront.storage.write_file import write_text
 
 
 def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
@@ -21,15 +22,17 @@ def merge(parts: Sequence[str | Path], out: str | Path) -> Run:
     home = Path(out)
     with jsonl.lock_directory(home):
         if not run.is_new(home):
-            raise RunError(f"{home} is a run already: choose another --out.")
+            raise RunError(f"{home} is already a run: choose another --out.")
         answers = [answer for one in runs for answer in one.answers.values()]
         _write(home / run.ANSWERS, answers)
         _write(home / run.TIMINGS, [timing for one in runs for timing in one.timings])
         machines = [machine for one in runs for machine in one.environments]
         _write(home / run.ENVIRONMENT, list({jsonl.dump(one): one for one in machines}.values()))
         for one in runs:
-            if (one.folder / run.TRACES).is_dir():
-                shutil.copytree(one.folder / run.TRACES, home / run.TRACES, dirs_exist_ok=True)
+            for file in (one.folder / run.TRACES / f"{key}.npz" for key in one.answers):
+                if file.is_file() and not file.is_symlink():
+                    (home / run.TRACES).mkdir(exist_ok=True)
+                    shutil.copyfile(file, home / run.TRACES / file.name)
         joined = {"shard": [0, 1], "answers": len(answers)}
         # Written last: without a header, the directory is not a run.
         jsonl.write_json(home / run.HEADER, {**runs[0].header, **joined})
@@ -41,7 +44,7 @@ def _check(runs: Sequence[Run]) -> None:
     parts = first.shard.parts
     for one in runs[1:]:
         run.check_same_settings(one.folder, first.decides, one.decides)
-    if [one.shard for one in runs] != [(number, parts) for number in range(parts)]:
+    if len(runs) != parts or any(one.shard != (number, parts) for number, one in enumerate(runs)):
         names = ", ".join(f"{one.shard.number}/{one.shard.parts}" for one in runs)
         raise RunError(f"merge needs every shard of one run exactly once, and got {names}.")
     for one in runs:
@@ -53,4 +56,5 @@ def _check(runs: Sequence[Run]) -> None:
 
 def _write(file: Path, records: Sequence[dict[str, object]]) -> None:
     """Write the records in sorted order, in one piece."""
-    jsonl.write_text(file, "".join(sorted(f"{jsonl.dump(one)}\n" for one in records)))
+    text = "".join(sorted(f"{jsonl.dump(one)}\n" for one in records))
+    write_text(file, text, error=RunError)

@@ -24,8 +24,8 @@ from wavefront.core.errors import (
 )
 from wavefront.evaluation.run import describe_differences
 from wavefront.evaluation.worker import (
+    BatchJob,
     BatchResult,
-    Job,
     JobProgress,
     Loader,
     Prompt,
@@ -45,7 +45,7 @@ class Resources:
     address: str | None = None  # of a running cluster, or "auto"; None starts one here
     workers: int = 1
     cpus: float = 1.0  # for each worker
-    gpus: float = 0.0  # for each worker; 0.5 lets two share one
+    gpus: float = 0.0  # for each worker; with 0.5, two workers share a GPU
     losses: int = 3  # lost workers after which the run stops
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class RayCluster:
         needs = self.resources
         actor = self.ray.remote(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0)(Worker)
         worker = actor.remote(self.loader)
-        # A worker counts once it has replied; without room on the cluster it never does.
+        # A worker counts once it has replied; if the cluster has no room, it never replies.
         self._starting[worker.about.remote({})] = worker
 
     def about(self, options: Mapping[str, Any]) -> WorkerInfo:
@@ -112,13 +112,13 @@ class RayCluster:
             self._replace()
 
     def decode(
-        self, jobs: Sequence[Job], on_progress: JobProgress = ignore_progress
+        self, jobs: Sequence[BatchJob], on_progress: JobProgress = ignore_progress
     ) -> Iterator[BatchResult]:
         """Yield the result of every job once. The job of a lost worker is assigned again first.
 
-        `on_progress` is not called: there are many jobs, and their ends are progress enough.
+        `on_progress` is not called; the end of each job is reported instead.
         """
-        queue, busy = deque(jobs), dict[Any, tuple[Any, Job]]()
+        queue, busy = deque(jobs), dict[Any, tuple[Any, BatchJob]]()
         try:
             while queue or busy:
                 while queue and self._idle:
@@ -160,7 +160,7 @@ class RayCluster:
         return [one for one in ready if one in busy]
 
     def _check_model(self, info: WorkerInfo) -> None:
-        """Check that all workers have the same model, so that answers do not depend on one."""
+        """Check that workers have the same model, so that answers do not depend on the worker."""
         self._model = self._model or info.model
         if found := describe_differences(info.model, self._model):
             raise RunError(f"Two workers have different models: {found[0]}.")

@@ -1,18 +1,30 @@
 """Trials: models, tasks and strategies to compare, each answered and graded as a run on disk.
 
 A `Runner` makes the trials of an experiment or of `tune`. Runs are kept in its folder, so a
-stopped experiment continues where it was.
+stopped experiment continues where it stopped. `results.jsonl` in that folder has every finished
+result in a few numbers per item: the page can be made from it on another machine, without the
+model.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import CheckpointError, OptionError, WavefrontError, check_int
+from wavefront.analysis.quality import TextQuality
+from wavefront.core.bounds import MAX_POSITIONS
+from wavefront.core.errors import (
+    CheckpointError,
+    OptionError,
+    RunError,
+    WavefrontError,
+    check_int,
+)
 from wavefront.core.spec import resolve
 from wavefront.evaluation import (
     Loader,
@@ -27,14 +39,27 @@ from wavefront.evaluation import (
     open_run,
     summary,
 )
-from wavefront.evaluation.task_spec import open_task
+from wavefront.evaluation.judging import qualities
+from wavefront.evaluation.protocol import settings_of
+from wavefront.evaluation.run import check_same_settings
+from wavefront.evaluation.task_spec import is_own, open_task, samples_of
 from wavefront.lm import LM
+from wavefront.results.bootstrap import bootstrap_clusters
 from wavefront.results.interval import Interval, wilson_share
 from wavefront.results.paired import Comparison, compare
+from wavefront.results.table import to_json
+from wavefront.storage import jsonl
+from wavefront.storage.fingerprint import of_value
 from wavefront.storage.provenance import commit
+from wavefront.storage.read_file import reason
 from wavefront.tasks.base import Ask, Style
 
-RUNS = "runs"
+RUNS, RESULTS = "runs", "results.jsonl"
+SETTINGS = "settings"  # the key of its first line
+SHOWN = 10  # texts of a trial that its result has
+COUNTS = ("forwards", "positions", "steps", "tokens")
+DIGITS = 12  # of the hash of a text
+LOADED = ("quantize", "mask_id", "attention", "block_size")  # options of the loader that count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +68,16 @@ class Scale:
 
     tasks: tuple[str, ...] = ("boolean_expressions",)
     models: tuple[str, ...] = ()  # empty: the loader's model
-    strategies: tuple[str, ...] = ()  # empty: the experiment's own
+    strategies: tuple[str, ...] = ()  # empty: the experiment's own; `{tau}` stands for a grid
     items: int | None = 12  # of each task; None: all
     length: int = 64  # N
     steps: int | None = None  # T; None: N
     seeds: tuple[int, ...] = (0,)  # added to --seed, where an experiment repeats
     rows: int = 8  # decoded at once
+    canvases: tuple[int, ...] = (1,)  # in multiples of N, where an experiment varies them
     style: Style = "bare"
+    half: str = ""  # "tune" or "report": only this half of the items
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every decode, such as temperature
 
     def __post_init__(self) -> None:
         for name, least in (("items", 1), ("length", 1), ("steps", 1), ("rows", 1)):
@@ -57,12 +85,15 @@ class Scale:
                 check_int("batch_size" if name == "rows" else name, getattr(self, name), least)
         for one in self.seeds:
             check_int("seed", one, 0)
-        for spec in self.strategies:
-            resolve(spec, "strategies")
+        for one in self.canvases:
+            check_int("canvas", one, 1)
+        for family in self.strategies:
+            for spec in settings_of(family):
+                resolve(spec, "strategies")
 
 
 class Trial(NamedTuple):
-    """One model, task and strategy, with whatever else varies."""
+    """One model, task and strategy, with all other settings that vary."""
 
     model: str
     task: str
@@ -70,6 +101,7 @@ class Trial(NamedTuple):
     case: str = ""  # what else varies, in words
     seed: int = 0  # of sampling, added to the runner's
     options: Mapping[str, Any] = {}  # of the decode; they override the runner's
+    constrain: str = ""  # see `RunConfig`
 
     @property
     def folder(self) -> Path:
@@ -80,13 +112,30 @@ class Trial(NamedTuple):
         return Path(model) / "--".join(words)
 
 
-class TrialResult(NamedTuple):
-    """A trial with its run, graded."""
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """A trial, graded: a few numbers for every item, by its id, and the cost of all."""
 
     trial: Trial
-    run: Run
-    correct: Mapping[str, bool]
+    correct: Mapping[str, bool]  # empty for a task with a judge
+    quality: Mapping[str, TextQuality]  # empty for a task with right answers
+    originals: Mapping[str, TextQuality]  # of the original's own texts, on the same canvas
+    texts: Mapping[str, str]  # a short hash of every text
+    shown: Mapping[str, str]  # the first texts themselves
+    counts: Mapping[str, Mapping[str, int]]  # by name, see COUNTS: of every text that was written
+    timings: Sequence[Mapping[str, Any]]  # of every batch, with its first item
     cost: Mapping[str, Any]
+    folder: Path  # of the run; it may be on another machine
+
+    @property
+    def run(self) -> Run:
+        """The run, for what is not kept here. Raises `RunError` if it is on another machine."""
+        return open_run(self.folder)
+
+    @property
+    def length(self) -> int:
+        """N, the positions of the canvas."""
+        return self.cost["length"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +146,7 @@ class TrialGroup:
 
     @property
     def correct(self) -> dict[tuple[Any, ...], bool]:
-        """Return correct or wrong by item. Keys omit the strategy, so that groups can be paired."""
+        """Return whether each item is correct. Keys omit the strategy, so groups can be paired."""
         return {
             (one.trial.model, one.trial.task, one.trial.seed, item): verdict
             for one in self.results
@@ -105,15 +154,64 @@ class TrialGroup:
         }
 
     @property
+    def judged(self) -> bool:
+        """Whether a judge scores the answers, which are then not right or wrong."""
+        return any(one.quality for one in self.results)
+
+    @property
+    def quality(self) -> dict[tuple[Any, ...], TextQuality]:
+        """Return the quality of each item's text, with the keys of `correct`."""
+        return {
+            (one.trial.model, one.trial.task, one.trial.seed, item): found
+            for one in self.results
+            for item, found in one.quality.items()
+        }
+
+    @property
+    def originals(self) -> dict[tuple[Any, ...], TextQuality]:
+        """Return the quality of the original's own texts, by item."""
+        return {
+            (one.trial.task, item): found
+            for one in self.results
+            for item, found in one.originals.items()
+        }
+
+    @property
+    def items(self) -> int:
+        """Return the number of items. Several seeds or models of one item are one item."""
+        return len({item_of(key) for key in (*self.correct, *self.quality)})
+
+    @property
     def accuracy(self) -> Interval:
-        """Return correct answers in %, with Wilson's interval."""
+        """Return correct answers in %, with Wilson's interval.
+
+        If items were answered several times, the interval comes from the cluster bootstrap.
+        """
         correct = self.correct
+        if self.items < len(correct):
+            values, clusters = [float(one) for one in correct.values()], [*map(item_of, correct)]
+            return bootstrap_clusters(values, clusters, scale=100)
         return wilson_share(sum(correct.values()), len(correct)).percent
 
     @property
+    def scores(self) -> dict[tuple[Any, ...], float]:
+        """Return the score of each answer: 100 or 0 for right or wrong, or its nats per token."""
+        if self.judged:
+            return {key: found.nats for key, found in self.quality.items()}
+        return {key: 100.0 * right for key, right in self.correct.items()}
+
+    @property
+    def score(self) -> Interval:
+        """Return correct answers in %; for a task with a judge, nats per token."""
+        if not self.judged:
+            return self.accuracy
+        scores = self.scores
+        return bootstrap_clusters([*scores.values()], [*map(item_of, scores)])
+
+    @property
     def forwards(self) -> float | None:
-        """Return the mean number of forward passes per item."""
-        counts = [(one.cost["forwards"], len(one.correct)) for one in self.results]
+        """Return the mean number of forward passes per item, including repeated ones."""
+        counts = [(one.cost["forwards"], _answers_of(one)) for one in self.results]
         known = [(forwards, items) for forwards, items in counts if forwards is not None]
         return sum(f * n for f, n in known) / sum(n for _, n in known) if known else None
 
@@ -122,7 +220,7 @@ class TrialGroup:
         """Return visible tokens per forward pass."""
         tokens = sum(one.cost["tokens"] for one in self.results)
         forwards = self.forwards
-        return tokens / (forwards * len(self.correct)) if forwards else None
+        return tokens / (forwards * sum(map(_answers_of, self.results))) if forwards else None
 
     @property
     def seconds(self) -> float:
@@ -130,13 +228,22 @@ class TrialGroup:
         return round(sum(one.cost["seconds"] for one in self.results), 1)
 
 
+def _answers_of(result: TrialResult) -> int:
+    return len(result.correct) or len(result.quality)
+
+
+def item_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the item that a key of `TrialGroup.correct` names: its task and id."""
+    return key[1], key[3]
+
+
 def compare_groups(base: TrialGroup, other: TrialGroup) -> Comparison:
-    """Compare the other group with the base, in pairs."""
-    return compare(base.correct, other.correct)
+    """Compare the other group with the base, paired; answers to one item form a cluster."""
+    return compare(base.correct, other.correct, cluster=item_of)
 
 
 def percent_gap(comparison: Comparison) -> Interval:
-    """Return the difference of a comparison in points of percent."""
+    """Return the difference of a comparison in percentage points."""
     gap = comparison.gap
     return Interval.spanning(gap.value, gap.low, gap.high, scale=100)
 
@@ -164,12 +271,14 @@ class Runner:
     command: str = ""
     progress: Callable[[str, float], None] = lambda what, share: None
     _worker: Worker | None = field(default=None, init=False)
-    _runs: list[Run] = field(default_factory=list, init=False)
+    _lines: jsonl.JsonLines | None = field(default=None, init=False)
+    _kept: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    _used: dict[str, None] = field(default_factory=dict, init=False)  # keys of the page's results
 
     def __post_init__(self) -> None:
         check_int("seed", self.seed, 0)
         check_int("items_seed", self.items_seed, 0)
-        check_int("radius", self.radius, 0)
+        check_int("radius", self.radius, 0, high=MAX_POSITIONS)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -178,13 +287,19 @@ class Runner:
 
     @property
     def steps(self) -> int:
-        """Return T."""
+        """Return the number of steps, T."""
         return self.scale.length if self.scale.steps is None else self.scale.steps
 
     def ask(self) -> Ask:
         """Return which items to draw."""
         scale = self.scale
-        return Ask(count=scale.items, seed=self.items_seed, style=scale.style, data=self.data)
+        return Ask(
+            count=scale.items,
+            seed=self.items_seed,
+            style=scale.style,
+            data=self.data,
+            half=scale.half,
+        )
 
     def worker(self, model: str) -> Worker:
         """Return a worker with the model. Only the last one is kept."""
@@ -193,17 +308,17 @@ class Runner:
         return self._worker
 
     def lm(self, model: str) -> LM:
-        """Return the model, loaded."""
+        """Return the loaded model."""
         return self.worker(model).lm
 
-    def with_items(self, count: int, name: str) -> Runner:
-        """Return a runner on the first `count` items, in a folder of its own, with this model."""
-        part = replace(self, scale=replace(self.scale, items=count), folder=self.folder / name)
+    def with_half(self, half: str) -> Runner:
+        """Return a runner on the tune or the report half, in its own folder, with this model."""
+        part = replace(self, scale=replace(self.scale, half=half), folder=self.folder / half)
         part._worker = self.worker(self.models[0])
         return part
 
     def check(self) -> None:
-        """Refuse before loading anything if checkpoints or data sets are missing.
+        """Check that checkpoints and data sets exist, before loading anything.
 
         Raises:
             OptionError: The message names everything that is missing.
@@ -224,38 +339,175 @@ class Runner:
             try:
                 opened.items(replace(self.ask(), count=1))
             except OptionError as error:
+                if is_own(task):  # no file is missing: the error says what is wrong with it
+                    raise
                 reason = f"items of {task} ({str(error).rstrip('.')})"
                 lacking.setdefault("bbh" if task.startswith("bbh_") else task, []).append(reason)
         for first, *more in lacking.values():
             missing.append(f"{first} and of {len(more)} more subsets" if more else first)
         if missing:
             what = "The paper's scale" if self.scale.models else "This experiment"
-            raise OptionError(f"{what} needs what is not here: {'; '.join(missing)}.")
+            raise OptionError(f"{what} needs files that are missing: {'; '.join(missing)}.")
+
+    def keep(self, key: str, make: Callable[[], Any], *, run: Path | None = None) -> Any:
+        """Return a result that results.jsonl has under this key; otherwise make it, and add it.
+
+        Args:
+            key: What was measured. The settings of the runner are checked once, for all keys.
+            make: Returns plain data: numbers, texts, tensors, lists and dictionaries.
+            run: The run that it was made from. It may have been answered on another machine.
+
+        Raises:
+            RunError: The file belongs to other settings, or is damaged.
+        """
+        if self._lines is None:
+            self._open_results()
+        if key not in self._kept:
+            began = time.monotonic()
+            value = to_json(make())
+            commits, machines = commit(), []
+            if run is not None:
+                origin = open_run(run)
+                commits, machines = origin.header.get("commit"), origin.environments
+            if not machines:
+                worker = self._worker or self.worker(self.models[-1])
+                machines = [fingerprint.environment(worker.lm)]
+            record = {
+                "key": key,
+                "value": value,
+                "seconds": round(time.monotonic() - began, 3),
+                "commit": commits,
+                "environments": machines,
+            }
+            assert self._lines is not None
+            self._lines.append(record)
+            self._kept[key] = json.loads(jsonl.dump(record))  # as the next run will read it
+        self._used[key] = None
+        return self._kept[key]["value"]
+
+    def _open_results(self) -> None:
+        file = self.folder / RESULTS
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.folder} cannot be written to: {reason(error)}.") from None
+        lines = jsonl.JsonLines(file)
+        settings = self._settings()
+        if not lines.found:
+            lines.append({"key": SETTINGS, "value": to_json(settings)})
+            kept = {}
+        else:
+            kept = jsonl.by_key(lines.found, file)
+            stored = kept.pop(SETTINGS, {}).get("value")
+            if not isinstance(stored, dict) or any("value" not in one for one in kept.values()):
+                raise RunError(f"{file} does not hold results: remove it, and run again.")
+            unknown = [name for name, value in settings["weights"].items() if value is None]
+            known = {n: v for n, v in stored.get("weights", {}).items() if n not in unknown}
+            mine = {n: v for n, v in settings["weights"].items() if n in known}
+            mine, theirs = settings | {"weights": mine}, stored | {"weights": known}
+            check_same_settings(self.folder, to_json(mine), theirs)
+        self._lines, self._kept = lines, kept
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what determines all results, except for the machine and its precision.
+
+        The weights of a model that is not on this machine are unknown, and are not compared.
+        """
+        scale, loader = self.scale, self.loader
+        weights: dict[str, str | None] = {}
+        for model in self.models:
+            try:
+                folder = replace(loader, path=model).directory()
+            except WavefrontError:
+                folder = None
+            name = model_name(model)
+            weights[name] = None if folder is None else fingerprint.of_weight_files(folder)
+        return {
+            "weights": weights,
+            **{name: getattr(loader, name) for name in LOADED},
+            "items": scale.items,
+            "half": scale.half,
+            "style": scale.style,
+            "length": scale.length,
+            "steps": scale.steps,
+            "options": dict(scale.options),
+            "seed": self.seed,
+            "items_seed": self.items_seed,
+            "radius": self.radius,
+            "decoding_version": fingerprint.DECODING_VERSION,
+        }
+
+    @property
+    def seconds(self) -> float:
+        """The time that the results of the page took."""
+        return sum(self._kept[key]["seconds"] for key in self._used)
 
     def measure(self, trials: Sequence[Trial], *, trace: str = "") -> list[TrialResult]:
-        """Answer and grade every trial. Existing answers are kept."""
+        """Answer and grade every trial. Existing results and answers are kept."""
         for trial in trials:
             resolve(trial.strategy, "strategies")
-        results = []
+        found: list[TrialResult] = []
         for number, trial in enumerate(trials):
             what = f"{trial.task}, {trial.strategy} {trial.case}".strip()
 
-            def show(done: float, total: int, what: str = what, number: int = number) -> None:
+            def show(done: float, total: int, *, what: str = what, number: int = number) -> None:
                 self.progress(what, (number + done / max(1, total)) / len(trials))
 
-            results.append(self._measure_one(trial, trace, show))
-        return results
+            folder = self.folder / RUNS / trial.folder
+            record = self.keep(
+                str(trial.folder),
+                lambda trial=trial, show=show: self._record(trial, trace, show),
+                run=folder,
+            )
+            originals = None
+            if "quality" in record:
+                name = f"originals of {trial.task}, N={record['cost']['length']}"
+                originals = self.keep(name, lambda trial=trial: self._originals(trial), run=folder)
+            found.append(_result(trial, folder, record, originals=originals))
+        return found
 
-    def _measure_one(
+    def _record(
         self, trial: Trial, trace: str, show: Callable[[float, int], None]
-    ) -> TrialResult:
+    ) -> dict[str, Any]:
+        """Answer and grade a trial, and return what the pages need, in columns."""
+        run = self._answer_one(trial, trace, show)
+        lines = [*run.answers.values()]
+        written = [line for line in lines if not line.get("problem")]  # else it is too long
+        first: dict[int, str] = {}
+        for line in written:
+            first.setdefault(line["batch"], line["id"])
+        ids = {line["id"] for line in lines}
+        texts = {line["id"]: line["text"] for line in lines}
+        shown = [one.id for one in samples_of(trial.task, self.ask())[1][:SHOWN] if one.id in ids]
+        record: dict[str, Any] = {
+            "items": [line["id"] for line in written],
+            **{name: [_count(line, name) for line in written] for name in COUNTS},
+            "texts": [of_value(line["text"])[:DIGITS] for line in written],
+            "shown": {item: texts[item] for item in shown},
+            "timings": [line | {"first": first.get(line["batch"])} for line in run.timings],
+            "cost": summary.cost(run) | {"length": run.decides["options"]["max_new_tokens"]},
+        }
+        if run.judged:
+            found = qualities(run)
+            record["quality"] = _columns(found[item] for item in record["items"])
+        else:
+            verdicts = grades.verdicts(run)
+            record["correct"] = [item for item, right in verdicts.items() if right]
+            record["wrong"] = [item for item, right in verdicts.items() if not right]
+        return record
+
+    def _originals(self, trial: Trial) -> dict[str, Any]:
+        found = qualities(open_run(self.folder / RUNS / trial.folder), "original")
+        return {"items": [*found], "quality": _columns(found.values())}
+
+    def _answer_one(self, trial: Trial, trace: str, show: Callable[[float, int], None]) -> Run:
         scale, folder = self.scale, self.folder / RUNS / trial.folder
         options: dict[str, Any] = {
             "strategy": trial.strategy,
             "max_new_tokens": scale.length,
             "steps": self.steps,
             "seed": self.seed + trial.seed,
-            "eos": "stop",  # the same text as "keep", sooner
+            **scale.options,
         }
         worker = self.worker(trial.model)
         setup = RunConfig(
@@ -264,14 +516,18 @@ class Runner:
             options=options | dict(trial.options),
             rows=scale.rows,
             trace=trace,
+            constrain=trial.constrain,
             loader=worker.loader,
             command=self.command,
         )
         generate_answers(LocalExecutor(worker), setup, folder, progress=show)
-        grade(open_run(folder), data=self.data, allow_unsandboxed=self.allow_unsandboxed)
-        run = open_run(folder)
-        self._runs.append(run)
-        return TrialResult(trial, run, grades.verdicts(run), summary.cost(run))
+        grade(
+            open_run(folder),
+            tasks=[trial.task],
+            data=self.data,
+            allow_unsandboxed=self.allow_unsandboxed,
+        )
+        return open_run(folder)
 
     def configuration(self) -> dict[str, Any]:
         """Return the settings and the machine, for the page."""
@@ -280,23 +536,73 @@ class Runner:
             "experiment": self.name,
             "command": self.command,
             "commit": self._commits(),
+            "decoding version": fingerprint.DECODING_VERSION,
             "models": [model_name(model) for model in self.models],
             "tasks": list(scale.tasks),
             "items of each task": scale.items or "all",
             "style of the prompts": scale.style,
-            "places (N)": scale.length,
+            "positions (N)": scale.length,
             "steps (T)": self.steps,
             "seed": self.seed,
             "seed of the items": self.items_seed,
-            "rows at once": scale.rows,
+            "batch size": scale.rows,
+            **({"options": dict(scale.options)} if scale.options else {}),
         }
-        # Answers may come from another machine; then the page names that one.
-        machines = [machine for run in self._runs for machine in run.environments]
+        # Results may come from another machine; then the page names that one.
+        machines = [one for key in self._used for one in self._kept[key]["environments"]]
         return found | merge_records(machines or [fingerprint.environment(self.lm(last))])
 
     def _commits(self) -> Any:
-        found = [{"commit": run.header.get("commit")} for run in self._runs]
+        found = [{"commit": self._kept[key]["commit"]} for key in self._used]
         return merge_records(found or [{"commit": commit()}])["commit"]
+
+
+def _count(line: Mapping[str, Any], name: str) -> int:
+    return len(line["tokens"]) if name == "tokens" else line.get(name, 0)
+
+
+def _columns(found: Iterable[TextQuality]) -> dict[str, list[Any]]:
+    """Return one list for each measure, with six digits."""
+    rows = [*found]
+    return {name: [_short(getattr(row, name)) for row in rows] for name in TextQuality._fields}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _rows(items: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, TextQuality]:
+    rows = zip(*(columns[name] for name in TextQuality._fields), strict=True)
+    return {item: TextQuality(*row) for item, row in zip(items, rows, strict=True)}
+
+
+def _result(
+    trial: Trial, folder: Path, record: Mapping[str, Any], *, originals: Mapping[str, Any] | None
+) -> TrialResult:
+    """Return the result that a record of results.jsonl holds.
+
+    Raises:
+        RunError: The record is damaged.
+    """
+    try:
+        items = record["items"]
+        return TrialResult(
+            trial=trial,
+            correct=dict.fromkeys(record.get("correct", ()), True)
+            | dict.fromkeys(record.get("wrong", ()), False),
+            quality=_rows(items, record["quality"]) if "quality" in record else {},
+            originals=_rows(originals["items"], originals["quality"]) if originals else {},
+            texts=dict(zip(items, record["texts"], strict=True)),
+            shown=record["shown"],
+            counts={name: dict(zip(items, record[name], strict=True)) for name in COUNTS},
+            timings=record["timings"],
+            cost=record["cost"],
+            folder=folder,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RunError(
+            f"{RESULTS} has a damaged record of {trial.folder}: remove its line, and run again."
+        ) from None
 
 
 def merge_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,28 +1,41 @@
-"""Tune: choose a strategy on half of the items, and show on the other half what it is worth."""
+"""Tune: choose a strategy on the tune half of the items, and evaluate it on the report half."""
 
 from __future__ import annotations
 
-import ast
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wavefront.analysis import figures
-from wavefront.analysis.figures import TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError, check_float
 from wavefront.core.spec import resolve
-from wavefront.evaluation.page import ResultsPage
-from wavefront.evaluation.task_spec import samples_of
+from wavefront.evaluation.judging import is_judged
+from wavefront.evaluation.page import Figures, ResultsPage
+from wavefront.evaluation.protocol import (
+    GRIDS,
+    HALVES,
+    half_of,
+    knob_of,
+    parse_options,
+    settings_of,
+)
+from wavefront.evaluation.task_spec import open_task, samples_of
 from wavefront.evaluation.trials import (
     Runner,
     Trial,
     TrialGroup,
-    TrialResult,
     compare_groups,
     percent_gap,
 )
 from wavefront.results.bootstrap import bootstrap_mean
-from wavefront.results.interval import Interval, bounds
+from wavefront.results.interval import (
+    Interval,
+    TradeoffPoint,
+    bounds,
+    pareto_front,
+    wilson_share,
+)
 from wavefront.results.table import Table
 
 BASES = ("block(size=8)", "wavefront(size=8, radius=2)")
@@ -34,22 +47,23 @@ TRIES = (
     "wavefront(size=8, radius=2) | eos=defer",
     "block(size=16)",
     "block(size=32)",
-    "block(size=16, selector=threshold(tau=0.9))",
-    "wavefront(size=16, radius=4, selector=threshold(tau=0.9))",
-    "tide(cascade_rounds=4, selector=threshold(tau=0.9))",
-    "tide(cascade_rounds=4, selector=threshold(tau=0.8))",
-    "tide(cascade_rounds=8, horizon=32, selector=threshold(tau=0.9))",
+    # Every adaptive strategy gets the whole grid of its knob.
+    "standard(selector=threshold(tau={tau}))",
+    "block(size=16, selector=threshold(tau={tau}))",
+    "wavefront(size=16, radius=4, selector=threshold(tau={tau}))",
+    "tide(cascade_rounds=8, horizon=32, selector=threshold(tau={tau}))",
 )
-FEWEST = 4  # items: two to tune on, two to look at
+FEWEST = 2  # items of each half
+MAX_LOSS = 5.0  # percentage points; a note says so if a larger loss is not excluded
 TEXT = (
-    "Every setting answered the first half of the items, drawn with the seed; one was chosen by "
-    "that half alone. The other half, which had no part in the choice, was then answered with the "
-    "chosen setting and the bases: only that table is evidence. Shares have Wilson's 95 % "
-    "intervals; differences are in pairs, with the exact McNemar test."
+    "Every setting answers the tune half of the items, and one setting is chosen on that half. An "
+    "item's id decides its half. The chosen setting and the baselines then answer the report half. "
+    "Only that second table is evidence. Shares have Wilson's 95 % intervals; differences are "
+    "paired, with the exact McNemar test."
 )
 TRIED = ["setting", "right, %", "less base, %", "forwards", "tokens per forward", "front",
          "may be chosen"]  # fmt: skip
-HELD = ["setting", "right, %", "chosen less it, %", "p (McNemar)", "forwards", "forwards saved",
+HELD = ["setting", "right, %", "chosen minus this, %", "p (McNemar)", "forwards", "forwards saved",
         "items"]  # fmt: skip
 
 
@@ -62,17 +76,9 @@ class Attempt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Attempt:
-        """Parse a setting; raises OptionError where it is not written as above."""
+        """Parse a setting; raise OptionError if it is malformed."""
         strategy, _, rest = text.partition("|")
-        options: dict[str, Any] = {}
-        for part in filter(None, (one.strip() for one in rest.split(","))):
-            name, equal, value = part.partition("=")
-            if not equal:
-                raise OptionError(f"{part!r} of {text!r} is not written name=value.")
-            try:
-                options[name.strip()] = ast.literal_eval(value.strip())
-            except (ValueError, SyntaxError):
-                options[name.strip()] = value.strip()
+        options = parse_options(rest.split(","))
         resolve(strategy.strip(), "strategies")
         return cls(text.strip(), strategy.strip(), options)
 
@@ -85,9 +91,13 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What to optimise; by default the fewest forward passes without losing to the base."""
+    """What to optimise.
 
-    max_forwards: float | None = None  # the most correct answers with at most so many
+    By default this is the fewest forward passes with an accuracy not significantly below the
+    baseline.
+    """
+
+    max_forwards: float | None = None  # the most correct answers within this number
     forward_cost: float | None = None  # points of accuracy traded per forward pass
 
     def __post_init__(self) -> None:
@@ -99,10 +109,10 @@ class Objective:
 
     def __str__(self) -> str:
         if self.max_forwards is not None:
-            return f"most right answers with at most {self.max_forwards:g} forwards"
+            return f"most correct answers with at most {self.max_forwards:g} forward passes"
         if self.forward_cost is not None:
-            return f"right answers in % less {self.forward_cost:g} for each forward"
-        return "fewest forwards among those not shown to be below the base"
+            return f"correct answers in %, minus {self.forward_cost:g} per forward pass"
+        return "fewest forward passes among settings not significantly below the baseline"
 
     def allows(self, base: TrialGroup, one: TrialGroup) -> bool:
         """Return whether a setting may be chosen."""
@@ -111,7 +121,7 @@ class Objective:
         return self.forward_cost is not None or compare_groups(base, one).gap.high >= 0
 
     def rank(self, one: TrialGroup) -> tuple[float, float]:
-        """Return a key by which a larger setting is better."""
+        """Return a sort key; a better setting has a larger key."""
         accuracy, forwards = one.accuracy.value, one.forwards or 0.0
         if self.max_forwards is not None:
             return accuracy, -forwards
@@ -127,63 +137,78 @@ def tune(
     bases: Sequence[str] = BASES,
     objective: Objective | None = None,
 ) -> ResultsPage:
-    """Choose a setting on one half of the items, and compare it with the bases on the other.
+    """Choose a setting on one half of the items, and compare it with the baselines on the other.
 
     Raises:
-        OptionError: There is no base, there are fewer than four items, or no setting is allowed.
+        OptionError: There is no baseline, a half has fewer than two items, or no setting is
+            allowed.
     """
     if not bases:
-        raise OptionError("Tuning needs a base to compare with: give --baseline SPEC.")
+        raise OptionError("Tuning needs a baseline to compare with: give --baseline SPEC.")
     wanted = objective or Objective()
-    attempts = {one.text: one for one in map(Attempt.parse, (*bases, *tries))}
+    listed = [one for text in (*bases, *tries) for one in settings_of(text)]
+    attempts = {one.text: one for one in map(Attempt.parse, listed)}
     _, samples = samples_of(runner.scale.tasks[0], runner.ask())
-    if len(samples) < FEWEST:
-        raise OptionError(f"Tuning needs at least {FEWEST} items, and there are {len(samples)}.")
-    found = _measure(runner.with_items(len(samples) // 2, "tuning"), attempts.values())
+    halves = Counter(half_of(sample.id) for sample in samples)
+    for half in HALVES:
+        if halves[half] < FEWEST:
+            raise OptionError(
+                f"Tuning needs at least {FEWEST} items in each half, but the {half} half has "
+                f"{halves[half]} of {len(samples)}: give more --items."
+            )
+    found = _measure(runner.with_half("tune"), attempts.values())
     base = next(iter(found.values()))
     allowed = {text: group for text, group in found.items() if wanted.allows(base, group)}
     if not allowed:
         fewest = min(group.forwards or 0.0 for group in found.values())
         raise OptionError(
-            f"No setting takes at most {wanted.max_forwards:g} forwards, the fewest being "
-            f"{fewest:.1f}: allow more, or try quicker strategies with --candidate."
+            f"No setting needs at most {wanted.max_forwards:g} forward passes; the fewest is "
+            f"{fewest:.1f}. Allow more, or try faster strategies with --candidate."
         )
     chosen = attempts[max(allowed, key=lambda text: wanted.rank(allowed[text]))]
     named = {one.text: one for one in (chosen, *map(Attempt.parse, bases))}
-    rest = _measure(runner.with_items(len(samples), "held-out"), named.values())
-    seen = {item for one in base.results for item in one.correct}
-    held_out = {
-        text: TrialGroup(tuple(_without(one, seen) for one in group.results))
-        for text, group in rest.items()
-    }
+    held_out = _measure(runner.with_half("report"), named.values())
+    unequal = [text for text in tries if knob_of(text) is None and _is_adaptive(text)]
     points = [
         TradeoffPoint(text, group.forwards or 0.0, *bounds(group.accuracy.scaled(0.01)))
         for text, group in found.items()
     ]
     held, tried = _held_out_table(held_out, chosen.text), _tuning_table(found, points, allowed)
     flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in chosen.options.items())
-    command, total = f'-s "{chosen.strategy}"{flags}', len(samples)
+    command = f'-s "{chosen.strategy}"{flags}'
     return ResultsPage(
         title=f"Tuned on {runner.scale.tasks[0]}: {chosen.text}",
-        text=f"{TEXT}\n\nWanted: {wanted}. Chosen: {command}",
+        text=f"{TEXT}\n\nWanted: {wanted}. Chosen: {command}{_loss_note(held_out, chosen.text)}"
+        f"{_unequal_note(unequal)}",
         configuration=runner.configuration()
-        | {"items of each task": total, "tuned on": total // 2, "held out": total - total // 2}
+        | {"items of each task": len(samples), "tuned on": halves["tune"]}
+        | {"reported on": halves["report"], "unequal terms": unequal}
         | {"wanted": str(wanted), "tried": list(found)},
         tables=[held, tried],
         numbers={
             "chosen": {"spec": chosen.strategy, "options": chosen.options, "command": command},
-            "tuning": tried.records(),
-            "held-out": held.records(),
+            "tune": tried.records(),
+            "report": held.records(),
         },
-        figures={
-            "tune": (figures.tradeoff(points, chosen=chosen.text), "Right answers and forwards")
-        },
+        figures=_figures(points, chosen.text),
     )
+
+
+def _figures(points: Sequence[TradeoffPoint], chosen: str) -> Figures:
+    """Return the figure."""
+    caption = "Correct answers and forward passes"
+    return {"tune": (figures.tradeoff(points, chosen=chosen), caption)}
 
 
 def _measure(runner: Runner, attempts: Iterable[Attempt]) -> dict[str, TrialGroup]:
     """Answer and grade every setting."""
     listed = list(attempts)
+    for task in runner.scale.tasks:
+        if is_judged(open_task(task)):
+            raise OptionError(
+                f"{task} has no right answers to count: use `wavefront paper run curves`, or "
+                "`wavefront eval run`."
+            )
     results = runner.measure([one.trial(runner) for one in listed])
     return {one.text: TrialGroup((r,)) for one, r in zip(listed, results, strict=True)}
 
@@ -191,7 +216,7 @@ def _measure(runner: Runner, attempts: Iterable[Attempt]) -> dict[str, TrialGrou
 def _tuning_table(
     found: dict[str, TrialGroup], points: Sequence[TradeoffPoint], allowed: Collection[str]
 ) -> Table:
-    """Return every setting on the half that chooses; the first is the base."""
+    """Return a row for every setting on the tune half; the first is the baseline."""
     first, base = next(iter(found.items()))
     best = {point.name for point in pareto_front(points)}
     rows: list[list[Any]] = []
@@ -199,16 +224,42 @@ def _tuning_table(
         gap = None if group is base else percent_gap(compare_groups(base, group))
         cost = (group.forwards, group.tokens_per_forward)
         rows.append([text, group.accuracy, gap, *cost, text in best, text in allowed])
-    return Table("On the half that was tuned on", TRIED, rows, f"The base is {first}.")
+    return Table("Tune half", TRIED, rows, f"The baseline is {first}.")
 
 
-def _without(one: TrialResult, seen: set[str]) -> TrialResult:
-    """Return a result without the items that were tuned on."""
-    correct = {item: verdict for item, verdict in one.correct.items() if item not in seen}
-    answers = [line for line in one.run.answers.values() if line["id"] in correct]
-    forwards = sum(line["forwards"] for line in answers) / max(1, len(answers))
-    tokens = sum(len(line["tokens"]) for line in answers)
-    return one._replace(correct=correct, cost={**one.cost, "forwards": forwards, "tokens": tokens})
+def _is_adaptive(text: str) -> bool:
+    """Return whether a setting has a knob that could have another value."""
+    return any(f"({name}=" in text for name in GRIDS)
+
+
+def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
+    """Say how large a loss the report half cannot exclude, if it is large.
+
+    The loss is at most the share of items that only the baseline answers correctly. Its interval
+    is Wilson's, because a bootstrap of few equal answers has no width.
+    """
+    base = next(text for text in held_out if text != chosen) if len(held_out) > 1 else chosen
+    if base == chosen:
+        return ""
+    before, after = held_out[base].correct, held_out[chosen].correct
+    lost = sum(right and not after[item] for item, right in before.items())
+    limit = wilson_share(lost, len(before)).percent.high
+    if limit <= MAX_LOSS:
+        return ""
+    return (
+        f"\n\nThe report half has {len(before)} items. It does not exclude that the chosen setting "
+        f"answers up to {limit:.0f} % fewer items correctly than {base}: use more --items."
+    )
+
+
+def _unequal_note(unequal: Sequence[str]) -> str:
+    if not unequal:
+        return ""
+    listed = ", ".join(f"`{one}`" for one in unequal)
+    return (
+        f"\n\nThis comparison is not fair: {listed} had only one value of its option. Write the "
+        "option in braces, such as `threshold(tau={tau})`, to try the whole grid."
+    )
 
 
 def _held_out_table(held_out: dict[str, TrialGroup], chosen: str) -> Table:
@@ -217,18 +268,17 @@ def _held_out_table(held_out: dict[str, TrialGroup], chosen: str) -> Table:
     for text, group in held_out.items():
         other = text != chosen
         compared = compare_groups(group, best) if other else None
-        p = compared.mcnemar.p if compared and compared.mcnemar else None
+        p = compared.p if compared else None
         gained = percent_gap(compared) if compared else None
         saved = _forwards_saved(group, best) if other else None
         rows.append([text, group.accuracy, gained, p, group.forwards, saved, len(group.correct)])
-    return Table("On the half that was not", HELD, rows, f"Chosen: {chosen}.")
+    return Table("Report half", HELD, rows, f"Chosen: {chosen}.")
 
 
 def _forwards_saved(base: TrialGroup, best: TrialGroup) -> Interval | None:
-    """Return forward passes of the base minus those of the chosen setting, item by item."""
+    """Return the base's forward passes minus the chosen setting's, item by item."""
     before, after = (
-        {line["id"]: line["forwards"] for one in group.results for line in one.run.answers.values()
-         if line["id"] in one.correct}
+        {item: count for one in group.results for item, count in one.counts["forwards"].items()}
         for group in (base, best)
     )  # fmt: skip
     saved = [before[item] - after[item] for item in before if item in after]

@@ -17,9 +17,10 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.engine.session import DecodeSession
 from wavefront.evaluation import fingerprint
 from wavefront.models import builtin
+from wavefront.models.quantize import quantization_of
 from wavefront.storage.hub import locate
 from wavefront.tasks.base import Sample
-from wavefront.text.tokenizer import Tokenizer, prompt_ids
+from wavefront.text.tokenizer import Tokenizer, hole_segments, prompt_ids
 from wavefront.traces.trace import Trace
 
 
@@ -30,8 +31,13 @@ class Loader:
     path: str = builtin.DEFAULT
     device: str | None = None
     dtype: str | None = None
+    quantize: str | None = None
     revision: str | None = None
     offline: bool = False
+    mask_id: int | None = None
+    attention: str | None = None
+    block_size: int | None = None
+    speed: str = "exact"
     threads: int | None = None  # torch threads on a CPU; None keeps the current number
 
     def load(self) -> lm.LM:
@@ -41,13 +47,18 @@ class Loader:
             self.path,
             device=self.device,
             dtype=self.dtype,
+            quantize=self.quantize,
             revision=self.revision,
             offline=self.offline,
+            mask_id=self.mask_id,
+            attention=self.attention,
+            block_size=self.block_size,
+            speed=self.speed,
         )
 
     def directory(self) -> Path | None:
         """Return the directory of the model's files; None for a model without files."""
-        if self.path == "toy":
+        if self.path == "toy" or lm.is_factory(self.path):
             return None
         return locate(self.path, revision=self.revision, offline=self.offline)
 
@@ -69,7 +80,7 @@ class WorkerInfo(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """The input of a model: a text to answer, or a text with a hole and the text after it."""
+    """The input of a model: a prompt, or a text with a hole."""
 
     text: str
     suffix: str = ""
@@ -81,18 +92,21 @@ class Prompt(NamedTuple):
 
     def ids(self, tokenizer: Tokenizer, raw: bool) -> tuple[list[int], list[int]]:
         """Return the ids before and after the masked positions; a text with a hole is raw."""
-        before = prompt_ids(tokenizer, self.text, raw=raw or bool(self.suffix))
+        if not self.suffix:
+            return prompt_ids(tokenizer, self.text, raw=raw), []
         spaced = self.suffix if self.suffix[:1].isspace() else f" {self.suffix}"
-        return before, tokenizer.encode(spaced) if self.suffix else []
+        before, _, after = hole_segments(tokenizer, [self.text, 1, spaced])
+        assert isinstance(before, list)
+        assert isinstance(after, list)
+        return [*tokenizer.opening, *before], after
 
 
-class Job(NamedTuple):
+class BatchJob(NamedTuple):
     """A batch to decode."""
 
     number: int
     prompts: Sequence[Prompt]
     width: int
-    rows: int  # of the batch; copies of the last prompt fill it up
     options: Mapping[str, Any]
     raw: bool = False
     trace: str = ""
@@ -104,7 +118,8 @@ class Reply(NamedTuple):
     text: str
     tokens: list[int]
     finish_reason: str | None
-    forwards: int  # of its batch
+    forwards: int  # made for this answer until it ended, void ones included
+    positions: int  # computed in them
     steps: int
     prompt_tokens: int
 
@@ -114,17 +129,20 @@ class BatchResult(NamedTuple):
 
     number: int
     replies: list[Reply]
+    forwards: int  # of the whole batch
     trace: Trace | None
     seconds: float
     worker: str
     environment: dict[str, Any]
 
 
-JobProgress = Callable[[Job, float], None]  # a running job and the share of its steps that is done
+JobProgress = Callable[
+    [BatchJob, float], None
+]  # a running job and the share of its steps that is done
 
 
-def ignore_progress(job: Job, share: float) -> None:
-    """Do nothing: the default when nobody listens."""
+def ignore_progress(job: BatchJob, share: float) -> None:
+    """Do nothing; this is the default progress callback."""
 
 
 class Executor(Protocol):
@@ -132,7 +150,9 @@ class Executor(Protocol):
 
     def about(self, options: Mapping[str, Any]) -> WorkerInfo: ...
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]: ...
-    def decode(self, jobs: Sequence[Job], on_progress: JobProgress = ...) -> Iterator[BatchResult]:
+    def decode(
+        self, jobs: Sequence[BatchJob], on_progress: JobProgress = ...
+    ) -> Iterator[BatchResult]:
         """Yield the result of every job once, in the order in which they finish."""
         ...
 
@@ -151,13 +171,22 @@ class Worker:
 
     @cached_property
     def _model(self) -> dict[str, Any]:
-        directory = self.loader.directory()
-        return {
+        directory, loader = self.loader.directory(), self.loader
+        found = {
             "weights": fingerprint.of_weights(self.lm, directory),
             "tokenizer": fingerprint.of_tokenizer(self.lm, directory),
             "template": fingerprint.of_template(self.lm),
             "dtype": str(self.lm.model.dtype).removeprefix("torch."),
+            "quantize": quantization_of(self.lm.model),
         }
+        if lm.is_factory(loader.path):
+            found["factory"] = fingerprint.of_factory(loader.path)
+        # Named only if given, so that runs without them can be resumed.
+        if loader.mask_id is not None:
+            found["mask_id"] = loader.mask_id
+        if loader.attention is not None or loader.block_size is not None:
+            found["attention_block_size"] = self.lm.model.block_size
+        return found
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
@@ -174,17 +203,18 @@ class Worker:
         )
 
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
-        """Return the number of tokens of each prompt, as the model sees it."""
+        """Return the number of tokens in each prompt, as the model sees it."""
         return [sum(map(len, prompt.ids(self.lm.tokenizer, raw))) for prompt in prompts]
 
     def decode(
-        self, job: Job, on_progress: Callable[[float], None] = lambda share: None
+        self, job: BatchJob, on_progress: Callable[[float], None] = lambda share: None
     ) -> BatchResult:
-        """Decode a batch in the shape of the job; `on_progress` receives the share of steps."""
+        """Decode a batch, padded to the width of the job.
+
+        `on_progress` receives the share of the steps that are done."""
         started = time.monotonic()
         model, plan = self.lm.model, self.lm.plan(job.options)
         ids = [prompt.ids(self.lm.tokenizer, job.raw) for prompt in job.prompts]
-        ids += [ids[-1]] * (job.rows - len(ids))
         hole = [model.mask_id] * plan.length
         rows = [[*before, *hole, *after] for before, after in ids]
         holes = [
@@ -193,17 +223,27 @@ class Worker:
         ]
         special = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
         canvas = pad_left(infill(rows, holes, **special), job.width + plan.length, model.pad_id)
-        stream = lm.Stream(self.lm, DecodeSession(model, canvas, plan, record=job.trace))
+        session = DecodeSession(model, canvas, plan, record=job.trace, captured=self.lm.captured)
+        stream = lm.Stream(self.lm, session)
         for step in stream:
             on_progress((step.number + 1) / plan.steps)
-        answers = stream.completions[: len(job.prompts)]
+        answers = stream.completions
         replies = [
-            Reply(one.text, one.tokens, one.finish_reason, one.forwards, one.steps, len(row))
-            for one, (row, _) in zip(answers, ids, strict=False)
+            Reply(
+                text=answer.text,
+                tokens=answer.tokens,
+                finish_reason=answer.finish_reason,
+                forwards=answer.forwards,
+                positions=answer.token_forwards,
+                steps=answer.steps,
+                prompt_tokens=len(row),
+            )
+            for answer, (row, _) in zip(answers, ids, strict=True)
         ]
         return BatchResult(
             job.number,
             replies,
+            session.forwards,
             answers[0].trace,
             time.monotonic() - started,
             fingerprint.process_name(),
@@ -224,7 +264,7 @@ class LocalExecutor:
         return self.worker.lengths(prompts, raw)
 
     def decode(
-        self, jobs: Sequence[Job], on_progress: JobProgress = ignore_progress
+        self, jobs: Sequence[BatchJob], on_progress: JobProgress = ignore_progress
     ) -> Iterator[BatchResult]:
         for job in jobs:
             yield self.worker.decode(job, partial(on_progress, job))

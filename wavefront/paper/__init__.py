@@ -1,22 +1,23 @@
 """Paper: every table and figure of the paper as an experiment, one module each, and its claims.
 
 A module that defines `NEEDS`, `SMALL`, `PAPER` and `run` is an experiment; see `Experiment`.
-It imports `evaluation`, `analysis` and the rooms below them.
+It imports `evaluation`, `analysis` and the folders that these may import.
 Start reading at `experiment`, then at `main`; `claims` has the rules of the verdicts.
 """
 
 from __future__ import annotations
 
+import ast
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wavefront.core.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from wavefront.paper.experiment import Experiment
 
-__all__ = ["NAMES", "find", "names"]
+__all__ = ["NAMES", "Description", "describe", "find", "names"]
 
 # The paper's own experiments in its order, appendices included.
 NAMES = (
@@ -36,6 +37,33 @@ def names() -> tuple[str, ...]:
     found = [file for file in modules if "\ndef run(" in file.read_text("utf-8")]
     others = (file.stem.replace("_", "-") for file in found)
     return (*NAMES, *(name for name in others if name not in NAMES))
+
+
+class Description(NamedTuple):
+    """What `wavefront paper list` says about an experiment."""
+
+    name: str
+    paper: str  # the table or figure
+    question: str  # the first line of the module
+    needs: str
+
+
+def describe(name: str) -> Description:
+    """Return the description of an experiment that `names` lists.
+
+    This reads the module without importing it, so it needs neither torch nor matplotlib.
+    """
+    from wavefront.paper.published import place_in_paper
+
+    file = Path(__file__).with_name(f"{name.replace('-', '_')}.py")
+    module = ast.parse(file.read_text("utf-8"))
+    question = (ast.get_docstring(module) or "").partition("\n")[0].partition(": ")[2].rstrip(".")
+    needs = next(
+        ast.literal_eval(line.value)
+        for line in module.body
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "NEEDS"
+    )
+    return Description(name, place_in_paper(name), question, needs)
 
 
 def find(name: str) -> Experiment:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale, TrialResult, model_name
-from wavefront.paper.experiment import LLADA, experiment_page
-from wavefront.paper.published import dataset, published_cell, published_strategy
+from wavefront.paper.experiment import LLADA, TABLE_TASKS, experiment_page
+from wavefront.paper.published import data_name, dataset, published_cell, published_strategy
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
@@ -18,13 +18,12 @@ from wavefront.paper.tables import (
     spec_with_case,
     wave_claims,
 )
-from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k, math, humaneval, bbh, a sandbox"
 SMALL = Scale(items=16, length=48)
 PAPER = Scale(
     models=(LLADA,),
-    tasks=("gsm8k", "math", "humaneval", *(f"bbh_{name}" for name in SUBSETS)),
+    tasks=TABLE_TASKS,
     items=None,
     length=1024,
     style="paper",
@@ -45,10 +44,10 @@ def run(runner: Runner) -> ResultsPage:
             text = f"WavefrontDiffusion is above {published_strategy(spec)}"
             claims += wave_claims(groups, text, spec)
     columns = ["model", "data set", "strategy"]
-    table = accuracy_table("Right answers", groups, columns, paper=published)
+    table = accuracy_table("Correct answers", groups, columns, paper=published)
     return experiment_page(
         runner,
-        title="The wave beside dynamic baselines",
+        title="Wavefront and adaptive baselines",
         text=f"TBD is a reconstruction. SSD is block with a draft of {DRAFT}, whose answers are "
         f"block's own by construction: only its forwards differ. {BOTH_READINGS}",
         claims=claims,
@@ -56,7 +55,7 @@ def run(runner: Runner) -> ResultsPage:
         figures={
             "baselines": (
                 accuracy_bars(groups, lambda key: key[1], paper=published),
-                "Right answers",
+                "Correct answers",
             )
         },
         numbers={"measured": table.records()},
@@ -66,9 +65,9 @@ def run(runner: Runner) -> ResultsPage:
 def _key(result: TrialResult) -> Key:
     """Return model, data set, strategy; a draft is part of the strategy."""
     trial = result.trial
-    return model_name(trial.model), dataset(trial.task), spec_with_case(trial)
+    return model_name(trial.model), data_name(trial.task), spec_with_case(trial)
 
 
 def published(key: Key) -> str | None:
     """Return the paper's accuracy."""
-    return published_cell("baselines", key[1], strategy=published_strategy(key[2]))
+    return published_cell("baselines", dataset(key[1]), strategy=published_strategy(key[2]))

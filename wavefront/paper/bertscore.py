@@ -16,7 +16,7 @@ from wavefront.evaluation.batches import width_of
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.task_spec import samples_of
 from wavefront.evaluation.trials import RUNS, Runner, Scale, Trial, model_name
-from wavefront.evaluation.worker import Job, Prompt, Reply
+from wavefront.evaluation.worker import BatchJob, Prompt, Reply
 from wavefront.paper.claims import Claim, direction_claim
 from wavefront.paper.experiment import LLADA, experiment_page
 from wavefront.paper.published import published_cell, published_strategy
@@ -30,11 +30,11 @@ from wavefront.tasks.base import Sample
 NEEDS = "the extra minilm, or --encoder; --paper: LLaDA-8B-Instruct, wikitext, roberta-large"
 SMALL = Scale(items=8, seeds=(0, 1, 2))
 PAPER = Scale(models=(LLADA,), tasks=("wikitext",), items=1000, seeds=(0, 1, 2), style="paper")
-ROOM = 16  # a canvas is the reference's length rounded up to so many places
+ROOM = 16  # round the reference's length up to a multiple of this many positions
 PARTS = ("F1", "P", "R")
 COLUMNS = ["model", "task", "strategy",
            *(f"{part}{end}" for part in PARTS for end in ("", ", deviation over seeds", ", paper")),
-           "F1 less block's", "texts"]  # fmt: skip
+           "F1 minus block's", "texts"]  # fmt: skip
 
 
 class Texts(NamedTuple):
@@ -58,7 +58,10 @@ def run(runner: Runner) -> ResultsPage:
             for spec in EVALUATED:
                 one = Trial(model, task, spec)
                 found.append(
-                    Texts(one, {s: _scored(runner, one, s, encoder) for s in runner.scale.seeds})
+                    Texts(
+                        one,
+                        {s: _scored(runner, one, s, encoder=encoder) for s in runner.scale.seeds},
+                    )
                 )
     rows, claims, bars = [], [], []
     for one in found:
@@ -76,7 +79,7 @@ def run(runner: Runner) -> ResultsPage:
     table = Table("BERTScore", COLUMNS, rows, f"Encoder: {signature}.")
     return experiment_page(
         runner,
-        title="BERTScore: nearness to the reference",
+        title="BERTScore: similarity to the reference",
         text="The model answers on a canvas of the reference's length, rounded up to a multiple of "
         f"{ROOM}; the reference is a sentence's second half, or the worked answer of a task. Seeds "
         "draw the items. Differences are in pairs, with 95 % bootstrap intervals.",
@@ -84,7 +87,7 @@ def run(runner: Runner) -> ResultsPage:
         tables=[table],
         figures={"bertscore": (figures.bars(bars, ylabel="BERTScore (x 100)"), "BERTScore")},
         numbers={"measured": table.records(), "encoder": signature},
-        configuration={"encoder": signature, "places (N)": "as the reference", "steps (T)": "N",
+        configuration={"encoder": signature, "positions (N)": "as the reference", "steps (T)": "N",
                        "seeds of the items": list(runner.scale.seeds)},
     )  # fmt: skip
 
@@ -111,7 +114,7 @@ def _claim(base: Texts, other: Texts, part: str) -> Claim:
     return direction_claim(text, where, gap=gap, items=items, claimed="higher")
 
 
-def _scored(runner: Runner, one: Trial, seed: int, encoder: Encoder) -> Scores:
+def _scored(runner: Runner, one: Trial, seed: int, *, encoder: Encoder) -> Scores:
     ask = replace(runner.ask(), seed=runner.items_seed + seed)
     _, samples = samples_of(one.task, ask)
     texts = _written(runner, one._replace(seed=seed), samples)
@@ -136,7 +139,7 @@ def _written(runner: Runner, one: Trial, samples: list[Sample]) -> dict[str, str
                 keys = [fingerprint.of_value([about, length, s.id, s.prompt]) for s in batch]
                 if not all(key in known for key in keys):
                     runner.progress(f"{one.task}, {one.strategy}", 0.5)
-                    answers = _answers(runner, one, batch, length)
+                    answers = _answers(runner, one, batch, length=length)
                     for key, sample, answer in zip(keys, batch, answers, strict=True):
                         if key not in known:
                             known[key] = {"key": key, "id": sample.id, "text": answer.text}
@@ -145,9 +148,9 @@ def _written(runner: Runner, one: Trial, samples: list[Sample]) -> dict[str, str
     return made
 
 
-def _answers(runner: Runner, one: Trial, batch: list[Sample], length: int) -> list[Reply]:
+def _answers(runner: Runner, one: Trial, batch: list[Sample], *, length: int) -> list[Reply]:
     """Decode a batch on a canvas of this length, as an evaluation does."""
     worker, prompts = runner.worker(one.model), [Prompt.of(sample) for sample in batch]
     options = {"strategy": one.strategy, "max_new_tokens": length, "eos": "stop"}
     width = width_of(max(worker.lengths(prompts, False)))
-    return worker.decode(Job(0, prompts, width, len(prompts), options)).replies
+    return worker.decode(BatchJob(0, prompts, width, options)).replies

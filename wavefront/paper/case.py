@@ -73,7 +73,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
 
 def _claims(model: str, traces: dict[str, Trace], answers: dict[str, str]) -> list[Claim]:
     taus = [float(order.measure(trace).tau[0]) for trace in traces.values()]
-    text = "Block goes more strictly from left to right (Kendall's tau, wave less block)"
+    text = "Block follows left-to-right order more strictly (Kendall's tau, wave minus block)"
     gap = taus[1] - taus[0] if len(taus) > 1 else None
     same = len({*answers.values()}) == 1
     return [
@@ -83,7 +83,7 @@ def _claims(model: str, traces: dict[str, Trace], answers: dict[str, str]) -> li
 
 
 def _snapshot(trace: Trace, step: int, pieces: Any) -> str:
-    """Return the answer after so many steps, on one line."""
+    """Return the answer after this many steps, on one line."""
     seen = read_answer(trace, 0)
     known = seen.known[step] if step < len(seen.known) else seen.known[-1] | seen.commit[-1]
     tokens = seen.tokens[step] if step < len(seen.tokens) else seen.last

@@ -16,7 +16,7 @@ from wavefront.paper.claims import Claim, exact_claim
 from wavefront.paper.decoder import DecodedItems, ItemDecoder
 from wavefront.paper.experiment import LLADA, Measurement, measure_models
 from wavefront.paper.tables import STRATEGIES
-from wavefront.results.table import Table, finite
+from wavefront.results.table import Table, finite_or_none
 from wavefront.traces.trace import Trace
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
@@ -28,8 +28,8 @@ TEXT = (
     "the candidates, and what was decided before. Kendall's tau is 1 for decisions from left to "
     "right, -1 from right to left, and near 0 in no order."
 )
-COLUMNS = ["strategy", "forwards", "Kendall's tau", "mean jump (places)", "next to a known place",
-           "first end token at step", "right"]  # fmt: skip
+COLUMNS = ["strategy", "forwards", "Kendall's tau", "mean jump (positions)",
+           "next to a known position", "first end token at step", "right"]  # fmt: skip
 
 
 class Order(NamedTuple):
@@ -92,7 +92,7 @@ def _order(spec: str, decoded: DecodedItems) -> Order:
     return Order(
         spec,
         decoded.answers[0].forwards,
-        *(finite(float(one[0])) for one in (found.tau, found.jump, found.adjacent)),
+        *(finite_or_none(float(one[0])) for one in (found.tau, found.jump, found.adjacent)),
         first_end=int(eos.measure(trace).first[0]) or None,
         correct=decoded.correct[0] if decoded.correct else None,
     )
@@ -100,23 +100,25 @@ def _order(spec: str, decoded: DecodedItems) -> Order:
 
 def _claims(model: str, spec: str, trace: Trace) -> list[Claim]:
     """Check the figure's captions against every step of a trace."""
-    scope, where = trace.scope[:, 0], f"{model}, {len(trace)} steps"
+    offered, where = trace.candidates[:, 0], f"{model}, {len(trace)} steps"
     if kind(spec) == "standard":
         masked = torch.stack([canvas.masked[0] for canvas in trace.before()])
-        text = "Standard always selects from all masked places"
-        return [exact_claim(text, where, holds=bool((scope == masked).all()), items=1)]
+        text = "Standard always selects from all masked positions"
+        holds = bool((offered == masked).all())
+        return [exact_claim(text, where, holds=holds, items=1, construction=True)]
     if kind(spec) not in ("block", "wavefront"):
         return []
     size = resolve(spec, "strategies").size  # pyright: ignore[reportAttributeAccessIssue]
     if kind(spec) == "block":
-        blocks = [trace.first.slot[0][row] // size for row in scope if row.any()]
+        blocks = [trace.first.slot[0][row] // size for row in offered if row.any()]
         holds = all(len(one.unique()) == 1 for one in blocks)
         text = "Block limits the choice to one fixed block"
-        return [exact_claim(text, where, holds=holds, items=1)]
-    fits = bool((scope.sum(-1) <= size).all())
-    fixed = all((one == scope[0]).all() for one in scope)
-    text = f"The wave limits the choice to at most F = {size} places"
+        return [exact_claim(text, where, holds=holds, items=1, construction=True)]
+    fits = bool((offered.sum(-1) <= size).all())
+    fixed = all((row == offered[0]).all() for row in offered)
+    text = f"The wave limits the choice to at most F = {size} positions"
+    moves = "The wave's scope changes while decoding"
     return [
-        exact_claim(text, where, holds=fits, items=1),
-        exact_claim("The wave's scope changes while decoding", model, holds=not fixed, items=1),
+        exact_claim(text, where, holds=fits, items=1, construction=True),
+        exact_claim(moves, model, holds=not fixed, items=1, construction=True),
     ]

@@ -10,10 +10,17 @@ from typing import Any, NamedTuple
 
 import wavefront
 from wavefront import tasks
+from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import OptionError
+from wavefront.core.state import start
+from wavefront.engine.session import DecodeSession, config_for_trace
+from wavefront.evaluation.judging import is_judged
+from wavefront.evaluation.task_spec import is_own, open_task
 from wavefront.evaluation.trials import Scale
 from wavefront.lm import LM, Completion
-from wavefront.tasks.base import Ask, Sample
+from wavefront.results.table import to_json
+from wavefront.tasks.base import Ask, Procedural, Sample
+from wavefront.text.tokenizer import prompt_ids
 from wavefront.traces.trace import Trace
 
 DRAWS = 200  # of a task for each item, to find those whose answers fit
@@ -23,6 +30,7 @@ UNGRADED = ("code",)  # grading it would run model-written code
 class DecodedItems(NamedTuple):
     """Items decoded under one strategy."""
 
+    samples: list[Sample]
     traces: list[Trace]  # one per batch, items in order
     answers: list[Completion]
     correct: list[bool] | None  # None: the task is not graded here
@@ -39,6 +47,7 @@ class ItemDecoder:
     radius: int = 2  # of the measures, the same for every strategy
     data: str = ""  # the directory of the benchmarks' files
     progress: Callable[[str, float], None] = lambda what, share: None
+    keep: Callable[[str, Callable[[], Any]], Any] = lambda key, make: to_json(make())
     _parts: int = field(default=1, init=False)
     _done: int = field(default=0, init=False)
 
@@ -87,19 +96,21 @@ class ItemDecoder:
 
     def _offered(self, name: str, wanted: int) -> Iterator[Sample]:
         """Yield items in the order of the seed: a whole file, or a bounded number of draws."""
-        task = tasks.load(name)
-        if name in tasks.benchmarks():
-            style, data = self.scale.style, self.data
-            yield from task.items(Ask(count=1 << 30, seed=self.items_seed, style=style, data=data))
+        task = open_task(name)
+        if not isinstance(task, Procedural) and name not in tasks.names():
+            own = is_own(name) and task.name != "jsonl"  # a class that may generate items
+            count, style = None if own else 1 << 30, self.scale.style
+            ask = Ask(count=count, seed=self.items_seed, style=style, data=self.data)
+            yield from task.items(ask)
             return
         random = Random(f"{self.items_seed} {name} held-out")
         for _ in range(DRAWS * wanted):
             yield task.sample(random, split="held-out", style=self.scale.style)
 
     def expect_parts(self, parts: int, count: int | None = None) -> None:
-        """Set the number of parts of the progress, each about a batch under a strategy.
+        """Set the number of progress units; one unit is roughly one batch of one strategy.
 
-        Items of later tasks are drawn once, so that an error comes before hours of decoding.
+        Items of later tasks are drawn once now, so that errors appear before hours of decoding.
         """
         self._parts, self._done = max(1, parts), 0
         for name in self.tasks[1:]:
@@ -117,33 +128,74 @@ class ItemDecoder:
     def decode(
         self, name: str, samples: Sequence[Sample], strategy: str, **options: Any
     ) -> DecodedItems:
-        """Decode items of a task under a strategy; `options` override the decoder's own."""
-        settings: dict[str, Any] = {
+        """Decode items of a task under a strategy; `options` override the decoder's own.
+
+        All traces stay in memory. Use `decode_batches` for many items.
+        """
+        parts = [*self.decode_batches(name, samples, strategy, **options)]
+        graded = [one.correct for one in parts if one.correct is not None]
+        return DecodedItems(
+            [*samples],
+            [trace for one in parts for trace in one.traces],
+            [answer for one in parts for answer in one.answers],
+            [right for some in graded for right in some] if graded else None,
+        )
+
+    def decode_batches(
+        self, name: str, samples: Sequence[Sample], strategy: str, **options: Any
+    ) -> Iterator[DecodedItems]:
+        """Decode items batch by batch, so that one full trace is in memory at a time."""
+        settings = self._options(strategy) | options
+        for some in self._split(samples):
+            stream = self.lm.stream([sample.prompt for sample in some], trace="full", **settings)
+            for step in stream:
+                within = (step.number + 1) / stream.decoding.plan.steps
+                self.progress(strategy, min(1.0, (self._done + within) / self._parts))
+            answers = stream.completions
+            traces = [] if answers[0].trace is None else [answers[0].trace]
+            self.finish_part(strategy)
+            yield DecodedItems(some, traces, [*answers], self._grade(name, some, answers))
+
+    def decode_tightly(self, samples: Sequence[Sample], strategy: str) -> Iterator[DecodedItems]:
+        """Decode items batch by batch, each on a canvas of its reference and one end token.
+
+        T is the length of an item's own canvas. Items of similar length share a batch.
+        """
+        model, tokenizer = self.lm.model, self.lm.tokenizer
+        sizes = {one.id: len(tokenizer.encode(one.answer)) + 1 for one in samples}
+        options = self._options(strategy) | {"max_new_tokens": max(sizes.values())}
+        plan = self.lm.plan(options | {"steps": max(sizes.values())})
+        for some in self._split(sorted(samples, key=lambda one: sizes[one.id])):
+            lengths = [sizes[one.id] for one in some]
+            prompts = [prompt_ids(tokenizer, one.prompt) for one in some]
+            board = blank(prompts, lengths, mask_id=model.mask_id, pad_id=model.pad_id)
+            board = Canvas(*(part.to(model.device) for part in board))
+            config = config_for_trace(plan.config, "full")
+            state = start(board, config, lengths, seeds=[self.seed] * len(some))
+            session = DecodeSession(model, board, plan, record="full", state=state).drain()
+            trace = session.trace()
+            self.finish_part(strategy)
+            yield DecodedItems(some, [] if trace is None else [trace], [], None)
+
+    def _options(self, strategy: str) -> dict[str, Any]:
+        return {
             "strategy": strategy,
             "max_new_tokens": self.length,
             "steps": self.steps,
             "seed": self.seed,
             "eos": "keep",
+            **self.scale.options,
         }
-        decoded = DecodedItems([], [], None)
-        for start in range(0, len(samples), self.scale.rows):
-            prompts = [sample.prompt for sample in samples[start : start + self.scale.rows]]
-            stream = self.lm.stream(prompts, trace="full", **(settings | options))
-            for step in stream:
-                within = (step.number + 1) / stream.decoding.plan.steps
-                self.progress(strategy, min(1.0, (self._done + within) / self._parts))
-            answers = stream.completions
-            decoded.answers.extend(answers)
-            if answers[0].trace is not None:
-                decoded.traces.append(answers[0].trace)
-            self.finish_part(strategy)
-        return decoded._replace(correct=self._grade(name, samples, decoded.answers))
+
+    def _split(self, samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+        for at in range(0, len(samples), self.scale.rows):
+            yield [*samples[at : at + self.scale.rows]]
 
     def _grade(
         self, name: str, samples: Sequence[Sample], answers: Sequence[Completion]
     ) -> list[bool] | None:
-        task = tasks.load(name)
-        if name in UNGRADED or task.executes:
+        task = open_task(name)
+        if name in UNGRADED or task.executes or is_judged(task):
             return None
         pairs = zip(samples, answers, strict=True)
         return [task.grade(sample, answer.text).correct for sample, answer in pairs]

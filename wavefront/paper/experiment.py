@@ -8,17 +8,31 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError
+from wavefront.evaluation.judging import is_judged
 from wavefront.evaluation.page import Figures, ResultsPage, Traces
+from wavefront.evaluation.task_spec import open_task
 from wavefront.evaluation.trials import Runner, Scale, model_name
+from wavefront.paper import describe
 from wavefront.paper.claims import Claim, claims_table, count_verdicts
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.published import caveats_table, place_in_paper, published_table
+from wavefront.paper.tables import quality_title
 from wavefront.results.table import Table
+from wavefront.tasks.benchmarks.bbh import SUBSETS
 
+JUDGED_TEXT = (
+    "The judge is the autoregressive original of the model. Nats per token are under the judge; "
+    "lower is likelier. Lower nats than the original's own texts are not better. A strategy counts "
+    "as better only if neither length, distinct trigrams, the first 64 tokens nor early ends are "
+    "worse. All means have 95 % bootstrap intervals over items."
+)
+MOST_TASKS = 4  # tasks that the title of a figure names; more are counted
 # The paper's three models, by their hub ids.
 LLADA, LLADA15, DREAM = (
     "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-1.5", "Dream-org/Dream-v0-Instruct-7B",
 )  # fmt: skip
+# The tasks of the paper's tables on one model.
+TABLE_TASKS = ("gsm8k", "math", "humaneval", *(f"bbh_{name}" for name in SUBSETS))
 
 
 class Experiment(NamedTuple):
@@ -42,12 +56,12 @@ class Experiment(NamedTuple):
     def load(cls, name: str) -> Experiment:
         """Import the module of an experiment."""
         module: Any = import_module(f"wavefront.paper.{name.replace('-', '_')}")
-        question = (module.__doc__ or "").partition("\n")[0].partition(": ")[2].rstrip(".")
+        described = describe(name)
         return cls(
             name,
-            question,
-            place_in_paper(name),
-            module.NEEDS,
+            described.question,
+            described.paper,
+            described.needs,
             module.SMALL,
             module.PAPER,
             getattr(module, "COMPARED", ()),
@@ -55,7 +69,7 @@ class Experiment(NamedTuple):
         )
 
     def scale(self, *, paper: bool = False, **changes: Any) -> Scale:
-        """Return the small scale or the paper's, with changes; None changes nothing.
+        """Return the small scale or the paper's scale, with changes. None leaves a value unchanged.
 
         Raises:
             OptionError: Strategies are given, and the experiment has fixed ones.
@@ -63,9 +77,8 @@ class Experiment(NamedTuple):
         if changes.get("strategies") and not self.strategies:
             raise OptionError(f"{self.name} compares fixed strategies: leave out --strategy.")
         made = {name: value for name, value in changes.items() if value is not None}
-        return replace(
-            self.paper if paper else self.small, **{"strategies": self.strategies} | made
-        )
+        scale = self.paper if paper else self.small
+        return replace(scale, **{"strategies": scale.strategies or self.strategies} | made)
 
 
 def experiment_page(
@@ -83,15 +96,33 @@ def experiment_page(
     """Return the page: verdicts first, then what was measured, then the paper's own numbers."""
     place = place_in_paper(runner.name)
     beside = [one for one in (published_table(runner.name), caveats_table(runner.name)) if one]
+    settings = runner.configuration() | dict(configuration or {})
+    if any(is_judged(open_task(task)) for task in runner.scale.tasks):
+        title, text = quality_title(title), f"{text}\n\n{JUDGED_TEXT}"
+    titled = {
+        name: (replace(made, title=figure_title(caption, settings)), caption)
+        for name, (made, caption) in figures.items()
+    }
     return ResultsPage(
         title=title if place == "none" else f"{title} ({place} of the paper)",
         text=f"{text}\n\n{count_verdicts(claims)}",
-        configuration=runner.configuration() | dict(configuration or {}),
+        configuration=settings,
         tables=[*([claims_table(claims)] if claims else []), *tables, *beside],
         numbers={"claims": [claim._asdict() for claim in claims], **numbers},
-        figures=figures,
+        figures=titled,
         traces=traces or {},
     )
+
+
+def figure_title(caption: str, settings: Mapping[str, Any]) -> str:
+    """Return what a figure shows, on which tasks, how many items and which models."""
+    tasks, items = settings["tasks"], settings["items of each task"]
+    data = ", ".join(tasks) if len(tasks) <= MOST_TASKS else f"{len(tasks)} tasks"
+    count = f"n = {items}" if isinstance(items, int) else f"{items} items"
+    each = " per task" if len(tasks) > 1 else ""
+    named = any(task in caption for task in tasks)
+    parts = [caption, *([] if named else [data]), count + each, ", ".join(settings["models"])]
+    return " · ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +140,11 @@ class Measurement:
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _keep_for(runner: Runner, model: str) -> Callable[[str, Callable[[], Any]], Any]:
+    """Return a function that keeps results of one model."""
+    return lambda key, make: runner.keep(f"{model_name(model)}: {key}", make)
+
+
 def measure_models(runner: Runner, measure: Callable[[ItemDecoder], Measurement]) -> ResultsPage:
     """Measure every model, and put the results on one page."""
     found: dict[str, Measurement] = {}
@@ -122,6 +158,7 @@ def measure_models(runner: Runner, measure: Callable[[ItemDecoder], Measurement]
             radius=runner.radius,
             data=runner.data,
             progress=runner.progress,
+            keep=_keep_for(runner, model),
         )
         one = found[model_name(model)] = measure(decoder)
         configuration = configuration or {**decoder.configuration(), **one.configuration}

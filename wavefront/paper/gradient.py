@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -14,32 +13,38 @@ from wavefront.analysis.measures import gradient
 from wavefront.analysis.measures.gradient import Gradient
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale
-from wavefront.paper.claims import Claim, direction_claim, direction_verdict
+from wavefront.paper.claims import Claim, direction_claim, direction_verdict, exact_claim
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import LLADA, Measurement, measure_models
 from wavefront.paper.tables import STRATEGIES
-from wavefront.results.bootstrap import bootstrap_known_mean, bootstrap_ratio
-from wavefront.results.interval import Estimate, bounds
-from wavefront.results.table import Table, finite
+from wavefront.results.bootstrap import (
+    bootstrap,
+    bootstrap_known_mean,
+    bootstrap_ratio,
+    to_column,
+)
+from wavefront.results.interval import Estimate, Interval, bounds
+from wavefront.results.table import Table
 from wavefront.tasks.base import Sample
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=6, length=32)
 PAPER = Scale(models=(LLADA,), tasks=("gsm8k",), items=64, length=1024, rows=1, style="paper")
 COMPARED = STRATEGIES
-NEAR = "near the known"
+NEAR = "near known text"
 SCOPES = dict(zip(gradient.SCOPES, (NEAR, "leftmost block", "own scope"), strict=True))
 CANVASES = {
-    "padded": "N positions, whatever the answer's length",
+    "padded": "N positions for any length of the answer",
     "answer": "as many positions as the reference and one end token need",
 }
 TEXT = (
     "The paper's theorem assumes that entropy grows with the distance to known tokens, and "
-    "concludes that the most confident positions lie in the wave's scope. Both are measured on the "
-    "canvases of each strategy. Near the known: masked positions within the radius of a known one. "
-    "A model is confident from afar of what follows the end of an answer, so there are two "
-    "canvases: " + "; ".join(f"{name}, {what}" for name, what in CANVASES.items()) + ". Intervals "
-    "are 95 %, bootstrapped over items."
+    "concludes that the most confident positions are in the wave's scope. Both are measured on the "
+    'canvases of each strategy. "Near known text" means masked positions within the radius of a '
+    "known one. Far from known text, a model is still confident about what follows the end of an "
+    "answer, so there are two canvases: "
+    + "; ".join(f"{name}, {what}" for name, what in CANVASES.items())
+    + ". Intervals are 95 %, bootstrapped over items."
 )
 COLUMNS = ["task", "canvas", "made by", "rank correlation", "of the means", "paper: above 0"]
 SCOPE_COLUMNS = [*COLUMNS[:3], "scope", "surest inside, %", "at random, %", "gap, %",
@@ -48,7 +53,7 @@ NOTE = (
     "Within a step, then the mean over the steps of an item; of the means: between a distance and "
     "the mean entropy at it."
 )
-Lot = list[tuple[int, list[Sample]]]  # items by the length of their canvas
+DRAWS = 1000  # resamples of a rank correlation, whose statistic is slow
 
 
 class Correlation(NamedTuple):
@@ -58,7 +63,7 @@ class Correlation(NamedTuple):
     canvas: str
     strategy: str
     rank: Estimate
-    of_means: float | None
+    of_means: Estimate
     verdict: str
 
 
@@ -72,7 +77,7 @@ class Containment(NamedTuple):
     inside: Estimate  # %
     chance: Estimate  # %
     gap: Estimate  # %
-    size: float  # positions in the scope
+    size: Estimate  # positions in the scope
 
 
 def run(runner: Runner) -> ResultsPage:
@@ -85,24 +90,26 @@ def measure(decoder: ItemDecoder) -> Measurement:
     correlations: list[Correlation] = []
     contained: list[Containment] = []
     curves, pictures = [], {}
-    lots = {name: _lots(decoder, decoder.draw(name)) for name in decoder.tasks}
-    groups = [lot for both in lots.values() for lot in both.values()]
-    batches = sum(decoder.batches(len(some)) for lot in groups for _, some in lot)
-    decoder.expect_parts(len(decoder.strategies) * batches)
-    for name, both in lots.items():
-        for canvas, lot in both.items():
+    lots = {name: decoder.draw(name) for name in decoder.tasks}
+    decoder.expect_parts(len(lots) * len(CANVASES) * len(decoder.strategies) * decoder.batches())
+    for name, samples in lots.items():
+        for canvas in CANVASES:
             entropy: dict[str, figures.Line] = {}
             containment: dict[str, Mapping[str, Any]] = {}
             for spec in decoder.strategies:
-                parts = [one for at in lot for one in _gradients(decoder, name, spec, at)]
-                joined = Gradient.join(parts)
-                entropy[spec], containment[spec] = by_distance(parts), joined.containment
-                rank = bootstrap_known_mean(torch.tensor([p.correlation for p in parts]).double())
-                verdict = direction_verdict(rank, len(parts), "higher")
-                of_means = finite(joined.of_means)
+                kept = decoder.keep(
+                    f"{name}, {spec}, {canvas}",
+                    lambda n=name, s=samples, one=spec, c=canvas: _measure_items(
+                        decoder, n, s, spec=one, canvas=c
+                    ),
+                )
+                entropy[spec], containment[spec] = by_distance(kept), joined_containment(kept)
+                rank = bootstrap_known_mean(to_column(kept["correlation"]))
+                verdict = direction_verdict(rank, len(kept["correlation"]), "higher")
+                of_means = _estimate(kept["of_means"])
                 correlations.append(Correlation(name, canvas, spec, rank, of_means, verdict))
                 contained += [
-                    Containment(name, canvas, spec, SCOPES[scope], *_shares(parts, scope))
+                    Containment(name, canvas, spec, SCOPES[scope], *_shares(kept["scopes"][scope]))
                     for scope in SCOPES
                 ]
                 curves.append(
@@ -120,7 +127,7 @@ def measure(decoder: ItemDecoder) -> Measurement:
         text=TEXT,
         items=decoder.items,
         claims=_claims(correlations, contained, decoder.items),
-        tables=[table, Table("Where the surest places lie", SCOPE_COLUMNS, contained)],
+        tables=[table, Table("Where the most confident positions are", SCOPE_COLUMNS, contained)],
         numbers={"measured": [r | c for r, c in zip(table.records(), curves, strict=True)]},
         figures=pictures,
     )
@@ -131,7 +138,7 @@ def _claims(
 ) -> list[Claim]:
     claims = [
         Claim(
-            "Entropy grows with the distance to the known",
+            "Entropy grows with the distance to known text",
             f"{one.task}, {one.canvas}, {one.strategy}",
             one.rank,
             items,
@@ -140,70 +147,119 @@ def _claims(
         )
         for one in correlations
     ]
+    near = [one for one in contained if one.scope == NEAR]
+    claims += [
+        exact_claim(
+            "The most confident positions are always near known text",
+            f"{one.task}, {one.canvas}, {one.strategy}",
+            holds=bounds(one.inside)[0] == 100,
+            items=items,
+        )
+        for one in near
+    ]
     return claims + [
         direction_claim(
-            "The surest places lie near the known, beyond chance (%)",
+            "The most confident positions are near known text, beyond chance (%)",
             f"{one.task}, {one.canvas}, {one.strategy}",
             gap=one.gap,
             items=items,
             claimed="higher",
         )
-        for one in contained
-        if one.scope == NEAR
+        for one in near
     ]
 
 
-def _lots(decoder: ItemDecoder, samples: list[Sample]) -> dict[str, Lot]:
-    """Return the items for each canvas; those of one length are decoded together."""
-    own: dict[int, list[Sample]] = {}
-    for sample in samples:
-        own.setdefault(len(decoder.lm.tokenizer.encode(sample.answer)) + 1, []).append(sample)
-    return {"padded": [(decoder.length, samples)], "answer": sorted(own.items(), key=itemgetter(0))}
-
-
-def _gradients(
-    decoder: ItemDecoder, name: str, spec: str, lot: tuple[int, list[Sample]]
-) -> list[Gradient]:
-    """Measure each item of one canvas length."""
-    length, samples = lot
-    steps = decoder.steps if length == decoder.length else length
-    decoded = decoder.decode(name, samples, spec, max_new_tokens=length, steps=steps)
-    return [
-        gradient.measure(trace.row(row), radius=decoder.radius)
-        for trace in decoded.traces
-        for row in range(len(trace.first.tokens))
-    ]
-
-
-def by_distance(parts: Sequence[Gradient]) -> figures.Line:
-    """Return mean entropy by distance in octaves (1, 2, 3-4, 5-8, ...), with intervals."""
-    longest = max(len(part.entropies.many) for part in parts)
-    pads = [longest - len(part.entropies.many) for part in parts]
-    many, total = (
-        torch.stack([_pad(part.entropies[n], pad) for part, pad in zip(parts, pads, strict=True)])
-        for n in (0, 1)
+def _measure_items(
+    decoder: ItemDecoder, name: str, samples: Sequence[Sample], *, spec: str, canvas: str
+) -> dict[str, Any]:
+    """Decode the items on one canvas, and return a few numbers for each."""
+    tight = canvas == "answer"
+    batches = (
+        decoder.decode_tightly(samples, spec)
+        if tight
+        else decoder.decode_batches(name, samples, spec)
     )
-    x, found, low = [], [], 1
+    parts: list[Gradient] = []
+    for decoded in batches:
+        for trace in decoded.traces:
+            parts += gradient.measure_rows(trace, radius=decoder.radius)
+    longest = max(len(part.entropies.many) for part in parts)
+    many, total = (
+        torch.stack([_pad(part.entropies[n], longest - len(part.entropies[n])) for part in parts])
+        for n in (0, 1)
+    )  # (items, distances)
+    octaves = _octaves(longest)
+    held = [part.containment for part in parts]
+    return {
+        "correlation": [part.correlation for part in parts],
+        "of_means": _of_means(many, total),
+        "distances": [high for _, high in octaves],
+        "many": [many[:, low : high + 1].sum(1) for low, high in octaves],
+        "total": [total[:, low : high + 1].sum(1) for low, high in octaves],
+        "scopes": {
+            scope: {
+                field: [getattr(one[scope], field) for one in held]
+                for field in gradient.Containment._fields
+            }
+            for scope in SCOPES
+        },
+    }
+
+
+def _octaves(longest: int) -> list[tuple[int, int]]:
+    """Return the distances 1, 2, 3-4, 5-8, ... that are pooled, first and last."""
+    found, low = [], 1
     while low < longest:
         high = 1 if low == 1 else 2 * (low - 1)
-        one = bootstrap_ratio(total[:, low : high + 1].sum(1), many[:, low : high + 1].sum(1))
-        if one is not None:
-            x.append(float(high))
-            found.append(one)
+        found.append((low, high))
         low = high + 1
+    return found
+
+
+def _of_means(many: Tensor, total: Tensor) -> Estimate:
+    """Return the rank correlation of a distance and the mean entropy at it, over items."""
+    return bootstrap(
+        lambda weights: gradient.correlation_of_means(weights @ many, weights @ total),
+        len(many),
+        draws=DRAWS,
+    )
+
+
+def by_distance(kept: Mapping[str, Any]) -> figures.Line:
+    """Return mean entropy by distance in octaves (1, 2, 3-4, 5-8, ...), with intervals."""
+    x, found = [], []
+    for at, many, total in zip(kept["distances"], kept["many"], kept["total"], strict=True):
+        one = bootstrap_ratio(to_column(total), to_column(many))
+        if one is not None:
+            x.append(float(at))
+            found.append(one)
     return figures.Line(x, *zip(*map(bounds, found), strict=True))
+
+
+def joined_containment(kept: Mapping[str, Any]) -> dict[str, gradient.Containment]:
+    """Return the containment over the steps of all items."""
+    found: dict[str, gradient.Containment] = {}
+    for scope, columns in kept["scopes"].items():
+        steps = to_column(columns["steps"])
+        means = [
+            float((to_column(columns[name]).nan_to_num() * steps).sum() / steps.sum())
+            for name in gradient.Containment._fields[:-1]
+        ]
+        found[scope] = gradient.Containment(*means, steps=int(steps.sum()))
+    return found
+
+
+def _estimate(kept: Any) -> Estimate:
+    """Return an estimate that is on record."""
+    return Interval(**kept) if isinstance(kept, dict) else kept
 
 
 def _pad(values: Tensor, pad: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, pad))
 
 
-def _shares(parts: Sequence[Gradient], scope: str) -> list[Any]:
+def _shares(columns: Mapping[str, Sequence[float]]) -> list[Estimate]:
     """Return the shares inside a scope and by chance in %, their gap, and the scope's mean size."""
-    found = [part.containment[scope] for part in parts]
-    part, chance = (
-        torch.tensor([getattr(one, name) for one in found], dtype=torch.float64)
-        for name in ("part", "chance")
-    )
+    part, chance, size = (to_column(columns[name]) for name in ("part", "chance", "size"))
     shares = [bootstrap_known_mean(v, scale=100) for v in (part, chance, part - chance)]
-    return [*shares, round(sum(one.size for one in found) / len(found), 2)]
+    return [*shares, bootstrap_known_mean(size)]

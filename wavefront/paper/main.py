@@ -6,7 +6,7 @@ from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale
 from wavefront.paper.claims import accuracy_claim
 from wavefront.paper.experiment import DREAM, LLADA, LLADA15, experiment_page
-from wavefront.paper.published import published_cell, published_model, published_strategy
+from wavefront.paper.published import dataset, published_cell, published_model, published_strategy
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
@@ -52,17 +52,20 @@ def run(runner: Runner) -> ResultsPage:
         )
     )
     names = ["model", "data set", "strategy"]
-    tables = [accuracy_table("Right answers by data set", groups, names, paper=published)]
+    tables = [accuracy_table("Correct answers by data set", groups, names, paper=published)]
     if len(tasks) > len(groups):
         tables.append(accuracy_table("The same by task", tasks, ["model", "task", "strategy"]))
     return experiment_page(
         runner,
-        title="Main: right answers of the strategies",
-        text="Tasks stand under the data set of the paper that they are or are nearest to. "
+        title="Correct answers of the strategies",
+        text="The paper's numbers are shown next to the most similar data: GSM8K's next to gsm, "
+        "HumanEval's next to code, and BBH's next to BBH-like, our tasks named after its subsets. "
         + BOTH_READINGS,
         claims=claims,
         tables=tables,
-        figures={"main": (accuracy_bars(groups, place(runner), paper=published), "Right answers")},
+        figures={
+            "main": (accuracy_bars(groups, place(runner), paper=published), "Correct answers")
+        },
         numbers={"measured": tables[0].records(), "by task": tables[-1].records()},
     )
 
@@ -70,7 +73,7 @@ def run(runner: Runner) -> ResultsPage:
 def published(key: Key) -> str | None:
     """Return the paper's accuracy."""
     return published_cell(
-        "main", key[1], model=published_model(key[0]), strategy=published_strategy(key[2])
+        "main", dataset(key[1]), model=published_model(key[0]), strategy=published_strategy(key[2])
     )
 
 

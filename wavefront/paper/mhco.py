@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from wavefront.results.bootstrap import (
     bootstrap_ratio_difference,
 )
 from wavefront.results.interval import Estimate, bounds
-from wavefront.results.table import Table, finite
+from wavefront.results.table import Table, finite_or_none
+from wavefront.tasks.base import Sample
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, LLaDA-1.5, gsm8k, math, humaneval"
 SMALL = Scale(items=8, length=48)
@@ -46,8 +47,8 @@ TEXT = (
 )
 COLUMNS = ["task", "strategy", "reading", "all steps", "visible steps", "correlation with right",
            "right"]  # fmt: skip
-GAP_COLUMNS = ["task", "strategy", "reading", "less block: all steps", "less block: visible steps",
-               "paper: lower"]  # fmt: skip
+GAP_COLUMNS = ["task", "strategy", "reading", "minus block: all steps",
+               "minus block: visible steps", "paper: lower"]  # fmt: skip
 NOTE = "The paper's figure 2 has the wave below block on every dataset."
 
 
@@ -59,7 +60,7 @@ class Rate(NamedTuple):
     reading: str
     all_steps: Estimate
     visible_steps: Estimate
-    correlation: float | None  # with correct answers
+    correlation: Estimate  # with correct answers
     correct: Estimate
 
 
@@ -88,13 +89,15 @@ def measure(decoder: ItemDecoder) -> Measurement:
     for name in decoder.tasks:
         samples, found = decoder.draw(name), {}
         for spec in decoder.strategies:
-            decoded = decoder.decode(name, samples, spec)
-            parts = [mhco.measure(trace, decoder.radius) for trace in decoded.traces]
-            found[spec] = mhco.Readings.join(parts)
-            correct = None if decoded.correct is None else torch.tensor(decoded.correct)
+            kept = decoder.keep(
+                f"{name}, {spec}",
+                lambda n=name, s=samples, one=spec: _count(decoder, n, s, spec=one),
+            )
+            found[spec] = mhco.Readings(*(_counted(reading, kept) for reading in READINGS))
+            correct = None if kept["correct"] is None else torch.tensor(kept["correct"])
             for reading in READINGS:
                 one = getattr(found[spec], reading)
-                rates.append(_rate(name, spec, one, correct))
+                rates.append(_rate(name, spec, one, correct=correct))
                 counts.append(
                     {
                         "items": one.commits.shape[1],
@@ -120,6 +123,32 @@ def measure(decoder: ItemDecoder) -> Measurement:
     )
 
 
+def _count(
+    decoder: ItemDecoder, name: str, samples: Sequence[Sample], *, spec: str
+) -> dict[str, Any]:
+    """Decode the items, and count for each of them: first the steps with visible tokens."""
+    parts: dict[str, list[Tensor]] = {}
+    correct: list[bool] = []
+    for decoded in decoder.decode_batches(name, samples, spec):
+        for trace in decoded.traces:
+            for reading, one in mhco.measure(trace, decoder.radius)._asdict().items():
+                seen = torch.stack([one.visible, ~one.visible])
+                for part in ("violations", "commits"):
+                    sums = (getattr(one, part) * seen).sum(1)  # (2, items)
+                    parts.setdefault(f"{reading} {part}", []).append(sums)
+        correct += decoded.correct or []
+    return {part: torch.cat(some, 1) for part, some in parts.items()} | {"correct": correct or None}
+
+
+def _counted(reading: str, kept: Mapping[str, Any]) -> mhco.Mhco:
+    """Return the counts that `_count` made, as if a decode had two steps."""
+    violations, commits = (
+        torch.tensor(kept[f"{reading} {part}"]) for part in ("violations", "commits")
+    )
+    visible = torch.tensor([[True], [False]]).expand_as(commits)
+    return mhco.Mhco(reading, violations, commits, visible)
+
+
 def _claims(rates: list[Rate], gaps: list[Gap], items: int) -> list[Claim]:
     claims = [
         Claim(
@@ -135,9 +164,9 @@ def _claims(rates: list[Rate], gaps: list[Gap], items: int) -> list[Claim]:
     ]
     return claims + [
         direction_claim(
-            "Lower MHCO goes with right answers (rank correlation below 0)",
+            "Lower MHCO correlates with correct answers (rank correlation below 0)",
             f"{rate.task}, {rate.strategy}, {rate.reading}",
-            gap=correlation_interval(rate.correlation, items),
+            gap=rate.correlation,
             items=items,
             claimed="lower",
         )
@@ -146,14 +175,16 @@ def _claims(rates: list[Rate], gaps: list[Gap], items: int) -> list[Claim]:
     ]
 
 
-def _rate(name: str, spec: str, found: mhco.Mhco, correct: Tensor | None) -> Rate:
+def _rate(name: str, spec: str, found: mhco.Mhco, *, correct: Tensor | None) -> Rate:
     return Rate(
         name,
         spec,
         found.reading,
         bootstrap_ratio(*_sums(found, visible=False), scale=100),
         bootstrap_ratio(*_sums(found, visible=True), scale=100),
-        None if correct is None else finite(found.correlation(correct)),
+        None
+        if correct is None
+        else correlation_interval(finite_or_none(found.correlation(correct)), len(correct)),
         None if correct is None else bootstrap_known_mean(correct.double(), scale=100),
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale
-from wavefront.paper.experiment import DREAM, experiment_page
-from wavefront.paper.published import published_cell, published_strategy
+from wavefront.paper.experiment import DREAM, TABLE_TASKS, experiment_page
+from wavefront.paper.published import dataset, published_cell, published_strategy
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
@@ -18,13 +18,12 @@ from wavefront.paper.tables import (
     group_by,
     wave_claims,
 )
-from wavefront.tasks.benchmarks.bbh import SUBSETS
 
 NEEDS = "nothing; --paper: Dream-7B, gsm8k, math, humaneval, bbh, a sandbox"
 SMALL = Scale(items=16, length=48)
 PAPER = Scale(
     models=(DREAM,),
-    tasks=("gsm8k", "math", "humaneval", *(f"bbh_{name}" for name in SUBSETS)),
+    tasks=TABLE_TASKS,
     items=None,
     length=1024,
     style="paper",
@@ -46,10 +45,10 @@ def run(runner: Runner) -> ResultsPage:
             text = f"Under {priority} the wave is above {published_strategy(base)}"
             claims += wave_claims(groups, text, priority, base)
     columns = ["model", "data set", "priority", "strategy"]
-    table = accuracy_table("Right answers by priority", groups, columns, paper=published)
+    table = accuracy_table("Correct answers by priority", groups, columns, paper=published)
     return experiment_page(
         runner,
-        title="What goes first: confidence, entropy or margin",
+        title="Correct answers by priority: confidence, entropy or margin",
         text=f"The paper prints confidence in its table 1. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
@@ -61,9 +60,14 @@ def run(runner: Runner) -> ResultsPage:
 def published(key: Key) -> str | None:
     """Return the paper's accuracy, on Dream."""
     if key[2] == "confidence":
-        return published_cell("main", key[1], model="Dream", strategy=published_strategy(key[3]))
+        return published_cell(
+            "main", dataset(key[1]), model="Dream", strategy=published_strategy(key[3])
+        )
     return published_cell(
-        "priority", key[1], priority=key[2].capitalize(), strategy=published_strategy(key[3])
+        "priority",
+        dataset(key[1]),
+        priority=key[2].capitalize(),
+        strategy=published_strategy(key[3]),
     )
 
 

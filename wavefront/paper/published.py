@@ -1,7 +1,7 @@
 """The numbers that the paper prints (paper.toml), and which of our tasks and models they go with.
 
-Our tasks are not the paper's data sets. Each is shown beside the nearest one; the numbers are of
-different problems and different models.
+Our tasks are not the paper's data sets. Each task is shown next to the most similar data set, but
+the problems and models differ.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from wavefront.analysis.figures import kind
 from wavefront.results.table import Table
 
 DATASETS = {
@@ -24,6 +23,8 @@ DATASETS = {
     "mbpp": "MBPP",
     "mbpp_sanitized": "MBPP",
 }
+PROCEDURAL = ("gsm", "code")  # our tasks that stand for a data set of another name
+BBH_LIKE = "BBH-like"  # our tasks that are named after subsets of BBH
 STRATEGIES = {
     "standard": "Standard Diffusion",
     "block": "BlockDiffusion",
@@ -35,7 +36,7 @@ STRATEGIES = {
 SPECULATIVE = "Self-Speculative Decoding"
 # The paper's name of a model, by a part of the name of the checkpoint.
 MODELS = {"LLaDA-8B": "LLaDA-8B-Instruct", "LLaDA-1.5": "LLaDA-1.5", "Dream": "Dream-7B"}
-DEFAULT_MODEL = "LLaDA-8B-Instruct"  # shown beside models that the paper does not have
+DEFAULT_MODEL = "LLaDA-8B-Instruct"  # shown next to models that the paper does not have
 
 
 @cache
@@ -76,8 +77,21 @@ def published_cell(name: str, column: str, **where: str) -> str | None:
 
 
 def dataset(task: str) -> str:
-    """Return the paper's data set that a task is, or is nearest to."""
-    return DATASETS.get(task.partition("(")[0], "BBH")
+    """Return the paper's data set that is the same as or nearest to a task or a data name."""
+    return DATASETS.get(task.partition("(")[0].lower(), "BBH")
+
+
+def data_name(task: str) -> str:
+    """Return the name of a task's data in tables: the data set, or what stands for it here.
+
+    Our procedural tasks do not get the name of a data set.
+    """
+    name = task.partition("(")[0]
+    if name in (*PROCEDURAL, "stories"):
+        return name
+    if name in DATASETS or name.startswith("bbh"):
+        return dataset(name)
+    return BBH_LIKE
 
 
 def subset(task: str) -> str:
@@ -87,13 +101,15 @@ def subset(task: str) -> str:
 
 def published_strategy(spec: str) -> str:
     """Return the paper's name of a strategy."""
+    from wavefront.analysis.figures import kind  # needs matplotlib
+
     if "speculate=" in spec:
         return SPECULATIVE
     return STRATEGIES.get(kind(spec), spec)
 
 
 def published_model(name: str) -> str:
-    """Return the paper's name of a model, or its first model for one that it does not have."""
+    """Return the paper's name of a model, or its first model if it does not have this one."""
     return next((theirs for part, theirs in MODELS.items() if part in name), DEFAULT_MODEL)
 
 

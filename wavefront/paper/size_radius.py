@@ -6,7 +6,7 @@ from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale
 from wavefront.paper.claims import accuracy_claim, equal_accuracy_claim
 from wavefront.paper.experiment import LLADA, experiment_page
-from wavefront.paper.published import published_cell
+from wavefront.paper.published import dataset, published_cell
 from wavefront.paper.tables import (
     BOTH_READINGS,
     Groups,
@@ -66,7 +66,7 @@ def run(runner: Runner) -> ResultsPage:
             ),
         ]
     table = accuracy_table(
-        "Right answers by F and R",
+        "Correct answers by F and R",
         groups,
         ["model", "data set", "strategy"],
         paper=published,
@@ -96,4 +96,4 @@ def default_of(groups: Groups, key: Key) -> Key | None:
 def published(key: Key) -> str | None:
     """Return the paper's accuracy."""
     size, radius = next(one for one in SIZES if spec(*one)[:-1] in key[-1])
-    return published_cell("size-radius", f"F={size}, R={radius}", dataset=key[1])
+    return published_cell("size-radius", f"F={size}, R={radius}", dataset=dataset(key[1]))

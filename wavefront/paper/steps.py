@@ -8,11 +8,12 @@ from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale, TrialGroup
 from wavefront.paper.claims import Claim, direction_claim
 from wavefront.paper.experiment import LLADA, experiment_page
-from wavefront.paper.published import published_cell, published_strategy
+from wavefront.paper.published import dataset, published_cell, published_strategy
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
     EVALUATED,
+    NATS,
     WAVES,
     Key,
     accuracy_table,
@@ -44,7 +45,7 @@ def run(runner: Runner) -> ResultsPage:
     ratio = {f"T={steps}": one for one, steps in budgets.items()}
 
     def published(key: Key) -> str | None:
-        if key[1] != "GSM8K":
+        if dataset(key[1]) != "GSM8K":
             return None
         return published_cell(
             "steps", str(1024 // ratio[key[2]]), strategy=published_strategy(key[3])
@@ -57,44 +58,49 @@ def run(runner: Runner) -> ResultsPage:
         text = f"The wave stays competitive at {case}: not below block" if low else text
         claims += wave_claims(groups, text, case, BLOCK)
     claims += [_growth(groups, list(ratio), spec) for spec in WAVES]
-    table = accuracy_table("Right answers by steps", groups, names, paper=published)
+    table = accuracy_table("Correct answers by steps", groups, names, paper=published)
     return experiment_page(
         runner,
-        title="Steps: right answers against the budget",
+        title="Correct answers by number of steps",
         text=f"T is a quarter, half and all of {runner.steps} steps. {BOTH_READINGS}",
         claims=claims,
         tables=[table],
-        figures={"steps": (_picture(groups), "Right answers against steps and forwards")},
+        figures={"steps": (_picture(groups), "Correct answers against steps and forward passes")},
         numbers={"measured": table.records()},
     )
 
 
 def _growth(groups: dict[Key, TrialGroup], cases: list[str], spec: str) -> Claim:
-    """Claim that the lead over block is larger at the most steps than at the fewest."""
+    """Claim that the lead over block is larger with the most steps than with the fewest."""
     few, many = cases[0], cases[-1]
-    correct = {
-        (case, one): pool(groups, case, one).correct
-        for case in (few, many)
-        for one in (BLOCK, spec)
+    scores = {
+        (case, one): pool(groups, case, one).scores for case in (few, many) for one in (BLOCK, spec)
     }
-    items = correct[many, spec] if correct[many, BLOCK] else {}
+    judged = pool(groups, many, spec).judged
+    sign = -1 if judged else 1  # lower nats are better
+    items = scores[many, spec] if scores[many, BLOCK] else {}
     lead = [
-        correct[many, spec][i]
-        - correct[many, BLOCK][i]
-        - correct[few, spec][i]
-        + correct[few, BLOCK][i]
+        sign
+        * (
+            scores[many, spec][i]
+            - scores[many, BLOCK][i]
+            - scores[few, spec][i]
+            + scores[few, BLOCK][i]
+        )
         for i in items
     ]
     text = f"The lead over block is more pronounced at {many} than at {few}"
-    gap = bootstrap_mean(lead, scale=100) if lead else None
+    gap = bootstrap_mean(lead) if lead else None
     return direction_claim(text, spec, gap=gap, items=len(items), claimed="higher")
 
 
 def _picture(groups: dict[Key, TrialGroup]) -> Figure:
     found: dict[str, list[Point]] = {}
+    judged = False
     for case, spec in dict.fromkeys(key[2:] for key in groups):
         one = pool(groups, case, spec)
-        share = one.accuracy.scaled(0.01)
+        share = one.score.scaled(0.01)
+        judged = judged or one.judged
         steps = int(case.removeprefix("T="))
         found.setdefault(spec, []).append(Point(steps, one.forwards or steps, *bounds(share)))
-    return figures.accuracy(found)
+    return figures.accuracy(found, **({"ylabel": NATS} if judged else {}))

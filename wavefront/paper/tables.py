@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from wavefront.analysis import figures
+from wavefront.analysis import figures, quality
 from wavefront.analysis.figures import Figure, kind
+from wavefront.analysis.quality import MEASURES
 from wavefront.evaluation.trials import (
     Runner,
     Trial,
@@ -16,8 +17,14 @@ from wavefront.evaluation.trials import (
     model_name,
     percent_gap,
 )
-from wavefront.paper.claims import Claim, accuracy_claim
-from wavefront.paper.published import dataset, first_number
+from wavefront.paper.claims import (
+    TITLES,
+    Claim,
+    accuracy_claim,
+    compare_quality,
+    item_means,
+)
+from wavefront.paper.published import data_name, first_number
 from wavefront.results.table import Table
 
 STRATEGIES = ("standard", "block(size=8)", "wavefront(size=8, radius=2)")
@@ -29,8 +36,11 @@ BOTH_READINGS = (
     "which gives the same text as filling the canvas. Shares have Wilson's 95 % intervals; "
     "differences are in pairs, bootstrapped over items, with the exact McNemar test."
 )
-RESULTS = ("right, %", "less base, %", "p (McNemar)", "items", "forwards", "tokens per forward",
-           "seconds", "paper")  # fmt: skip
+RESULTS = ("correct, %", "difference, points", "p (McNemar)", "items", "forwards",
+           "tokens per forward", "seconds", "paper")  # fmt: skip
+QUALITY_RESULTS = ("difference, nats", "better than the base", "items", "forwards",
+                   "tokens per forward", "seconds")  # fmt: skip
+NATS = "nats per token"
 Key = tuple[str, ...]  # what identifies a group; the last part is the strategy
 Groups = Mapping[Key, TrialGroup]
 
@@ -45,7 +55,7 @@ def grid(
 ) -> list[Trial]:
     """Return the trials of all models, tasks and strategies, one model after the other.
 
-    Strategies are by default those of the scale.
+    By default, the strategies come from the scale.
     """
     return [
         Trial(model, task, spec, case, seed, options or {})
@@ -66,9 +76,9 @@ def group_by(
 
 
 def by_dataset(result: TrialResult) -> Key:
-    """Return model, the paper's data set, strategy."""
+    """Return model, the name of the data, strategy."""
     trial = result.trial
-    return model_name(trial.model), dataset(trial.task), trial.strategy
+    return model_name(trial.model), data_name(trial.task), trial.strategy
 
 
 def by_task(result: TrialResult) -> Key:
@@ -77,18 +87,18 @@ def by_task(result: TrialResult) -> Key:
 
 
 def by_case(result: TrialResult) -> Key:
-    """Return model, the paper's data set, what else varies, strategy."""
+    """Return model, the name of the data, the other varying setting, and strategy."""
     trial = result.trial
-    return model_name(trial.model), dataset(trial.task), trial.case, trial.strategy
+    return model_name(trial.model), data_name(trial.task), trial.case, trial.strategy
 
 
 def spec_with_case(trial: Trial) -> str:
-    """Return the strategy with what else varies as a further option of it."""
+    """Return the strategy with the other varying setting as an extra option."""
     return f"{trial.strategy[:-1]}, {trial.case})" if trial.case else trial.strategy
 
 
 def pool(groups: Groups, *tail: str) -> TrialGroup:
-    """Return all groups whose keys end like this, as one."""
+    """Merge all groups whose keys have this ending."""
     chosen = [group for key, group in groups.items() if key[-len(tail) :] == tail]
     return TrialGroup(tuple(one for group in chosen for one in group.results))
 
@@ -96,7 +106,7 @@ def pool(groups: Groups, *tail: str) -> TrialGroup:
 def wave_claims(groups: Groups, text: str, *base: str) -> list[Claim]:
     """Claim for each wave that it has more correct answers than the base, all else pooled.
 
-    The base is the end of a key: the strategy, perhaps preceded by what else varies.
+    The base is the end of a key: the strategy, possibly preceded by the other varying setting.
     """
     one = pool(groups, *base)
     return [
@@ -110,7 +120,7 @@ def first_block(strategies: Iterable[str]) -> str | None:
 
 
 def block_key(groups: Groups, key: Key) -> Key | None:
-    """Return the key of the block strategy that differs from this one by the strategy alone."""
+    """Return the key that differs from this one only in having the block strategy."""
     base = first_block(other[-1] for other in groups if other[:-1] == key[:-1])
     return None if base is None or base == key[-1] else (*key[:-1], base)
 
@@ -124,16 +134,46 @@ def accuracy_table(
     base: Callable[[Groups, Key], Key | None] = block_key,
     note: str = "",
 ) -> Table:
-    """Return the table of correct answers and their cost."""
+    """Return the table of correct answers and their cost; with a judge, that of the texts."""
+    if any(group.judged for group in groups.values()):
+        return _quality_table(quality_title(title), groups, columns, base=base, note=note)
     rows: list[list[Any]] = []
     for key, group in groups.items():
         other = base(groups, key)
         found = None if other is None else compare_groups(groups[other], group)
-        test = found.mcnemar if found else None
-        compared = (percent_gap(found) if found else None, test.p if test else None)
-        cost = (len(group.correct), group.forwards, group.tokens_per_forward, group.seconds)
+        compared = (percent_gap(found), found.p) if found else (None, None)
+        cost = (group.items, group.forwards, group.tokens_per_forward, group.seconds)
         rows.append([*key, group.accuracy, *compared, *cost, paper(key)])
     return Table(title, [*columns, *RESULTS], rows, note)
+
+
+def quality_title(title: str) -> str:
+    """Return the title of a table or page of correct answers, for a task with a judge."""
+    return title.replace("Correct answers", "Quality of texts").replace(
+        "correct answers", "quality of texts"
+    )
+
+
+def _quality_table(
+    title: str,
+    groups: Groups,
+    columns: Sequence[str],
+    *,
+    base: Callable[[Groups, Key], Key | None],
+    note: str,
+) -> Table:
+    """Return every measure of the texts, the difference in nats to the base, and the cost."""
+    rows: list[list[Any]] = []
+    for key, group in groups.items():
+        means = quality.estimates(item_means(group))
+        other = base(groups, key)
+        gap, better = (None, None) if other is None else compare_quality(groups[other], group)
+        cost = (group.items, group.forwards, group.tokens_per_forward, group.seconds)
+        rows.append([*key, *(means[name] for name in MEASURES), gap, better, *cost])
+    own = quality.estimates([*next(iter(groups.values())).originals.values()])
+    name = [*[None] * (len(columns) - 1), "the original's own texts"]
+    rows.append([*name, *(own[name] for name in MEASURES), *[None] * len(QUALITY_RESULTS)])
+    return Table(title, [*columns, *TITLES.values(), *QUALITY_RESULTS], rows, note)
 
 
 def accuracy_bars(
@@ -142,11 +182,13 @@ def accuracy_bars(
     *,
     paper: Callable[[Key], str | None] = lambda key: None,
 ) -> Figure:
-    """Draw the groups as bars, side by side where the place is the same; marks are the paper's."""
+    """Draw the groups as bars, grouped by place; marks show the paper's numbers."""
     found = []
     for key, group in groups.items():
-        published = first_number(paper(key))
+        published = None if group.judged else first_number(paper(key))
         mark = None if published is None else published / 100
-        share = group.accuracy.scaled(0.01)
+        share = group.score.scaled(0.01)
         found.append(figures.Bar(place(key), key[-1], share.value, share.low, share.high, mark))
+    if any(group.judged for group in groups.values()):
+        return figures.bars(found, ylabel=NATS)
     return figures.bars(found, mark="the paper, on its models and data")

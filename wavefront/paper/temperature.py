@@ -8,7 +8,7 @@ from typing import Any
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale, TrialGroup
 from wavefront.paper.experiment import LLADA, experiment_page
-from wavefront.paper.published import published_cell, published_strategy
+from wavefront.paper.published import dataset, published_cell, published_strategy
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
@@ -46,12 +46,12 @@ def run(runner: Runner) -> ResultsPage:
         claims += wave_claims(groups, f"The wave is above block at {case}", case, BLOCK)
     columns = ["model", "data set", "temperature", "strategy"]
     table = accuracy_table(
-        "Right answers by temperature, all seeds", groups, columns, paper=published
+        "Correct answers by temperature, all seeds", groups, columns, paper=published
     )
     spread = _spread(groups)
     return experiment_page(
         runner,
-        title="Temperature and seeds",
+        title="Correct answers by temperature",
         text=f"Seeds are {', '.join(map(str, runner.scale.seeds))}; at temperature 0 they make no "
         f"difference, and one is run. {BOTH_READINGS}",
         claims=claims,
@@ -63,7 +63,7 @@ def run(runner: Runner) -> ResultsPage:
 
 def published(key: Key) -> str | None:
     """Return the paper's mean and deviation."""
-    if key[1] != "GSM8K":
+    if dataset(key[1]) != "GSM8K":
         return None
     return published_cell("temperature", _heat(key), strategy=published_strategy(key[3]))
 
@@ -76,10 +76,10 @@ def _spread(groups: dict[Key, TrialGroup]) -> Table:
     """Return mean and deviation over seeds, as the paper prints them."""
     rows: list[list[Any]] = []
     for key, group in groups.items():
-        seeds: dict[int, list[bool]] = {}
-        for one in group.results:
-            seeds.setdefault(one.trial.seed, []).extend(one.correct.values())
-        means = [100 * sum(correct) / len(correct) for correct in seeds.values()]
+        seeds: dict[int, list[float]] = {}
+        for (_, _, seed, _), score in group.scores.items():
+            seeds.setdefault(seed, []).append(score)
+        means = [statistics.fmean(scores) for scores in seeds.values()]
         spread = statistics.stdev(means) if len(means) > 1 else 0.0
         rows.append([*key, statistics.fmean(means), spread, len(means), published(key)])
     columns = [
@@ -87,7 +87,7 @@ def _spread(groups: dict[Key, TrialGroup]) -> Table:
         "data set",
         "temperature",
         "strategy",
-        "mean, %",
+        "mean, nats" if any(group.judged for group in groups.values()) else "mean, %",
         "deviation",
         "seeds",
         "paper",

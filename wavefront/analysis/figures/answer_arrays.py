@@ -14,7 +14,7 @@ class AnswerArrays(NamedTuple):
     """S steps of N answer positions. All arrays are (S, N) unless noted."""
 
     known: np.ndarray  # bool: decided before the step
-    scope: np.ndarray  # bool: the strategy's scope
+    candidates: np.ndarray  # bool: the positions that the strategy offered
     commit: np.ndarray  # bool: decided by the step
     chance: np.ndarray  # float: probability of the proposal; NaN if none was read
     tokens: np.ndarray  # int: of the canvas before the step
@@ -35,7 +35,7 @@ def read_answer(trace: Trace, row: int) -> AnswerArrays:
     read = ~known if trace.full else steps(trace.commit)
     return AnswerArrays(
         known=known,
-        scope=steps(trace.scope),
+        candidates=steps(trace.candidates),
         commit=steps(trace.commit),
         chance=np.where(read, chance, np.nan),
         tokens=np.array([canvas.tokens[row, at].numpy() for canvas in seen]),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from typing import TYPE_CHECKING, NamedTuple
 
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import add_legend
-from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, ONE_COLUMN, TWO_COLUMNS, Style, looks
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
 
 class Bar(NamedTuple):
@@ -29,7 +30,7 @@ class Bar(NamedTuple):
 
 @lazy_figure
 def bars(
-    style: Style, found: Sequence[Bar], *, ylabel: str = "right answers (%)", mark: str = ""
+    style: Style, found: Sequence[Bar], *, ylabel: str = "correct answers (%)", mark: str = ""
 ) -> MplFigure:
     """Draw one panel. `mark` names the mark on a bar, such as the paper's number."""
     tasks = list(dict.fromkeys(bar.task for bar in found))
@@ -38,7 +39,7 @@ def bars(
     figure = MplFigure(figsize=(TWO_COLUMNS if wide else ONE_COLUMN + 0.6, 2.5))
     figure.set_layout_engine("constrained")
     panel = figure.subplots()
-    draw_bars(panel, style, found, specs, tasks)
+    draw_bars(panel, style, found, specs=specs, tasks=tasks)
     panel.set_ylabel(ylabel)
     add_bar_legend(figure, style, specs, visible=mark if any(bar.visible for bar in found) else "")
     return figure
@@ -61,7 +62,7 @@ def add_bar_legend(
 
 
 def draw_bars(
-    panel: Axes, style: Style, bars: Sequence[Bar], specs: Sequence[str], tasks: Sequence[str]
+    panel: Axes, style: Style, bars: Sequence[Bar], *, specs: Sequence[str], tasks: Sequence[str]
 ) -> None:
     """Draw bars into a panel: one group per task, one bar per strategy."""
     styles = looks(specs, style)

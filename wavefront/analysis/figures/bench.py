@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wavefront.analysis.figures.figure import lazy_figure
-from wavefront.analysis.figures.parts import Line, add_legend, draw_curve
-from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style
+from wavefront.analysis.figures.parts import Line, add_legend, draw_curve, spread_log_x
+from wavefront.analysis.figures.style import DRAWABLE, TWO_COLUMNS, Look, Style
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 TITLES = {"length": "one row", "batch": "rows together"}
 AXES = {"length": "positions of the canvas", "batch": "rows of the batch"}
@@ -43,21 +44,30 @@ class ScalingCurve(NamedTuple):
 @lazy_figure
 def scaling(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
     """Draw one panel per kind of size with logarithmic axes. Dotted lines are lower bounds."""
-    sides = list(dict.fromkeys(one.against for one in curves))
+    sides = list(dict.fromkeys(curve.against for curve in curves))
     figure = MplFigure(figsize=(TWO_COLUMNS if len(sides) > 1 else TWO_COLUMNS / 2 + 0.4, 2.5))
     figure.set_layout_engine("constrained", w_pad=0.08)
     panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
     for panel, side in zip(panels, sides, strict=True):
-        for one in (one for one in curves if one.against == side):
-            look = _look(one.subject, style)
-            draw_curve(panel, Line(one.sizes, one.ms, one.low, one.high), look, style, marks=True)
-            entries.setdefault(f"{one.subject} step", panel.lines[-1])
-            (floor,) = panel.plot(one.sizes, one.floor_ms, color=look.colour, linestyle=":")
+        for curve in (curve for curve in curves if curve.against == side):
+            look = _look(curve.subject, style)
+            draw_curve(
+                panel,
+                Line(curve.sizes, curve.ms, curve.low, curve.high),
+                look,
+                style=style,
+                marks=True,
+            )
+            entries.setdefault(f"{curve.subject} step", panel.lines[-1])
+            (floor,) = panel.plot(curve.sizes, curve.floor_ms, color=look.colour, linestyle=":")
             floor.set_linewidth(0.9)
-            entries.setdefault(f"floor, {one.subject}", floor)
-            _exponent(panel, one, look)
-        _axes(panel, sorted({size for one in curves if one.against == side for size in one.sizes}))
+            entries.setdefault(f"floor, {curve.subject}", floor)
+            _exponent(panel, curve, look)
+        _axes(
+            panel,
+            sorted({size for curve in curves if curve.against == side for size in curve.sizes}),
+        )
         panel.set(title=TITLES.get(side, side), xlabel=AXES.get(side, side))
     panels[0].set_ylabel("ms a step")
     add_legend(figure, entries)
@@ -74,19 +84,19 @@ def throughput(style: Style, curves: Sequence[ScalingCurve]) -> MplFigure:
     figure.set_layout_engine("constrained", w_pad=0.08)
     panel = figure.subplots()
     entries: dict[str, Any] = {}
-    curves = [one for one in curves if one.against == "batch"]
-    for one in curves:
-        look = _look(one.subject, style)
+    curves = [curve for curve in curves if curve.against == "batch"]
+    for curve in curves:
+        look = _look(curve.subject, style)
         # The low quartile of the time is the high quartile of the rate.
         rate, low, high, most = (
-            [1000 * size / time for size, time in zip(one.sizes, times, strict=True)]
-            for times in (one.ms, one.high, one.low, one.floor_ms)
+            [1000 * size / time for size, time in zip(curve.sizes, times, strict=True)]
+            for times in (curve.ms, curve.high, curve.low, curve.floor_ms)
         )
-        draw_curve(panel, Line(one.sizes, rate, low, high), look, style, marks=True)
-        entries.setdefault(f"{one.subject} step", panel.lines[-1])
-        (above,) = panel.plot(one.sizes, most, color=look.colour, linestyle=":", linewidth=0.9)
-        entries.setdefault(f"at its floor, {one.subject}", above)
-    _axes(panel, sorted({size for one in curves for size in one.sizes}))
+        draw_curve(panel, Line(curve.sizes, rate, low, high), look, style=style, marks=True)
+        entries.setdefault(f"{curve.subject} step", panel.lines[-1])
+        (above,) = panel.plot(curve.sizes, most, color=look.colour, linestyle=":", linewidth=0.9)
+        entries.setdefault(f"at its floor, {curve.subject}", above)
+    _axes(panel, sorted({size for curve in curves for size in curve.sizes}))
     panel.set(xlabel=AXES["batch"], ylabel="tokens a second")
     add_legend(figure, entries)
     return figure
@@ -126,7 +136,7 @@ def _axes(panel: Axes, sizes: Sequence[float]) -> None:
 
 
 class Trade(NamedTuple):
-    """A share of right answers in [0, 1] with its 95 % interval, and its cost in forwards."""
+    """A share of correct answers in [0, 1] with its 95 % interval, and its cost in forwards."""
 
     cost: float
     mean: float
@@ -136,7 +146,7 @@ class Trade(NamedTuple):
 
 @lazy_figure
 def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> MplFigure:
-    """Draw right answers against cost, one panel per group of tasks and one line per cache.
+    """Draw correct answers against cost, one panel per group of tasks and one line per cache.
 
     A cache with a single point is the baseline, drawn as a horizontal line.
     """
@@ -146,17 +156,17 @@ def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> 
     names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
     entries: dict[str, Any] = {}
     for panel, (group, lines) in zip(panels, groups.items(), strict=True):
-        for number, name in enumerate(names):
-            if name not in lines:
-                continue
+        ordered_lines = {name: sorted(lines[name]) for name in names if name in lines}
+        places = spread_log_x([[one.cost for one in line] for line in ordered_lines.values()])
+        for (name, ordered), at in zip(ordered_lines.items(), places, strict=True):
+            number = names.index(name)
             hue, mark = _CACHES[number % len(_CACHES)]
             look = Look(name, style.hues[hue], mark, "-", number >= len(_CACHES))
-            ordered = sorted(lines[name])
             columns = [[100 * getattr(one, n) for one in ordered] for n in ("mean", "low", "high")]
-            line = Line([one.cost for one in ordered], *columns)
+            line = Line(at, *columns)
             if len(ordered) == 1:
                 panel.axhline(columns[0][0], color=look.colour, linewidth=0.7, linestyle=":")
-            draw_curve(panel, line, look, style, marks=True)
+            draw_curve(panel, line, look, style=style, marks=True)
             entries.setdefault(name, panel.lines[-1])
         costs = [one.cost for line in lines.values() for one in line]
         panel.set_xscale("log", base=2)
@@ -166,6 +176,6 @@ def trade(style: Style, groups: Mapping[str, Mapping[str, Sequence[Trade]]]) -> 
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         panel.set(title=group, xlabel="cost (full forwards an answer)")
         panel.grid(axis="y")
-    panels[0].set_ylabel("right answers (%)")
+    panels[0].set_ylabel("correct answers (%)")
     add_legend(figure, entries)
     return figure

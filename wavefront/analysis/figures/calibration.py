@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator
 
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import add_legend
-from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, TWO_COLUMNS, Look, Style, looks
 from wavefront.analysis.measures.calibration import Reliability
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import LogLocator
 
 
 @lazy_figure
 def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
-    """Draw one diagram per strategy, and below it the number of tokens in every bin."""
-    columns = len(measured)
+    """Draw one diagram per strategy, and below it the number of tokens in every bin.
+
+    Strategies with identical results share a diagram.
+    """
+    groups: dict[str, list[str]] = {}
+    for spec, found in measured.items():
+        same = (one for one in groups if _is_same(measured[one], found))
+        groups.setdefault(next(same, spec), []).append(spec)
+    columns = len(groups)
     each = TWO_COLUMNS / max(columns, 3)
     figure = MplFigure(figsize=(each * columns + (0.2 if columns < 3 else 0), each + 0.7))
     figure.set_layout_engine("constrained", w_pad=0.05, h_pad=0.02)
@@ -28,14 +38,18 @@ def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
         2, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(3.6, 1)
     )
     styles = looks(list(measured), style)
-    for index, (spec, found) in enumerate(measured.items()):
-        _draw_diagram(grid[0, index], style, found, styles[spec])
+    for index, (spec, specs) in enumerate(groups.items()):
+        found = measured[spec]
+        _draw_diagram(grid[0, index], style, found, look=styles[spec])
+        grid[0, index].set_title(
+            "\n= ".join(styles[same].label for same in specs), color=styles[spec].colour
+        )
         _draw_counts(grid[1, index], found, styles[spec])
     grid[0, 0].set_ylabel("share of tokens")
     grid[1, 0].set_ylabel("tokens")
     dashes = {"color": style.soft, "linewidth": 0.8, "linestyle": (0, (3, 2))}
     entries = {
-        "was right": tuple(Patch(color=look.colour) for look in styles.values()),
+        "was right": tuple(Patch(color=styles[spec].colour) for spec in groups),
         "mean confidence": Line2D([], [], color=style.ink, linewidth=1.2),
         "perfectly calibrated": Line2D([], [], **dashes),
     }
@@ -43,7 +57,13 @@ def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
     return figure
 
 
-def _draw_diagram(panel: Axes, style: Style, found: Reliability, look: Look) -> None:
+def _is_same(one: Reliability, other: Reliability) -> bool:
+    pairs = ((one.count, other.count), (one.confidence, other.confidence))
+    pairs += ((one.accuracy, other.accuracy),)
+    return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
+
+
+def _draw_diagram(panel: Axes, style: Style, found: Reliability, *, look: Look) -> None:
     edges = np.asarray(found.edges, float)
     full = np.asarray(found.count) > 0
     right, sure = np.asarray(found.accuracy, float)[full], np.asarray(found.confidence, float)[full]
@@ -64,7 +84,6 @@ def _draw_diagram(panel: Axes, style: Style, found: Reliability, look: Look) -> 
     )
     panel.plot((0, 1), (0, 1), color=style.soft, linewidth=0.8, linestyle=(0, (3, 2)), zorder=1)
     panel.set(xlim=(0, 1), ylim=(0, 1.02))
-    panel.set_title(look.label, color=look.colour)
     panel.text(
         0.05,
         0.96,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.patches import FancyBboxPatch, Patch
 
 from wavefront.analysis.figures.answer_arrays import AnswerArrays, answer_length, read_answer
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import add_legend
 from wavefront.analysis.figures.strategies import tint
-from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, TWO_COLUMNS, Look, Style, looks
 from wavefront.traces.trace import Trace
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.patches import FancyBboxPatch, Patch
 
 MOMENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the steps
 SIZE = 7.2  # points, of the letters
@@ -26,7 +28,7 @@ END, BREAK = "∎", "↵"
 
 
 class Cell(NamedTuple):
-    """Where a token is drawn: at the same place in every frame, by its final text."""
+    """Where a token is drawn. Its final text sets the place, which is the same in every frame."""
 
     text: str
     line: int
@@ -38,12 +40,13 @@ def case(
     style: Style,
     traces: Mapping[str, Trace],
     pieces: Callable[[Sequence[int]], Sequence[str]],
+    *,
     row: int = 0,
     at: Sequence[int] = (),
 ) -> MplFigure:
     """Draw one column per strategy and one frame per step. `pieces` decodes token ids.
 
-    `at` selects the steps; by default after 1/8, 1/4, 1/2, 3/4 and all of them. Every position
+    `at` selects the steps; the default is after 1/8, 1/4, 1/2, 3/4 and all steps. Every position
     has the width of its final token, so that frames can be compared.
     """
     strip = (TWO_COLUMNS * 72 - GUTTER - 2 * MARGIN) / len(traces)
@@ -80,7 +83,13 @@ def case(
         for index, spec in enumerate(traces):
             corner = (GUTTER + MARGIN + index * strip, top + GAP / 2)
             _draw_frame(
-                panel, style, boards[spec], films[spec], (before, step), corner, styles[spec]
+                panel,
+                style,
+                boards[spec],
+                film=films[spec],
+                moment=(before, step),
+                corner=corner,
+                look=styles[spec],
             )
     panel.text(MARGIN, HEAD / 2, "step", fontsize=7, va="center", color=style.soft)
     for index, spec in enumerate(traces):
@@ -136,6 +145,7 @@ def _draw_frame(
     panel: Axes,
     style: Style,
     seen: AnswerArrays,
+    *,
     film: Sequence[Cell],
     moment: tuple[int, int],
     corner: tuple[float, float],
@@ -144,7 +154,7 @@ def _draw_frame(
     """Draw the canvas after a step. Tokens since the previous frame are coloured."""
     before, after = (min(step, len(seen.known)) for step in moment)
     whole = np.concatenate([seen.known, (seen.known[-1:] | seen.commit[-1:])])
-    scope = np.concatenate([seen.scope, np.zeros_like(seen.scope[:1])])
+    offered = np.concatenate([seen.candidates, np.zeros_like(seen.candidates[:1])])
     for place, cell in enumerate(film):
         x, y = corner[0] + cell.column * ADVANCE, corner[1] + cell.line * LEADING
         width, known = len(cell.text) * ADVANCE, bool(whole[after, place])
@@ -153,7 +163,7 @@ def _draw_frame(
         if fresh:
             fill = tuple(tint(look.colour, style))
         elif not known:
-            edge = look.colour if scope[after, place] else style.faint
+            edge = look.colour if offered[after, place] else style.faint
         if fresh or not known:
             panel.add_patch(
                 FancyBboxPatch(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from matplotlib.figure import Figure as MplFigure
+from typing import TYPE_CHECKING, NamedTuple
 
 from wavefront.analysis.figures.figure import lazy_figure
-from wavefront.analysis.figures.style import ONE_COLUMN, Style
+from wavefront.analysis.figures.style import DRAWABLE, ONE_COLUMN, Style
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.figure import Figure as MplFigure
 
 
 class Gap(NamedTuple):

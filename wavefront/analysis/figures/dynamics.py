@@ -1,15 +1,11 @@
-"""Figure 4: frontier, heat map and regret of a decode, alone and as three panels."""
+"""Figure 4: frontier, heat map and regret of a decode, as separate figures or as three panels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.lines import Line2D
 
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import (
@@ -19,9 +15,16 @@ from wavefront.analysis.figures.parts import (
     draw_curve,
     mean_by_item,
 )
-from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, ONE_COLUMN, TWO_COLUMNS, Style, looks
 from wavefront.analysis.measures.dynamics import Frontier, HeatMap
 from wavefront.analysis.measures.regret import Regret
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib import colormaps
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.lines import Line2D
 
 HEAT = {
     "score": "score (log probability)",
@@ -46,13 +49,13 @@ def frontier(style: Style, frontiers: Mapping[str, Frontier]) -> MplFigure:
 def heatmap(style: Style, heat: HeatMap) -> MplFigure:
     """Draw the model's statistics of every masked position at every step of one item."""
     figure, panel = _single(2.8)
-    _draw_heat(figure, panel, style, heat)
+    _draw_heat(figure, panel, style, heat=heat)
     return figure
 
 
 @lazy_figure
 def regret(
-    style: Style, regrets: Mapping[str, Regret], against: str = "lag", width: int = 1
+    style: Style, regrets: Mapping[str, Regret], against: str = "lag", *, width: int = 1
 ) -> MplFigure:
     """Draw the later probability of decided tokens, mean over items with a 95 % interval.
 
@@ -60,7 +63,7 @@ def regret(
     token has the same weight.
     """
     figure, panel = _single(2.5)
-    _draw_regret(panel, style, regrets, against, width)
+    _draw_regret(panel, style, regrets, against=against, width=width)
     add_legend(figure, _entries(style, list(regrets), frontier=False))
     return figure
 
@@ -70,6 +73,7 @@ def dynamics(
     style: Style,
     frontiers: Mapping[str, Frontier],
     heat: HeatMap,
+    *,
     regrets: Mapping[str, Regret],
     width: int = 1,
 ) -> MplFigure:
@@ -78,8 +82,8 @@ def dynamics(
     figure.set_layout_engine("constrained", w_pad=0.06)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1.18, 1))
     _draw_frontier(left, style, frontiers)
-    _draw_heat(figure, middle, style, heat)
-    _draw_regret(right, style, regrets, "lag", width)
+    _draw_heat(figure, middle, style, heat=heat)
+    _draw_regret(right, style, regrets, against="lag", width=width)
     for panel, title in zip((left, middle, right), ("frontier", "heat map", "regret"), strict=True):
         panel.set_title(title)
     add_legend(figure, _entries(style, list(frontiers), frontier=True))
@@ -130,7 +134,7 @@ def _entries(style: Style, specs: Sequence[str], *, frontier: bool) -> dict[str,
     return found
 
 
-def _draw_heat(figure: MplFigure, panel: Axes, style: Style, heat: HeatMap) -> None:
+def _draw_heat(figure: MplFigure, panel: Axes, style: Style, *, heat: HeatMap) -> None:
     values = np.asarray(heat.values, float)
     steps, places = values.shape
     norm = None
@@ -170,7 +174,7 @@ def _draw_heat(figure: MplFigure, panel: Axes, style: Style, heat: HeatMap) -> N
 
 
 def _draw_regret(
-    panel: Axes, style: Style, regrets: Mapping[str, Regret], against: str, width: int
+    panel: Axes, style: Style, regrets: Mapping[str, Regret], *, against: str, width: int
 ) -> None:
     styles = looks(list(regrets), style)
     lowest, last = 1.0, 1.0
@@ -179,7 +183,10 @@ def _draw_regret(
         x = (x - 1) // width * width + (width + 1) / 2  # the middle of its bin
         line = mean_by_item(found.row, x, found.probability)
         draw_curve(
-            panel, line._replace(high=np.minimum(np.asarray(line.high), 1)), styles[spec], style
+            panel,
+            line._replace(high=np.minimum(np.asarray(line.high), 1)),
+            styles[spec],
+            style=style,
         )
         lowest = min(lowest, float(np.min(np.asarray(line.low))))
         last = max(last, float(line.x[-1]) + (width - 1) / 2)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
+from typing import TYPE_CHECKING
 
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import (
@@ -15,12 +11,18 @@ from wavefront.analysis.figures.parts import (
     add_legend,
     draw_curve,
     legend_entries,
-    offset_log_x,
+    spread_log_x,
 )
-from wavefront.analysis.figures.style import TWO_COLUMNS, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, TWO_COLUMNS, Style, looks
 from wavefront.analysis.measures.gradient import Containment
 
-SCOPES = {"wave": "near the known", "block": "leftmost block", "own": "own scope"}
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+SCOPES = {"wave": "near known text", "block": "leftmost block", "own": "own scope"}
 
 
 @lazy_figure
@@ -31,8 +33,8 @@ def gradient(
 ) -> MplFigure:
     """Draw entropy by distance, and the share of the most confident positions in each scope.
 
-    On the left, x has the upper ends of octaves 1, 2, 3-4, 5-8, … Both panels are by the decoding
-    strategy. A mark shows the share by chance.
+    On the left, x has the upper ends of octaves 1, 2, 3-4, 5-8, … Both panels group by decoding
+    strategy. A mark shows the share that chance would give.
     """
     figure = MplFigure(figsize=(TWO_COLUMNS, 2.45))
     figure.set_layout_engine("constrained", w_pad=0.08)
@@ -47,9 +49,9 @@ def gradient(
 
 def _draw_entropy(panel: Axes, style: Style, entropy: Mapping[str, Line]) -> None:
     styles = looks(list(entropy), style)
-    for number, (spec, line) in enumerate(entropy.items()):
-        moved = line._replace(x=offset_log_x(number, len(entropy), line.x))
-        draw_curve(panel, moved, styles[spec], style, marks=True)
+    places = spread_log_x([line.x for line in entropy.values()])
+    for (spec, line), at in zip(entropy.items(), places, strict=True):
+        draw_curve(panel, line._replace(x=at), styles[spec], style=style, marks=True)
         panel.lines[-1].set_label(styles[spec].label)
     last = max(float(max(line.x)) for line in entropy.values())
     panel.set_xscale("log", base=2)

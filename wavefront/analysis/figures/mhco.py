@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from matplotlib.figure import Figure as MplFigure
+from typing import TYPE_CHECKING
 
 from wavefront.analysis.figures.bars import Bar, add_bar_legend, draw_bars
 from wavefront.analysis.figures.figure import lazy_figure
-from wavefront.analysis.figures.style import ONE_COLUMN, TWO_COLUMNS, Style
+from wavefront.analysis.figures.style import DRAWABLE, ONE_COLUMN, TWO_COLUMNS, Style
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.figure import Figure as MplFigure
 
 READINGS = {
     "candidates": "outside the candidates",
@@ -26,7 +28,7 @@ def mhco(style: Style, readings: Mapping[str, Sequence[Bar]]) -> MplFigure:
     panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
     specs = list(dict.fromkeys(bar.strategy for bars in readings.values() for bar in bars))
     for panel, (reading, bars) in zip(panels, readings.items(), strict=True):
-        draw_bars(panel, style, bars, specs, tasks)
+        draw_bars(panel, style, bars, specs=specs, tasks=tasks)
         panel.set_title(READINGS.get(reading, reading))
     panels[0].set_ylabel("MHCO (% of committed tokens)")
     add_bar_legend(figure, style, specs, visible="visible steps only")

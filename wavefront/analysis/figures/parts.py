@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.legend_handler import HandlerTuple
-from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from wavefront.analysis.figures.style import Look, Style
+from wavefront.analysis.figures.style import DRAWABLE, Look, Style
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.ticker import FixedLocator, MaxNLocator
 
 
 class Line(NamedTuple):
@@ -40,7 +43,7 @@ def mean_by_item(row: Any, x: Any, value: Any) -> Line:
     return Line(at, middle, middle - np.array(reach), middle + np.array(reach))
 
 
-def draw_curve(panel: Axes, line: Line, look: Look, style: Style, *, marks: bool = False) -> None:
+def draw_curve(panel: Axes, line: Line, look: Look, *, style: Style, marks: bool = False) -> None:
     """Draw a line with a band, or with marks and bars if there are few points."""
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     panel.plot(
@@ -78,9 +81,26 @@ def add_frame(panel: Axes, style: Style) -> None:
         spine.set_color(style.faint)
 
 
-def offset_log_x(number: int, count: int, x: Any) -> np.ndarray:
-    """Shift x on a log axis a little, so that the bars of several lines do not overlap."""
-    return np.asarray(x, float) * 1.035 ** (number - (count - 1) / 2)
+def spread_log_x(lines: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarray]:
+    """Return the x of several lines on a log axis, moved so that their whiskers do not overlap.
+
+    Neighbours are at least `gap` apart, and the sum of squared moves is the least possible: a
+    monotone regression, where points that would overlap move apart around their mean.
+    """
+    x = np.log(np.concatenate([np.asarray(line, float) for line in lines]))
+    order = np.argsort(x, kind="stable")  # of equal points, the first line is the leftmost
+    gap = max(math.log(1.035), 0.016 * float(np.ptp(x)))
+    groups: list[tuple[float, int]] = []  # mean and size of points that are exactly `gap` apart
+    for value in x[order] - gap * np.arange(len(x)):
+        mean, size = float(value), 1
+        while groups and groups[-1][0] >= mean:
+            before, count = groups.pop()
+            mean, size = (before * count + mean * size) / (count + size), count + size
+        groups.append((mean, size))
+    moved = np.empty_like(x)
+    means, sizes = [mean for mean, _ in groups], [size for _, size in groups]
+    moved[order] = np.repeat(means, sizes) + gap * np.arange(len(x))
+    return np.split(np.exp(moved), np.cumsum([len(line) for line in lines])[:-1])
 
 
 def legend_entries(panel: Axes) -> dict[str, Any]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure as MplFigure
-from matplotlib.patches import Patch
 
 from wavefront.analysis.figures.answer_arrays import answer_length, read_answer
 from wavefront.analysis.figures.figure import lazy_figure
 from wavefront.analysis.figures.parts import add_frame, add_legend, count_axis
-from wavefront.analysis.figures.style import TWO_COLUMNS, Look, Style, looks
+from wavefront.analysis.figures.style import DRAWABLE, TWO_COLUMNS, Look, Style, looks
 from wavefront.traces.trace import Trace
+
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.patches import Patch
 
 
 @lazy_figure
@@ -26,19 +29,19 @@ def strategies(style: Style, traces: Mapping[str, Trace], row: int = 0) -> MplFi
     across = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
     styles = looks(list(traces), style)
     for panel, (spec, trace) in zip(across, traces.items(), strict=True):
-        draw_strategy(panel, style, trace, row, styles[spec])
+        draw_strategy(panel, style, trace, row=row, look=styles[spec])
     across[0].set_ylabel("step")
     _explain(figure, style, styles.values())
     return figure
 
 
-def draw_strategy(panel: Axes, style: Style, trace: Trace, row: int, look: Look) -> None:
+def draw_strategy(panel: Axes, style: Style, trace: Trace, *, row: int, look: Look) -> None:
     """Draw the panel of one strategy."""
     seen = read_answer(trace, row)
     steps, places = seen.known.shape
     image = np.broadcast_to(to_rgb(style.paper), (steps, places, 3)).copy()
     image[seen.known] = to_rgb(style.known)
-    image[seen.scope & ~seen.known] = tint(look.colour, style)
+    image[seen.candidates & ~seen.known] = tint(look.colour, style)
     image[seen.commit] = to_rgb(look.colour)
     panel.imshow(image, aspect="auto", extent=(0.5, places + 0.5, steps + 0.5, 0.5))
     panel.set_title(look.label, color=look.colour)

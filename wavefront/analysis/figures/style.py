@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+# Without matplotlib a figure can be described, but not drawn.
+DRAWABLE = find_spec("matplotlib") is not None
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the columns of a paper
 DPI = 300
 
-# Colour and mark of every registered strategy, and of the first ones from outside.
+# Colour and mark of every registered strategy, and of the first external ones.
 _LOOKS = {
     "wavefront": ("green", "o"),
     "block": ("vermilion", "s"),
@@ -165,7 +168,7 @@ def looks(specs: Sequence[str], style: Style) -> dict[str, Look]:
 
 
 def kind(spec: str) -> str:
-    """Return `wavefront` for `wavefront(size=8)`, or the class of a strategy from outside."""
+    """Return `wavefront` for `wavefront(size=8)`, or the class of an external strategy."""
     return spec.partition("(")[0].strip().rpartition(".")[2]
 
 

@@ -1,33 +1,16 @@
-"""Right answers against cost: one mark per setting, and the Pareto front as a line."""
+"""Correct answers against cost: one mark per setting, and the Pareto front as a line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from matplotlib.figure import Figure as MplFigure
+from typing import TYPE_CHECKING
 
 from wavefront.analysis.figures.figure import lazy_figure
-from wavefront.analysis.figures.style import ONE_COLUMN, Style, kind, label, looks
+from wavefront.analysis.figures.style import DRAWABLE, ONE_COLUMN, Style, kind, label, looks
+from wavefront.results.interval import TradeoffPoint, pareto_front
 
-
-class TradeoffPoint(NamedTuple):
-    """A setting: its cost, and its share of right answers in [0, 1] with a 95 % interval."""
-
-    name: str  # a spec
-    cost: float
-    mean: float
-    low: float
-    high: float
-
-
-def pareto_front(spots: Sequence[TradeoffPoint]) -> list[TradeoffPoint]:
-    """Return the points that no other beats at the same or lower cost, cheapest first."""
-    kept: list[TradeoffPoint] = []
-    for one in sorted(spots, key=lambda spot: (spot.cost, -spot.mean)):
-        if not kept or one.mean > kept[-1].mean:
-            kept.append(one)
-    return kept
+if TYPE_CHECKING or DRAWABLE:
+    from matplotlib.figure import Figure as MplFigure
 
 
 @lazy_figure
@@ -61,7 +44,7 @@ def tradeoff(
     for one in best:
         panel.annotate(label(one.name, specs), (one.cost, 100 * one.mean), xytext=(3, 4),
                        textcoords="offset points", fontsize=5.5, color=style.soft)  # fmt: skip
-    panel.set(xlabel=xlabel, ylabel="right answers (%)")
+    panel.set(xlabel=xlabel, ylabel="correct answers (%)")
     panel.margins(x=0.12)
     panel.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=4)

@@ -90,7 +90,7 @@ def option(trace: Trace, name: str) -> Any:
 
 
 def stop_ids_of(trace: Trace, given: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the stop tokens: those given, or those of the header."""
+    """Return the given stop tokens, or the stop tokens in the header."""
     ids = option(trace, "stop_ids") if given is None else given
     if ids is None:
         raise TraceError("The trace does not name its stop tokens; pass stop_ids.")
@@ -100,14 +100,14 @@ def stop_ids_of(trace: Trace, given: Sequence[int] | None) -> tuple[int, ...]:
 def active_steps(trace: Trace) -> Tensor:
     """Return the steps at which a row committed or remasked a token, (S, B) bool.
 
-    Other steps of a row do not count: the row was done, or the step was void or a no-op. Their
-    statistics are stale, or belong to a canvas that another step counts.
+    Other steps of a row do not count: the row was done, the step was repeated, or it was a no-op.
+    Their statistics are stale, or belong to a canvas that another step counts.
     """
-    return trace.commit.any(-1) | trace.remask.any(-1)
+    return trace.written.any(-1) | trace.remask.any(-1)
 
 
 def budget(trace: Trace) -> Tensor:
-    """Return T, (B,) long: from the header, or without it the last active step."""
+    """Return T, (B,) long: from the header, or else the last active step."""
     last = torch.where(active_steps(trace), trace.step + 1, 0)
     rows = trace.first.tokens.shape[0]
     last = last.amax(0) if len(trace) else torch.zeros(rows, dtype=torch.long)

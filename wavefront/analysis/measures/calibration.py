@@ -48,12 +48,12 @@ def forced_batch(
     """
     if len(prompts) != len(references) or not prompts:
         raise OptionError(f"There are {len(prompts)} prompts for {len(references)} references.")
-    longest = max(len(one) for one in references) + 1
+    longest = max(len(reference) for reference in references) + 1
     if length is not None and length < longest:
         raise OptionError(
             f"The longest reference needs {longest} positions, but length is {length}."
         )
-    sizes = [len(one) + 1 if length is None else length for one in references]
+    sizes = [len(reference) + 1 if length is None else length for reference in references]
     canvas = blank(prompts, sizes, mask_id=mask_id, pad_id=pad_id)
     truth = canvas.tokens.clone()
     for row, (one, size) in enumerate(zip(references, sizes, strict=True)):
@@ -65,9 +65,9 @@ def forced_batch(
 class TeacherForcing:
     """A `StepHook` that writes the truth (B, L) wherever the strategy commits.
 
-    `prefix` is the other reading of a "ground-truth prefix": the strategy still says how many
-    positions it would commit, but the truth is written from the left. The strategy then sees its
-    front move as if it had chosen those positions.
+    `prefix` selects the other reading of a "ground-truth prefix". The strategy still decides how
+    many positions to commit, but the truth is written from the left. The front then moves as if the
+    strategy had chosen those positions.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class TeacherForcing:
         self.truth, self.config, self.mask_id, self.prefix = truth, config, mask_id, prefix
 
     def before(self, state: DecodeState) -> DecodeState:
-        """Leave the state as it is."""
+        """Return the state unchanged."""
         return state
 
     def after(
         self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
     ) -> tuple[DecodeState, Sequence[Step]]:
-        """Replace what was committed by the truth."""
+        """Replace the committed tokens with the truth."""
         (step,) = steps
         if self.prefix:
-            state = _from_the_left(self.config, before, state, step, self.mask_id)
+            state = _from_the_left(self.config, before, state, step=step, mask_id=self.mask_id)
         filled = state.canvas.known & (state.canvas.slot >= 0)
         canvas = state.canvas._replace(tokens=torch.where(filled, self.truth, state.canvas.tokens))
         state = state._replace(canvas=canvas)
@@ -97,7 +97,7 @@ class TeacherForcing:
 
 
 def _from_the_left(
-    config: Config, rows: DecodeState, after: DecodeState, step: Step, mask_id: int
+    config: Config, rows: DecodeState, after: DecodeState, *, step: Step, mask_id: int
 ) -> DecodeState:
     """Return the state as if the strategy had scored the leftmost positions highest."""
     position = positions(rows.canvas.masked).expand_as(rows.canvas.tokens)
@@ -107,7 +107,7 @@ def _from_the_left(
     void = after.step == rows.step  # it needed positions that were not read, so the step was void
     no = torch.zeros_like(void)
     led, _, decision = decide_and_write(config, leftmost_first, mask_id, bad=no, void=void)
-    # Commit the leftmost positions, also for a strategy that ignores the score.
+    # Commit the leftmost positions, even if the strategy ignores the score.
     leftmost = first(rows.canvas.masked, decision.commit.sum(-1))
     canvas = rows.canvas.commit(leftmost, step.view.proposal)
     return led._replace(canvas=canvas, final=canvas.known, bad_step=after.bad_step)
@@ -147,7 +147,7 @@ def decode_forced(
     prefix: bool = False,
     seeds: Sequence[int] | None = None,
 ) -> Outcomes:
-    """Decode with teacher forcing and return the outcome of every choice, also of remasked ones."""
+    """Decode with teacher forcing and return the outcome of every choice, even if remasked."""
     count = lesson.truth.shape[0]
     steps = decode(
         model,
@@ -201,7 +201,7 @@ class Reliability:
 
     @property
     def mce(self) -> float:
-        """Maximum calibration error: the largest gap of a bin that is not empty."""
+        """Maximum calibration error: the largest gap over non-empty bins."""
         return float(self.gap.abs().nan_to_num().max()) if self.total else float("nan")
 
 
@@ -211,12 +211,10 @@ def reliability(confidence: Any, correct: Any, bins: int = 10) -> Reliability:
     sure = torch.as_tensor(confidence, dtype=torch.float64)
     right = torch.as_tensor(correct, dtype=torch.float64)
     if sure.shape != right.shape or sure.dim() != 1:
-        raise OptionError(f"{[*sure.shape]} confidences do not pair with {[*right.shape]} results.")
+        raise OptionError(f"{[*sure.shape]} confidences do not match {[*right.shape]} results.")
     if not bool(((sure >= 0) & (sure <= 1)).all()):
         raise OptionError("A confidence is a probability, between 0 and 1.")
-    index = (
-        (sure * bins).long().clamp(max=bins - 1)
-    )  # exact, because float64 has room for a float32
+    index = (sure * bins).long().clamp(max=bins - 1)  # exact, because every float32 is a float64
     count = torch.bincount(index, minlength=bins)
     return Reliability(
         edges=torch.arange(bins + 1).double() / bins,

@@ -23,6 +23,7 @@ from wavefront.analysis.measures._shared import (
     visible_positions,
 )
 from wavefront.core import spec
+from wavefront.core.bounds import check_option
 from wavefront.core.errors import OptionError, SpecError, check_float, check_int
 from wavefront.core.state import Config, candidates, start
 from wavefront.models.architecture import Architecture
@@ -45,7 +46,7 @@ class Flops(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cost:
+class DecodeCost:
     """The cost of a batch. `visible` counts visible tokens, `places` all decided positions."""
 
     rows: int
@@ -53,7 +54,7 @@ class Cost:
     token_forwards: int  # computed positions with padding; guidance computes each twice
     visible: int
     places: int
-    candidates: Tensor  # (B,) long: the sum of the scope's sizes over all steps
+    candidates: Tensor  # (B,) long: the number of candidates, summed over all steps
     bound: Tensor  # (B,) long: F x T, the paper's bound on it
     flops: Flops | None = None
     seconds: float | None = None
@@ -89,13 +90,13 @@ def measure(
     size: int = 8,
     seconds: float | None = None,
     read: int | None = None,
-) -> Cost:
+) -> DecodeCost:
     """Measure the cost of a decode: FLOPs if you pass its model, rates if you pass `seconds`.
 
     Args:
         trace: Any trace.
         model: The model or its architecture, to count FLOPs.
-        stop_ids: The stop tokens; by default those of the header.
+        stop_ids: The stop tokens; by default the stop tokens in the header.
         size: The F of the bound F x T, the same for every strategy that you compare.
         seconds: The wall time of the decode.
         read: How many positions of a row each forward pass read. By default what the header's
@@ -106,15 +107,13 @@ def measure(
         check_float("seconds", seconds, 0)
     rows, length = trace.first.tokens.shape
     canvas = final_canvas(trace)
-    boards = (
-        rows * (2 if option(trace, "cfg_scale") else 1) * max(1, option(trace, "speculate") or 1)
-    )
+    boards = rows * (2 if option(trace, "cfg_scale") else 1) * _number(trace, "speculate")
     flops = None
     if model is not None:
         width = positions_read(trace) if read is None else read
         flops = forward_flops(model, length, read=width, rows=boards).times(trace.forwards)
-    weighed = torch.where(active_steps(trace), trace.scope.sum(-1), 0)
-    return Cost(
+    weighed = torch.where(active_steps(trace), trace.candidates.sum(-1), 0)
+    return DecodeCost(
         rows=rows,
         forwards=trace.forwards,
         token_forwards=trace.forwards * boards * length,
@@ -128,13 +127,13 @@ def measure(
 
 
 def positions_read(trace: Trace) -> int:
-    """Return how many positions of a row each forward pass read, according to the header."""
+    """Return how many positions of a row each forward pass read, from the options in the trace."""
     places = max(1, int((trace.first.slot >= 0).sum(-1).max()))
-    text, steps = option(trace, "strategy"), option(trace, "steps")
-    if trace.full or option(trace, "fixed_budget") or (option(trace, "speculate") or 0) > 1:
+    text, steps = option(trace, "strategy"), _number(trace, "steps")
+    if trace.full or option(trace, "fixed_budget") or _number(trace, "speculate") > 1:
         return places
     try:
-        strategy = spec.resolve(text, "strategies", outside=False) if text and steps else None
+        strategy = spec.resolve_builtin(text, "strategies") if option(trace, "steps") else None
     except SpecError:
         strategy = None
     if strategy is None:
@@ -142,9 +141,18 @@ def positions_read(trace: Trace) -> int:
     # As the engine plans it: the strategy's width, or the first candidates if they are more.
     count = trace.first.tokens.shape[0]
     config = Config(strategy=strategy)
-    rows = start(trace.first, config, [int(steps)] * count, [0] * count)
-    guess = max(strategy.width(n, int(steps)) for n in rows.length.tolist())
+    rows = start(trace.first, config, [steps] * count, seeds=[0] * count)
+    guess = max(strategy.width(n, steps) for n in rows.length.tolist())
     return min(places, max(guess, int(candidates(config, rows).sum(-1).max())))
+
+
+def _number(trace: Trace, name: str) -> int:
+    """Return a count from the header, at least 1; 1 if it is missing or out of bounds."""
+    try:
+        check_option(name, option(trace, name))
+    except OptionError:
+        return 1
+    return max(1, option(trace, name))
 
 
 def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int = 1) -> Flops:
@@ -162,10 +170,11 @@ def forward_flops(model: Any, length: int, *, read: int | None = None, rows: int
     check_int("read", wanted, 0)
     width, full = arch.width, arch.layers - 1
     project = 2 * width * (arch.heads + 2 * arch.kv_heads) * arch.head_dim  # of one position
-    mix = 2 * width * width + 6 * width * arch.mlp_width
-    look = 4 * length * width  # of one position: scores and weighted values
+    inner = arch.heads * arch.head_dim
+    mix = [2 * (width * inner + arch.mlp_weights(layer)) for layer in range(arch.layers)]
+    look = 4 * length * inner  # of one position: scores and weighted values
     return Flops(
-        layers=arch.layers * length * project + (full * length + wanted) * mix,
+        layers=arch.layers * length * project + length * sum(mix[:full]) + wanted * mix[full],
         attention=(full * length + wanted) * look,
         head=2 * wanted * width * arch.vocab_size,
     ).times(rows)

@@ -76,7 +76,7 @@ class HeatMap:
     row: int
     t: Tensor  # (S',) long
     values: Tensor  # (S', N) float32; NaN for decided slots
-    scope: Tensor  # (S', N) bool
+    candidates: Tensor  # (S', N) bool
     commit: Tensor  # (S', N) bool
 
 
@@ -102,6 +102,6 @@ def heat_map(trace: Trace, row: int = 0, of: str = "score") -> HeatMap:
         row,
         t=trace.step[steps, row] + 1,
         values=torch.where(undecided, cut(board), float("nan")),
-        scope=cut(trace.scope),
+        candidates=cut(trace.candidates),
         commit=cut(trace.commit),
     )

@@ -1,4 +1,4 @@
-"""Premature EOS: when a decode first commits a stop token, how many, and how long the text is.
+"""Premature EOS: when and how often a decode commits stop tokens, and how long the text is.
 
 This is the paper's first motivation: a strategy that considers every position decides the end of
 the text before the answer.

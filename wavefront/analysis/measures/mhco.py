@@ -25,6 +25,7 @@ from wavefront.analysis.measures._shared import (
     visible_positions,
 )
 from wavefront.core import spec
+from wavefront.core.bounds import MAX_POSITIONS
 from wavefront.core.errors import SpecError, check_int
 from wavefront.core.masks import distance, extent
 from wavefront.strategies.block import Block
@@ -64,7 +65,7 @@ class Mhco:
 
 
 class Readings(NamedTuple):
-    """Both readings: outside the candidates, and outside their extent."""
+    """The measure in both readings: outside the candidates, and outside their extent."""
 
     candidates: Mhco
     extent: Mhco
@@ -93,18 +94,18 @@ def measure(
     from the trace's header. For other strategies the extent ends at the outermost candidates.
     """
     need_full(trace, "MHCO")
-    check_int("radius", radius, 0)
+    check_int("radius", radius, 0, high=MAX_POSITIONS)
     size = _block_size(trace) if block is None else block
-    check_int("block", size, 1)
+    check_int("block", size, 1, high=MAX_POSITIONS)
     read = visible_positions(trace, stop_ids_of(trace, stop_ids))
     visible = (lasting_commits(trace) & read).any(-1)
     commits = trace.commit.sum(-1)
     found: dict[str, list[Tensor]] = {"candidates": [], "extent": []}
-    steps = zip(trace.before(), trace.commit, trace.scope, trace.logp, strict=True)
-    for canvas, commit, scope, logp in steps:
+    steps = zip(trace.before(), trace.commit, trace.candidates, trace.logp, strict=True)
+    for canvas, commit, candidates, logp in steps:
         # In float32: positions whose probabilities all round to 1 are equal.
         confidence = logp.exp()
-        boards = {"candidates": scope, "extent": extent(scope, canvas.slot, size)}
+        boards = {"candidates": candidates, "extent": extent(candidates, canvas.slot, size)}
         for reading, board in boards.items():
             outside = canvas.masked & ~commit & ~board & (distance(board) <= radius)
             best = torch.where(outside, confidence, -1.0).amax(-1, keepdim=True)
@@ -123,7 +124,7 @@ def _block_size(trace: Trace) -> int:
     text = option(trace, "strategy")
     try:
         # The file is not trusted: look up only names of our own registries.
-        strategy = spec.resolve(text, "strategies", outside=False) if text else None
+        strategy = spec.resolve_builtin(text, "strategies") if text else None
     except SpecError:
         return 1
     return strategy.size if isinstance(strategy, Block) else 1

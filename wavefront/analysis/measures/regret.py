@@ -92,7 +92,7 @@ def measure(
     wanted = (born >= 0) & asked[..., None]
     step, row, place = wanted.nonzero().T
     ask = _direct if reading == "direct" else _left_out
-    found = ask(trace, model, tokens, wanted, rows_at_once)
+    found = ask(trace, model, tokens, wanted=wanted, at_once=rows_at_once)
     return Regret(
         reading,
         row,
@@ -124,7 +124,7 @@ def _history(trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack(tokens), torch.stack(born), torch.stack(initial)
 
 
-def _direct(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once: int) -> Tensor:
+def _direct(trace: Trace, model: Model, tokens: Tensor, *, wanted: Tensor, at_once: int) -> Tensor:
     """Return (n,) float32: one forward pass per board, read at all wanted positions."""
     steps, rows = wanted.any(-1).nonzero().T
     found = []
@@ -132,12 +132,14 @@ def _direct(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once:
         boards, want = tokens[steps[some], rows[some]], wanted[steps[some], rows[some]]
         at = (~want).to(torch.uint8).argsort(dim=-1, stable=True)[:, : int(want.sum(-1).max())]
         own = boards.gather(-1, at)
-        said = _probability(trace, model, boards, rows[some], at, own)
+        said = _probability(trace, model, boards, rows=rows[some], at=at, own=own)
         found.append(said[want.gather(-1, at)])  # wanted positions come first, in order
     return torch.cat(found) if found else torch.zeros(0)
 
 
-def _left_out(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_once: int) -> Tensor:
+def _left_out(
+    trace: Trace, model: Model, tokens: Tensor, *, wanted: Tensor, at_once: int
+) -> Tensor:
     """Return (n,) float32: one board per wanted position, with that position masked."""
     steps, rows, places = wanted.nonzero().T
     found = []
@@ -145,7 +147,7 @@ def _left_out(trace: Trace, model: Model, tokens: Tensor, wanted: Tensor, at_onc
         boards, at = tokens[steps[some], rows[some]], places[some][:, None]
         own = boards.gather(-1, at)
         boards = boards.scatter(-1, at, model.mask_id)
-        found.append(_probability(trace, model, boards, rows[some], at, own)[:, 0])
+        found.append(_probability(trace, model, boards, rows=rows[some], at=at, own=own)[:, 0])
     return torch.cat(found) if found else torch.zeros(0)
 
 
@@ -154,7 +156,7 @@ def _chunks(count: int, size: int) -> list[slice]:
 
 
 def _probability(
-    trace: Trace, model: Model, boards: Tensor, rows: Tensor, at: Tensor, own: Tensor
+    trace: Trace, model: Model, boards: Tensor, *, rows: Tensor, at: Tensor, own: Tensor
 ) -> Tensor:
     """Return the probability of the tokens `own` at the positions `at`, (n, Q) float32."""
     real = trace.first.real
