@@ -1,4 +1,4 @@
-"""Every colour of the project, in light and in dark.
+"""Every colour of the project, for light and dark backgrounds.
 
 The web pages get `PAGE` as CSS variables. The SVG animation and the figures use `DRAWING` and
 `HUES`, and the terminal uses the light `HUES`. Tests check that no other file holds a copy.
@@ -71,7 +71,7 @@ HUES = {
     "purple": Colour("#cc79a7", "#e29ac2"),
     "sky": Colour("#56b4e9", "#8fd0f7"),
     "orange": Colour("#e69f00", "#ffb829"),
-    "yellow": Colour("#b8a800", "#f0e442"),  # darker than the original, to be seen on white
+    "yellow": Colour("#b8a800", "#f0e442"),  # darker than the original, so it is visible on white
     "grey": Colour("#7f7f7f", "#a0a0a0"),
     "brown": Colour("#8a5a44", "#c79a83"),
 }

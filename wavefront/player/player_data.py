@@ -31,7 +31,8 @@ Every further event is one step:
 | `front`, `scope` | positions as a list, or the same as base64 bits, first position first |
 | `sure` | `[position, probability]` of the best token at masked positions (server only) |
 | `beliefs` | base64 of the alternatives at every position: `tokens` (uint32), `chance` (uint8) |
-| `end` | on the last step: the answer's `text` and its number of `tokens` |
+| `end` | on the last step: the answer's `text` and its number of `tokens`, and with a constraint |
+| | `pinned`, the positions whose text it leaves no choice about |
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MAX_BELIEF_BYTES = 3 << 19  # 1.5 MiB for the beliefs of one decode
 
 
 class Summary(NamedTuple):
-    """What one decode comes to. Tokens after the end of the answer do not count."""
+    """The totals of one decode. Tokens after the end of the answer do not count."""
 
     steps: int
     forwards: int
@@ -79,7 +80,7 @@ class DecodeRecord(NamedTuple):
 
 
 def header_options(trace: Trace) -> Mapping[str, Any]:
-    """Return the options in a trace's header, or nothing if they have another form."""
+    """Return the options in a trace's header, or nothing if they are malformed."""
     found = trace.about.get("options")
     return found if isinstance(found, dict) else {}
 
@@ -93,13 +94,16 @@ def decode_record(
     trace: Trace, reader: TokenReader, *, title: str, file: str, trim: bool
 ) -> DecodeRecord:
     """Build the events of a trace of one row; `trim` drops idle steps at its end."""
-    events = trace.commit[:, 0] | trace.remask[:, 0]
+    events = trace.written[:, 0] | trace.remask[:, 0]
     steps = _trimmed_length(events) if trim else len(trace)
     made = [_start_event(trace, reader), *_step_events(trace, steps, reader)]
     _add_alternatives(made, trace, reader)
     summary = _summary(made[1:], trace, reader)
     if steps:
         made[-1]["end"] = {"text": summary.text, "tokens": summary.tokens}
+        if trace.pinned is not None:
+            pinned = trace.pinned[0, _positions(trace)]
+            made[-1]["end"]["pinned"] = pinned.nonzero()[:, 0].tolist()
     return DecodeRecord(title, file, made, summary)
 
 
@@ -157,7 +161,7 @@ def _step_events(trace: Trace, steps: int, reader: TokenReader) -> list[dict[str
     tokens, chance = trace.tokens[:, 0, where], _probability(trace.logp[:, 0, where])
     made: list[dict[str, Any]] = []
     for step in range(steps):
-        committed = trace.commit[step, 0, where].nonzero()[:, 0].tolist()
+        committed = trace.written[step, 0, where].nonzero()[:, 0].tolist()
         made.append(
             {
                 "type": "step",
@@ -168,7 +172,7 @@ def _step_events(trace: Trace, steps: int, reader: TokenReader) -> list[dict[str
                 ],
                 "back": trace.remask[step, 0, where].nonzero()[:, 0].tolist(),
                 "front": _bits(trace.front[step, 0, where]),
-                "scope": _bits(trace.scope[step, 0, where]),
+                "scope": _bits(trace.candidates[step, 0, where]),
             }
         )
     for step, _, at, token in trace.overrides.tolist():

@@ -1,8 +1,8 @@
 """Token ids of a trace as text.
 
 A trace usually carries the texts of its tokens. If it does not, the tokenizer of the model that it
-names reads them, provided that model is on this machine: nothing is downloaded because a file says
-so. Weights are never loaded.
+names reads them, provided that this model is on this machine. A trace file never causes a download.
+Weights are never loaded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from wavefront.text.tokenizer import UNKNOWN, Tokenizer
 
 MAX_SHOWN = 48  # characters shown of one token
 MAX_BYTES = 4  # bytes of one UTF-8 character, so the most tokens that it can be split into
+ID_DIGITS = 10  # digits of a token id
 ROLES = ("system", "user", "assistant")
 
 
 class Turn(NamedTuple):
     """One part of a prompt."""
 
-    role: str  # empty when the part has none
+    role: str  # empty if the part has no role
     text: str
 
 
@@ -39,10 +40,10 @@ def load_tokenizer(name: str, *, offline: bool = False) -> Tokenizer:
 class TokenReaders:
     """Makes a `TokenReader` for each trace; `notes` says why a trace is shown as ids."""
 
-    def __init__(self, model: str | None = None) -> None:
-        """Read every trace with the tokenizer of `model`, or each as its header says."""
+    def __init__(self, model: str | Tokenizer | None = None) -> None:
+        """Read every trace with the tokenizer of `model`, by default the one its header names."""
         self.notes: list[str] = []
-        self._chosen = None if model is None else load_tokenizer(model)
+        self._chosen = load_tokenizer(model) if isinstance(model, str) else model
         self._found: dict[str, Tokenizer | None] = {}
 
     def reader(self, about: Mapping[str, Any]) -> TokenReader:
@@ -50,7 +51,7 @@ class TokenReaders:
         if self._chosen is not None:
             return TokenReader({}, self._chosen.special_ids, self._chosen)
         texts, special = _texts(about), _special(about)
-        # Only a tokenizer can join the tokens of a character that is split.
+        # Only a tokenizer can join the tokens of a split character.
         if texts and not any(UNKNOWN in text for text in texts.values()):
             return TokenReader(texts, special, None)
         name = about.get("model")
@@ -90,7 +91,7 @@ class TokenReader:
         self.has_text = bool(texts) or tokenizer is not None  # otherwise there are only ids
 
     def text(self, token: int) -> str:
-        """Return a token as it is shown: nothing invisible, and not too long."""
+        """Return the displayed text of a token: short, and without invisible characters."""
         if token not in self._shown:
             shown = visible(self._piece(token)) or "·"
             if len(shown) > MAX_SHOWN:
@@ -136,7 +137,7 @@ class TokenReader:
         return turns
 
     def join(self, tokens: Sequence[int]) -> str:
-        """Return tokens as running text with its line breaks and no invisible characters."""
+        """Return continuous text, keeping line breaks and dropping invisible characters."""
         if self._tokenizer is not None:
             text = self._tokenizer.decode(tokens)
         else:
@@ -157,7 +158,10 @@ def _texts(about: Mapping[str, Any]) -> dict[int, str]:
     return {
         int(token): text
         for token, text in found.items()
-        if isinstance(token, str) and token.isdecimal() and isinstance(text, str)
+        if isinstance(token, str)
+        and len(token) <= ID_DIGITS
+        and token.isdecimal()
+        and isinstance(text, str)
     }
 
 

@@ -1,4 +1,4 @@
-"""Make text that a model wrote safe to show: no control characters, nothing invisible."""
+"""Make text that a model wrote safe to show: remove control characters and mark invisible ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def printable(text: str) -> str:
 
 
 def visible(piece: str) -> str:
-    """Replace every invisible character by a sign; a line break keeps its break after the sign."""
+    """Replace every invisible character with a sign; a line break is kept after its sign."""
     shown = ""
     for character in piece:
         code = ord(character)
@@ -25,7 +25,11 @@ def visible(piece: str) -> str:
         elif code == 0x7F:
             shown += "\N{SYMBOL FOR DELETE}"
         # C1 controls and format characters; some of them reverse the writing direction.
-        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        # XML has no noncharacters, such as U+FFFE.
+        elif (
+            unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+            or code & 0xFFFE == 0xFFFE
+        ):
             shown += UNKNOWN
         else:
             shown += character

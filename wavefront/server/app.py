@@ -39,6 +39,7 @@ STATUSES = {
     400: "The request is invalid; the error names the field.",
     401: "The API key is missing or wrong.",
     404: "The model, decode or address does not exist.",
+    408: "The request took too long to arrive.",
     409: "The decode has not started yet.",
     413: "The body is too large.",
     415: "The body is not JSON.",
@@ -84,6 +85,7 @@ def create_app(settings: Settings) -> Application:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host name of the request
         default_response_class=ASCIIResponse,
         responses=ERRORS,
     )

@@ -6,7 +6,10 @@ cost and prefers one shape (`fixed`). On a CPU it dominates, so batchers are ope
 of all open batchers of this length, so at most half of the computed positions are idle.
 
 Requests share forward passes if they agree in cache, speculation, guidance and horizon. Requests
-that differ from the usual ones get batchers of their own, which close when they are done.
+that differ from the usual ones get separate batchers, which close when they are done.
+
+A large constraint takes up to a second of host time in every step. Requests with one get separate
+slow batchers, and all of them together do no more work in a step than one such request may do.
 """
 
 from __future__ import annotations
@@ -15,18 +18,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from wavefront.core.cache_policy import Cache
+from wavefront.core.constraint import MAX_STEP_WORK
 from wavefront.engine.batcher import (
     ActiveRequest,
     Batcher,
     Kind,
     Request,
+    columns_of,
     has_horizon,
     power_of_two,
 )
 from wavefront.engine.cuda_graphs import Call, run_eagerly
+from wavefront.engine.prefixes import PrefixStore
 from wavefront.models.protocol import Model
+from wavefront.strategies.caches.blocks import Blocks
 
 LENGTH_MULTIPLE = 32  # positions
+SLOW_WORK = MAX_STEP_WORK >> 5  # positions times transitions: about as long as a forward pass
 
 
 class Key(NamedTuple):
@@ -34,6 +42,16 @@ class Key(NamedTuple):
 
     kind: Kind
     horizon: bool = False  # their strategies hide positions, which then need no computation
+    slow: bool = False  # their constraints take longer than a forward pass
+
+
+def constraint_work(request: Request) -> int:
+    """Return the positions times the transitions of a request's constraint; 0 without one."""
+    automaton = request.plan.config.constraint
+    if automaton is None:
+        return 0
+    answer = request.holes if request.answer is None else request.answer
+    return sum(answer) * len(automaton.edges)
 
 
 class BatchPools:
@@ -49,6 +67,7 @@ class BatchPools:
         fit: bool,
         cache: Cache | None = None,
         make_call: Callable[[], Call] = lambda: run_eagerly,
+        prefix_bytes: int = 0,
     ) -> None:
         """Open no batcher yet.
 
@@ -58,14 +77,20 @@ class BatchPools:
             length: The longest canvas, prompt included.
             steps: The largest number of steps of a request.
             fit: Size batchers to the requests, instead of one batcher for all.
-            cache: The cache policy of requests that name none.
+            cache: The cache policy of most requests.
             make_call: Makes what runs the steps of a batcher. CUDA graphs belong to one batcher.
+            prefix_bytes: Memory for keys and values of prompts, which requests of all batchers
+                share.
         """
         self.model, self.rows, self.length, self.steps = model, rows, length, steps
         self.fit, self.cache, self._make_call = fit, cache, make_call
         self.batchers: list[Batcher] = []
+        self.prefixes = PrefixStore(model, prefix_bytes)
         self._keys: dict[int, Key] = {}  # by the id of a batcher
-        self._checker = Batcher(model, rows=1, length=length, steps=steps, cache=cache)
+        # Decodes of a block-causal model use its exact cache, and hide the blocks to come.
+        by_block = model.block_size is not None
+        self._usual = Key(Kind(Blocks()), horizon=True) if by_block else Key(Kind(cache))
+        self._checker = Batcher(model, rows=1, length=length, steps=steps)
 
     @property
     def busy(self) -> int:
@@ -81,18 +106,40 @@ class BatchPools:
         """Raise a `WavefrontError` if the request can never be admitted."""
         self._checker.check(request)
 
+    def is_slow(self, batcher: Batcher) -> bool:
+        """Return whether the constraints of a batcher take longer than its forward pass."""
+        return self._keys[id(batcher)].slow
+
+    def may_start(self, request: Request) -> bool:
+        """Return whether a request may start now, or its constraint must wait for others."""
+        work = constraint_work(request)
+        if work <= SLOW_WORK:
+            return True
+        active = sum(
+            constraint_work(other.request)
+            for batcher in self.batchers
+            if self.is_slow(batcher)
+            for other in batcher.active.values()
+            if other.request is not None
+        )
+        return not active or active + work <= MAX_STEP_WORK
+
     def admit(self, request: Request) -> tuple[Batcher, ActiveRequest]:
         """Give a request a row, in an open batcher or in a new one."""
-        key = Key(Kind.of(request.plan, self.cache), has_horizon(self.model, request))
-        fit = self.fit or key != Key(Kind(self.cache))
+        key = Key(
+            Kind.of(request.plan),
+            has_horizon(request.plan.config.strategy),
+            slow=constraint_work(request) > SLOW_WORK,
+        )
+        fit = self.fit or key != self._usual
         length = self.length
         if fit:
-            rounded = -(-len(request.ids) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+            rounded = -(-columns_of(self.model, request) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
             length = min(length, max(2, rounded))
         alike = [b for b in self.batchers if b.length == length and self._keys[id(b)] == key]
         batcher = next((batcher for batcher in alike if batcher.free), None)
         if batcher is None:
-            rows = max(1, sum(one.rows for one in alike)) if fit else self.rows
+            rows = max(1, sum(batcher.rows for batcher in alike)) if fit else self.rows
             batcher = self._open(rows, length, key)
         return batcher, batcher.admit(request)
 
@@ -102,9 +149,9 @@ class BatchPools:
             rows=rows,
             length=length,
             steps=self.steps,
-            cache=self.cache,
             call=self._make_call(),
             bucket=power_of_two,
+            prefixes=self.prefixes,
         )
         self.batchers.append(batcher)
         self._keys[id(batcher)] = key
@@ -112,11 +159,10 @@ class BatchPools:
 
     def close_idle(self) -> None:
         """Close batchers without requests. With one fixed shape, the usual batcher stays open."""
-        usual = Key(Kind(self.cache))
         self.batchers = [
             batcher
             for batcher in self.batchers
-            if batcher.busy or (not self.fit and self._keys[id(batcher)] == usual)
+            if batcher.busy or (not self.fit and self._keys[id(batcher)] == self._usual)
         ]
         self._keys = {id(batcher): self._keys[id(batcher)] for batcher in self.batchers}
 
@@ -125,6 +171,6 @@ class BatchPools:
 
         With `reduce_rows`, admit fewer requests from now on, to use less memory.
         """
-        self.batchers = [one for one in self.batchers if one is not batcher]
+        self.batchers = [other for other in self.batchers if other is not batcher]
         if reduce_rows:
             self.rows = max(1, min(self.rows, self.busy + len(batcher.active) // 2))

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 import wavefront
 from wavefront.core import spec
-from wavefront.core.errors import OptionError, PromptError, WavefrontError
-from wavefront.engine.batcher import ActiveRequest, Batcher, Request, StepUpdate
-from wavefront.engine.cuda_graphs import Call, Graphs, run_eagerly
+from wavefront.core.cache_policy import Cache
+from wavefront.core.errors import NumericalError, OptionError, WavefrontError
+from wavefront.engine.batcher import ActiveRequest, Batcher, Request, StepUpdate, columns_of
+from wavefront.engine.cuda_graphs import LOG, Call, graphs_for, run_eagerly, use_cuda_graphs
 from wavefront.lm import LM, load
+from wavefront.models import builtin
 from wavefront.server.batch_pools import BatchPools
-from wavefront.server.fair_queue import FairQueue
-from wavefront.server.request_builder import FORK_FIELDS, LENGTH_OPTIONS, build_request
+from wavefront.server.child_process import set_process_name
+from wavefront.server.fair_queue import ClientShare, FairQueue
+from wavefront.server.request_builder import (
+    build_request,
+    rejection,
+    resolve_defaults,
+    shorten,
+)
 from wavefront.server.settings import Limits, Settings
 from wavefront.server.step_events import StepEvents
 from wavefront.server.worker_messages import (
-    Accepted,
+    LENGTH_OPTIONS,
     CancelJob,
     CheckJob,
-    Finished,
     Heartbeat,
     Job,
     LoadFailed,
     ModelInfo,
+    RequestAccepted,
     RequestFailed,
+    RequestFinished,
+    RequestStarted,
     Shutdown,
-    Started,
 )
 from wavefront.storage.fingerprint import of_tensors, of_value
 
 IDLE_INTERVAL = 0.5  # seconds between two heartbeats when there is nothing to decode
+HANDLING_TIME = 0.05  # seconds of handling messages between two steps
 WARM_UP_TOKENS = 16
 MAX_LENGTH = 4096  # positions of a canvas, unless the settings say otherwise
-MAX_FAILURES = 3  # consecutive failed steps after which the process ends
+BYTES_PER_TOKEN = 32  # bytes of prompt text allowed per position of the longest canvas
+PREFIX_SHARE = 0.05  # of a GPU's memory, for the keys and values of prompts
+PREFIX_BYTES = 256 << 20  # the same without a GPU
+MAX_FAILURES = 3  # consecutive failed steps and checks of the model after which the process ends
 
 
 class ActiveDecode(NamedTuple):
@@ -51,7 +66,7 @@ class ActiveDecode(NamedTuple):
 
 
 class DecodeWorker:
-    """Handles messages, makes steps and yields messages. `run` connects it to a pipe."""
+    """Handles incoming messages, runs steps, and yields replies. `run` connects it to a pipe."""
 
     def __init__(
         self,
@@ -59,58 +74,73 @@ class DecodeWorker:
         limits: Limits,
         *,
         fit: bool,
-        cache: str | None = None,
+        defaults: Mapping[str, Any] | None = None,
         make_call: Callable[[], Call] = lambda: run_eagerly,
     ) -> None:
+        """Decode with a model. `defaults` are the options for requests that do not set them.
+
+        Raises:
+            OptionError: A default is wrong, or the defaults do not fit together.
+        """
         self.lm, self.limits = lm, limits
         self.length = min(limits.length or MAX_LENGTH, lm.model.max_length)
+        self.defaults = resolve_defaults(lm, defaults or {}, limits, length=self.length)
         self.pools = BatchPools(
             lm.model,
             rows=limits.rows,
             length=self.length,
             steps=limits.steps,
             fit=fit,
-            cache=None if cache is None else spec.resolve(cache, "caches"),
+            cache=self._default_cache(),
             make_call=make_call,
+            prefix_bytes=_prefix_bytes(limits, lm.model.device),
         )
         self.queue = FairQueue[StepEvents]()
         self.active: dict[str, ActiveDecode] = {}
-        self.failures = 0  # consecutive failed steps
+        self.failures = 0  # consecutive failed steps after which the model failed its check too
+        # Seconds that slow batchers have computed in excess of the others.
+        self.slow_lead = 0.0
 
     def warm_up(self) -> None:
         """Decode a short text, so that no request waits for compilation or graph capture."""
-        limits = self.limits
+        began, limits = time.monotonic(), self.limits
         tokens = min(WARM_UP_TOKENS, limits.new_tokens, limits.steps, self.length // 2)
-        batcher, _ = self.pools.admit(self.lm.request("Hello", max_new_tokens=tokens))
+        names = ("strategy", "eos", "cache")
+        usual = {name: self.defaults[name] for name in names if name in self.defaults}
+        batcher, _ = self.pools.admit(self.lm.request("Hello", max_new_tokens=tokens, **usual))
         while batcher.busy:
             batcher.step()
         self.pools.close_idle()
+        LOG.info("The model is warm after %.1f s.", time.monotonic() - began)
+
+    def _default_cache(self) -> Cache | None:
+        """Return the cache policy for requests that set neither `cache` nor `speed`."""
+        given = {"cache": self.defaults["cache"]} if "cache" in self.defaults else {}
+        return self.lm.plan(given).cache
 
     def handle(self, message: Job | CheckJob | CancelJob) -> Iterator[Any]:
-        """Handle a message of the HTTP process and yield the answers."""
+        """Handle a message from the HTTP process and yield the answers."""
         if isinstance(message, CancelJob):
             self._cancel(message.id)
             return
         job = message.job if isinstance(message, CheckJob) else message
         try:
-            prepared = build_request(self.lm, job, self.limits, length=self.length)
+            prepared = build_request(
+                self.lm, job, self.limits, length=self.length, defaults=self.defaults
+            )
             self._check(prepared.request, job)
-        except WavefrontError as error:
-            param = _param(error, job)
-            yield RequestFailed(job.id, 400, str(error), "invalid_value", param)
-            return
+            # The plan has the automaton: do not keep its bytes while the request waits.
+            events = StepEvents(self.lm, replace(job, automaton=None), prepared)
+            canvas, start_event = (
+                (prepared.canvas, events.start_event()) if job.events else (None, None)
+            )
         except Exception as error:  # an unexpected option value must not end the process
-            text = f"This request cannot be decoded: {error}."
-            yield RequestFailed(job.id, 400, text, "invalid_value")
+            yield rejection(error, job)
             return
-        events = StepEvents(self.lm, job, prepared)
-        if message is job:
+        if isinstance(message, Job):
             self.queue.push(events)
         answer = prepared.answer
-        canvas, start_event = (
-            (prepared.canvas, events.start_event()) if job.events else (None, None)
-        )
-        yield Accepted(job.id, len(answer) - sum(answer), canvas, start_event)
+        yield RequestAccepted(job.id, len(answer) - sum(answer), canvas, start_event)
 
     def _check(self, request: Request, job: Job) -> None:
         limits, plan = self.limits, request.plan
@@ -133,7 +163,7 @@ class DecodeWorker:
         self.queue.remove(id)
         if id in self.active:
             batcher, request, _ = self.active.pop(id)
-            batcher.release(request)
+            self._release(batcher, request)
 
     @property
     def busy(self) -> bool:
@@ -143,18 +173,19 @@ class DecodeWorker:
         return any(batcher.busy for batcher in self.pools.batchers)
 
     def step(self) -> Iterator[Any]:
-        """Admit waiting requests, make one step of every batcher, and yield what happened."""
+        """Admit waiting requests, run a step of the batchers, and yield the messages."""
         yield from self._admit_waiting()
         begun, forwards, commits = time.monotonic(), 0, 0
-        for batcher in list(self.pools.batchers):
-            if not batcher.busy:
-                continue
+        for batcher in self._next_batchers():
+            started = time.monotonic()
             try:
                 updates = batcher.step().updates
-                self.failures = 0
             except Exception as error:
-                yield from self._fail(batcher, error)
+                yield from self._isolate_failure(batcher, error)
                 continue
+            spent = time.monotonic() - started
+            self.slow_lead += spent if self.pools.is_slow(batcher) else -spent
+            self.failures = 0
             forwards += 1
             for update in updates:
                 commits += len(update.commits)
@@ -162,47 +193,128 @@ class DecodeWorker:
         self.pools.close_idle()
         yield Heartbeat(self.pools.busy, forwards, commits, time.monotonic() - begun)
 
+    def _next_batchers(self) -> list[Batcher]:
+        """Return the batchers to step. Slow ones get at most half of the time."""
+        busy = [batcher for batcher in self.pools.batchers if batcher.busy]
+        quick = [batcher for batcher in busy if not self.pools.is_slow(batcher)]
+        if not quick or len(quick) == len(busy):
+            self.slow_lead = 0.0  # there is nothing to share
+            return busy
+        self.slow_lead = max(0.0, self.slow_lead)
+        return quick if self.slow_lead > 0 else busy
+
     def _admit_waiting(self) -> Iterator[Any]:
-        while self.pools.free and (events := self.queue.pop()):
+        share = ClientShare(
+            (decode.events.job.address for decode in self.active.values()),
+            limit=self.limits.rows_per_client(self.pools.rows),
+        )
+
+        def fits(waiting: StepEvents) -> bool:
+            return self.pools.may_start(waiting.prepared.request)
+
+        while self.pools.free and (events := self.queue.pop(share.may_start, fits)):
             id = events.job.id
             try:
                 batcher, request = self.pools.admit(events.prepared.request)
             except Exception as error:
+                _raise_if_fatal(error)
                 yield _failure(id, error)
                 continue
             events.mark_started()
+            share.add(events.job.address)
             self.active[id] = ActiveDecode(batcher, request, events)
-            yield Started(id)
+            yield RequestStarted(id)
 
     def _report(self, update: StepUpdate) -> Iterator[Any]:
-        found = next((one for one in self.active.values() if one.request is update.request), None)
+        found = next(
+            (decode for decode in self.active.values() if decode.request is update.request), None
+        )
         if found is None:
             return  # it was cancelled during the step
         batcher, request, events = found
         id = events.job.id
         if request.error is not None:
             del self.active[id]
-            yield RequestFailed(id, 500, request.error, "numerical_error")
+            numerical = issubclass(request.error_type, NumericalError)
+            code = "numerical_error" if numerical else "strategy_error"
+            yield RequestFailed(id, 500, request.error, code)
             return
-        message = events.update(update)
-        if isinstance(message, Finished):
+        try:
+            message = events.update(update)
+        except Exception as error:
             del self.active[id]
-            batcher.release(request)  # a stop string may end it before its canvas is full
+            self._release(batcher, request)
+            yield _failure(id, error)
+            return
+        if isinstance(message, RequestFinished):
+            del self.active[id]
+            self._release(batcher, request)  # a stop string may end it before its canvas is full
         if message is not None:
             yield message
 
-    def _fail(self, batcher: Batcher, error: Exception) -> Iterator[Any]:
-        """Fail the requests of a batcher whose step raised an error. Other batchers go on."""
-        self.failures += 1
+    def _isolate_failure(self, batcher: Batcher, error: Exception) -> Iterator[Any]:
+        """Fail the request that made a step raise an error. The others repeat the step."""
+        _raise_if_fatal(error)
+        if _is_out_of_memory(error):
+            self.pools.prefixes.clear()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        found = batcher.find_failing()
+        if found is not None:
+            _raise_if_fatal(found[1])
+        if found is None or len(batcher.active) == 1:
+            self._check_model(error)
+        if found is None:
+            yield from self._fail_batch(batcher, error)
+            return
+        request, reason = found
+        self._release(batcher, request)
+        for id, decode in list(self.active.items()):
+            if decode.request is request:
+                del self.active[id]
+                yield _failure(id, reason)
+
+    def _check_model(self, error: Exception) -> None:
+        """Decode one token. If this fails repeatedly, raise `error` to end the process.
+
+        A failing request therefore does not end the process, but a broken model or device does.
+        """
+        try:
+            request = self.lm.request("Hello", max_new_tokens=1)
+            length = max(2, columns_of(self.lm.model, request))
+            batcher = Batcher(self.lm.model, rows=1, length=length)
+            batcher.admit(request)
+            while batcher.busy:
+                batcher.step()
+            self.failures = 0
+        except Exception:
+            self.failures += 1
+            if self.failures >= MAX_FAILURES:
+                raise error from None
+
+    def _release(self, batcher: Batcher, request: ActiveRequest) -> None:
+        """Free the row of a request. If this fails, the row is busy until its decode has ended."""
+        try:
+            batcher.release(request)
+        except Exception as error:
+            _raise_if_fatal(error)
+
+    def _fail_batch(self, batcher: Batcher, error: Exception) -> Iterator[Any]:
+        """Fail all requests of a batcher, for example because it needs too much memory."""
         self.pools.discard(batcher, reduce_rows=_is_out_of_memory(error))
         for id, decode in list(self.active.items()):
             if decode.batcher is batcher:
                 del self.active[id]
                 yield _failure(id, error)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if self.failures >= MAX_FAILURES:
-            raise error  # end the process: a new one may work
+
+
+def _prefix_bytes(limits: Limits, device: torch.device) -> int:
+    """Return how much memory to use for the keys and values of prompts."""
+    if limits.prefix_bytes is not None:
+        return limits.prefix_bytes
+    if device.type != "cuda":
+        return PREFIX_BYTES
+    return int(PREFIX_SHARE * torch.cuda.get_device_properties(device).total_memory)
 
 
 def run(settings: Settings, pipe: Any) -> None:
@@ -210,6 +322,8 @@ def run(settings: Settings, pipe: Any) -> None:
     # Ctrl+C reaches the whole process group, but the HTTP process decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    set_process_name("wavefront-dec")
+    _show_log()
     if settings.threads:
         torch.set_num_threads(settings.threads)
     source = settings.source
@@ -218,10 +332,15 @@ def run(settings: Settings, pipe: Any) -> None:
             source.model,
             device=source.device,
             dtype=source.dtype,
+            quantize=source.quantize,
             revision=source.revision,
             offline=source.offline,
+            mask_id=source.mask_id,
+            attention=source.attention,
+            block_size=source.block_size,
             cuda_graphs=source.cuda_graphs,
             compile=source.compile,
+            speed=source.speed,
         )
         on_cpu = lm.model.device.type == "cpu"
         fit = on_cpu if settings.batch_shape == "auto" else settings.batch_shape == "fit"
@@ -229,10 +348,10 @@ def run(settings: Settings, pipe: Any) -> None:
             lm,
             settings.limits,
             fit=fit,
-            cache=settings.cache,
-            make_call=Graphs if source.cuda_graphs else lambda: run_eagerly,
+            defaults=settings.defaults,
+            make_call=graphs_for(source.cuda_graphs, lm.model.device),
         )
-        if source.cuda_graphs or source.compile:
+        if source.compile or use_cuda_graphs(source.cuda_graphs, lm.model.device):
             worker.warm_up()
     except Exception as error:
         pipe.send([LoadFailed(str(error))])
@@ -244,14 +363,25 @@ def run(settings: Settings, pipe: Any) -> None:
         os._exit(0)  # the HTTP process has ended
 
 
+def _show_log() -> None:
+    """Print the log of the library on standard error."""
+    if not LOG.handlers:
+        LOG.addHandler(logging.StreamHandler())
+    LOG.setLevel(logging.INFO)
+
+
 def _serve(worker: DecodeWorker, pipe: Any) -> None:
     while True:
         messages: list[Any] = []
+        until = None  # new messages must not delay running requests
         while pipe.poll(0 if worker.busy or messages else IDLE_INTERVAL):
             message = pipe.recv()
             if isinstance(message, Shutdown):
                 return
             messages += worker.handle(message)
+            until = until or time.monotonic() + HANDLING_TIME
+            if time.monotonic() > until:
+                break
         messages += worker.step()
         pipe.send(messages)
 
@@ -259,39 +389,46 @@ def _serve(worker: DecodeWorker, pipe: Any) -> None:
 def model_info(worker: DecodeWorker, settings: Settings) -> ModelInfo:
     """Describe the loaded model to the HTTP process."""
     lm = worker.lm
-    strategies = {name: repr(spec.resolve(name, "strategies")) for name in spec.names("strategies")}
+    classes = {name: spec.find(name, "strategies") for name in spec.names("strategies")}
     return ModelInfo(
         name=settings.name or os.path.basename(os.path.normpath(lm.name)) or "model",
         chat=lm.tokenizer.template is not None,
         fingerprint=fingerprint(lm),
         length=worker.length,
+        prompt_bytes=settings.limits.prompt_bytes or BYTES_PER_TOKEN * worker.length,
         family=lm.model.family,
-        strategies=strategies,
+        strategies={name: repr(found()) for name, found in classes.items()},
+        recommended={name: found.recommended_spec() for name, found in classes.items()},
+        defaults=settings.defaults,
+        summary=builtin.SUMMARIES.get(lm.name, ""),
     )
 
 
 def fingerprint(lm: LM) -> str:
     """Return a fingerprint of the weights under this version of wavefront."""
     tensors = lm.model.state_dict() if isinstance(lm.model, torch.nn.Module) else {}
-    parts = [wavefront.__version__, lm.model.family, of_tensors(tensors)]
+    model = lm.model
+    parts = [wavefront.__version__, model.family, model.mask_id, model.block_size]
+    parts.append(of_tensors(tensors))
     return f"fp_{of_value(parts)[:12]}"
-
-
-def _param(error: WavefrontError, job: Job) -> str | None:
-    """Return the field of the request that an error is about, or None if it is unknown."""
-    if isinstance(error, PromptError):
-        return "messages" if job.messages is not None else "prompt"
-    # The option of a strategy or a selector, such as size, is no field of the request.
-    return error.option if error.option in (*job.options, *FORK_FIELDS, "measure") else None
 
 
 def _failure(id: str, error: Exception) -> RequestFailed:
     if _is_out_of_memory(error):
-        message = "There is not enough memory to decode this: ask for less, or try again later."
+        message = (
+            "There is not enough memory for this request: use fewer tokens, or try again later."
+        )
         return RequestFailed(id, 503, message, "out_of_memory")
     if isinstance(error, WavefrontError):
-        return RequestFailed(id, 400, str(error), "invalid_value", error.option)
-    return RequestFailed(id, 500, "The decode failed; the server is still up.", "decode_failed")
+        return RequestFailed(id, 400, shorten(str(error)), "invalid_value", error.option)
+    message = "The decode failed; the server is still running."
+    return RequestFailed(id, 500, message, "decode_failed")
+
+
+def _raise_if_fatal(error: Exception) -> None:
+    """Raise an error after which the device cannot be used in this process."""
+    if isinstance(error, RuntimeError) and "CUDA error" in str(error):
+        raise error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -10,7 +10,7 @@ import time
 from wavefront.server.metrics import Metrics
 from wavefront.server.request_state import RequestRegistry, RequestState
 from wavefront.server.settings import Settings
-from wavefront.server.worker_messages import Finished, Job, ModelInfo, RequestFailed
+from wavefront.server.worker_messages import Job, ModelInfo, RequestFailed, RequestFinished
 
 POLL_INTERVAL = 0.2  # seconds between two checks of timeouts and of the decode processes
 
@@ -39,8 +39,24 @@ class Frontend:
         """The number of requests that wait for a row."""
         return sum(request.started_after is None for request in self.requests.active.values())
 
+    @property
+    def client_capacity(self) -> int:
+        """The number of requests from one address that may be active, waiting ones included."""
+        limits = self.settings.limits
+        rows = self.capacity - limits.queue
+        return limits.rows_per_client(rows) + limits.queue_per_client
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the decode process has been silent for a suspiciously long time."""
+        return False
+
+    def count_of(self, address: str) -> int:
+        """Return how many requests from an address are active."""
+        return sum(state.job.address == address for state in self.requests.active.values())
+
     async def start(self) -> None:
-        """Begin to load the model and to watch over the decode processes."""
+        """Start to load the model and to monitor the decode processes."""
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -73,7 +89,7 @@ class Frontend:
         """Fail every active request because the server is shutting down."""
         self._fail_all("The server is shutting down: send the request again.", "shutting_down")
 
-    def _end(self, request: RequestState, outcome: Finished | RequestFailed) -> None:
+    def _end(self, request: RequestState, outcome: RequestFinished | RequestFailed) -> None:
         request.update(outcome)
         self.requests.close(request)
         self.metrics.record_end(request)
@@ -88,10 +104,13 @@ class Frontend:
 
     def _cancel_expired(self) -> None:
         limits, now = self.settings.limits, time.monotonic()
+        self.requests.evict()
         for request in list(self.requests.active.values()):
             allowed = request.job.timeout or limits.request_timeout
             if now - request.arrived > allowed:
-                message = f"The answer took more than {allowed:g} seconds: ask for less."
+                message = (
+                    f"The answer took more than {allowed:g} seconds: request fewer tokens or steps."
+                )
                 self.cancel(request, RequestFailed(request.id, 504, message, "timeout"))
             elif self._is_orphaned(request):
                 message = "No client was reading this decode: start it again."

@@ -1,30 +1,38 @@
-"""A backend with one decode process, which is restarted when it dies or stalls."""
+"""A backend with one decode process, which is restarted when it dies or stalls.
+
+Texts are encoded by a second process before the decode process gets them. When the decode process
+dies, all its requests fail with an error that asks the client to send them again. They are not
+retried, because one of them may be the cause.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
-import queue
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+from wavefront.server.child_process import ChildProcess
 from wavefront.server.frontend import POLL_INTERVAL, Frontend
 from wavefront.server.metrics import Metrics
+from wavefront.server.prompt_encoder import PromptEncoder
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
     CancelJob,
-    Finished,
     Heartbeat,
+    Job,
     LoadFailed,
     ModelInfo,
     RequestFailed,
-    Shutdown,
+    RequestFinished,
+    has_constraint,
 )
 
-RESTART_DELAYS = (0.0, 1.0, 5.0, 15.0)  # seconds before the first, second, ... restart
+# Seconds to wait before a restart, by the number of recent restarts.
+RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0)
+FORGIVEN_AFTER = 2.0  # seconds of service after which one restart is no longer counted
 
 
 def run_worker(settings: Settings, pipe: Any) -> None:
@@ -35,19 +43,22 @@ def run_worker(settings: Settings, pipe: Any) -> None:
 
 
 class LocalBackend(Frontend):
-    """Starts one decode process and watches over it."""
+    """Starts one decode process and monitors it."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         super().__init__(settings, metrics)
-        self.restarts = 0
+        self._recent_restarts = 0
+        self._ready_since: float | None = None  # when the process had loaded the model
         self._worker_error = ""  # the message of the last process that could not load
         self._last_message = time.monotonic()
-        self._process: Any = None
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._process: ChildProcess | None = None
+        limits = settings.limits
+        self._encoder = PromptEncoder(settings, self._reject, timeout=limits.encode_timeout)
+        # This one also compiles constraints. It starts when the first one comes.
+        self._compiler = PromptEncoder(settings, self._reject, timeout=limits.compile_timeout)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._launch()
         self._tasks.append(asyncio.create_task(self._watch()))
 
@@ -58,48 +69,52 @@ class LocalBackend(Frontend):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self.abort_all()
-        self._outbox.put(Shutdown())
-        await asyncio.to_thread(self._process.join, 2)
-        self._process.kill()
+        for encoder in (self._encoder, self._compiler):
+            await encoder.stop()
+        if self._process is not None:
+            await self._process.stop(2)
+
+    @property
+    def is_stalled(self) -> bool:
+        silence = time.monotonic() - self._last_message
+        return self.status == "ready" and silence > self.settings.limits.health_timeout
 
     def _start_decode(self, request: RequestState) -> None:
-        self._outbox.put(request.job)
+        self._encode(request.job, self._send_job)
+
+    def _encode(self, job: Job, deliver: Callable[[Job], None]) -> None:
+        """Encode the texts of a job, and compile its constraint, then pass it to `deliver`."""
+        if not has_constraint(job):
+            self._encoder.encode(job, deliver)
+            return
+        if not self._compiler.is_running:
+            assert self.model_info is not None
+            self._compiler.start(self.model_info.length)
+        self._compiler.encode(job, deliver)
 
     def _cancel_decode(self, request: RequestState) -> None:
-        self._outbox.put(CancelJob(request.id))
+        for encoder in (self._encoder, self._compiler):
+            encoder.cancel(request.id)
+        self._send(CancelJob(request.id))
+
+    def _send_job(self, job: Job) -> None:
+        if job.id in self.requests.active:
+            self._send(job)
+
+    def _send(self, message: Any) -> None:
+        if self._process is not None:
+            self._process.send(message)
+
+    def _reject(self, failure: RequestFailed) -> None:
+        if request := self.requests.active.get(failure.id):
+            self._end(request, failure)
 
     def _launch(self) -> None:
-        # Use spawn: a process forked from one with threads or CUDA may hang.
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(
-            target=run_worker, args=(self.settings, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self._outbox = queue.SimpleQueue()
+        self._ready_since = None
         self._last_message = time.monotonic()
-        for target in (self._read_pipe, self._write_pipe):
-            arguments = (ours, self._process, self._outbox)
-            threading.Thread(target=target, args=arguments, daemon=True).start()
+        self._process = ChildProcess(run_worker, self.settings, self._receive)
 
-    def _read_pipe(self, pipe: Any, process: Any, outbox: Any) -> None:
-        try:
-            while True:
-                messages = pipe.recv()
-                self._loop.call_soon_threadsafe(self._receive, process, messages)
-        except (EOFError, OSError, RuntimeError):
-            outbox.put(None)  # the process or the event loop has ended: end the writer too
-
-    @staticmethod
-    def _write_pipe(pipe: Any, process: Any, outbox: Any) -> None:
-        with contextlib.suppress(OSError):
-            while (message := outbox.get()) is not None:
-                pipe.send(message)
-                if isinstance(message, Shutdown):
-                    return
-
-    def _receive(self, process: Any, messages: list[Any]) -> None:
+    def _receive(self, process: ChildProcess, messages: list[Any]) -> None:
         if process is not self._process:
             return  # from a process that was already replaced
         self._last_message = time.monotonic()
@@ -107,12 +122,15 @@ class LocalBackend(Frontend):
             if isinstance(message, Heartbeat):
                 self.metrics.record_step(message)
             elif isinstance(message, ModelInfo):
+                if self.model_info is None:
+                    self._encoder.start(message.length)
                 self.model_info, self.status = message, "ready"
+                self._ready_since = time.monotonic()
                 self.metrics.set_replicas(1)
             elif isinstance(message, LoadFailed):
                 self._worker_error = message.message
             elif request := self.requests.active.get(message.id):
-                if isinstance(message, Finished | RequestFailed):
+                if isinstance(message, RequestFinished | RequestFailed):
                     self._end(request, message)
                 else:
                     request.update(message)
@@ -122,7 +140,9 @@ class LocalBackend(Frontend):
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             self._cancel_expired()
-            dead = not self._process.is_alive()
+            for encoder in (self._encoder, self._compiler):
+                await encoder.check()
+            dead = self._process is None or not self._process.is_alive
             silence = time.monotonic() - self._last_message
             stalled = silence > self.settings.limits.stall_timeout and self.status == "ready"
             if dead or stalled:
@@ -135,15 +155,21 @@ class LocalBackend(Frontend):
         self._fail_all(
             "The decode process ended and is restarting: send the request again.", "engine_down"
         )
-        self._process.kill()
-        await asyncio.to_thread(self._process.join)
+        if self._process is not None:
+            await self._process.kill()
         if never_loaded:
             self.load_error = (
                 self._worker_error or "The decode process ended while it loaded the model."
             )
             return
-        self.restarts += 1
         self.metrics.record_restart()
-        await asyncio.sleep(RESTART_DELAYS[min(self.restarts, len(RESTART_DELAYS)) - 1])
-        with contextlib.suppress(OSError):  # no process can be started now: the next poll retries
-            self._launch()
+        await asyncio.sleep(self._next_delay())
+        self._launch()
+
+    def _next_delay(self) -> float:
+        """Count a restart, and return how long to wait. Time in service reduces the count."""
+        if self._ready_since is not None:
+            forgiven = int((time.monotonic() - self._ready_since) / FORGIVEN_AFTER)
+            self._recent_restarts = max(0, self._recent_restarts - forgiven)
+        self._recent_restarts += 1
+        return RESTART_DELAYS[min(self._recent_restarts, len(RESTART_DELAYS)) - 1]

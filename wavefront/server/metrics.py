@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from wavefront.server.request_state import RequestState
-from wavefront.server.worker_messages import Finished, Heartbeat
+from wavefront.server.worker_messages import Heartbeat, RequestFinished
 
 BUCKETS = (
     0.005,
@@ -46,6 +46,10 @@ class Metrics:
         self.rejections = counter(
             "admission_rejections", "Requests rejected because of load, by reason.", ("reason",)
         )
+        self.connections = gauge("connections", "Open connections.")
+        self.connections_closed = counter(
+            "connections_closed", "Connections closed because of a limit, by reason.", ("reason",)
+        )
         self.outcomes = counter("request_success", "Ended requests by reason.", ("reason",))
         self.running = gauge("num_requests_running", "Requests that have a row.")
         self.waiting = gauge("num_requests_waiting", "Requests that wait for a row.")
@@ -57,6 +61,9 @@ class Metrics:
         )
         self.tokens = counter("generation_tokens", "Visible tokens of finished answers.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of finished answers.")
+        self.cached_tokens = counter(
+            "prefix_cache_hits", "Prompt tokens of finished answers that another request computed."
+        )
         self.restarts = counter("engine_restarts", "Restarts of decode processes.")
         self.replicas = gauge("replicas", "Decode processes that are ready.")
         self.step_seconds = histogram("step_seconds", "Duration of a step.")
@@ -74,7 +81,7 @@ class Metrics:
             self.step_seconds.observe(beat.seconds)
 
     def set_load(self, *, waiting: int, active: int) -> None:
-        """Set the number of waiting requests and of all active ones."""
+        """Set the numbers of waiting requests and of all active requests."""
         self.waiting.set(waiting)
         self.running.set(active - waiting)
 
@@ -91,11 +98,12 @@ class Metrics:
         outcome = request.outcome
         if request.started_after is not None:
             self.queue_time.observe(request.started_after)
-        if not isinstance(outcome, Finished):
+        if not isinstance(outcome, RequestFinished):
             self.outcomes.labels(getattr(outcome, "code", "error")).inc()
             return
         self.outcomes.labels(outcome.finish_reason).inc()
         self.tokens.inc(outcome.completion_tokens)
+        self.cached_tokens.inc(outcome.cached_tokens)
         if request.accepted is not None:
             self.prompt_tokens.inc(request.accepted.prompt_tokens)
         if request.first_text_after is not None:

@@ -72,7 +72,8 @@ class SecurityMiddleware:
             message = "The API key is missing or wrong: send 'Authorization: Bearer KEY'."
             raise APIError(401, message, code="invalid_api_key")
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.settings.limits.body:
+        # Python does not convert numbers of many digits.
+        if length.isdigit() and (len(length) > 18 or int(length) > self.settings.limits.body):
             raise self._too_large()
         if scope["method"] in ("POST", "PUT", "PATCH"):
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
@@ -90,7 +91,8 @@ class SecurityMiddleware:
 
     def _too_large(self) -> APIError:
         limit = self.settings.limits.body
-        return APIError(413, f"The body has more than {limit} bytes: send less.", code="too_large")
+        message = f"The body is larger than {limit} bytes: send a smaller one."
+        return APIError(413, message, code="too_large")
 
     def _limit_body(self, receive: Any) -> Any:
         """Wrap `receive` to count the bytes: the Content-Length header may be wrong."""

@@ -6,12 +6,14 @@ The text of an error is written where it is raised; see the package docstring.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from starlette.responses import JSONResponse
 
 from wavefront.server.request_state import RequestState, error_body
-from wavefront.server.worker_messages import Finished, RequestFailed
+from wavefront.server.worker_messages import RequestFailed, RequestFinished
 
 
 class ASCIIResponse(JSONResponse):
@@ -58,44 +60,103 @@ class APIError(Exception):
 class ResponseFormat:
     """The response objects of one of OpenAI's two completion routes.
 
-    `origin` holds the fields that every object repeats: the model and its fingerprint.
+    `origin` holds the fields that every object repeats: the model and its fingerprint. If `tool`
+    names a function, the answer is a call of this function, and its text holds the arguments.
     """
 
-    def __init__(self, *, chat: bool, origin: dict[str, str]) -> None:
-        self.chat, self.origin = chat, origin
+    def __init__(
+        self, *, chat: bool, origin: dict[str, str], tool: str | None = None, named: bool = True
+    ) -> None:
+        """`named` says that the client named the function; OpenAI's API then reports "stop"."""
+        self.chat, self.origin, self.tool, self.named = chat, origin, tool, named
 
-    def completion(self, request: RequestState, finished: Finished) -> dict[str, Any]:
-        """Return the whole answer as one object."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finished.finish_reason}
-        choice["logprobs"] = None
-        if self.chat:
-            choice["message"] = {"role": "assistant", "content": request.text, "refusal": None}
-        else:
-            choice["text"] = request.text
+    def completion(self, requests: Sequence[RequestState]) -> dict[str, Any]:
+        """Return the finished answers as one object."""
+        choices = []
+        for index, request in enumerate(requests):
+            assert isinstance(request.outcome, RequestFinished)
+            choice: dict[str, Any] = {
+                "index": index,
+                "finish_reason": self._finish_reason(request.outcome.finish_reason),
+                "logprobs": self._logprobs(request),
+            }
+            if self.tool is not None:
+                call = self._tool_call(request, request.text)
+                choice["message"] = {"role": "assistant", "content": None, "refusal": None}
+                choice["message"]["tool_calls"] = [call]
+            elif self.chat:
+                choice["message"] = {"role": "assistant", "content": request.text, "refusal": None}
+            else:
+                choice["text"] = request.text
+            choices.append(choice)
         kind = "chat.completion" if self.chat else "text_completion"
-        return {**self._head(request, kind), "choices": [choice], "usage": usage(request)}
+        return {**self._head(requests[0], kind), "choices": choices, "usage": usage(requests)}
 
     def chunk(
         self,
-        request: RequestState,
+        requests: Sequence[RequestState],
+        index: int,
         *,
         text: str | None = None,
+        logprobs: slice | None = None,
         first: bool = False,
         finish_reason: str | None = None,
     ) -> dict[str, Any]:
-        """Return a chunk of a stream."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "logprobs": None}
+        """Return a chunk of the choice `index`, with the new part of its log-probabilities."""
+        reason = None if finish_reason is None else self._finish_reason(finish_reason)
+        choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+        if logprobs is not None:
+            choice["logprobs"] = self._logprobs(requests[index], logprobs)
         if self.chat:
             delta: dict[str, Any] = {"role": "assistant"} if first else {}
-            choice["delta"] = delta if text is None else {**delta, "content": text}
+            if text is not None:
+                delta |= self._delta(requests[index], text, first=first)
+            choice["delta"] = delta
         else:
             choice["text"] = text or ""
-        return {**self._head(request, self._chunk_kind), "choices": [choice]}
+        return {**self._head(requests[0], self._chunk_kind), "choices": [choice]}
 
-    def usage_chunk(self, request: RequestState) -> dict[str, Any]:
+    def usage_chunk(self, requests: Sequence[RequestState]) -> dict[str, Any]:
         """Return the last chunk of a stream, which holds only the usage."""
-        head = self._head(request, self._chunk_kind)
-        return {**head, "choices": [], "usage": usage(request)}
+        head = self._head(requests[0], self._chunk_kind)
+        return {**head, "choices": [], "usage": usage(requests)}
+
+    def _delta(self, request: RequestState, text: str, *, first: bool) -> dict[str, Any]:
+        """Return the part of a delta that adds a text."""
+        if self.tool is None:
+            return {"content": text}
+        if first:  # the name of the function comes first, then its arguments
+            call = {"index": 0, **self._tool_call(request, text)}
+            return {"content": None, "tool_calls": [call]}
+        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+
+    def _tool_call(self, request: RequestState, arguments: str) -> dict[str, Any]:
+        id = f"call_{request.id.rpartition('chatcmpl-')[2]}"
+        function = {"name": self.tool, "arguments": arguments}
+        return {"id": id, "type": "function", "function": function}
+
+    def _finish_reason(self, reason: str) -> str:
+        return "tool_calls" if self.tool is not None and not self.named else reason
+
+    def _logprobs(self, request: RequestState, part: slice = slice(None)) -> dict[str, Any] | None:
+        """Return log-probabilities in the format of the route; None if they were not requested."""
+        count = request.job.options.get("logprobs")
+        if count is None:
+            return None
+        entries = request.logprobs[part]
+        if self.chat:
+            return {"content": entries, "refusal": None}
+        tokens = [entry["token"] for entry in entries]
+        before = sum(len(logprob["token"]) for logprob in request.logprobs[: part.start or 0])
+        top = [
+            {each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries
+        ]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": top if count else None,
+            "text_offset": list(accumulate(map(len, tokens), initial=before))[:-1],
+        }
 
     @property
     def _chunk_kind(self) -> str:
@@ -106,18 +167,25 @@ class ResponseFormat:
         return {"id": request.id, "object": kind, "created": created, **self.origin}
 
 
-def usage(request: RequestState) -> dict[str, Any]:
-    """Return the number of visible tokens, and the cost of the decode under `wavefront`."""
-    finished, accepted = request.outcome, request.accepted
-    assert isinstance(finished, Finished)
+def usage(requests: Sequence[RequestState]) -> dict[str, Any]:
+    """Return the number of visible tokens, and the cost of the decodes under `wavefront`.
+
+    The choices of a request share its prompt, so its tokens count once.
+    """
+    accepted = requests[0].accepted
+    finished = [request.outcome for request in requests]
     assert accepted is not None
+    ended = [message for message in finished if isinstance(message, RequestFinished)]
+    assert len(ended) == len(finished)
+    completion_tokens = sum(message.completion_tokens for message in ended)
     return {
         "prompt_tokens": accepted.prompt_tokens,
-        "completion_tokens": finished.completion_tokens,
-        "total_tokens": accepted.prompt_tokens + finished.completion_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": accepted.prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": min(one.cached_tokens for one in ended)},
         "wavefront": {
-            "forwards": finished.forwards,
-            "steps": finished.steps,
-            "seconds": round(finished.seconds, 4),
+            "forwards": sum(message.forwards for message in ended),
+            "steps": sum(message.steps for message in ended),
+            "seconds": round(max(message.seconds for message in ended), 4),
         },
     }

@@ -23,20 +23,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wavefront.core.errors import MissingExtraError, WavefrontWarning
-from wavefront.server.fair_queue import FairQueue
+from wavefront.core.errors import MissingExtraError, WavefrontWarning, install_command
+from wavefront.server.fair_queue import ClientShare, FairQueue
 from wavefront.server.frontend import POLL_INTERVAL, Frontend
 from wavefront.server.metrics import Metrics
 from wavefront.server.ray_replica import Coordinator, Replica, ReplicaUpdate
 from wavefront.server.request_state import RequestState
-from wavefront.server.settings import Scale, Settings
-from wavefront.server.worker_messages import Finished, ModelInfo, RequestFailed
+from wavefront.server.settings import ReplicaScale, Settings
+from wavefront.server.worker_messages import ModelInfo, RequestFailed, RequestFinished
 from wavefront.storage.hub import builtin_checkpoints
 from wavefront.storage.ray_start import is_own, load_ray, start_ray
 
 STATUS_INTERVAL = 1.0  # seconds between two status requests to Ray Serve
 SLOW_START = 60.0  # seconds without all replicas after which a warning is shown
-MAX_TRIES = 3  # a request that has lost so many replicas may be what kills them
+MAX_TRIES = 3  # a request that has lost this many replicas may be the cause
 DEPLOYMENT = "decode"
 THREAD_NAME = "wavefront-ray-call"
 
@@ -177,7 +177,8 @@ class RayBackend(Frontend):
         return self.settings.limits.rows * self.running - len(self._decoding)
 
     def _start_decode(self, request: RequestState) -> None:
-        if self._free_rows > len(self._queue):
+        has_row = self._free_rows > len(self._queue)
+        if has_row and self._client_share().may_start(request.job.address):
             self._queue.push(request)
             self._dispatch()
         else:
@@ -201,9 +202,18 @@ class RayBackend(Frontend):
 
     def _dispatch(self) -> None:
         """Send as many requests as there are free rows. The others wait in the fair queue."""
-        while self._free_rows > 0 and (request := self._queue.pop()):
+        share = self._client_share()
+        while self._free_rows > 0 and (request := self._queue.pop(share.may_start)):
+            share.add(request.job.address)
             task = self._decoding[request.id] = asyncio.create_task(self._decode(request))
             task.add_done_callback(lambda _, request=request: self._decode_ended(request))
+
+    def _client_share(self) -> ClientShare:
+        limits, active = self.settings.limits, self.requests.active
+        return ClientShare(
+            (active[id].job.address for id in self._decoding if id in active),
+            limit=limits.rows_per_client(limits.rows * max(1, self.running)),
+        )
 
     async def _decode(self, request: RequestState) -> None:
         # Only this process knows whether a client reads the events.
@@ -240,7 +250,7 @@ class RayBackend(Frontend):
         self._update_gauges()
 
     def _apply(self, request: RequestState, message: Any) -> None:
-        if not isinstance(message, Finished | RequestFailed):
+        if not isinstance(message, RequestFinished | RequestFailed):
             request.update(message)
         elif request.outcome is None:
             self._end(request, message)
@@ -274,14 +284,14 @@ def load_serve(address: str | None) -> Any:
         from ray import serve
     except (ImportError, MissingExtraError):
         raise MissingExtraError(
-            "--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'."
+            f"--engine ray needs Ray Serve: {install_command('ray-serve')}."
         ) from None
     return serve
 
 
 @contextlib.contextmanager
-def ray_cluster(scale: Scale) -> Iterator[None]:
-    """Connect to Ray or start it, and end at exit what was started here."""
+def ray_cluster(scale: ReplicaScale) -> Iterator[None]:
+    """Connect to Ray or start it, and shut down what this process started on exit."""
     serve = load_serve(scale.address)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     started = start_ray(scale.address, cores=math.ceil(scale.replicas * scale.cpus))
@@ -358,5 +368,8 @@ def replica_settings(settings: Settings) -> Settings:
     if source.model not in (*builtin_checkpoints(), "toy") and local.is_dir():
         source = replace(source, model=str(local.resolve()))
     threads = settings.threads or max(1, int(settings.scale.cpus))
-    limits = replace(settings.limits, event_ttl=0.0)
-    return replace(settings, source=source, api_key=None, threads=threads, limits=limits)
+    # The server limits each client's share of all replicas.
+    limits = replace(settings.limits, event_ttl=0.0, client_rows=settings.limits.rows)
+    # A replica does not listen, so it needs neither the address nor the key.
+    kept = replace(settings, source=source, host="127.0.0.1", api_key=None)
+    return replace(kept, threads=threads, limits=limits)

@@ -21,12 +21,12 @@ from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
     CLIENT_GONE,
     CheckJob,
-    Finished,
     Heartbeat,
     Job,
     ModelInfo,
-    Progress,
     RequestFailed,
+    RequestFinished,
+    RequestProgress,
 )
 
 UPDATE_INTERVAL = 0.05  # seconds between two updates: each costs the server about a millisecond
@@ -42,7 +42,7 @@ class ReplicaUpdate(NamedTuple):
 
 
 class LoadError(Exception):
-    """The model cannot be loaded, or differs from that of the other replicas."""
+    """The model cannot be loaded, or differs from the model of the other replicas."""
 
 
 class Coordinator:
@@ -53,7 +53,7 @@ class Coordinator:
         self.errors: list[str] = []
 
     def matches(self, fingerprint: str) -> bool:
-        """Return whether this is the model of the first replica.
+        """Return whether this model equals the first replica's model.
 
         Replicas with different models would give different answers to the same request.
         """
@@ -106,12 +106,14 @@ class ReplicaRequest(RequestState):
     def update(self, message: Any) -> None:
         if self.outcome is not None:
             return
-        if isinstance(message, Finished | RequestFailed):
+        if isinstance(message, RequestFinished | RequestFailed):
             self.outcome = message
             self._ended.set()
         # If only the result counts, later text is sent together with the end.
-        can_wait = not self.job.incremental and isinstance(message, Progress) and bool(self.text)
-        if isinstance(message, Progress):
+        can_wait = (
+            not self.job.incremental and isinstance(message, RequestProgress) and bool(self.text)
+        )
+        if isinstance(message, RequestProgress):
             self.text = self.text or message.text
         self._unsent.append(message)
         if not can_wait:
@@ -131,7 +133,7 @@ class ReplicaRequest(RequestState):
 
 
 class ReplicaBackend(LocalBackend):
-    """The decode process of a replica. The replica ends with it."""
+    """The decode process of a replica. If it fails, the replica exits too."""
 
     state_class = ReplicaRequest
 
@@ -139,14 +141,15 @@ class ReplicaBackend(LocalBackend):
         """Ask the decode process whether it can decode a job."""
         request = ReplicaRequest(job)
         self.requests.active[request.id] = request
-        self._outbox.put(CheckJob(job))
+        self._encode(job, lambda encoded: self._send(CheckJob(encoded)))
         return request
 
     async def _restart(self) -> None:
         if self.model_info is None:
             await super()._restart()  # only sets `load_error`
             return
-        self._process.kill()
+        if self._process is not None:
+            self._process.kill_at_once()
         os._exit(1)
 
 
@@ -192,7 +195,9 @@ class Replica:
             while True:
                 messages = await request.next_messages()
                 yield ReplicaUpdate(self.name, messages, self.heartbeats.pop_all())
-                if any(isinstance(one, Finished | RequestFailed) for one in messages):
+                if any(
+                    isinstance(message, RequestFinished | RequestFailed) for message in messages
+                ):
                     return
                 await request.wait_before_update()
         finally:

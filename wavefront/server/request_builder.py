@@ -1,24 +1,50 @@
-"""Builds the engine's request for a job, or raises an error that names the field."""
+"""Encodes the texts of a job and builds the engine's request, or raises an error.
+
+The error names the field of the request.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wavefront.core import spec
 from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
-from wavefront.engine.options import DEFAULT_LENGTH
+from wavefront.engine.layout import room_after
+from wavefront.engine.options import DEFAULT_LENGTH, resolve_cache, resolve_strategy
 from wavefront.engine.session import check_ids
-from wavefront.lm import LM
-from wavefront.server.settings import Limits
-from wavefront.server.worker_messages import CanvasSnapshot, Fork, Job
-from wavefront.text.tokenizer import prompt_ids
+from wavefront.lm import LM, factory_tokenizer, is_factory
+from wavefront.server.settings import Limits, ModelSource
+from wavefront.server.worker_messages import (
+    CONSTRAINT_OPTIONS,
+    LENGTH_OPTIONS,
+    CanvasSnapshot,
+    EncodedText,
+    Fork,
+    Job,
+    RequestFailed,
+    has_constraint,
+)
+from wavefront.storage.hub import locate
+from wavefront.text.byte_tokenizer import byte_tokenizer
+from wavefront.text.chat_template import parse_holes
+from wavefront.text.constraint import check_constraint, keep_automaton, pack_automaton
+from wavefront.text.tokenizer import Infill, Tokenizer, infill_ids, prompt_ids
 
-LENGTH_OPTIONS = ("max_new_tokens", "max_tokens", "gen_length")
 FORK_FIELDS = ("at", "put")  # of the body of a fork
+# The server's default options, and the fields of a request that replace each of them.
+SAME_OPTION = {
+    "strategy": ("strategy", "alg", "block_length", "block_size", "max_wave_size", "radius"),
+    "steps": ("steps",),
+    "eos": ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf", "fixed_budget"),
+    "cache": ("cache", "speed"),
+}
 # With `measure`, every step stores a number per position. This bounds length times steps.
 MAX_MEASURED = 1 << 18
+MAX_MESSAGE = 600  # characters of an error message
 
 
 class PreparedRequest(NamedTuple):
@@ -36,7 +62,57 @@ class PreparedRequest(NamedTuple):
         )
 
 
-def build_request(lm: LM, job: Job, limits: Limits, *, length: int) -> PreparedRequest:
+def resolve_defaults(
+    lm: LM, given: Mapping[str, Any], limits: Limits, *, length: int
+) -> dict[str, Any]:
+    """Return the server's default options, with its strategy and cache policy as objects.
+
+    Args:
+        lm: The loaded model.
+        given: The options by name. They are trusted, so specs may name any class.
+        limits: Bounds the default length of the answer.
+        length: The longest canvas, prompt included.
+
+    Raises:
+        OptionError: An option is wrong, or the options do not fit together.
+    """
+    defaults = dict(given)
+    if "strategy" in defaults:
+        defaults["strategy"] = resolve_strategy(defaults["strategy"])
+    if "cache" in defaults:
+        defaults["cache"] = resolve_cache(defaults["cache"])
+    lm.plan({**defaults, "max_new_tokens": _default_length(limits, room=length - 1)})
+    return defaults
+
+
+def _default_length(limits: Limits, *, room: int) -> int:
+    return min(DEFAULT_LENGTH, room, limits.new_tokens, limits.steps)
+
+
+def _with_defaults(
+    options: dict[str, Any], defaults: Mapping[str, Any], *, infill: bool
+) -> dict[str, Any]:
+    """Return the options of a request, with the server's defaults for those it does not set."""
+    missing = {
+        name: value
+        for name, value in defaults.items()
+        if not any(options.get(other) for other in SAME_OPTION[name])
+    }
+    if infill:
+        missing.pop("eos", None)  # a stop token in one hole does not end the others
+    if options.get("speculate") not in (None, 0, 1):
+        missing.pop("cache", None)  # speculation excludes a cache
+    return {**missing, **options}
+
+
+def build_request(
+    lm: LM,
+    job: Job,
+    limits: Limits,
+    *,
+    length: int,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> PreparedRequest:
     """Build the request of a job.
 
     Args:
@@ -44,33 +120,35 @@ def build_request(lm: LM, job: Job, limits: Limits, *, length: int) -> PreparedR
         job: The job.
         limits: Bounds the default length of the answer.
         length: The longest canvas, prompt included.
+        defaults: The options of `resolve_defaults`. A fork inherits its origin's instead.
 
     Raises:
         PromptError: The prompt is empty, too long or malformed.
         OptionError: An option is invalid; `option` is the field of the request.
     """
     options = dict(job.options)
+    if job.automaton is not None:
+        size, at_start = lm.model.vocab_size, _starts_text(job)
+        keep_automaton(lm.tokenizer, job.automaton, vocab_size=size, at_start=at_start)
     for name, registry in (("strategy", "strategies"), ("cache", "caches")):
         if name in options and options[name] != "none":
             options[name] = _resolve(name, registry, options[name])
+    if job.fork is None:
+        options = _with_defaults(options, defaults, infill=job.infill)
     if job.fork is not None:
         prepared = _build_fork(lm, job.fork, options)
     elif job.infill:
-        if not isinstance(job.prompt, str):
+        if isinstance(job.prompt, list) or job.prompt is None:
             raise PromptError("infill needs one text with holes: send prompt as a string.")
-        request = lm.request_infill(job.prompt, **options)
+        request = lm.request_infill(_infill_text(lm, job, length), **options)
         prepared = PreparedRequest(request, list(request.holes))
     else:
-        ids = _prompt_ids(lm, job)
-        room = length - len(ids)
+        ids = _prompt_ids(lm, job, length)
+        room = room_after(lm.model, len(ids), length)
         if room < 1:
-            raise PromptError(
-                f"The prompt has {len(ids)} tokens, but prompt and answer together may have at "
-                f"most {length}: shorten the prompt."
-            )
+            raise _too_long(len(ids), length)
         if not any(name in options for name in LENGTH_OPTIONS):
-            default = min(DEFAULT_LENGTH, room, limits.new_tokens, limits.steps)
-            options["max_new_tokens"] = default
+            options["max_new_tokens"] = _default_length(limits, room=room)
         plan = lm.plan(options)
         holes = [False] * len(ids) + [True] * plan.length
         canvas = [*ids, *[lm.model.mask_id] * plan.length]
@@ -81,25 +159,133 @@ def build_request(lm: LM, job: Job, limits: Limits, *, length: int) -> PreparedR
 def _resolve(name: str, registry: str, text: Any) -> Any:
     try:
         # Never resolve dotted names: that would import a module that a client chooses.
-        return spec.resolve(str(text), registry, outside=False)
+        return spec.resolve_builtin(str(text), registry)
     except WavefrontError as error:
         raise OptionError(str(error), option=name, value=text) from error
 
 
-def _prompt_ids(lm: LM, job: Job) -> list[int]:
+def load_tokenizer(source: ModelSource) -> Tokenizer:
+    """Load the tokenizer of a model whose files are on this machine."""
+    if source.model == "toy":
+        return byte_tokenizer()
+    if is_factory(source.model):
+        return factory_tokenizer(source.model)
+    return Tokenizer.load(locate(source.model, revision=source.revision, offline=True))
+
+
+def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
+    """Return the job with its texts replaced by token ids, and its constraint compiled.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        job: The job.
+        length: The longest canvas, prompt included.
+
+    Raises:
+        PromptError: The prompt is empty or too long, or its texts cannot be encoded.
+        OptionError: The constraint is wrong, not supported, impossible, or too large.
+    """
+    if has_constraint(job):
+        constraint = check_constraint(
+            **{name: job.options.get(name) for name in CONSTRAINT_OPTIONS}
+        )
+        assert constraint is not None
+        packed = pack_automaton(tokenizer, constraint, at_start=_starts_text(job))
+        job = replace(job, automaton=packed)
+    if job.fork is not None:
+        overrides = {
+            position: EncodedText(tokenizer.encode(new, inside=True))
+            if isinstance(new, str)
+            else new
+            for position, new in job.fork.overrides.items()
+        }
+        return replace(job, fork=job.fork._replace(overrides=overrides))
+    if job.messages is None and not isinstance(job.prompt, str):
+        return job
+    holes = None
+    if job.messages is not None:
+        ids = prompt_ids(tokenizer, job.messages)
+    elif job.infill:
+        prompt = str(job.prompt)
+        # Count first: a short text can request holes of many millions of positions.
+        size = sum(part for part in parse_holes(prompt) if isinstance(part, int))
+        if size > length:
+            raise _too_long(size, length)
+        ids, holes = infill_ids(tokenizer, prompt, mask_id=0)
+    else:
+        ids = prompt_ids(tokenizer, str(job.prompt), raw=job.raw)
+    if len(ids) > length:
+        raise _too_long(len(ids), length)
+    # An empty list of messages still tells which field the prompt came from.
+    messages = None if job.messages is None else []
+    return replace(job, prompt=EncodedText(ids, holes), messages=messages)
+
+
+def _starts_text(job: Job) -> bool:
+    """Return whether the answer of a job is a separate text, not a hole in another text."""
+    return not job.infill and job.fork is None
+
+
+def _too_long(tokens: int, length: int) -> PromptError:
+    return PromptError(
+        f"The prompt has {tokens} tokens, but prompt and answer together may have at most "
+        f"{length}: shorten the prompt."
+    )
+
+
+def rejection(error: Exception, job: Job) -> RequestFailed:
+    """Return the message that rejects a job because of an error."""
+    if not isinstance(error, WavefrontError):  # an unexpected value of an option or a prompt
+        text = shorten(f"This request cannot be decoded: {error}.")
+        return RequestFailed(job.id, 400, text, "invalid_value")
+    return RequestFailed(job.id, 400, shorten(str(error)), "invalid_value", _param(error, job))
+
+
+def shorten(message: str) -> str:
+    """Return an error message with at most MAX_MESSAGE characters: it may quote the request."""
+    if len(message) <= MAX_MESSAGE:
+        return message
+    half = MAX_MESSAGE // 2
+    return f"{message[:half]} … {message[-half:]}"
+
+
+def _param(error: WavefrontError, job: Job) -> str | None:
+    """Return the field of the request that an error is about, or None if it is unknown."""
+    if isinstance(error, PromptError):
+        return "messages" if job.messages is not None else "prompt"
+    if error.option == "schema":
+        return job.schema_field
+    # The option of a strategy or a selector, such as size, is not a field of the request.
+    return error.option if error.option in (*job.options, *FORK_FIELDS, "measure") else None
+
+
+def _prompt_ids(lm: LM, job: Job, length: int) -> list[int]:
     if isinstance(job.prompt, list):
         ids = check_ids(lm.model, job.prompt)
         if lm.model.mask_id in ids:
             raise PromptError(
                 "The prompt contains the mask token: use infill and <mask:8> for holes."
             )
-    elif job.messages is not None:
-        ids = prompt_ids(lm.tokenizer, job.messages)
     else:
-        ids = prompt_ids(lm.tokenizer, job.prompt or "", raw=job.raw)
+        ids = _encoded_prompt(lm, job, length).ids
     if not ids:
         raise PromptError(EMPTY_PROMPT)
     return ids
+
+
+def _infill_text(lm: LM, job: Job, length: int) -> Infill:
+    ids, holes = _encoded_prompt(lm, job, length)
+    assert holes is not None
+    pairs = zip(ids, holes, strict=True)
+    return Infill([lm.model.mask_id if hole else id for id, hole in pairs], holes)
+
+
+def _encoded_prompt(lm: LM, job: Job, length: int) -> EncodedText:
+    """Return the prompt of a job as token ids, encoded here if it is still a text."""
+    if not isinstance(job.prompt, EncodedText):
+        job = encode_texts(lm.tokenizer, job, length=length)
+    assert isinstance(job.prompt, EncodedText)
+    return job.prompt
 
 
 def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
@@ -107,14 +293,19 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     ids, holes = list(fork.canvas.ids), list(fork.canvas.holes)
     positions = [n for n, in_answer in enumerate(fork.canvas.answer) if in_answer]
     for position, new in fork.overrides.items():
-        tokens = lm.tokenizer.encode(new) if isinstance(new, str) else check_ids(lm.model, [new])
+        if isinstance(new, EncodedText):
+            tokens = new.ids
+        elif isinstance(new, str):
+            tokens = lm.tokenizer.encode(new, inside=True)
+        else:
+            tokens = check_ids(lm.model, [new])
         if not tokens or lm.model.mask_id in tokens:
             raise OptionError(
-                f"put has no text for position {position}: give one.", option="put", value=new
+                f"put has an empty text for position {position}.", option="put", value=new
             )
         if position < 0 or position + len(tokens) > len(positions):
             raise OptionError(
-                f"put: {new!r} does not fit at position {position} of {len(positions)}.",
+                f"put: {len(tokens)} tokens do not fit at position {position} of {len(positions)}.",
                 option="put",
                 value=new,
             )
@@ -123,17 +314,19 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
     plan = lm.plan(options, length=sum(holes))
-    request = Request(ids, holes, plan, infilling=fork.canvas.infilling)
+    request = Request(
+        ids, holes, plan, infilling=fork.canvas.infilling, answer=list(fork.canvas.answer)
+    )
     return PreparedRequest(request, list(fork.canvas.answer))
 
 
 def _with_measures(prepared: PreparedRequest) -> PreparedRequest:
     """Read every masked position in every step, without changing the decoded tokens."""
     plan = prepared.request.plan
-    if plan.length * plan.steps > MAX_MEASURED:
+    if plan.length * plan.budget > MAX_MEASURED:
         raise OptionError(
-            f"measure stores {plan.length} positions of {plan.steps} steps, which is more than "
-            f"{MAX_MEASURED} numbers: ask for fewer of either, or leave measure out.",
+            f"measure stores {plan.length} positions of {plan.budget} steps, which is more than "
+            f"{MAX_MEASURED} numbers: reduce one of them, or leave out measure.",
             option="measure",
         )
     config = replace(plan.config, read_all_masked=True)

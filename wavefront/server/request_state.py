@@ -1,8 +1,8 @@
 """The state of each request in the HTTP process, and a registry of these states.
 
 A state holds a growing text and a growing list of events. Every reader keeps its own position in
-them and waits for more. So a slow reader blocks nobody and loses nothing, and the data is stored
-once however many readers there are.
+them and waits for more. A slow reader therefore blocks no one and loses nothing, and all readers
+share one copy of the data.
 """
 
 from __future__ import annotations
@@ -10,20 +10,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from asyncio import FIRST_COMPLETED
 from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wavefront.server.worker_messages import (
-    Accepted,
     CanvasSnapshot,
-    Finished,
     Job,
-    Progress,
+    Logprob,
+    RequestAccepted,
     RequestFailed,
-    Started,
+    RequestFinished,
+    RequestProgress,
+    RequestStarted,
 )
 
 EVENT_OVERHEAD = 64  # bytes that an event needs in memory besides its JSON
+REQUEST_OVERHEAD = 4096  # bytes that an ended request needs besides its events and its canvas
+POSITION_BYTES = 56  # of a canvas
+LOGPROB_BYTES = 512  # of a token and its log-probability
+KEPT_OPTIONS = ("logprobs",)  # options that the format of the answer depends on
 
 
 class RequestState:
@@ -37,12 +45,13 @@ class RequestState:
         self.first_text_after: float | None = None
         self.started_after: float | None = None
         self.ended_after: float | None = None
-        self.accepted: Accepted | None = None
-        self.outcome: Finished | RequestFailed | None = None
+        self.accepted: RequestAccepted | None = None
+        self.outcome: RequestFinished | RequestFailed | None = None
         self.text = ""
+        self.logprobs: list[Logprob] = []
         self.events: list[bytes] = []
-        self.commits: list[tuple[list[list[Any]], list[int]]] = []  # per step, for forks
-        self.event_bytes = 0
+        self.steps = 0  # step events
+        self.event_bytes = 0  # memory for everything that is kept after the end
         self.readers = 0
         self.unwatched_since = self.arrived
         self._change = asyncio.Event()
@@ -56,19 +65,26 @@ class RequestState:
         """The canvas at the start, if it is known."""
         return None if self.accepted is None else self.accepted.canvas
 
-    def update(self, message: Accepted | Started | Progress | Finished | RequestFailed) -> None:
-        """Apply a message of the decode process and wake all readers.
+    def update(
+        self,
+        message: RequestAccepted
+        | RequestStarted
+        | RequestProgress
+        | RequestFinished
+        | RequestFailed,
+    ) -> None:
+        """Apply a message from the decode process and wake all readers.
 
         Messages after the end are ignored.
         """
         if self.outcome is not None:
             return
         now = time.monotonic() - self.arrived
-        if isinstance(message, Accepted):
+        if isinstance(message, RequestAccepted):
             if self.accepted is None:
                 self._add_event(message.start_event)
             self.accepted = message
-        elif isinstance(message, Started):
+        elif isinstance(message, RequestStarted):
             self.started_after = now
         elif isinstance(message, RequestFailed):
             self.outcome, self.ended_after = message, now
@@ -78,17 +94,34 @@ class RequestState:
             if message.text and self.first_text_after is None:
                 self.first_text_after = now
             self.text += message.text
+            self.logprobs += message.logprobs
             self._add_event(message.event)
-            if isinstance(message, Finished):
+            if isinstance(message, RequestFinished):
                 self.outcome, self.ended_after = message, now
+        if self.outcome is not None:
+            self._drop_inputs()
         change, self._change = self._change, asyncio.Event()
         change.set()
+
+    def _drop_inputs(self) -> None:
+        """Discard what is not needed after the end, and count the bytes that are kept."""
+        messages = None if self.job.messages is None else []
+        # A schema or a list of choices is long. A fork takes its options from the start event.
+        options = {
+            name: self.job.options[name] for name in KEPT_OPTIONS if name in self.job.options
+        }
+        self.job = replace(self.job, prompt=None, messages=messages, fork=None, options=options)
+        if self.accepted is not None:
+            self.accepted = self.accepted._replace(start_event=None)  # it is also in `events`
+        positions = 0 if self.canvas is None else len(self.canvas.ids)
+        self.event_bytes += REQUEST_OVERHEAD + positions * POSITION_BYTES + len(self.text.encode())
+        entries = sum(1 + len(logprob["top_logprobs"]) for logprob in self.logprobs)
+        self.event_bytes += entries * LOGPROB_BYTES
 
     def _add_event(self, event: dict[str, Any] | None) -> None:
         if event is None:
             return
-        if event["type"] == "step":
-            self.commits.append((event["commits"], event["back"]))
+        self.steps += event["type"] == "step"
         encoded = json.dumps(event, separators=(",", ":")).encode()
         self.events.append(encoded)
         self.event_bytes += len(encoded) + EVENT_OVERHEAD
@@ -98,12 +131,16 @@ class RequestState:
 
         Return False, and change nothing, if a client may have read some of the output.
         """
-        if self.job.incremental and (self.text or self.commits):
+        if self.job.incremental and (self.text or self.steps):
             return False
-        self.started_after, self.text, self.commits = None, "", []
+        self.started_after, self.text, self.logprobs, self.steps = None, "", [], 0
         self.events = self.events[:1]  # the start event does not change
         self.event_bytes = sum(len(event) + EVENT_OVERHEAD for event in self.events)
         return True
+
+    def next_change(self) -> Coroutine[Any, Any, Any]:
+        """Return what to await for the first message after this call."""
+        return self._change.wait()
 
     async def wait_for_change(self, timeout: float | None = None) -> bool:
         """Wait for the next message. Return False if none came in time.
@@ -111,7 +148,7 @@ class RequestState:
         Read the current state first: messages that came before the call are not reported.
         """
         try:
-            await asyncio.wait_for(self._change.wait(), timeout)
+            await asyncio.wait_for(self.next_change(), timeout)
         except TimeoutError:
             return False
         return True
@@ -121,23 +158,49 @@ class RequestState:
         while self.accepted is None and self.outcome is None:
             await self.wait_for_change()
 
-    async def wait_until_ended(self) -> Finished | RequestFailed:
+    async def wait_until_ended(self) -> RequestFinished | RequestFailed:
         """Wait for the outcome and return it."""
         while self.outcome is None:
             await self.wait_for_change()
         return self.outcome
+
+    @property
+    def start_event(self) -> dict[str, Any]:
+        """The first event, once the request is accepted."""
+        return json.loads(self.events[0])
 
     def canvas_at(self, step: int) -> CanvasSnapshot:
         """Return the canvas after the first `step` steps."""
         assert self.canvas is not None
         ids, holes = list(self.canvas.ids), list(self.canvas.holes)
         positions = [n for n, in_answer in enumerate(self.canvas.answer) if in_answer]
-        for commits, remasked in self.commits[:step]:
-            for position, token, *_ in commits:
+        for event in map(json.loads, self.events[1 : step + 1]):  # the first is the start event
+            for position, token, *_ in event["commits"]:
                 ids[positions[position]], holes[positions[position]] = token, False
-            for position in remasked:
+            for position in event["back"]:
                 holes[positions[position]] = True
         return self.canvas._replace(ids=ids, holes=holes)
+
+
+async def wait_for_any(requests: Sequence[RequestState], timeout: float | None = None) -> bool:
+    """Wait for the next message of any request. Return False if none came in time.
+
+    Read the current states first: messages that came before the call are not reported.
+    """
+    waits = [asyncio.ensure_future(request.next_change()) for request in requests]
+    try:
+        return bool((await asyncio.wait(waits, timeout=timeout, return_when=FIRST_COMPLETED))[0])
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def wait_until_all_ended(requests: Sequence[RequestState]) -> None:
+    """Wait until every request has ended, or one of them has failed."""
+    while growing := [request for request in requests if request.outcome is None]:
+        if any(isinstance(request.outcome, RequestFailed) for request in requests):
+            return
+        await wait_for_any(growing)
 
 
 class RequestRegistry:
@@ -148,30 +211,35 @@ class RequestRegistry:
         self.event_ttl, self.event_bytes = event_ttl, event_bytes
         self.active: dict[str, RequestState] = {}
         self._ended: OrderedDict[str, tuple[float, RequestState]] = OrderedDict()
+        self._ended_bytes = 0
 
     def find(self, id: str) -> RequestState | None:
         """Return the request with this id, or None if it is unknown or expired."""
-        self._evict()
+        self.evict()
         if id in self.active:
             return self.active[id]
         return self._ended[id][1] if id in self._ended else None
 
     def close(self, request: RequestState) -> None:
-        """Mark a request as ended. It stays readable for a while if it has events."""
-        if self.active.pop(request.id, None) is not None and request.job.events:
+        """Mark a request as ended. It stays readable for a while if it was accepted with events."""
+        was_active = self.active.pop(request.id, None) is not None
+        if was_active and request.job.events and request.accepted is not None:
             self._ended[request.id] = time.monotonic() + self.event_ttl, request
-        self._evict()
+            self._ended_bytes += request.event_bytes
+        self.evict()
 
-    def _evict(self) -> None:
-        """Drop expired requests, and the oldest ones while the events use too much memory."""
+    def evict(self) -> None:
+        """Drop expired requests, and the oldest ones while the events use too much memory.
+
+        Call this regularly, so that memory is freed even if no request arrives.
+        """
         now = time.monotonic()
-        total = sum(request.event_bytes for _, request in self._ended.values())
         while self._ended:
             until, request = next(iter(self._ended.values()))
-            if until > now and total <= self.event_bytes:
+            if until > now and self._ended_bytes <= self.event_bytes:
                 return
             self._ended.popitem(last=False)
-            total -= request.event_bytes
+            self._ended_bytes -= request.event_bytes
 
 
 def error_body(failure: RequestFailed) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import socket
 import sys
 import time
@@ -13,8 +15,19 @@ import uvicorn
 
 from wavefront.core.errors import OptionError, WavefrontError
 from wavefront.server.app import create_app
+from wavefront.server.connections import (
+    ACCEPT_BATCH,
+    BACKLOG,
+    KEEP_ALIVE,
+    ConnectionLimiter,
+    LimitedProtocol,
+    RepeatFilter,
+    available_connections,
+)
 from wavefront.server.service import Service
-from wavefront.server.settings import Settings
+from wavefront.server.settings import MAX_HEADER_BYTES, Settings
+
+CHECK_TICKS = 3  # uvicorn's ticks of 0.1 s between two checks of all connections
 
 
 class DrainingServer(uvicorn.Server):
@@ -23,10 +36,17 @@ class DrainingServer(uvicorn.Server):
     The first signal starts the drain: new requests are rejected. A second signal exits at once.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, limiter: ConnectionLimiter
+    ) -> None:
         super().__init__(config)
-        self.service = service
+        self.service, self.limiter = service, limiter
         self._drain_start: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # asyncio sets it to the size of a batch
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         if self._drain_start is not None:
@@ -38,6 +58,8 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self.service.backend.load_error is not None:
             return True
+        if counter % CHECK_TICKS == 0:
+            self.limiter.check()
         if self._drain_start is not None:
             if time.monotonic() - self._drain_start > self.service.limits.drain_timeout:
                 self.service.backend.abort_all()
@@ -64,25 +86,33 @@ def run(settings: Settings) -> None:
 
 def _serve(settings: Settings, listener: socket.socket) -> None:
     app, service = create_app(settings)
+    connections = available_connections(settings.limits.connections)
+    limiter = ConnectionLimiter(settings.limits, service.metrics, connections=connections)
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=64 << 10,
-        backlog=1024,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        backlog=ACCEPT_BATCH,
         lifespan="on",
         ws="none",
-        http="h11",  # httptools does not limit the size of headers
+        # h11, because httptools does not limit the size of headers.
+        http=functools.partial(LimitedProtocol, limiter=limiter),  # pyright: ignore[reportArgumentType]
     )
-    listener.listen(config.backlog)  # accept clients as soon as the line below is printed
+    for name in ("uvicorn.error", "asyncio"):  # a client can cause any number of warnings
+        logging.getLogger(name).addFilter(RepeatFilter())
+    listener.listen(BACKLOG)  # accept clients as soon as the line below is printed
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"wavefront serves on http://{shown}:{port}", file=sys.stderr, flush=True)
+    if connections < settings.limits.connections:
+        text = "The limit on open files allows only %d connections: raise it with ulimit -n."
+        logging.getLogger("uvicorn.error").warning(text, connections)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(DrainingServer(config, service).serve(sockets=[listener]))
+        asyncio.run(DrainingServer(config, service, limiter).serve(sockets=[listener]))
     if service.backend.load_error is not None:
         raise WavefrontError(service.backend.load_error)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,34 +15,36 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import wavefront
+from wavefront.core.bounds import MAX_SEED
 from wavefront.server.frontend import Frontend
 from wavefront.server.local_backend import LocalBackend
 from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import APIError, ASCIIResponse, ResponseFormat
 from wavefront.server.request_models import (
+    MAX_CHOICES,
     ChatBody,
     CompletionBody,
     DecodeBody,
     DecodingFields,
     ForkBody,
-    Message,
     OpenAIBody,
     read_json,
     validate,
 )
-from wavefront.server.request_state import RequestState
+from wavefront.server.request_state import RequestState, wait_until_all_ended
 from wavefront.server.settings import Settings
 from wavefront.server.sse import EventStream, stream_chunks, stream_events, wait_for_disconnect
 from wavefront.server.worker_messages import (
     CLIENT_GONE,
-    Finished,
+    LENGTH_OPTIONS,
     Fork,
     Job,
     ModelInfo,
     RequestFailed,
 )
 
-EOS_OPTIONS = ("eos", "eos_policy", "logits_eos_inf", "confidence_eos_eot_inf")
+# The message and the code of a choice that was cancelled because of another one.
+OTHER_CHOICE_FAILED = ("Another choice of the request failed.", "cancelled")
 NOT_READY = {
     "loading": "The model is still loading",
     "down": "The decode process is restarting",
@@ -68,8 +71,11 @@ class Service:
         assert self.backend.model_info is not None
         return self.backend.model_info
 
-    def _check_admission(self) -> None:
-        """Raise an `APIError` if the server cannot take another request now."""
+    def _check_admission(self, request: Request, content: Any) -> None:
+        """Raise an `APIError` if the server cannot accept this request now.
+
+        This runs before the body is validated, because validating a large body takes time.
+        """
         if self.draining:
             message = "The server is shutting down: use another server."
             self._reject(503, message, code="draining", retry_after=5)
@@ -77,9 +83,37 @@ class Service:
         if status != "ready":
             message = f"{NOT_READY[status]}: try again later."
             self._reject(503, message, code=f"engine_{status}", retry_after=2)
-        if len(self.backend.requests.active) >= self.backend.capacity:
+        choices = min(_choices(content), self._most_choices)  # more of them get another error
+        if len(self.backend.requests.active) + choices > self.backend.capacity:
             message = f"{self.limits.queue} requests are already waiting: try again later."
             self._reject(429, message, code="queue_full", retry_after=1)
+        allowed = self.backend.client_capacity
+        address = client_address(request)
+        if address and self.backend.count_of(address) + choices > allowed:
+            message = f"Your address already has {allowed} requests here: wait for an answer."
+            self._reject(429, message, code="client_limit", retry_after=1)
+        self._check_size(content if isinstance(content, dict) else {})
+
+    @property
+    def _most_choices(self) -> int:
+        """How many choices a request may ask for."""
+        return min(self.limits.choices, self.backend.client_capacity)
+
+    def _check_size(self, content: dict[str, Any]) -> None:
+        """Raise an `APIError` if the prompt cannot fit, regardless of how it is tokenised."""
+        prompt, messages = content.get("prompt"), content.get("messages")
+        if isinstance(messages, list) and len(messages) > self.limits.messages:
+            text = f"{len(messages)} messages are more than {self.limits.messages}: send fewer."
+            raise APIError(400, text, code="invalid_value", param="messages")
+        length = self._model.length
+        if isinstance(prompt, list) and len(prompt) > length:
+            text = f"prompt has {len(prompt)} items, but at most {length} tokens fit: shorten it."
+            raise APIError(400, text, code="invalid_value", param="prompt")
+        allowed = self._model.prompt_bytes
+        for param in ("prompt", "messages", "put"):
+            if (size := _text_bytes(content.get(param), at_most=allowed)) > allowed:
+                text = f"{param} has more than {allowed} bytes of text ({size}): shorten it."
+                raise APIError(400, text, code="invalid_value", param=param)
 
     def _reject(self, status: int, message: str, *, code: str, retry_after: int) -> None:
         self.metrics.rejections.labels(code).inc()
@@ -88,56 +122,75 @@ class Service:
     async def complete(self, request: Request, kind: type[ChatBody] | type[CompletionBody]) -> Any:
         """Answer a request of one of OpenAI's two completion routes."""
         content = await read_json(request)
-        self._check_admission()
+        self._check_admission(request, content)
         body = validate(kind, content)
         prefix = "chatcmpl-" if kind is ChatBody else "cmpl-"
         job = self._make_job(body, request, id=f"{prefix}{uuid.uuid4().hex}", events=body.events)
         job = replace(job, incremental=bool(body.stream or body.events))
         if isinstance(body, ChatBody):
-            job = replace(job, messages=self._plain_messages(body.messages))
+            job = replace(job, messages=body.plain_messages())
+            self._check_size({"messages": job.messages})  # with the description of a function
         elif isinstance(body, CompletionBody):
             job = replace(job, prompt=body.prompt, infill=body.infill)  # pyright: ignore[reportArgumentType]
-        state = self.backend.submit(job)
-        await self._wait_with_client(request, state, state.wait_until_checked())
-        if isinstance(state.outcome, RequestFailed):
-            raise APIError.from_failure(state.outcome)
+        states = [self.backend.submit(one) for one in _jobs_of_choices(job, body.choice_count)]
+        checked = asyncio.gather(*(state.wait_until_checked() for state in states))
+        await self._wait_with_client(request, states, checked)
+        self._raise_failure(states)
         origin = {"model": self._model.name, "system_fingerprint": self._model.fingerprint}
         style = ResponseFormat(chat=kind is ChatBody, origin=origin)
+        if isinstance(body, ChatBody) and (tool := body.forced_tool()) is not None:
+            named = body.tool_choice != "required"
+            style = ResponseFormat(chat=True, origin=origin, tool=tool.name, named=named)
         if body.stream:
-            return self._stream(state, style, body)
-        await self._wait_with_client(request, state, state.wait_until_ended())
-        if isinstance(state.outcome, Finished):
-            return ASCIIResponse(style.completion(state, state.outcome))
-        assert state.outcome is not None
-        raise APIError.from_failure(state.outcome)
+            return self._stream(states, style, body)
+        await self._wait_with_client(request, states, wait_until_all_ended(states))
+        self._raise_failure(states)
+        return ASCIIResponse(style.completion(states))
 
-    def _stream(self, state: RequestState, style: ResponseFormat, body: OpenAIBody) -> EventStream:
+    def _raise_failure(self, states: Sequence[RequestState]) -> None:
+        """Raise the error of a choice that failed, and cancel the other choices."""
+        for state in states:
+            if isinstance(state.outcome, RequestFailed):
+                self._cancel(states, OTHER_CHOICE_FAILED)
+                raise APIError.from_failure(state.outcome)
+
+    def _stream(
+        self, states: Sequence[RequestState], style: ResponseFormat, body: OpenAIBody
+    ) -> EventStream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
         chunks = stream_chunks(
-            state, style, with_usage=with_usage, keepalive=self.limits.keepalive_interval
-        )
-        return EventStream(
-            chunks,
-            write_timeout=self.limits.write_timeout,
-            on_disconnect=lambda: self._cancel_for_client(state),
+            states, style, with_usage=with_usage, keepalive=self.limits.keepalive_interval
         )
 
-    def _cancel_for_client(self, state: RequestState) -> None:
-        self.backend.cancel(state, RequestFailed(state.id, 499, *CLIENT_GONE))
+        async def ended() -> AsyncGenerator[bytes, None]:
+            async for chunk in chunks:
+                yield chunk
+            self._cancel(states, OTHER_CHOICE_FAILED)  # an error ends the stream of all choices
+
+        return EventStream(
+            ended(),
+            write_timeout=self.limits.write_timeout,
+            on_disconnect=lambda: self._cancel(states, CLIENT_GONE),
+        )
+
+    def _cancel(self, states: Sequence[RequestState], reason: tuple[str, str]) -> None:
+        """Cancel the requests that have not ended; `reason` is a message and its code."""
+        for state in states:
+            self.backend.cancel(state, RequestFailed(state.id, 499, *reason))
 
     async def _wait_with_client(
-        self, request: Request, state: RequestState, wait: Coroutine[Any, Any, Any]
+        self, request: Request, states: Sequence[RequestState], wait: Awaitable[Any]
     ) -> None:
-        """Wait for a change of the state. Cancel the request if its client disconnects."""
+        """Wait for a change of the states. Cancel the requests if their client disconnects."""
         waiting = asyncio.ensure_future(wait)
         leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                self._cancel_for_client(state)
+                self._cancel(states, CLIENT_GONE)
                 raise APIError(499, CLIENT_GONE[0], code=CLIENT_GONE[1])
         except asyncio.CancelledError:
-            self._cancel_for_client(state)
+            self._cancel(states, CLIENT_GONE)
             raise
         finally:
             for task in (waiting, leaving):
@@ -151,37 +204,34 @@ class Service:
             message = f"The model {body.model!r} does not exist; use {self._model.name!r}."
             raise APIError(404, message, code="model_not_found", param="model")
         options = body.options()
-        if not any(name in options for name in EOS_OPTIONS):
-            options["eos"] = "stop"  # the same text as with keep, in fewer steps
-        if (options.get("steps") or 0) > self.limits.steps:
+        if isinstance(body, OpenAIBody) and body.choice_count > self._most_choices:
+            message = f"n must be at most {self._most_choices} here, not {body.choice_count}."
+            raise APIError(400, message, code="invalid_value", param="n")
+        if options.get("steps", 0) > self.limits.steps:
             message = f"steps must be at most {self.limits.steps} here, not {options['steps']}."
             raise APIError(400, message, code="invalid_value", param="steps")
-        address = request.client.host if request.client else ""
+        address = client_address(request)
         limit = self.limits.request_timeout
         return Job(
             id=id,
-            client=f"{address} {body.user or ''}",
+            client=body.user or "",
+            address=address,
             options=options,
+            schema_field=None if (found := body.schema_source()) is None else found[0],
             stop=body.stops(),
             events=events,
             timeout=min(body.timeout or limit, limit),
         )
 
-    def _plain_messages(self, messages: list[Message]) -> list[dict[str, str]]:
-        if len(messages) > self.limits.messages:
-            text = f"{len(messages)} messages are more than {self.limits.messages}: send fewer."
-            raise APIError(400, text, code="invalid_value", param="messages")
-        return [one.plain() for one in messages]
-
     async def start_decode(self, request: Request) -> ASCIIResponse:
         """Start a decode whose events can be read."""
         content = await read_json(request)
-        self._check_admission()
+        self._check_admission(request, content)
         body = validate(DecodeBody, content)
         job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
         job = replace(job, measure=body.measure, detached=True)
         if body.messages is not None:
-            job = replace(job, messages=self._plain_messages(body.messages))
+            job = replace(job, messages=[message.plain() for message in body.messages])
         else:
             raw = body.raw or not self._model.chat
             job = replace(job, prompt=body.prompt, infill=body.infill, raw=raw)  # pyright: ignore[reportArgumentType]
@@ -190,13 +240,13 @@ class Service:
     async def fork_decode(self, request: Request, id: str) -> ASCIIResponse:
         """Start a decode that continues from a step of another decode."""
         content = await read_json(request)
-        self._check_admission()
+        self._check_admission(request, content)
         body = validate(ForkBody, content)
         origin = self._find(id)
         if origin.canvas is None:
             raise APIError(409, "That decode has not started yet: wait for it.", code="not_begun")
-        if body.at > len(origin.commits):
-            message = f"at must be at most {len(origin.commits)}, the steps so far, not {body.at}."
+        if body.at > origin.steps:
+            message = f"at must be at most {origin.steps}, the steps so far, not {body.at}."
             raise APIError(400, message, code="invalid_value", param="at")
         try:
             overrides = body.overrides()
@@ -221,8 +271,7 @@ class Service:
             raise APIError.from_failure(state.outcome)
         assert state.accepted is not None
         events = f"/v1/wavefront/decodes/{state.id}/events"
-        first = state.accepted.start_event
-        return ASCIIResponse({"id": state.id, "events": events, "first": first}, 202)
+        return ASCIIResponse({"id": state.id, "events": events, "first": state.start_event}, 202)
 
     def read_events(self, id: str, start: int) -> EventStream:
         """Stream the events of a decode from number `start` on."""
@@ -257,7 +306,7 @@ class Service:
 
     def health(self) -> ASCIIResponse:
         """Return 200 while the decode process runs or loads for the first time, else 503."""
-        status = self.backend.status
+        status = "stalled" if self.backend.is_stalled else self.backend.status
         return ASCIIResponse({"status": status}, 200 if status in ("loading", "ready") else 503)
 
     def ready(self) -> ASCIIResponse:
@@ -278,7 +327,54 @@ class Service:
             return []
         entry = {"id": info.name, "object": "model", "created": 0, "owned_by": "wavefront"}
         details = {"chat": info.chat, "family": info.family, "max_length": info.length}
-        return [entry | {"wavefront": details | {"strategies": info.strategies}}]
+        details |= {"strategies": info.strategies, "recommended": info.recommended}
+        details |= {"defaults": info.defaults, "summary": info.summary}
+        return [entry | {"wavefront": details}]
+
+
+def client_address(request: Request) -> str:
+    """Return the address that identifies a client. For IPv6, this is its 64-bit network."""
+    host = request.client.host if request.client else ""
+    try:
+        found = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, 64), strict=False))
+
+
+def _choices(content: Any) -> int:
+    """Return how many choices a body requests; 1 if it is invalid, which is reported later."""
+    wanted = content.get("n") if isinstance(content, dict) else None
+    return wanted if isinstance(wanted, int) and 1 <= wanted <= MAX_CHOICES else 1
+
+
+def _jobs_of_choices(job: Job, choices: int) -> list[Job]:
+    """Return one job per choice. The first is the job itself; the others have different seeds."""
+    seed = job.options.get("seed", 0)
+    return [job] + [
+        replace(
+            job,
+            id=f"{job.id}-{number}",
+            options={**job.options, "seed": (seed + number) % (MAX_SEED + 1)},
+        )
+        for number in range(1, choices)
+    ]
+
+
+def _text_bytes(value: Any, *, at_most: int) -> int:
+    """Return the bytes of all texts in a JSON value, counted until they exceed `at_most`."""
+    total, rest = 0, [value]
+    while rest and total <= at_most:
+        part = rest.pop()
+        if isinstance(part, str):
+            total += len(part.encode("utf-8", "surrogatepass"))
+        elif isinstance(part, dict):
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+    return total
 
 
 def _make_backend(settings: Settings, metrics: Metrics) -> Frontend:
@@ -291,13 +387,11 @@ def _make_backend(settings: Settings, metrics: Metrics) -> Frontend:
 
 def _inherited_options(origin: RequestState, at: int) -> dict[str, Any]:
     """Return the options of a decode for a fork, with the steps that remain after `at`."""
-    assert origin.accepted is not None
-    assert origin.accepted.start_event is not None
-    options = dict(origin.accepted.start_event["options"])
+    options = origin.start_event["options"]
     options["steps"] = max(1, options["steps"] - at)
-    return {k: v for k, v in _without_length(options).items() if v not in (None, 0.0, False)}
+    return {name: value for name, value in _without_length(options).items() if value is not None}
 
 
 def _without_length(options: dict[str, Any]) -> dict[str, Any]:
-    dropped = ("max_new_tokens", "max_tokens", "gen_length", "cfg_scale", "speculate", "cache")
-    return {name: value for name, value in options.items() if name not in dropped}
+    """Return the options without those that the masked positions of a fork determine."""
+    return {name: value for name, value in options.items() if name not in LENGTH_OPTIONS}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from wavefront.server.openai_format import ResponseFormat
-from wavefront.server.request_state import RequestState, error_body
-from wavefront.server.worker_messages import Finished, RequestFailed
+from wavefront.server.request_state import RequestState, error_body, wait_for_any
+from wavefront.server.worker_messages import RequestFailed
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
@@ -79,26 +79,36 @@ def encode_event(content: Any) -> bytes:
 
 
 async def stream_chunks(
-    request: RequestState, style: ResponseFormat, *, with_usage: bool, keepalive: float
+    requests: Sequence[RequestState], style: ResponseFormat, *, with_usage: bool, keepalive: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield OpenAI's chunks while the answer grows."""
-    sent = 0
-    yield encode_event(style.chunk(request, text="", first=True))
-    while True:
-        added, outcome = request.text[sent:], request.outcome
-        if added:
-            sent += len(added)
-            yield encode_event(style.chunk(request, text=added))
-        elif outcome is not None:
-            break
-        elif not await request.wait_for_change(keepalive):
+    """Yield OpenAI's chunks while the answers grow. The first error ends the stream."""
+    sent, reported = [0] * len(requests), [0] * len(requests)
+    growing = dict(enumerate(requests))
+    for index in growing:
+        yield encode_event(style.chunk(requests, index, text="", first=True))
+    while growing:
+        is_idle = True
+        for index, request in list(growing.items()):
+            added, outcome = request.text[sent[index] :], request.outcome
+            start, stop = reported[index], len(request.logprobs)
+            if added or start < stop:
+                is_idle, reported[index] = False, stop
+                sent[index] += len(added)
+                part = slice(start, stop)
+                yield encode_event(style.chunk(requests, index, text=added, logprobs=part))
+            elif isinstance(outcome, RequestFailed):
+                yield encode_event({"error": error_body(outcome)})
+                yield DONE
+                return
+            elif outcome is not None:
+                is_idle = False
+                del growing[index]
+                reason = outcome.finish_reason
+                yield encode_event(style.chunk(requests, index, finish_reason=reason))
+        if is_idle and not await wait_for_any(list(growing.values()), keepalive):
             yield KEEPALIVE
-    if isinstance(outcome, RequestFailed):
-        yield encode_event({"error": error_body(outcome)})
-    elif isinstance(outcome, Finished):
-        yield encode_event(style.chunk(request, finish_reason=outcome.finish_reason))
-        if with_usage:
-            yield encode_event(style.usage_chunk(request))
+    if with_usage:
+        yield encode_event(style.usage_chunk(requests))
     yield DONE
 
 
@@ -110,7 +120,9 @@ async def stream_events(
     while True:
         events = request.events[number : number + EVENTS_PER_PIECE]
         if events:
-            pieces = (b"id: %d\ndata: %b\n\n" % (number + n, one) for n, one in enumerate(events))
+            pieces = (
+                b"id: %d\ndata: %b\n\n" % (number + n, event) for n, event in enumerate(events)
+            )
             yield b"".join(pieces)
             number += len(events)
         elif request.outcome is not None:

@@ -54,7 +54,7 @@ class StaticFiles:
 def shared_page() -> str:
     """Return a standalone page without its data.
 
-    The browser replaces `__DATA__` by JSON in which every `<` is escaped.
+    The browser replaces `__DATA__` with JSON in which every `<` is escaped.
     """
     return standalone_page(
         title="wavefront: a decode",

@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
-from wavefront.completion import Completion
 from wavefront.core.masks import distance, extent
-from wavefront.engine.batcher import ActiveRequest, StepUpdate
+from wavefront.engine.batcher import ActiveRequest, Commit, StepUpdate
 from wavefront.lm import LM
 from wavefront.server.request_builder import PreparedRequest
-from wavefront.server.worker_messages import Finished, Job, Progress
+from wavefront.server.worker_messages import Job, Logprob, RequestFinished, RequestProgress
 from wavefront.strategies.block import Block
-from wavefront.text.tokenizer import stable_text
+from wavefront.text.constraint import pinned_positions
+from wavefront.text.tokenizer import UNKNOWN, stable_text
 
+LEAST_LOGPROB = -9999.0  # JSON has no infinity; OpenAI's API uses this number too
 MHCO_RADIUS = 2  # the same for every strategy, so that values can be compared
 
 
@@ -34,6 +35,7 @@ class StepEvents:
         self.lm, self.job, self.prepared = lm, job, prepared
         self.started = time.monotonic()
         self.sent = ""
+        self.reported = 0  # tokens whose log-probabilities were sent
         self.position = {n: k for k, n in enumerate(_true_indices(prepared.answer))}
         self.mhco = MhcoCounter(prepared) if job.measure else None
 
@@ -62,72 +64,113 @@ class StepEvents:
         """Start the clock: the request has a row."""
         self.started = time.monotonic()
 
-    def update(self, update: StepUpdate) -> Progress | Finished | None:
+    def update(self, update: StepUpdate) -> RequestProgress | RequestFinished | None:
         """Return the message for a step, or None if there is nothing new."""
         request = update.request
         event = self._event(update) if self.job.events else None
         if request.done:
-            return self._finish(self._completion(request), event)
-        text = stable_text(self.lm.tokenizer, self._settled_tokens(request))
+            return self._finish(request, event)
+        settled = self._settled_positions(request)
+        tokens = [request.tokens[position] for position in settled]
+        text = stable_text(self.lm.tokenizer, tokens, start=self.prepared.request.infilling)
         if _find_stop(text, self.job.stop) is not None:
-            return self._finish(self._completion(request), event)
+            return self._finish(request, event)
         added = _hold_back(text, self.job.stop)[len(self.sent) :]
         if not added and event is None:
             return None
         self.sent += added
-        return Progress(self.job.id, added, event)
+        logprobs: list[Logprob] = []
+        if self.wants_logprobs and added:
+            count = _token_count(self.lm, tokens, len(self.sent))
+            if len(self.lm.tokenizer.decode(tokens[:count])) > len(self.sent):
+                count -= 1  # a part of this token is held back
+            logprobs = self._new_logprobs(request, settled[:count])
+        return RequestProgress(self.job.id, added, event, logprobs)
 
-    def _completion(self, request: ActiveRequest) -> Completion:
-        return self.lm.completion(request, holes=self.prepared.answer)
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the client asked for log-probabilities."""
+        return self.prepared.request.plan.logprobs is not None
 
-    def _settled_tokens(self, active: ActiveRequest) -> list[int]:
-        """Return the visible tokens from the left that can no longer change."""
+    def _settled_positions(self, active: ActiveRequest) -> list[int]:
+        """Return the visible positions from the left that can no longer change."""
         request = self.prepared.request
         stop_ids = request.plan.config.sampling.stop_ids
-        tokens: list[int] = []
+        found: list[int] = []
         ended = False
         rows = zip(active.tokens, self.prepared.answer, active.undecided, strict=True)
-        for token, in_answer, is_open in rows:
+        for position, (token, in_answer, is_open) in enumerate(rows):
             if not in_answer:
                 ended = False
                 if request.infilling:
-                    tokens.append(token)
+                    found.append(position)
             elif not ended:
                 if is_open:
                     break
-                ended = token in stop_ids
+                # eos="stop" leaves positions after the stop token masked.
+                ended = token in stop_ids or not active.final[position]
                 if not ended:
-                    tokens.append(token)
-        return tokens
+                    found.append(position)
+        return found
 
-    def _finish(self, completion: Completion, event: dict[str, Any] | None) -> Finished:
-        text, tokens = completion.text, completion.tokens
-        reason = completion.finish_reason or "stop"
+    def _new_logprobs(self, active: ActiveRequest, positions: list[int]) -> list[Logprob]:
+        """Return the log-probabilities of the positions that were not reported yet."""
+        new = positions[self.reported :]
+        self.reported = max(self.reported, len(positions))
+        return [
+            _logprob(self.lm, active.tokens[position], active.commits.get(position))
+            for position in new
+        ]
+
+    def _finish(self, active: ActiveRequest, event: dict[str, Any] | None) -> RequestFinished:
+        completion = self.lm.completion(active, holes=self.prepared.answer)
+        text, reason = completion.text, completion.finish_reason or "stop"
+        positions, request = self._settled_positions(active), self.prepared.request
         cut = _find_stop(text, self.job.stop)
         if cut is not None:
             text, reason = text[:cut], "stop"
-            tokens = tokens[: _token_count(self.lm, tokens, cut)]
+            tokens = [active.tokens[position] for position in positions]
+            positions = positions[: _token_count(self.lm, tokens, cut)]
+        count = sum(self.prepared.answer[position] for position in positions)
         seconds = time.monotonic() - self.started
         if event is not None:
-            event["end"] = {"finish_reason": reason, "text": text, "tokens": len(tokens)}
+            event["end"] = {"finish_reason": reason, "text": text, "tokens": count}
+            if request.plan.config.constraint is not None:
+                event["end"]["pinned"] = self._pinned(active)
             if self.mhco is not None:
                 event["end"]["mhco"] = self.mhco.shares()
         added = text[len(self.sent) :]
         self.sent = text
-        return Finished(
+        return RequestFinished(
             self.job.id,
             added,
             finish_reason=reason,
-            completion_tokens=len(tokens),
+            completion_tokens=count,
             forwards=completion.forwards,
             steps=completion.steps,
             seconds=seconds,
             event=event,
+            logprobs=self._new_logprobs(active, positions) if self.wants_logprobs else (),
+            cached_tokens=max(0, active.shared - active.offset),
         )
+
+    def _pinned(self, active: ActiveRequest) -> list[int]:
+        """Return the positions where the constraint allows only one text."""
+        request = self.prepared.request
+        automaton = request.plan.config.constraint
+        assert automaton is not None
+        found = pinned_positions(
+            self.lm.tokenizer,
+            automaton,
+            active.tokens,
+            answer=self.prepared.answer,
+            at_start=not request.infilling,
+        )
+        return [self.position[at] for at in found]
 
     def _event(self, update: StepUpdate) -> dict[str, Any]:
         request, position = update.request, self.position
-        pieces = self.lm.tokenizer.pieces([one.token for one in update.commits])
+        pieces = self.lm.tokenizer.pieces([commit.token for commit in update.commits])
         event: dict[str, Any] = {
             "type": "step",
             "step": request.steps,
@@ -148,7 +191,7 @@ class StepEvents:
 class MhcoCounter:
     """Computes the MHCO measure step by step, while the request is decoded.
 
-    The definition is that of `wavefront.analysis.measures.mhco`, in both of its readings.
+    The definition is the same as in `wavefront.analysis.measures.mhco`, in both readings.
     """
 
     def __init__(self, prepared: PreparedRequest) -> None:
@@ -181,8 +224,8 @@ class MhcoCounter:
         seen = [
             [position[n], round(float(confidence[0, n]), 3)] for n in _true_indices(self.masked)
         ]
-        for one in update.commits:
-            self.masked[one.position] = False
+        for commit in update.commits:
+            self.masked[commit.position] = False
         for n in update.remasked:
             self.masked[n] = True
         scope = [position[n] for n in _true_indices(scores.candidates) if n in position]
@@ -206,7 +249,7 @@ def _context(lm: LM, prepared: PreparedRequest) -> list[str | int]:
             run.append(token)
             continue
         if run:
-            parts.append(lm.tokenizer.decode(run))
+            parts.append(lm.tokenizer.decode(run, start=not parts))
             run = []
         if parts and isinstance(parts[-1], int):
             parts[-1] += 1
@@ -215,13 +258,34 @@ def _context(lm: LM, prepared: PreparedRequest) -> list[str | int]:
     return [*parts, lm.tokenizer.decode(run)] if run else parts
 
 
+def _logprob(lm: LM, token: int, commit: Commit | None) -> Logprob:
+    """Return a token's log-probability in OpenAI's chat format; None for a token of the prompt."""
+    alternatives = () if commit is None else commit.alternatives
+    first, *texts = lm.tokenizer.pieces([token, *(id for id, _ in alternatives)])
+    top = zip(texts, alternatives, strict=True)
+    return {
+        **_logprob_entry(first, None if commit is None else commit.logp),
+        "top_logprobs": [_logprob_entry(text, logp) for text, (_, logp) in top],
+    }
+
+
+def _logprob_entry(text: str, logp: float | None) -> dict[str, Any]:
+    # A token that is a part of a character has no text of its own.
+    whole = None if UNKNOWN in text else list(text.encode())
+    return {
+        "token": text,
+        "logprob": None if logp is None else max(logp, LEAST_LOGPROB),
+        "bytes": whole,
+    }
+
+
 def _find_stop(text: str, stops: Sequence[str]) -> int | None:
     """Return where the first stop string begins, or None."""
     return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
 def _hold_back(text: str, stops: Sequence[str]) -> str:
-    """Return the text without an end that may be the beginning of a stop string."""
+    """Return the text without a suffix that may be the beginning of a stop string."""
     longest = 0
     for stop in stops:
         sizes = range(min(len(stop) - 1, len(text)), 0, -1)

@@ -6,9 +6,13 @@ after each step with a list of the other messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+Logprob = dict[str, Any]  # a token's log-probability, as OpenAI's chat format has it
+CONSTRAINT_OPTIONS = ("schema", "regex", "choices")
+LENGTH_OPTIONS = ("max_new_tokens", "max_tokens", "gen_length")  # names of the same option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,18 +21,28 @@ class Job:
 
     id: str
     client: str = ""  # clients take turns for free rows
+    address: str = ""  # one address may use only its share of the rows and of the queue
     messages: list[dict[str, str]] | None = None
-    prompt: str | list[int] | None = None
+    prompt: str | list[int] | EncodedText | None = None
     raw: bool = True  # use the prompt without the chat template
     infill: bool = False
     fork: Fork | None = None  # replaces messages and prompt
     options: Mapping[str, Any] = field(default_factory=dict)  # named as in wavefront.Options
+    automaton: bytes | None = None  # the constraint of the options, compiled
+    schema_field: str | None = None  # the field of the request that the schema came from
     stop: tuple[str, ...] = ()
     events: bool = False  # send an event for every step
     measure: bool = False  # add the confidence of every masked position to the events
     timeout: float | None = None  # seconds; None: the server's own limit
     incremental: bool = True  # a client may read partial output; else only the result counts
     detached: bool = False  # keep decoding for a while when no client reads the events
+
+
+class EncodedText(NamedTuple):
+    """A text as token ids. The token at a hole does not matter."""
+
+    ids: list[int]
+    holes: list[bool] | None = None  # positions to fill, if the text has holes
 
 
 class CanvasSnapshot(NamedTuple):
@@ -44,7 +58,21 @@ class Fork(NamedTuple):
     """A canvas to continue from, and the texts or token ids to write into it first."""
 
     canvas: CanvasSnapshot
-    overrides: dict[int, str | int]  # by position, counted over the answer
+    overrides: Mapping[int, str | int | EncodedText]  # by position, counted over the answer
+
+
+def has_constraint(job: Job) -> bool:
+    """Return whether the answer of a job is constrained."""
+    return any(name in job.options for name in CONSTRAINT_OPTIONS)
+
+
+def has_text(job: Job) -> bool:
+    """Return whether a job has a text that is not encoded yet, or a constraint to compile."""
+    if has_constraint(job):
+        return True
+    if job.fork is not None:
+        return any(isinstance(new, str) for new in job.fork.overrides.values())
+    return isinstance(job.prompt, str) or bool(job.messages)
 
 
 class CheckJob(NamedTuple):
@@ -70,8 +98,16 @@ class ModelInfo(NamedTuple):
     chat: bool  # the tokenizer has a chat template
     fingerprint: str
     length: int  # the longest canvas, prompt included
+    prompt_bytes: int  # a longer prompt is rejected before it is encoded
     family: str
     strategies: dict[str, str]  # name to spec with its defaults
+    recommended: dict[str, str]  # name to the spec to try first
+    defaults: dict[str, Any]  # decoding options of requests that do not set them
+    summary: str = ""  # what a built-in model can do
+
+
+class EncoderReady(NamedTuple):
+    """The first message of the process that encodes prompts."""
 
 
 class LoadFailed(NamedTuple):
@@ -80,7 +116,7 @@ class LoadFailed(NamedTuple):
     message: str
 
 
-class Accepted(NamedTuple):
+class RequestAccepted(NamedTuple):
     """A request can be decoded and waits for a row."""
 
     id: str
@@ -89,21 +125,22 @@ class Accepted(NamedTuple):
     start_event: dict[str, Any] | None
 
 
-class Started(NamedTuple):
+class RequestStarted(NamedTuple):
     """A request has a row."""
 
     id: str
 
 
-class Progress(NamedTuple):
+class RequestProgress(NamedTuple):
     """Output of one step of a request."""
 
     id: str
     text: str  # append this to the answer
     event: dict[str, Any] | None
+    logprobs: Sequence[Logprob] = ()  # of the tokens whose text is now complete, if asked for
 
 
-class Finished(NamedTuple):
+class RequestFinished(NamedTuple):
     """A request ended with an answer."""
 
     id: str
@@ -114,6 +151,8 @@ class Finished(NamedTuple):
     steps: int
     seconds: float
     event: dict[str, Any] | None
+    logprobs: Sequence[Logprob] = ()  # of the tokens that `RequestProgress` has not reported
+    cached_tokens: int = 0  # of the prompt; another request has computed their keys and values
 
 
 CLIENT_GONE = ("The client disconnected.", "client_gone")  # the message and the code

@@ -90,7 +90,7 @@ class Board {
     const entry = this.decode.at(position, this.moment);
     let words = 'masked';
     if (entry && entry.token >= 0) {
-      words = `${this.decode.texts.get(entry.token)}, ${entry.p === null ? 'given' : chance(entry.p)}`;
+      words = `${this.decode.texts.get(entry.token)}, ${entry.p === null ? 'given' : chance(entry.p)}${this.decode.pinned.has(position) ? ', pinned by the constraint' : ''}`;
     }
     this.spans[position].setAttribute('aria-label', `Position ${position + 1}: ${words}`);
   }
@@ -107,6 +107,7 @@ class Board {
       names.push('k', entry.p === null ? 'hand' : `p${shade(entry.p)}`);
       if (entry.step >= before && t > 0) names.push('now');
       if (decode.stops.has(entry.token)) names.push('end');
+      else if (decode.pinned.has(position)) names.push('pinned');
     } else {
       const left = entry !== undefined && entry.step >= before;
       const stood = left ? decode.at(position, entry.step) : undefined;
@@ -156,7 +157,7 @@ class Board {
       span.textContent = text;
       if (span === document.activeElement) this.name(position);
       else if (known) span.removeAttribute('aria-label');
-      else span.setAttribute('aria-label', names.includes('back') ? 'taken back' : 'masked');
+      else span.setAttribute('aria-label', names.includes('back') ? 'remasked' : 'masked');
       if (position === this.marked) span.classList.add('held');
     });
     this.rest.textContent = `${END} ${decided} of ${decode.filled} after the end`;

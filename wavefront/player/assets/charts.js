@@ -1,15 +1,28 @@
 // Two charts of a whole decode over time; a click goes to that moment.
 
+/** Round numbers from 0 to `most`, at most about `count` of them. */
+function ticks(most, count) {
+  const rough = Math.max(most, 1) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((one) => one >= rough));
+  return Array.from({length: Math.floor(most / step) + 1}, (_, k) => k * step);
+}
+
 class Chart {
-  constructor(decode, player, label) {
+  /** `label` is the title, `note` explains the marks, `vertical` names the vertical axis. */
+  constructor(decode, player, {label, note, vertical}) {
     this.decode = decode;
     this.player = player;
     this.length = 1;
     this.canvas = make('canvas', {role: 'img', 'aria-label': `${label}, ${decode.about.title}`});
     this.now = make('i', {class: 'here', 'aria-hidden': 'true'});
     this.frame = make('div', {class: 'frame'}, this.canvas, this.now);
-    this.axis = make('span', {});
-    this.element = make('figure', {class: 'map'}, this.frame, make('figcaption', {}, make('span', {}, label), this.axis));
+    this.across = make('div', {class: 'across', 'aria-hidden': 'true'});
+    this.down = make('div', {class: 'down', 'aria-hidden': 'true'});
+    this.axis = make('span', {class: 'axis-name'});
+    this.element = make('figure', {class: 'map'},
+      make('figcaption', {}, make('b', {}, label), ' ', ...note),
+      make('span', {class: 'axis-name vertical'}, vertical), this.down, this.frame, this.across, this.axis);
     const go = (event) => {
       const box = this.canvas.getBoundingClientRect();
       const share = (event.clientX - box.left) / box.width;
@@ -42,7 +55,17 @@ class Chart {
     [pen.fillStyle] = colours('map');
     pen.fillRect(0, 0, canvas.width, canvas.height);
     if (decode.size) this.fill(pen, unit, ratio);
-    this.axis.textContent = `${unit}s → ${length}`;
+    this.axis.textContent = unit === 'step' ? 'steps' : 'forward passes';
+    const count = Math.max(3, Math.min(9, Math.floor(this.frame.clientWidth / 55)));
+    this.across.replaceChildren(...ticks(this.length, count).map((n) => this.tick(n, 'left', n / this.length)));
+    this.down.replaceChildren(...this.heights().map(([n, share]) => this.tick(n, 'top', share)));
+  }
+
+  /** A number of an axis, at a share of its length. */
+  tick(n, side, share) {
+    const element = make('span', {class: share > 0.97 ? 'last' : null}, n);
+    element.style[side] = `${100 * share}%`;
+    return element;
   }
 
   draw(n) {
@@ -55,12 +78,23 @@ class Chart {
 /** Positions downwards, time to the right: when each was committed, and how surely. */
 class DecodeMap extends Chart {
   constructor(decode, player) {
-    super(decode, player, 'Probability by position ↓ and time →');
+    super(decode, player, {
+      label: 'Probability of each position',
+      note: ['Marks are commits. Pale: still masked.'],
+      vertical: 'position',
+    });
     this.line = make('i', {class: 'row', 'aria-hidden': 'true', hidden: ''});
     this.frame.append(this.line);
   }
 
   height() { return Math.round(Math.min(Math.max(this.decode.size * 3, 110), 210)); }
+
+  /** The numbers of the positions, from 1 at the top, each at the middle of its row. */
+  heights() {
+    const {size} = this.decode;
+    const found = ticks(size, 5).slice(1);
+    return [1, ...found.filter((n) => n > 2)].map((n) => [n, (n - 0.5) / Math.max(size, 1)]);
+  }
 
   positionAt(event) {
     const box = this.canvas.getBoundingClientRect();
@@ -120,15 +154,27 @@ class DecodeMap extends Chart {
 /** How far the decode has come: the leftmost masked and the last filled position. */
 class FrontierChart extends Chart {
   constructor(decode, player) {
-    super(decode, player, 'Leftmost masked (solid), last filled (dashed)');
+    super(decode, player, {
+      label: 'Progress',
+      note: [make('i', {class: 'line solid'}), 'leftmost masked position ', make('i', {class: 'line dashed'}), 'last filled position'],
+      vertical: 'position',
+    });
   }
 
   height() { return 110; }
 
+  heights() {
+    const {size} = this.decode;
+    return ticks(size, 4).map((n) => [n, 1 - this.share(n / Math.max(size, 1))]);
+  }
+
+  /** Lines at the edge are drawn whole: four pixels stay free above and below. */
+  share(part) { return (4 + part * (this.height() - 8)) / this.height(); }
+
   fill(pen, unit, ratio) {
     const {decode, canvas} = this;
     const [band, first, last] = colours('map-scope', 'accent', 'soft');
-    const y = (position) => canvas.height - 4 * ratio - (position / decode.size) * (canvas.height - 8 * ratio);
+    const y = (position) => canvas.height * (1 - this.share(position / decode.size));
     const points = [[], []];
     for (let n = 0; n <= decode.lengthIn(unit); n++) {
       const [open, filled] = decode.edges[decode.moment(n, unit)];

@@ -13,6 +13,13 @@ function visible(text) {
     .replace(/(?!\n)[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, '�') || '·';
 }
 
+/** The constraint of a decode in one line; empty if there is none. */
+function constraintOf(options) {
+  if (options.choices) return `choices: ${options.choices.join(', ')}`;
+  if (options.regex !== undefined) return `regex: ${options.regex}`;
+  return options.schema === undefined ? '' : `schema: ${options.schema}`;
+}
+
 class Decode {
   /** `about` has a title and, where known, an id, a file, and the title of the forked decode. */
   constructor(about) {
@@ -66,7 +73,9 @@ class Decode {
     this.final = new Array(this.size).fill(-1);
     this.known = []; // at each moment: the number of filled positions
     this.edges = []; // at each moment: the leftmost masked and the last filled position
-    this.has = {back: false, hand: event.given.length > 0, front: false, fill: false};
+    this.has = {back: false, hand: event.given.length > 0, front: false, fill: false, pinned: false};
+    this.pinned = new Set(); // the positions that a constraint leaves no choice about
+    this.constraint = constraintOf(event.options || {});
     this.given = event.given.length;
     for (const [position, token, text] of event.given) this.note(position, {step: -1, token, p: null}, text);
     this.finishMoment();
@@ -96,7 +105,11 @@ class Decode {
     this.steps.push(found);
     this.has.back ||= event.back.length > 0;
     this.has.front ||= found.front.includes(1);
-    if (event.end) this.end = event.end;
+    if (event.end) {
+      this.end = event.end;
+      this.pinned = new Set(event.end.pinned || []);
+      this.has.pinned = this.pinned.size > 0;
+    }
     this.finishMoment();
   }
 

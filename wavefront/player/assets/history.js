@@ -36,7 +36,7 @@ class History {
         when = `step ${step + 1}` + (forwards === step + 1 ? '' : `, forward ${forwards}`);
       }
       const what = token < 0
-        ? [make('span', {class: 'taken'}, 'taken back')]
+        ? [make('span', {class: 'taken'}, 'remasked')]
         : [p !== null ? 'committed ' : step < 0 ? 'given ' : 'written by hand ', this.token(token), ' ',
           make('b', {}, p === null ? '' : chance(p))];
       list.append(make('li', {class: step >= t ? 'later' : null}, make('span', {class: 'when'}, when), ' ', ...what));

@@ -1,15 +1,16 @@
 // The player: decodes side by side on one axis, and everything that moves along it.
 
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+// The numbers of a pane: key, label, and the explanation below the panes.
 const NUMBERS = [
-  ['step', 'step', 'Steps of the strategy'],
-  ['forwards', 'forwards', 'Forward passes of the model'],
-  ['change', 'this', 'Tokens committed, and taken back'],
-  ['tokens', 'decided', 'Positions that hold a token'],
-  ['rate', 'per forward', 'Tokens per forward pass; at the end only those of the answer'],
-  ['visible', 'answer', 'Tokens before the end of the answer'],
-  ['seconds', 'seconds', 'Time since the decode got a row; other requests may share the machine'],
-  ['MHCO', 'MHCO', 'Commits that overtook a surer position within 2: outside the candidates · beyond their extent'],
+  ['step', 'steps', 'Steps of the strategy, shown if their number differs from that of the forward passes.'],
+  ['forwards', 'forward passes', 'Forward passes of the model. They are the cost of a decode.'],
+  ['change', 'this', 'Tokens committed (+) and remasked (−) at the moment shown.'],
+  ['tokens', 'decided', 'Positions that hold a token.'],
+  ['rate', 'tokens per pass', 'Tokens per forward pass. At the end, only tokens of the answer count.'],
+  ['visible', 'answer tokens', 'Tokens before the end of the answer.'],
+  ['seconds', 'seconds', 'Time since the decode started. Other requests may share the machine.'],
+  ['MHCO', 'MHCO', 'The share of tokens that were committed while a nearby position was more confident but not allowed: a masked position outside the candidates, at most 2 positions away. Lower is better, and 0 % means that the strategy never passed over such a position. “By extent” counts only positions before the first or after the last candidate.'],
 ];
 
 class Pane {
@@ -27,10 +28,11 @@ class Pane {
       list.append(make('div', {title}, make('dt', {}, words), this.values[name]));
     }
     this.lead = make('div', {class: 'prompt', hidden: ''});
+    this.constraint = make('p', {class: 'constraint-line', hidden: ''});
     this.answer = make('p', {class: 'answer', hidden: player.answers ? null : ''});
     this.tools = make('div', {class: 'tools', hidden: ''});
     this.element = make('article', {class: 'pane', 'aria-label': decode.about.title},
-      this.heading(side), this.lead, list, this.board.element, this.answer,
+      this.heading(side), this.lead, this.constraint, list, this.board.element, this.answer,
       make('div', {class: 'charts'}, ...this.charts.map((chart) => chart.element)),
       this.history.element, this.tools);
   }
@@ -64,6 +66,8 @@ class Pane {
     this.showNumbers(t, decode.numbers(t, before), unit);
     const finished = decode.over && t >= decode.length;
     this.status.textContent = decode.over ? '' : ' decoding';
+    this.constraint.textContent = visible(decode.constraint);
+    this.constraint.hidden = !decode.constraint;
     this.answer.textContent = decode.error ? decode.error.message : finished && decode.end ? decode.end.text : '';
     this.answer.classList.toggle('failed', decode.error !== null);
   }
@@ -73,20 +77,20 @@ class Pane {
     const of = (value, all) => [`${value}`, make('small', {}, ` of ${all}`)];
     const back = found.takenBack ? ` −${found.takenBack}` : '';
     const shown = {
-      step: of(t, decode.length),
+      step: decode.length === decode.forwards ? [] : of(t, decode.length),
       forwards: of(found.forwards, decode.forwards),
       change: [`+${found.committed}${back}`],
       tokens: of(found.known, decode.size),
       rate: [found.rate === null ? '–' : found.rate.toFixed(2)],
       visible: this.player.answers ? [found.visible === null ? '–' : `${found.visible}`] : [],
       seconds: found.seconds === undefined ? [] : [found.seconds.toFixed(found.seconds < 10 ? 2 : 1)],
-      MHCO: found.mhco ? [`${percent(found.mhco.candidates)} · ${percent(found.mhco.extent)}`] : [],
+      MHCO: found.mhco ? [percent(found.mhco.candidates), make('small', {}, ` · ${percent(found.mhco.extent)} by extent`)] : [],
     };
     for (const [name, parts] of Object.entries(shown)) {
       values[name].replaceChildren(...parts);
       values[name].parentElement.hidden = parts.length === 0;
     }
-    values.change.previousSibling.textContent = `this ${unit}`;
+    values.change.previousSibling.textContent = unit === 'step' ? 'this step' : 'this pass';
   }
 
   mark(position) {
@@ -111,11 +115,13 @@ class Player {
     this.decodes = [];
     this.panes = [];
     this.n = 0;
-    this.unit = 'step';
+    this.unit = 'forward'; // the cost of a decode, so strategies are compared at equal cost
     this.pinned = null;
     this.pointed = null;
     this.timer = null;
     this.listen();
+    byId('terms').append(...NUMBERS.flatMap(([name, words, meaning]) =>
+      [make('dt', {}, name === 'change' ? 'this pass' : words), make('dd', {}, meaning)]));
     byId('swatches').append(...Array.from({length: 10}, (_, k) => make('i', {class: `p${k}`})));
   }
 
@@ -209,9 +215,10 @@ class Player {
     this.n = n;
     const scrub = byId('scrub');
     scrub.value = n;
-    scrub.setAttribute('aria-valuetext', `${this.unit} ${n} of ${this.length}`);
+    const unit = this.unit === 'step' ? 'step' : 'pass';
+    scrub.setAttribute('aria-valuetext', `${unit} ${n} of ${this.length}`);
     scrub.style.setProperty('--done', `${(100 * n) / Math.max(this.length, 1)}%`);
-    byId('moment').textContent = `${this.unit} ${n} / ${this.length}`;
+    byId('moment').textContent = `${unit} ${n} / ${this.length}`;
     for (const pane of this.panes) pane.draw(n, this.unit, this.position);
   }
 

@@ -1,46 +1,74 @@
 // The strategies to decode with: one card each, at most three.
 
-// The options with a field of their own: the letter of the paper and the first value.
-const PRESETS = {
-  wavefront: {size: ['F', 8], radius: ['R', 2]},
-  tide: {size: ['F', 8], radius: ['R', 2]},
-  block: {size: ['B', 8]},
-  adablock: {size: ['B', 16]},
-  dsb: {size: ['B', 32]},
-};
-let strategies = {wavefront: '', block: '', standard: ''};
+// The options with a field of their own: label, and the letter of the paper. All count positions.
+const WAVE = {size: ['Wave size', 'F'], radius: ['Radius', 'R']};
+const BLOCK = {size: ['Block size', 'B']};
+const FIELDS = {wavefront: WAVE, tide: WAVE, block: BLOCK, adablock: BLOCK, dsb: BLOCK};
+// The strategies to compare, all with one token per step.
+const COMPARED = {wavefront: 'wavefront(size=8, radius=2)', block: 'block(size=8)', standard: 'standard()'};
+let strategies = COMPARED; // the recommended spec of every strategy, once the server has sent them
+
+const THRESHOLD = /\bselector=threshold\((?:tau=)?([\d.]+)[^()]*\)/;
+const SELECTOR = /\bselector=\w+\([^()]*\)/;
+
+/** A spec with one option set to another value. */
+function withOption(spec, name, value) {
+  const old = new RegExp(`\\b${name}=[\\w.]+`);
+  if (old.test(spec)) return spec.replace(old, `${name}=${value}`);
+  return spec.replace('(', spec.endsWith('()') ? `(${name}=${value}` : `(${name}=${value}, `);
+}
+
+/** A spec with this threshold as its selector; '' stands for none, which is a quota. */
+function withThreshold(spec, tau) {
+  if (tau !== '' && THRESHOLD.test(spec)) return spec.replace(THRESHOLD, (all, old) => all.replace(old, tau));
+  const selector = tau === '' ? 'selector=quota()' : `selector=threshold(tau=${tau})`;
+  // Cascade rounds need a threshold.
+  const plain = tau === '' ? spec.replace(/\bcascade_rounds=\d+/, 'cascade_rounds=0') : spec;
+  if (SELECTOR.test(plain)) return plain.replace(SELECTOR, selector);
+  return `${plain.slice(0, -1)}${plain.endsWith('()') ? '' : ', '}${selector})`;
+}
+
+/** A number with its name, its letter and its unit. */
+function field(label, letter, unit, input) {
+  return make('label', {class: 'mini'}, make('span', {}, label, ' ', make('i', {}, letter), ' ', make('small', {}, unit)), input);
+}
 
 const cards = () => [...byId('cards').children];
 
 /** Add a card: the name of a strategy, its options, a threshold, and the resulting spec string. */
-function addCard(name) {
+function addCard(name, given = COMPARED[name]) {
   const select = make('select', {'aria-label': 'Strategy'}, ...Object.keys(strategies).map((one) => make('option', {value: one}, one)));
   select.value = name in strategies ? name : Object.keys(strategies)[0];
   const fields = make('span', {class: 'fields'});
-  const tau = make('input', {type: 'number', min: 0, max: 1, step: 0.05, placeholder: 'off', 'aria-label': 'Threshold: commit every position with at least this probability'});
+  const tau = make('input', {type: 'number', min: 0, max: 1, step: 0.001, placeholder: 'off'});
   const spec = make('input', {class: 'spec-input', type: 'text', spellcheck: 'false', 'aria-label': 'Strategy as a spec string'});
   const away = make('button', {type: 'button', class: 'quiet', 'aria-label': 'Remove this strategy'}, '×');
-  const write = () => {
-    const parts = [...fields.querySelectorAll('input')].map((one) => `${one.name}=${one.value}`);
-    if (tau.value !== '') parts.push(`selector=threshold(tau=${tau.value})`);
-    spec.value = `${select.value}(${parts.join(', ')})`;
-  };
-  const choose = () => {
-    const numbers = Object.entries(PRESETS[select.value] || {}).map(([key, [letter, value]]) =>
-      make('label', {class: 'mini'}, letter, make('input', {type: 'number', name: key, min: 1, max: 4096, value, 'aria-label': `${letter}: ${key}`})));
+  /** Show a spec, and fill the fields from it. */
+  const show = (text) => {
+    const numbers = Object.entries(FIELDS[select.value] || {}).map(([key, [label, letter]]) => {
+      const [, value = ''] = text.match(new RegExp(`\\b${key}=(\\d+)`)) || [];
+      return field(label, letter, 'positions', make('input', {type: 'number', name: key, min: 1, max: 4096, value}));
+    });
     fields.replaceChildren(...numbers);
-    write();
+    [, tau.value = ''] = text.match(THRESHOLD) || [];
+    spec.value = text;
   };
-  select.addEventListener('change', choose);
-  fields.addEventListener('input', write);
-  tau.addEventListener('input', write);
+  select.addEventListener('change', () => show(strategies[select.value]));
+  fields.addEventListener('input', ({target}) => {
+    if (target.value !== '') spec.value = withOption(spec.value, target.name, target.value);
+  });
+  tau.addEventListener('input', () => {
+    spec.value = withThreshold(spec.value, tau.value);
+  });
   away.addEventListener('click', () => {
     card.remove();
     countCards();
   });
-  const card = make('li', {class: 'card'}, make('div', {class: 'line'}, select, fields, make('label', {class: 'mini'}, 'τ', tau), away), spec);
+  const threshold = field('Threshold', 'τ', '0 to 1', tau);
+  threshold.title = 'Commit every position with at least this probability';
+  const card = make('li', {class: 'card'}, make('div', {class: 'line'}, select, fields, threshold, away), spec);
   byId('cards').append(card);
-  choose();
+  show(given || strategies[select.value]);
   countCards();
 }
 

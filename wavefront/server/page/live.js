@@ -76,7 +76,7 @@ async function follow(decode) {
   buttons();
   if (control.signal.aborted) announce('Stopped.');
   else if (decode.error) complain(decode.error.message);
-  else announce(`${decode.about.title} is done: ${decode.forwards} forwards.`);
+  else announce(`${decode.about.title} is done: ${decode.forwards} forward passes.`);
 }
 
 let due = false;
@@ -111,6 +111,28 @@ function common() {
   return Object.fromEntries(Object.entries(said).filter(([, value]) => value !== null));
 }
 
+/** The field of the request that constrains the answer. */
+function constraint() {
+  const [kind, text] = [byId('constraint').value, byId('language').value];
+  if (kind === 'regex') return {regex: text};
+  if (kind === 'choices') return {choices: text.split('\n').filter((line) => line !== '')};
+  if (kind !== 'schema') return {};
+  try {
+    return {response_format: {type: 'json_schema', json_schema: {name: 'answer', schema: JSON.parse(text)}}};
+  } catch (error) {
+    throw new Error(`The schema is not JSON: ${error.message}`);
+  }
+}
+
+const LANGUAGES = {regex: 'Pattern', choices: 'One choice in each line', schema: 'Schema'};
+
+function showConstraint() {
+  const kind = byId('constraint').value;
+  byId('language-box').hidden = kind === '';
+  byId('language').required = kind !== '';
+  byId('language-name').textContent = LANGUAGES[kind] || '';
+}
+
 const hasHoles = () => /<mask:\d+>/.test(byId('prompt').value);
 
 async function begin(event) {
@@ -118,6 +140,12 @@ async function begin(event) {
   complain('');
   const prompt = byId('prompt').value;
   const asked = {...common(), prompt};
+  try {
+    Object.assign(asked, constraint());
+  } catch (error) {
+    complain(error.message);
+    return;
+  }
   if (hasHoles()) asked.infill = true;
   else asked.max_new_tokens = Number(byId('length').value);
   announce('Decoding.');
@@ -137,6 +165,15 @@ async function begin(event) {
     return;
   }
   start(prompt, decodes);
+  showCanvas();
+}
+
+/** Scroll to the player if the canvas would be below the fold, as it is on a phone. */
+function showCanvas() {
+  const room = 8 * parseFloat(getComputedStyle(root).fontSize); // about the height of a canvas
+  const {top} = player.panes[0].board.element.getBoundingClientRect();
+  const behavior = window.matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth';
+  if (top + room > window.innerHeight) byId('player').scrollIntoView({block: 'start', behavior});
 }
 
 function start(prompt, decodes) {
@@ -197,6 +234,7 @@ async function fork(pane, position, text) {
     const others = player.panes.map((one) => one.decode).filter((one) => one.over);
     announce(`Forked at step ${at}.`);
     start(shownPrompt, [...others.slice(0, 2), decode]);
+    showCanvas();
   } catch (error) {
     complain(error.message);
   }
@@ -224,17 +262,32 @@ function showHoles() {
   byId('holes').hidden = !hasHoles();
 }
 
+let connected = false;
+
+/** Fill the form with the options that the server uses for requests that do not set them. */
+function useDefaults({strategy = '', steps, eos}) {
+  const name = strategy.split('(')[0];
+  if (name in strategies) addCard(name, strategy);
+  else addCard('wavefront');
+  if (steps) byId('steps').placeholder = steps;
+  if (eos) byId('eos').value = eos;
+}
+
 /** Ask which model is served. If the API key is wrong, say so and wait for another. */
 async function connect() {
   try {
     const {data} = await (await ask('/v1/models')).json();
     if (!data.length) throw new Error('The model is still loading.');
-    strategies = data[0].wavefront.strategies;
+    strategies = data[0].wavefront.recommended;
     byId('model').textContent = data[0].id;
+    const {summary} = data[0].wavefront;
+    byId('about').textContent = summary ? `${data[0].id} is ${summary}. ` : '';
     complain('');
     const chosen = cards().map((card) => card.querySelector('select').value);
     byId('cards').replaceChildren();
-    for (const name of chosen.length ? chosen : ['wavefront']) addCard(name);
+    if (connected) chosen.forEach((name) => addCard(name));
+    else useDefaults(data[0].wavefront.defaults);
+    connected = true;
     if (!player.panes.length) await resume();
   } catch (error) {
     if (error.status === 401) {
@@ -248,6 +301,8 @@ async function connect() {
 }
 
 byId('form').addEventListener('submit', begin);
+byId('constraint').addEventListener('change', showConstraint);
+showConstraint();
 byId('stop').addEventListener('click', () => {
   for (const {decode, stop} of running) {
     ask(`${DECODES}/${decode.about.id}`, {method: 'DELETE'}).catch(() => {});
@@ -255,7 +310,7 @@ byId('stop').addEventListener('click', () => {
   }
 });
 byId('share').addEventListener('click', share);
-byId('add').addEventListener('click', () => addCard(['wavefront', 'block', 'standard'][cards().length]));
+byId('add').addEventListener('click', () => addCard(Object.keys(COMPARED)[cards().length]));
 byId('key').addEventListener('change', connect);
 byId('key-form').addEventListener('submit', (event) => event.preventDefault());
 byId('prompt').addEventListener('input', showHoles);
