@@ -1,4 +1,4 @@
-"""Bench: measure what a decoding step costs, next to its floor and two reference loops.
+"""Bench: measure the cost of a decoding step, its lower bound, and two reference loops.
 
 >>> from wavefront import bench
 >>> name, model, lm = bench.load_model("ripple", device="cpu")  # doctest: +SKIP
@@ -8,12 +8,15 @@ docs/speed.md explains the results. It imports `lm`, `tasks`, `results` and what
 reading at `run.py`.
 """
 
+from wavefront.bench.advice import Advice, AdviceReport, advise
 from wavefront.bench.results import Curve, Fit, Report, Row, Target, Workload, fit, load, save
 from wavefront.bench.run import add_accuracies, run, ticks
 from wavefront.bench.settings import ROWS, BenchModel, Settings, defaults, load_model
 
 __all__ = [
     "ROWS",
+    "Advice",
+    "AdviceReport",
     "BenchModel",
     "Curve",
     "Fit",
@@ -23,6 +26,7 @@ __all__ = [
     "Target",
     "Workload",
     "add_accuracies",
+    "advise",
     "defaults",
     "fit",
     "load",

@@ -14,10 +14,11 @@ import torch
 
 import wavefront
 from wavefront.bench.timing import Now, time_in_turns
+from wavefront.kernels import fp8_product
 from wavefront.storage.provenance import commit
 
 
-class Limits(NamedTuple):
+class DeviceLimits(NamedTuple):
     """The measured limits of a device: of a large matrix product, and of a large sum."""
 
     flops: float  # operations per second of a large matrix product in the bench's dtype
@@ -30,7 +31,7 @@ def measure_limits(
     *,
     repeats: int = 15,
     now: Now = time.perf_counter,
-) -> Limits:
+) -> DeviceLimits:
     """Measure the limits; the best of the repeats counts."""
     cuda = device.type == "cuda"
     side, count = (8192, 1 << 30) if cuda else (1024, 1 << 26)
@@ -55,7 +56,27 @@ def measure_limits(
             repeats=repeats,
             now=now,
         )
-    return Limits(2 * side**3 / found["product"].least, 4 * count / found["sum"].least)
+    return DeviceLimits(2 * side**3 / found["product"].least, 4 * count / found["sum"].least)
+
+
+def measure_fp8(device: torch.device, *, repeats: int = 15) -> float | None:
+    """Return the operations per second of a large product in fp8; None without such hardware."""
+    scales = fp8_product.hardware_scales(device)
+    if scales is None:
+        return None
+    side = 8192
+    x, weight = (torch.randn(side, side, device=device) for _ in range(2))
+    (rows, of_row), (codes, of_weight) = map(fp8_product.quantize_rows, (x, weight))
+
+    def piece() -> int:
+        for _ in range(8):
+            fp8_product.scaled_product(
+                rows, codes, row_scale=of_row, scale=of_weight[:, 0], scales=scales
+            )
+        return 8
+
+    found = time_in_turns(device, {"fp8": piece}, repeats=repeats)
+    return 2 * side**3 / found["fp8"].least
 
 
 def about(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Memory: what a step needs besides the weights, and how many logits exist at once."""
+"""Memory: how much a step needs besides the weights, and how many logits exist at once."""
 
 from __future__ import annotations
 

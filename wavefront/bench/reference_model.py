@@ -1,10 +1,10 @@
-"""The published LLaDA module as a reference: eager, unfused, every position, every logit.
+"""The published LLaDA module as a reference: eager and unfused, for all positions and logits.
 
 It is written from the published description and launches the same kernels: separate projections of
-query, key and value, norms in float32 in single operations, rotation in float32, and all logits.
-The cached pass is Fast-dLLM's, as first published. Keys are stored before rotation, and every step
-rotates all of them. In every layer the host waits twice, for the positions and for their maximum.
-The weights are views of our model's weights, so both models compute the same function.
+query, key and value, unfused norms in float32, rotation in float32, and all logits. The cached pass
+is Fast-dLLM's, as first published. Keys are stored before rotation, and every step rotates all of
+them. In every layer the host waits twice, for the positions and for their maximum. The weights are
+views of our model's weights, so both models compute the same function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from wavefront.core.errors import OptionError
 from wavefront.models.architecture import Architecture
-from wavefront.models.layer import Layer as ModelLayer
+from wavefront.models.layer import MLP, Layer
 from wavefront.models.transformer import Transformer
 
 # Keys and values of a layer, (B, Hkv, L, d) each, before the rotation of keys.
@@ -23,7 +23,7 @@ Past = tuple[Tensor, Tensor]
 
 
 class Norm(nn.Module):
-    """RMS norm in float32, in single operations."""
+    """RMS norm in float32, unfused."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
@@ -78,10 +78,10 @@ def rotate(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
     return (x * cosine) + (torch.cat((-second, first), dim=-1) * sine)
 
 
-class Layer(nn.Module):
+class ReferenceLayer(nn.Module):
     """A layer with separate matrices."""
 
-    def __init__(self, arch: Architecture, block: ModelLayer) -> None:
+    def __init__(self, arch: Architecture, block: Layer) -> None:
         super().__init__()
         self.arch = arch
         self.rotary = Rotary(arch)
@@ -90,14 +90,15 @@ class Layer(nn.Module):
         sizes = [n * arch.head_dim for n in (arch.heads, arch.kv_heads, arch.kv_heads)]
         biases = [None] * 3 if block.qkv.bias is None else block.qkv.bias.detach().split(sizes)
         weights = block.qkv.weight.detach().split(sizes)
-        self.query, self.key, self.value = map(_linear, weights, biases)
-        self.attention_out = _linear(block.attention_out.weight.detach())
-        self.gate, self.up = map(_linear, block.mlp.gate_up.weight.detach().chunk(2))
-        self.down = _linear(block.mlp.down.weight.detach())
+        self.query, self.key, self.value = map(as_linear, weights, biases)
+        self.attention_out = as_linear(block.attention_out.weight.detach())
+        assert isinstance(block.mlp, MLP)  # LLaDA has no experts
+        self.gate, self.up = map(as_linear, block.mlp.gate_up.weight.detach().chunk(2))
+        self.down = as_linear(block.mlp.down.weight.detach())
         self.dropout = nn.Dropout(0.0)
 
     def forward(
-        self, x: Tensor, past: Past | None, replace: Tensor | None, bias: Tensor | None
+        self, x: Tensor, past: Past | None, replace: Tensor | None, *, bias: Tensor | None
     ) -> tuple[Tensor, Past]:
         normed = self.attention_norm(x)
         query, key, value = self.query(normed), self.key(normed), self.value(normed)
@@ -160,10 +161,10 @@ class Reference(nn.Module):
         arch = model.config
         self.mask_id = model.mask_id
         self.embedding = model.embedding
-        self.layers = nn.ModuleList(Layer(arch, block) for block in model.layers)
+        self.layers = nn.ModuleList(ReferenceLayer(arch, block) for block in model.layers)
         self.final_norm = Norm(model.final_norm.weight.detach(), arch.eps)
         output = model.embedding if model.output is None else model.output
-        self.output = _linear(output.weight.detach())
+        self.output = as_linear(output.weight.detach())
         self.eval()
 
     def forward(
@@ -179,12 +180,12 @@ class Reference(nn.Module):
             length = past[0][0].shape[-2] + tokens.shape[1]
             bias = torch.zeros((1, 1, length, length), device=x.device, dtype=torch.float)
         for number, layer in enumerate(self.layers):
-            x, stored = layer(x, None if past is None else past[number], replace, bias)
+            x, stored = layer(x, None if past is None else past[number], replace, bias=bias)
             present.append(stored)
         return self.output(self.final_norm(x)), present
 
 
-def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+def as_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """Return a linear module that uses existing weights."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)

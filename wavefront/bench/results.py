@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -11,18 +12,23 @@ from typing import Any, NamedTuple
 
 from wavefront.bench.timing import Timing
 from wavefront.core.errors import OptionError
+from wavefront.storage.read_file import MIB, read_json
+from wavefront.storage.write_file import write_text
 
 FORMAT = 2
+FILE_LIMIT = 256 * MIB  # bytes of a file with results
 OURS = "wavefront"
+DEFAULT = "default"  # the variant of rows without options, as a user decodes first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """What a row measures. These fields identify the row; its name is only a label."""
 
-    kind: str  # the group of rows, as in `--only`: exact, cached, batch, end-to-end, memory, text
-    work: str = "step"  # "step", "forward", "cycle" (a refresh interval), "decode" or "answer"
-    program: str = OURS  # or the reference loop: "llada", "llada-block" or "dual"
+    kind: str  # the group of rows, as in `--only`, such as exact, cached, blocks or end-to-end
+    # "step", "forward", "cycle" (a refresh interval), "decode", "answer" or "load"
+    work: str = "step"
+    program: str = OURS  # or the reference loop: "llada", "llada-block", "dual" or "published"
     window: int | None = None  # positions that a cached step computes; None: the whole canvas
     batch: int = 1
     compiled: bool = False
@@ -37,11 +43,12 @@ class Workload:
             self.kind if ours or self.kind not in ("exact", "cached") else "",
             "" if ours else self.program,
             str(self.window) if ours and self.kind == "cached" else "",
-            str(self.batch) if self.kind == "batch" else "",
+            str(self.batch) if self.kind in ("batch", "blocks", "strategies") else "",
             self.variant,
             "eager" if self.kind == "exact" and not self.captured else "",
             "compiled" if self.compiled else "",
-            self.work if self.work in ("forward", "cycle") else "",
+            "cached" if self.kind == "quantized" and self.window else "",
+            self.work if self.work in ("forward", "cycle", "load") else "",
         ]
         return "-".join(part for part in parts if part)
 
@@ -65,7 +72,7 @@ class Row(Workload):
     published_ms: float | None = None  # the published time of a reference loop
     strategy: str | None = None
     cache: str | None = None
-    peak_bytes: int | None = None  # beyond the weights
+    peak_bytes: int | None = None  # beyond the weights; of `load`, with them
     accuracy: dict[str, Any] | None = None  # of the same configuration, from a file of accuracies
     note: str = ""
 
@@ -181,21 +188,19 @@ class Report:
 
 def save(report: Report, path: Path) -> None:
     """Write a report as JSON."""
-    try:
+    text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"The results cannot be written to {str(path)!r}: {reason}.") from None
+    write_text(path, text, error=OptionError)
 
 
 def load(path: Path) -> Report:
-    """Read a report from its file; `OptionError` says why the file is not a report."""
+    """Read a report from its file. Raises `OptionError` with the reason if it is not one."""
     try:
-        values = json.loads(path.read_text())
+        values = read_json(path, limit=FILE_LIMIT, error=OptionError)
         if values["format"] != FORMAT:
             raise OptionError(
-                f"{path} has format {values['format']!r}, and this version reads {FORMAT}; run the "
+                f"{path} has format {values['format']!r}, but this version reads {FORMAT}; run the "
                 "bench again."
             )
         kinds = {"rows": Row, "curves": Curve, "targets": Target}
@@ -210,10 +215,7 @@ def load(path: Path) -> Report:
             notes=tuple(values["notes"]),
             **parts,
         )
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"{str(path)!r} cannot be read: {reason}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise OptionError(
             f"{str(path)!r} is not a result of `wavefront bench` ({error}); give its --out file."
         ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +10,37 @@ from typing import Any
 import torch
 
 from wavefront.bench import machine
+from wavefront.bench.block_rows import block_rows, prefix_rows
 from wavefront.bench.end_to_end import decode_rows, memory_rows, scaling_curves
-from wavefront.bench.results import Curve, Report, Row, Target
+from wavefront.bench.results import FILE_LIMIT, Curve, Report, Row, Target
 from wavefront.bench.settings import Settings
-from wavefront.bench.step_rows import Stage, batch_rows, cached_rows, exact_rows
+from wavefront.bench.step_rows import (
+    Stage,
+    batch_rows,
+    cached_rows,
+    exact_rows,
+    quantized_rows,
+    strategy_rows,
+)
 from wavefront.bench.targets import overhead, steps_and_forwards, targets
-from wavefront.bench.text_decodes import DECODES, text_rows
+from wavefront.bench.text_decodes import decodes, text_rows
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, SpecError
+from wavefront.storage.read_file import read_json
 
 WARM_UP = 2
-PIECES = {"exact": 5, "cached": 6, "batch": 2, "memory": 3}
-COMPILED_PIECES = {"exact": 2, "cached": 2, "batch": 2}  # in addition, with `compile`
+PIECES = {
+    "exact": 5,
+    "cached": 6,
+    "batch": 4,
+    "quantized": 6,
+    "strategies": 6,
+    "memory": 3,
+    "blocks": 3,
+    "prefix": 2,
+}
+# In addition, with `compile`.
+COMPILED_PIECES = {"exact": 2, "cached": 2, "batch": 4, "quantized": 6, "blocks": 2}
 
 
 def ticks(settings: Settings) -> int:
@@ -34,7 +52,7 @@ def ticks(settings: Settings) -> int:
     total += 2 * rounds * len(settings.batches) * ("batches" in settings.only)
     total += (7 if settings.compile else 4) * ("end-to-end" in settings.only)
     items = 1 if settings.quick else settings.items
-    return total + items * len(DECODES) * ("text" in settings.only)
+    return total + items * len(decodes(quick=settings.quick)) * ("text" in settings.only)
 
 
 @torch.no_grad()
@@ -54,7 +72,15 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
     more: list[Target] = []
     curves: list[Curve] = []
     notes: list[str] = []
-    groups = {"exact": exact_rows, "cached": cached_rows, "batch": batch_rows}
+    groups = {
+        "exact": exact_rows,
+        "cached": cached_rows,
+        "batch": batch_rows,
+        "quantized": quantized_rows,
+        "strategies": strategy_rows,
+        "blocks": block_rows,
+        "prefix": prefix_rows,
+    }
     for name, measure in (groups | {"end-to-end": decode_rows}).items():
         if name in settings.only:
             rows += measure(stage)
@@ -69,13 +95,18 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
         texts = text_rows(stage)
         rows += texts.rows
         notes += texts.notes
+    # The canvas of a quick run is hardly longer than an answer, so there is little to save.
+    counted = [row for row in rows if not (settings.quick and row.kind == "text")]
     return Report(
         about=about,
         settings=settings.as_json(),
         limits={"flops": limits.flops, "bandwidth": limits.bandwidth},
         rows=_with_accuracies(known, rows),
         curves=tuple(curves),
-        targets=(*targets(rows, cuda=settings.cuda), *more),
+        targets=(
+            *targets(counted, cuda=settings.cuda, published=settings.as_published),
+            *more,
+        ),
         notes=(*notes, *_overhead_notes(rows)),
     )
 
@@ -99,14 +130,11 @@ def _with_accuracies(known: dict[Any, dict[str, Any]], rows: Iterable[Row]) -> t
 def _read_accuracies(path: Path) -> dict[Any, dict[str, Any]]:
     """Read accuracies by strategy and cache, as `runs/cache_table.py grade --json` writes them."""
     try:
-        entries = json.loads(path.read_text())["entries"]
+        entries = read_json(path, limit=FILE_LIMIT, error=OptionError)["entries"]
         return {_key(entry["strategy"], entry["cache"]): entry for entry in entries}
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"{str(path)!r} cannot be read: {reason}.") from None
-    except (ValueError, KeyError, TypeError, SpecError) as error:
+    except (KeyError, TypeError, SpecError) as error:
         raise OptionError(
-            f"{str(path)!r} holds no accuracies ({error}); make it with runs/cache_table.py grade."
+            f"{str(path)!r} has no accuracies ({error}); create it with runs/cache_table.py grade."
         ) from None
 
 

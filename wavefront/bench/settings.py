@@ -14,19 +14,34 @@ from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.lm import LM, load
 from wavefront.models.transformer import Transformer
 
-ROWS = ("exact", "cached", "batch", "end-to-end", "memory", "lengths", "batches", "text")
+CUDA_ROWS = ("quantized", "strategies")  # elsewhere only on request
+FULL_ROWS = (
+    *("exact", "cached", "batch", *CUDA_ROWS),
+    *("end-to-end", "memory", "lengths", "batches", "text"),
+)
+BLOCK_ROWS = ("blocks", "prefix")  # of block-causal models
+ROWS = (*FULL_ROWS, *BLOCK_ROWS)
 BLOCK = 32  # of the reference loops
 LENGTHS = {"cuda": (256, 512, 1024, 2048, 4096), "cpu": (128, 256, 512, 1024)}
 BATCHES = {"cuda": (1, 2, 4, 8, 16, 32), "cpu": (1, 2, 4, 8)}
 PROMPT_TOKENS = {"cuda": 128, "cpu": 64}
 MAX_NEW_TOKENS = {"cuda": 1024, "cpu": 256}
+# A quick run of a built-in model takes less than a minute on two cores.
+QUICK_CPU: dict[str, Any] = {
+    "prompt_tokens": 32,
+    "max_new_tokens": 64,
+    "lengths": (64, 128, 256),
+    "batches": (1, 2, 4),
+    "repeats": 3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What one run measures.
 
-    The canvas is a prompt of random tokens and `max_new_tokens` masked positions, a step for each.
+    The canvas is a prompt of random tokens and `max_new_tokens` masked positions, with one step for
+    each.
     """
 
     model: Transformer
@@ -36,7 +51,7 @@ class Settings:
     max_new_tokens: int = 256
     lengths: tuple[int, ...] = LENGTHS["cpu"]  # of whole canvases
     batches: tuple[int, ...] = BATCHES["cpu"]
-    only: tuple[str, ...] = ROWS
+    only: tuple[str, ...] = ()  # empty: all rows that the model has
     repeats: int = 15
     items: int = 4  # problems of the text rows
     compile: bool = False  # also measure compiled models; takes minutes on a CPU
@@ -48,6 +63,27 @@ class Settings:
     def __post_init__(self) -> None:
         for name in self.only:
             check_choice("only", name, ROWS)
+            if name not in rows_of(self.model):
+                kind = "bidirectional" if self.model.block_size is None else "block-causal"
+                raise OptionError(
+                    f"The row {name} does not exist for a {kind} model: choose from "
+                    f"{', '.join(rows_of(self.model))}.",
+                    option="only",
+                    value=name,
+                )
+        if not self.only:
+            left_out = () if self.cuda else CUDA_ROWS
+            rows = tuple(name for name in rows_of(self.model) if name not in left_out)
+            object.__setattr__(self, "only", rows)
+        block = self.model.block_size or 1
+        for name in ("prompt_tokens", "max_new_tokens"):
+            if getattr(self, name) % block:
+                raise OptionError(
+                    f"{name} must be a multiple of {block}, the block of the model, not "
+                    f"{getattr(self, name)}.",
+                    option=name,
+                    value=getattr(self, name),
+                )
         check_int("prompt_tokens", self.prompt_tokens, 1)
         check_int("max_new_tokens", self.max_new_tokens, BLOCK)
         if self.max_new_tokens % BLOCK:
@@ -60,9 +96,9 @@ class Settings:
         if self.cpu_time and self.cuda:
             raise OptionError("cpu_time does not measure work on a GPU: leave it out.")
         longest = self.model.max_length
-        check_int("prompt_tokens + max_new_tokens", self.length, 1, longest)
+        check_int("prompt_tokens + max_new_tokens", self.length, 1, high=longest)
         for length in self.lengths:
-            check_int("lengths", length, 64, longest)
+            check_int("lengths", length, 64, high=longest)
         for batch in self.batches:
             check_int("batches", batch, 1)
 
@@ -80,7 +116,7 @@ class Settings:
 
     @property
     def as_published(self) -> bool:
-        """Whether machine, model and sizes are those of the published times."""
+        """Whether machine, model and sizes are the same as for the published times."""
         model = self.model
         return (
             "H200" in device_name(model.device)
@@ -106,6 +142,11 @@ class Settings:
         }
 
 
+def rows_of(model: Transformer) -> tuple[str, ...]:
+    """Return the groups of rows that exist for a model."""
+    return FULL_ROWS if model.block_size is None else BLOCK_ROWS
+
+
 class BenchModel(NamedTuple):
     """The model to measure."""
 
@@ -123,6 +164,7 @@ def load_model(
     """
     from wavefront.models.builtin import DEFAULT
     from wavefront.models.loader import resolve_device
+    from wavefront.models.quantize import quantization_of
 
     target = resolve_device(device)
     chosen = name or ("llada-8b-shape" if target.type == "cuda" else DEFAULT)
@@ -132,15 +174,25 @@ def load_model(
         check_choice("model", chosen, SHAPES)
     lm = load(chosen, device=target, dtype=dtype)
     if not isinstance(lm.model, Transformer):
-        raise OptionError(f"The bench cannot measure {chosen}: it is not a LLaDA or Dream model.")
+        raise OptionError(f"The bench cannot measure {chosen}: it is not of a known family.")
+    if (kind := quantization_of(lm.model)) is not None:
+        raise OptionError(f"The bench cannot measure {chosen}: its weights are in {kind}.")
     return BenchModel(chosen, lm.model, lm)
+
+
+def advice_defaults(model: Transformer) -> dict[str, Any]:
+    """Return settings for `advise` that take less than a minute with a built-in model."""
+    usual = defaults(model, quick=True)
+    if model.device.type != "cuda":
+        usual |= {"prompt_tokens": PROMPT_TOKENS["cpu"], "max_new_tokens": 128, "repeats": 5}
+    return usual
 
 
 def defaults(model: Transformer, *, quick: bool = False) -> dict[str, Any]:
     """Return settings that suit the model and its device."""
     kind = "cuda" if model.device.type == "cuda" else "cpu"
     lengths = tuple(size for size in LENGTHS[kind] if size <= model.max_length)
-    return {
+    found = {
         "prompt_tokens": PROMPT_TOKENS[kind],
         "max_new_tokens": MAX_NEW_TOKENS[kind],
         "lengths": lengths[:: max(1, len(lengths) - 1)] if quick else lengths,
@@ -148,3 +200,4 @@ def defaults(model: Transformer, *, quick: bool = False) -> dict[str, Any]:
         "repeats": 5 if quick else 15,
         "compile": kind == "cuda" and not quick,
     }
+    return found | (QUICK_CPU if quick and kind == "cpu" else {})

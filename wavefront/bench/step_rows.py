@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from wavefront.bench import reference_loops, roofline
-from wavefront.bench.machine import Limits
-from wavefront.bench.model_shapes import twin
+from wavefront.bench.machine import DeviceLimits, measure_fp8
+from wavefront.bench.model_shapes import (
+    SHAPES,
+    quantized_twin,
+    random_model,
+    twin,
+    write_sparse_checkpoint,
+)
 from wavefront.bench.profiler import write_profile
 from wavefront.bench.reference_model import Reference
-from wavefront.bench.results import OURS, Row, Workload, make_row
+from wavefront.bench.results import DEFAULT, OURS, Row, Workload, make_row
 from wavefront.bench.settings import BLOCK, Settings
-from wavefront.bench.timing import Piece, Timing, time_in_turns
+from wavefront.bench.timing import Piece, Timing, summarise, synchronize, time_in_turns
 from wavefront.bench.workloads import (
     NEVER,
     Case,
@@ -26,7 +36,10 @@ from wavefront.bench.workloads import (
     new_batcher,
 )
 from wavefront.core import spec
+from wavefront.engine.options import SPEEDS, resolve_cache
 from wavefront.kernels.compile import compile_model
+from wavefront.models.loader import load_model
+from wavefront.models.quantize import KINDS
 from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.wave import Wave
 
@@ -61,7 +74,7 @@ class Entry(NamedTuple):
 class Stage:
     """What the groups of rows share: the settings, the limits, and how rows are timed."""
 
-    def __init__(self, settings: Settings, limits: Limits) -> None:
+    def __init__(self, settings: Settings, limits: DeviceLimits) -> None:
         self.settings, self.limits = settings, limits
         self.model, self.dtype = settings.model, settings.model.dtype
         self.count = 8 if settings.cuda else 1  # steps in a piece
@@ -83,7 +96,7 @@ class Stage:
         return self._compiled
 
     def time(self, pieces: Mapping[str, Piece]) -> dict[str, Timing]:
-        """Time several pieces in turns, and profile them if the settings ask for it."""
+        """Time several pieces alternately, and profile them if the settings ask for it."""
         settings = self.settings
         if settings.profile:
             for name, piece in pieces.items():
@@ -99,7 +112,7 @@ class Stage:
     def measure(
         self, entries: Sequence[Entry], case: Case, *, reference: str | None = None
     ) -> list[Row]:
-        """Time the entries in turns and return their rows.
+        """Time the entries alternately and return their rows.
 
         Steps of wavefront are compared with the step of the `reference` program.
         """
@@ -135,7 +148,7 @@ class Stage:
         )
         return 1000 * cost.floor(self.limits)
 
-    def window_floor(self, case: Case, size: int) -> float:
+    def window_floor(self, case: Case, size: int, *, quantized: str | None = None) -> float:
         """Return the floor of a step over a window in milliseconds."""
         cost = roofline.window_step(
             self.model.config,
@@ -144,6 +157,7 @@ class Stage:
             read=min(size, case.read()),
             rows=case.batch,
             dtype=self.dtype,
+            quantized=quantized,
         )
         return 1000 * cost.floor(self.limits)
 
@@ -175,6 +189,9 @@ def exact_rows(stage: Stage) -> list[Row]:
         eager = Steps(case, new_batcher(case, captured=False), count)
         workload = Workload(kind="exact", captured=False)
         entries.append(Entry(workload, "exact step, not captured", eager, floor))
+        usual = Steps(case, new_batcher(case, captured=None), count)
+        workload = Workload(kind="exact", variant=DEFAULT)
+        entries.append(Entry(workload, "exact step, default settings", usual, floor))
     if stage.settings.compile:
         other = stage.case(model=stage.compiled())
         step = Workload(kind="exact", compiled=True)
@@ -240,6 +257,16 @@ def cached_rows(stage: Stage) -> list[Row]:
                 (stage.full_floor(case) + (REFRESH - 1) * floor) / REFRESH,
             ),
         ]
+        if stage.settings.cuda:
+            policy = resolve_cache(SPEEDS["fast"].cache)
+            entries.append(
+                Entry(
+                    Workload(kind="cached", window=32, work="cycle", variant=DEFAULT),
+                    f"speed=fast, default settings, with a full step in {REFRESH}",
+                    Cycle(case, new_batcher(case, policy, captured=None), REFRESH),
+                    (stage.full_floor(case) + (REFRESH - 1) * floor) / REFRESH,
+                )
+            )
         if stage.settings.compile:
             steps = stage.window_steps(stage.case(model=stage.compiled()), 32)
             entries += [
@@ -266,9 +293,9 @@ def cached_rows(stage: Stage) -> list[Row]:
 
 
 def batch_rows(stage: Stage) -> list[Row]:
-    """Measure a batch of eight and a batch of one, with a window of 32."""
+    """Measure batches of several sizes, with a window of 32."""
     entries = []
-    for batch in (1, 8):
+    for batch in (1, 8, 16, 32) if stage.settings.cuda else (1, 8):
         case = stage.case(batch=batch)
         floor, what = stage.window_floor(case, 32), f"cached step, window 32, batch {batch}"
         workload = Workload(kind="batch", window=32, batch=batch)
@@ -279,6 +306,128 @@ def batch_rows(stage: Stage) -> list[Row]:
             piece = stage.window_steps(other, 32)
             entries.append(Entry(workload, f"{what}, compiled", piece, floor))
     return stage.measure(entries, stage.case())
+
+
+def quantized_rows(stage: Stage) -> list[Row]:
+    """Measure steps with quantised weights, beside the same steps with the model's own."""
+    case, floor = stage.case(), stage.full_floor(stage.case())
+    fp8_flops = None
+    if stage.settings.cuda:
+        fp8_flops = measure_fp8(stage.model.device, repeats=stage.settings.repeats)
+    entries = []
+    for kind in (None, *KINDS):
+        own = stage.model if kind is None else quantized_twin(stage.model, kind)
+        models = {False: own}
+        if stage.settings.compile:
+            models[True] = stage.compiled() if kind is None else twin(own)
+        if kind is not None and stage.settings.compile:
+            compile_model(models[True], dynamic=False)
+        for compiled, model in models.items():
+            make = partial(Workload, kind="quantized", variant=kind or "none", compiled=compiled)
+            text = f"{kind or 'unquantised'} weights{', compiled' if compiled else ''}"
+            other = stage.case(model=model)
+            entries.append(
+                Entry(
+                    make(window=32),
+                    f"cached step, window 32, {text}",
+                    stage.window_steps(other, 32),
+                    stage.window_floor(case, 32, quantized=kind),
+                )
+            )
+            if kind not in (None, "fp8"):
+                continue  # their full step dequantises the weights first, and saves no time
+            lower = floor
+            if kind == "fp8" and fp8_flops is not None:
+                lower = 1000 * roofline.fp8_step(
+                    model.config,
+                    case.length,
+                    read=case.read(),
+                    limits=stage.limits,
+                    fp8_flops=fp8_flops,
+                )
+            piece = Steps(other, new_batcher(other), stage.count)
+            entries.append(Entry(make(), f"exact step, {text}", piece, lower))
+    rows = stage.measure(entries, case)
+    return rows + (_load_rows(stage) if stage.settings.cuda else [])
+
+
+def _load_rows(stage: Stage) -> list[Row]:
+    """Load a checkpoint of the named shape in each quantisation, and measure the peak memory."""
+    rows, device = [], stage.model.device
+    if stage.settings.name not in SHAPES:
+        return rows
+    with tempfile.TemporaryDirectory() as folder:
+        write_sparse_checkpoint(stage.settings.name, Path(folder))
+        for kind in ("int8", "int4"):
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            started = time.perf_counter()
+            model = load_model(folder, device=device, dtype=stage.dtype, quantize=kind)
+            synchronize(device)
+            seconds = time.perf_counter() - started
+            case = stage.case(model=model)
+            Steps(case, new_batcher(case, captured=False), 1)()
+            synchronize(device)
+            peak = torch.cuda.max_memory_allocated(device) - before
+            workload = Workload(kind="quantized", work="load", variant=kind)
+            text = f"load {kind} weights, and one exact step"
+            rows.append(make_row(workload, text, summarise([seconds]), peak_bytes=peak))
+            del model, case
+    return rows
+
+
+STRATEGIES = {
+    "standard": "standard",
+    "left-to-right": "left_to_right",
+    "block": "block(size=8)",
+    "wave": "wavefront(size=8, radius=2)",
+}
+ADAPTIVE = "tide(cascade_rounds=8, selector=threshold(tau=0.9))"
+# A model of about 0.5 B parameters, in the layout of LLaDA.
+HALF_B: dict[str, Any] = {
+    "d_model": 896,
+    "n_layers": 24,
+    "n_heads": 14,
+    "n_kv_heads": 2,
+    "mlp_hidden_size": 4864,
+}
+
+
+def strategy_rows(stage: Stage) -> list[Row]:
+    """Measure exact steps of several strategies, and an adaptive one in a large batch."""
+    case = stage.case()
+    cases = {name: replace(case, strategy=one) for name, one in STRATEGIES.items()}
+    entries = [
+        Entry(
+            Workload(kind="strategies", variant=name),
+            f"exact step, {own.strategy}",
+            Steps(own, new_batcher(own), stage.count),
+            stage.full_floor(own),
+        )
+        for name, own in cases.items()
+    ]
+    rows = stage.measure(entries, case)
+    rows = [replace(row, strategy=cases[row.variant].strategy) for row in rows]
+    return rows + _adaptive_rows(stage)
+
+
+def _adaptive_rows(stage: Stage) -> list[Row]:
+    """Measure an adaptive strategy and `standard` at the same positions, in a large batch."""
+    model, batch, new = stage.model, 8, min(32, stage.settings.max_new_tokens)
+    if stage.settings.cuda:
+        model = random_model("llada-8b-shape", device=model.device, **HALF_B)
+        batch, new = 200, 128
+    entries, cases = [], {}
+    for name, strategy in (("standard", "standard"), ("tide", ADAPTIVE)):
+        case = cases[name] = Case(model, 32, new, batch, strategy)
+        piece = Steps(case, new_batcher(case, min_width=new), 2)
+        workload = Workload(kind="strategies", variant=name, batch=batch)
+        size = sum(one.numel() for one in model.parameters()) / 1e9
+        what = f"exact step, {strategy}, batch {batch}, {size:.1f} B parameters"
+        entries.append(Entry(workload, what, piece))
+    rows = stage.measure(entries, cases["standard"])
+    return [replace(row, strategy=cases[row.variant].strategy) for row in rows]
 
 
 class ReferenceForward:

@@ -1,7 +1,7 @@
 """Text decodes: whole answers to held-out problems, and the LLaDA-style loop on the same weights.
 
 These rows include stopping early and the quality of the answers. Every decode is compared with the
-loop that it should equal, or with the same strategy without a cache.
+loop whose text it should reproduce, or with the same strategy without a cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wavefront.bench.step_rows import Stage
 from wavefront.bench.timing import summarise
 from wavefront.engine.session import begin
 from wavefront.lm import LM
-from wavefront.text.tokenizer import prompt_ids, visible
+from wavefront.text.tokenizer import prompt_ids, visible_tokens
 
 WAVE = "wavefront(size=8, radius=2)"
 CASCADE = "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))"
@@ -62,6 +62,14 @@ DECODES = (
 )
 
 
+QUICK = ("llada", "wave-defer", "narrow-defer")  # of a quick run
+
+
+def decodes(*, quick: bool) -> list[TextDecode]:
+    """Return the decodes of the text rows; few of them for a quick run."""
+    return [one for one in DECODES if not quick or one.name in QUICK]
+
+
 class Decoded(NamedTuple):
     """The tokens of an answer and what they cost."""
 
@@ -95,17 +103,18 @@ def text_rows(stage: Stage) -> TextRows:
     task = tasks.load("gsm")
     draw = random.Random("bench")
     found: dict[str, list[Answer]] = {}
+    chosen = decodes(quick=settings.quick)
     for _ in range(1 if settings.quick else settings.items):
         item = task.sample(draw, split="held-out")
         ids = prompt_ids(lm.tokenizer, item.prompt)
-        for decode in DECODES:
+        for decode in chosen:
             settings.tick(decode.workload.name)
             started = settings.now()
             decoded = _run(stage, lm, ids, decode=decode)
             seconds = settings.now() - started
             right = task.grade(item, lm.tokenizer.decode(decoded.tokens)).correct
             found.setdefault(decode.name, []).append(Answer(decoded, seconds, right))
-    rows = [_row(decode, found, settings.max_new_tokens) for decode in DECODES]
+    rows = [_row(decode, found, settings.max_new_tokens) for decode in chosen]
     return TextRows(rows, [])
 
 
@@ -119,7 +128,7 @@ def _run(stage: Stage, lm: LM, ids: list[int], *, decode: TextDecode) -> Decoded
         "max_new_tokens": stage.settings.max_new_tokens,
     }
     session = begin(lm.model, [ids], options, stop_ids=lm.stop_ids, id_of=lm._id_of).drain()
-    tokens = visible(session.answers()[0], lm.stop_ids)
+    tokens = visible_tokens(session.answers()[0], lm.stop_ids)
     share = session.token_forwards / session.canvas.tokens.numel()
     return Decoded(tokens, session.forwards, share)
 
@@ -131,7 +140,7 @@ def _run_loop(stage: Stage, lm: LM, ids: list[int], *, block: int | None) -> Dec
     canvas[0, : len(ids)] = torch.tensor(ids)
     for _ in reference_loops.llada(model, canvas, len(ids), steps=count, block=block):
         pass
-    return Decoded(visible(canvas[0, len(ids) :].tolist(), lm.stop_ids), count, float(count))
+    return Decoded(visible_tokens(canvas[0, len(ids) :].tolist(), lm.stop_ids), count, float(count))
 
 
 def _row(decode: TextDecode, found: Mapping[str, Sequence[Answer]], count: int) -> Row:
@@ -141,11 +150,11 @@ def _row(decode: TextDecode, found: Mapping[str, Sequence[Answer]], count: int) 
     shown = sum(len(answer.decoded.tokens) + 1 for answer in answers)  # with the stop token
     forwards = sum(answer.decoded.forwards for answer in answers)
     notes = [f"{forwards / len(answers):.0f} forwards", f"{shown / forwards:.2f} tokens a forward"]
-    notes.append(f"{sum(answer.right for answer in answers)}/{len(answers)} right")
+    notes.append(f"{sum(answer.right for answer in answers)} of {len(answers)} correct")
     if decode.like:
         pairs = list(zip(answers, found[decode.like], strict=True))
         same = sum(one.decoded.tokens == two.decoded.tokens for one, two in pairs)
-        notes.append(f"{same}/{len(pairs)} texts as {decode.like}")
+        notes.append(f"{same} of {len(pairs)} texts as {decode.like}")
     what = f"{decode.strategy}, {decode.eos}" if ours else f"LLaDA-style loop, {decode.name}"
     cache = f", {decode.cache}" if decode.cache else ""
     return make_row(

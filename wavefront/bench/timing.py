@@ -1,8 +1,8 @@
-"""Timing: the median time of a step with quartiles, for several workloads in turns.
+"""Timing: the median time of a step with quartiles, for several workloads that alternate.
 
-A busy or throttled machine slows whatever runs at the time. So the workloads take turns, a few
-steps each, and a ratio of two comes from the same minutes. Every other round runs in reverse order,
-because a workload is slower after one that heats the machine.
+A busy or throttled machine slows down whatever runs at that time. The workloads therefore take
+turns, a few steps each, so both sides of a ratio come from the same period. Every other round runs
+in reverse order, because a workload is slower after one that heats the machine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def time_in_turns(
     now: Now = time.perf_counter,
     tick: Tick = lambda what: None,
 ) -> dict[str, Timing]:
-    """Time every piece `repeats` times, in turns, after `warm_up` rounds that do not count."""
+    """Time every piece `repeats` times, alternately, after `warm_up` rounds that do not count."""
     found: dict[str, list[float]] = {name: [] for name in pieces}
     with without_garbage_collection():
         for number in range(warm_up + repeats):

@@ -1,7 +1,4 @@
-"""Workloads: the pieces that are timed.
-
-Steps of wavefront, their forward pass alone, and steps of the reference loops.
-"""
+"""Workloads: steps of wavefront, only their forward passes, and steps of the reference loops."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.state import DecodeState, start
 from wavefront.engine.batcher import Batcher, Kind
-from wavefront.engine.cuda_graphs import Call, Graphs, run_eagerly
+from wavefront.engine.cuda_graphs import Call, graphs_for, run_eagerly
 from wavefront.engine.options import Plan, plan
-from wavefront.engine.session import source
+from wavefront.engine.session import model_properties
 from wavefront.engine.step import StepPlan, forward
 from wavefront.models.protocol import KV
 from wavefront.models.transformer import Transformer
 
-NEVER = 1 << 30  # a refresh interval that never ends, to time the window alone
+NEVER = 1 << 20  # a refresh interval that never ends, to time only the window
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,13 @@ class Case:
     @cached_property
     def plan(self) -> Plan:
         count = self.max_new_tokens
-        options = {"strategy": self.strategy, "max_new_tokens": count, "steps": count}
-        return plan(options, source(self.model))
+        options = {
+            "strategy": self.strategy,
+            "max_new_tokens": count,
+            "steps": count,
+            "eos": "keep",
+        }
+        return plan(options, model_properties(self.model))
 
     def canvas(self) -> Canvas:
         model = self.model
@@ -59,8 +61,8 @@ class Case:
 
     def first_state(self) -> DecodeState:
         """Return the state before the first step."""
-        steps, seeds = [self.max_new_tokens] * self.batch, [0] * self.batch
-        return start(self.canvas(), self.plan.config, steps, seeds)
+        steps, seeds = [self.plan.budget] * self.batch, [0] * self.batch
+        return start(self.canvas(), self.plan.config, steps, seeds=seeds)
 
     def read(self) -> int:
         """Return how many positions of a row a step reads."""
@@ -68,19 +70,31 @@ class Case:
         return min(count, self.plan.config.strategy.width(count, count))
 
 
-def call_for(model: Transformer, *, captured: bool = True) -> Call:
-    """Return how steps are called: captured in CUDA graphs on CUDA, directly elsewhere."""
-    return Graphs() if captured and model.device.type == "cuda" else run_eagerly
+def call_for(model: Transformer, *, captured: bool | None = True) -> Call:
+    """Return how steps are called: captured in CUDA graphs on CUDA, directly elsewhere.
+
+    With None, they are called as a decode without options does it.
+    """
+    return graphs_for(captured, model.device)() if model.device.type == "cuda" else run_eagerly
 
 
-def new_batcher(case: Case, cache: Cache | None = None, *, captured: bool = True) -> Batcher:
+def new_batcher(
+    case: Case, cache: Cache | None = None, *, captured: bool | None = True, min_width: int = 0
+) -> Batcher:
     """Return a batcher for the case, without its requests.
 
-    Without a cache, a step computes every position; with one, a window of them.
+    Without a cache, a step computes every position; with one, a window of them. `captured` is as
+    in `call_for`. A step reads at least `min_width` positions of a row.
     """
     call = call_for(case.model, captured=captured)
     return Batcher(
-        case.model, rows=case.batch, length=case.length, cache=cache, call=call, updates=False
+        case.model,
+        rows=case.batch,
+        length=case.length,
+        cache=cache,
+        call=call,
+        updates=False,
+        min_width=min_width,
     )
 
 
@@ -94,7 +108,7 @@ class Steps:
     _left: int = 0
 
     def ready(self) -> None:
-        if self._left >= self.count:
+        if self._left >= self.count and self.batcher.busy:
             return
         self.batcher.reset()
         self.batcher.load(self.case.plan.config, self.case.first_state(), Kind(self.batcher.cache))
@@ -104,13 +118,16 @@ class Steps:
 
     def __call__(self) -> int:
         self.ready()
-        self._advance(self.count)
-        return self.count
+        return self._advance(self.count)
 
-    def _advance(self, count: int) -> None:
-        for _ in range(count):
+    def _advance(self, count: int) -> int:
+        """Take up to `count` steps, and return how many; an adaptive strategy may end early."""
+        made = 0
+        while made < count and self.batcher.busy:
             self.batcher.step()
-        self._left -= count
+            made += 1
+        self._left -= made
+        return made
 
 
 @dataclass

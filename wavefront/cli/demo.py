@@ -1,13 +1,11 @@
-"""`wavefront demo`: decode one problem live, then compare four strategies on a dozen."""
+"""`wavefront demo`: write a story live, compare strategies on it, and solve small problems."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
-from random import Random
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,35 +14,47 @@ from rich.console import Console
 from rich.text import Text
 
 from wavefront.cli.command import Command
-from wavefront.cli.decode import with_default_eos
-from wavefront.cli.demo_compare import STRATEGIES, WIDEST, compare, cut, draw, mark, moves
+from wavefront.cli.demo_problems import compare_problems, draw_problems
+from wavefront.cli.demo_stories import (
+    FAST,
+    PAPER,
+    WIDEST,
+    Story,
+    continue_story,
+    draw_opening,
+    moves,
+    print_qualities,
+    print_stories,
+)
 from wavefront.cli.options import ItemsSeed, option
 from wavefront.cli.output import loading_status, stderr
 from wavefront.core.errors import check_int
 from wavefront.viewer import watch
 
 if TYPE_CHECKING:
-    from wavefront.lm import LM, Completion
+    from wavefront.lm import LM
+    from wavefront.tasks.base import Sample
 
 EXAMPLES = """\
 Examples
 wavefront demo
 wavefront demo --items-seed 7
-wavefront demo --items 36 -n 96 > demo.txt
+wavefront demo --items 36 -n 192 > demo.txt
 """
-LIVE_SEED = 8  # of the first problem, chosen because the model solves it; the rest are as drawn
-PAUSE = 0.03  # seconds after each step: a small model is too fast to watch
-TOY_PROMPT = "Tell me a story about the sea."
-NOTE = f"""\
-tide, our own strategy, commits every token that it is sure of, in rounds; here
-{STRATEGIES["tide"]}.
-These few problems are an illustration. docs/results.md has measurements."""
+PAUSE = 0.02  # seconds after each step: a small model is too fast to watch
+ABOUT_QUALITY = """\
+"original" is the autoregressive model that tale was made from. Its own text is
+the reference, and it judges the others: nats per token are their mean negative
+log-likelihood. Lower is more likely, not better: short or repetitive text is
+likely too. So read it with the length and the share of different trigrams.
+One story is an anecdote. docs/results.md reports what was measured over many."""
+ABOUT_PROBLEMS = "These few problems are an illustration. docs/results.md has measurements."
 YOUR_TURN = """\
-  Q="Ada has 3 boxes with 8 coins each. She loses 4 of them. How many are left?"
-  wavefront generate "$Q" -n 64 --watch
-  wavefront compare "$Q" -n 64 -s block -s wavefront
+  wavefront generate -m tale "Once upon a time there was a fox who" --watch
+  wavefront infill "Once upon a time there was a <mask:6>. She <mask:12>."
+  wavefront generate "I have two figs and a pear. How many fruits?" -n 24
   wavefront list strategies        # the strategies and their options
-  wavefront demo --items-seed 1    # other problems"""
+  wavefront demo --items-seed 1    # another opening and other problems"""
 app = typer.Typer(add_completion=False)
 
 
@@ -56,31 +66,31 @@ def demo(
         option(None, "N", "Problems to compare the strategies on. Default: 12.", "--items", "-i"),
     ] = 12,
     max_new_tokens: Annotated[
-        int, option(None, "N", "Tokens per answer. Default: 48.", "--max-new-tokens", "-n")
-    ] = 48,
+        int, option(None, "N", "Tokens per story. Default: 160.", "--max-new-tokens", "-n")
+    ] = 160,
     items_seed: ItemsSeed = 0,
 ) -> None:
-    """Watch the built-in model decode, then compare four strategies.
+    """Watch a built-in model write a story, and compare strategies.
 
-    The model was trained on problems of these kinds, but not on these problems. The demo takes less
-    than a minute on two cores. It needs no file and no network.
+    The openings and the problems were not used to train the models. The demo takes about a minute
+    on two cores. It needs no files and no network.
     """
-    check_int("items", items, 1, 1000)
-    check_int("max_new_tokens", max_new_tokens, 16, 512)
+    check_int("items", items, 1, high=1000)
+    check_int("max_new_tokens", max_new_tokens, 16, high=512)
     check_int("items_seed", items_seed, 0)
     console = _console()
     with loading_status(shown=moves(stderr())):
         from wavefront import lm
         from wavefront.models import builtin
 
-        model = lm.load(builtin.DEFAULT)
-    if builtin.directory(model.name) is None:
-        _show_untrained(model, console, max_new_tokens)
-        return
-    _solve(model, console, max_new_tokens * 4 // 3)  # its answer is longer than the others
-    problems = draw(model, items, length=max_new_tokens, seed=items_seed)
-    compare(model, console, problems, length=max_new_tokens)
-    console.print(Text(f"\n{NOTE}"))
+        tale = lm.load(builtin.STORIES)
+    opening = draw_opening(items_seed)
+    live = _write_story(tale, console, opening.prompt, length=max_new_tokens)
+    _compare_stories(tale, console, opening, live=live, length=max_new_tokens)
+    with loading_status(shown=moves(stderr())):
+        ripple = lm.load(builtin.DEFAULT)
+    compare_problems(ripple, console, draw_problems(ripple, items, seed=items_seed))
+    console.print(ABOUT_PROBLEMS, soft_wrap=True)
     _say(console, "Your turn", "\n".join([*_activation(), YOUR_TURN]))
 
 
@@ -108,47 +118,38 @@ def _say(console: Console, title: str, text: str) -> None:
     console.print(text, soft_wrap=True)
 
 
-def _solve(model: LM, console: Console, length: int) -> None:
-    """Decode one problem live and say whether the answer is right."""
-    from wavefront import tasks
+def _write_story(tale: LM, console: Console, opening: str, *, length: int) -> Story:
+    """Say what the model is, and continue the opening live with the wave."""
+    from wavefront.models import builtin
 
-    task = tasks.load("gsm")
-    sample = task.sample(Random(LIVE_SEED), split="held-out")
-    console.print(
-        Text(f"\nA problem that {model.name}, the built-in model, has never seen\n", "bold")
-    )
     width = min(console.width, WIDEST)
-    question = fill(sample.prompt, width, initial_indent="  ", subsequent_indent="  ")
-    console.print(Text(f"{question}\n"))
-    completion = _watch(model, console, sample.prompt, length)
-    grade = task.grade(sample, completion.text)
-    says = f"\nIt answers {grade.answer or 'nothing'}"
-    verdict = f"{says}, which is right " if grade.correct else f"{says}; {sample.target} is right "
-    console.print(Text(verdict).append(mark(console, grade.correct)))
-
-
-def _watch(model: LM, console: Console, prompt: str, length: int) -> Completion:
+    console.print(fill(f"{tale.name}: {builtin.SUMMARIES[tale.name]}.", width))
+    console.print(Text("\nIt continues an opening that it has never seen\n", "bold"))
+    console.print(fill(opening, width, initial_indent="  ", subsequent_indent="  "))
+    console.print()
     moving = moves(console)
-    options = with_default_eos({"strategy": "wavefront"}, model.stop_ids)
-    stream = model.stream(prompt, max_new_tokens=length, **options)
+    stream = tale.stream(opening, max_new_tokens=length, strategy="wavefront")
     delay = PAUSE if moving else 0.0
     for _ in watch(stream, console=console, live=moving, delay=delay, prompt=False):
         pass
-    return stream.completions[0]
+    return Story("wavefront", 1, stream.completions[0])
 
 
-def _show_untrained(model: LM, console: Console, length: int) -> None:
-    """Show the decodes of a model whose answers cannot be right."""
-    _say(console, f"{model.name}, a model that was never trained, answers", f"  {TOY_PROMPT}\n")
-    _watch(model, console, TOY_PROMPT, length)
-    line = "{:<9}  {:>8}  {:>7}  "
-    titles = line.format("strategy", "forwards", "seconds")
-    console.print(Text(f"\n{titles}answer", "bold"))
-    for name in STRATEGIES:
-        began = time.monotonic()
-        options = with_default_eos({"strategy": name}, model.stop_ids)
-        made = model.generate(TOY_PROMPT, max_new_tokens=length, **options)
-        seconds = f"{time.monotonic() - began:.2f}"
-        answer = cut(made.text, max(1, console.width - len(titles))).rstrip()
-        console.print(Text(line.format(name, made.forwards, seconds) + answer))
-    _say(console, "Your turn", '  wavefront generate "Hello" --watch')
+def _compare_stories(
+    tale: LM, console: Console, opening: Sample, *, live: Story, length: int
+) -> None:
+    """Continue the same opening with the other strategies and with fewer steps."""
+    shown: list[Story] = []
+    gap = "\n" if moves(console) else ""  # a snapshot ends with a blank line
+    for rate, title in ((1, "one token"), (FAST, "four tokens")):
+        names = [name for name in PAPER if rate > 1 or name != live.name]
+        stories = continue_story(tale, opening.prompt, names, length=length, tokens_per_step=rate)
+        if rate == 1:
+            stories = [*stories, live]
+        console.print(Text(f"{gap}The same opening, {title} per step\n", "bold"))
+        gap = "\n"
+        print_stories(console, stories)
+        shown += stories
+    console.print()
+    print_qualities(tale, console, opening, stories=shown, length=length)
+    console.print(f"\n{ABOUT_QUALITY}", soft_wrap=True)

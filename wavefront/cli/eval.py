@@ -16,10 +16,11 @@ import typer
 
 from wavefront.cli import bertscore, eval_compare
 from wavefront.cli.command import Command, Group
-from wavefront.cli.decode import resolve_options, with_default_eos
+from wavefront.cli.decode import resolve_options
 from wavefront.cli.eval_options import (
     EngineOptions,
     ItemOptions,
+    OwnTask,
     RunOptions,
     loader_of,
     override_preset,
@@ -54,6 +55,9 @@ Examples
 wavefront eval run --task gsm --items 50 -n 128 --out runs/first
 wavefront eval run --task gsm --task code -s block -s wavefront -o runs/two
 wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
+wavefront eval run --task stories -m tale -i 20 -s standard -s block -o tale
+wavefront eval run --task prompts.jsonl --out runs/mine
+wavefront eval run --task "examples.new_task.Fruits(most=8)" --out runs/own
 """
 GENERATE_EXAMPLES = """\
 Examples
@@ -67,6 +71,7 @@ GRADE_EXAMPLES = """\
 Examples
 wavefront eval grade runs/gsm
 wavefront eval grade runs/humaneval --json
+wavefront eval grade runs/own --task "examples.new_task.Fruits(most=8)"
 """
 app = typer.Typer(
     cls=Group,
@@ -78,7 +83,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """Everything that decides which runs to make, and how."""
+    """All options that determine which runs to make and how."""
 
     items: ItemOptions
     run: RunOptions
@@ -92,15 +97,17 @@ class RequestOptions:
 @app.command(cls=Command, epilog=RUN_EXAMPLES)
 @flatten_options
 def run(*, allow_unsandboxed: AllowUnsandboxed = False, request: RequestOptions) -> None:
-    """Answer the items of a task, grade the answers and print a summary.
+    """Answer the items of a task, and grade the answers.
 
     This is `wavefront eval generate` followed by `wavefront eval grade`. It prints one line per
-    run: accuracy with Wilson's 95 % interval, strict and flexible, and the cost. With several
-    strategies, each is compared with the first.
+    run: strict and flexible accuracy, each with Wilson's 95 % interval, and the cost. If you pass
+    several strategies, each is compared with the first. Stories have no right answers: a judge
+    model scores them, and the line shows their quality.
     """
     runs = _answer(request)
-    data, output = request.items.data, request.output
-    _grade(runs, output, data=data, allow_unsandboxed=allow_unsandboxed)
+    items = request.items
+    given = {"tasks": items.task or (), "data": items.data, "allow_unsandboxed": allow_unsandboxed}
+    _grade(runs, request.output, **given)
 
 
 @app.command(cls=Command, epilog=GENERATE_EXAMPLES)
@@ -108,9 +115,9 @@ def run(*, allow_unsandboxed: AllowUnsandboxed = False, request: RequestOptions)
 def generate(*, request: RequestOptions) -> None:
     """Answer the items of a task, without grading.
 
-    Every answer is saved before the next one. If the command is interrupted, run it again to
-    continue. A directory with a run of other settings is refused. Several tasks or strategies make
-    one run each, in directories inside --out.
+    Answers are saved as soon as they are decoded. If the command is interrupted, run it again to
+    continue. A directory with a run of different settings is rejected. Several tasks or
+    strategies make one run each, in directories inside --out.
     """
     for one in _answer(request):
         line = {"run": str(one.folder), "answers": len(one.answers), "expected": one.expected}
@@ -125,6 +132,7 @@ def generate(*, request: RequestOptions) -> None:
 def grade(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a directory of runs.")],
     *,
+    task: OwnTask = None,
     data: Data = "",
     allow_unsandboxed: AllowUnsandboxed = False,
     regrade: Annotated[
@@ -134,13 +142,14 @@ def grade(
 ) -> None:
     """Grade the answers of a run and print a summary.
 
-    Grades go to grades.jsonl beside the answers, strict and flexible, with the version of the task.
-    The summary goes to summary.json, in the format of lm-eval's results.
+    Strict and flexible grades go to grades.jsonl next to the answers, with the task version and the
+    grader. Grades from a different grader are replaced. The summary goes to summary.json, in the
+    format of lm-eval's results.
     """
     from wavefront.evaluation import runs_in
 
     given = {"data": data, "allow_unsandboxed": allow_unsandboxed, "regrade": regrade}
-    _grade(runs_in(folder), output, **given)
+    _grade(runs_in(folder), output, tasks=task or (), **given)
 
 
 app.command("diff", cls=Command, epilog=eval_compare.DIFF_EXAMPLES)(eval_compare.diff)
@@ -159,10 +168,11 @@ def _answer(request: RequestOptions) -> list[Run]:
     if where.out is None:
         raise UsageError("Give the directory of the run: --out DIR.")
     request.engine.check()
-    loader, shard = loader_of(request.model, request.engine), Shard.parse(where.shard)
+    loader = loader_of(request.model, request.engine, speed=decoding.speed)
+    shard = Shard.parse(where.shard)
     setups: dict[str, RunConfig] = {}
     for task in _unique("task", items.task or ["gsm"]):
-        name = open_task(task).name  # refuse an unknown task before the model is loaded
+        name = open_task(task).name  # reject an unknown task before the model is loaded
         preset, item_preset = preset_options(where.preset, name)
         for strategy in _unique("strategy", decoding.strategy or [None]):
             one: Any = replace(decoding, strategy=strategy)
@@ -174,6 +184,7 @@ def _answer(request: RequestOptions) -> list[Run]:
                 rows=where.batch_size,
                 raw=where.raw,
                 trace=where.trace,
+                constrain=where.constrain,
                 shard=shard,
                 loader=loader,
                 command=shlex.join(["wavefront", *sys.argv[1:]]),
@@ -182,10 +193,8 @@ def _answer(request: RequestOptions) -> list[Run]:
     shown = not request.output.quiet
     with stoppable(where.out), _open_engine(request.engine, loader, shown=shown) as engine:
         for home, setup in homes.items():
-            stop_ids = engine.about(setup.options).options["stop_ids"]
-            ready = replace(setup, options=with_default_eos(dict(setup.options), stop_ids))
             with ProgressBar(f"{setup.task} {home.name}", shown=shown) as bar:
-                generate_answers(engine, ready, home, progress=bar.update)
+                generate_answers(engine, setup, home, progress=bar.update)
     return [open_run(home) for home in homes]
 
 
@@ -197,8 +206,8 @@ def _unique(what: str, values: list[Any]) -> list[Any]:
 
 
 def _folder_name(task: str, strategy: str | None, taken: Collection[str]) -> str:
-    """Return a new folder name for a task with a strategy."""
-    parts = (task, strategy or "wavefront")
+    """Return a new folder name for a task with a strategy, such as gsm--block-32-threshold-0.9."""
+    parts = (task, re.sub(r"\w+\s*=\s*", "", strategy or "default"))
     name = "--".join(re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts)
     return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if one not in taken)
 

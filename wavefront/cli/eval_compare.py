@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavefront.cli import completion
-from wavefront.cli.eval_tables import describe_pair, percent
+from wavefront.cli.eval_options import OwnTask
+from wavefront.cli.eval_tables import describe_pair, percent, quality_rows
 from wavefront.cli.options import Data, PlainOptions, flatten_options, option
-from wavefront.cli.output import ProgressBar, say, say_json
+from wavefront.cli.output import ProgressBar, print_columns, say, say_json
 from wavefront.core.errors import check_int
 
 if TYPE_CHECKING:
     from wavefront.evaluation.divergence import CommitView, Divergence
-    from wavefront.evaluation.paired import ChangedItem, RunComparison
+    from wavefront.evaluation.paired import ChangedItem, QualityComparison, RunComparison
 
 DIFF_EXAMPLES = """\
 Examples
@@ -63,12 +64,17 @@ def diff(
     """Compare two runs item by item.
 
     The command prints the difference with a paired bootstrap interval and the exact McNemar test,
-    then both answers of the items whose grade changed. Items that got worse come first.
+    then both answers of the items whose grade changed. Items that got worse come first. For answers
+    that a judge scored, it prints the paired difference of every measure of quality.
     """
-    from wavefront.evaluation import compare_runs, open_run
+    from wavefront.evaluation import compare_quality, compare_runs, open_run
 
     check_int("show", show, 0)
-    pair = compare_runs(open_run(first), open_run(second), verdict=verdict, intersect=intersect)
+    one, two = open_run(first), open_run(second)
+    if one.judged and two.judged:
+        _print_quality(compare_quality(one, two, intersect=intersect), output)
+        return
+    pair = compare_runs(one, two, verdict=verdict, intersect=intersect)
     if output.json:
         say_json(pair.as_json())
         return
@@ -87,12 +93,37 @@ def explain(
     intersect: Intersect = False,
     verdict: Verdict = "correct",
     show: Annotated[int, option(None, "N", "Items to print. Default: 5.", "--show")] = 5,
-    trust: Annotated[
-        bool,
+    strategy: Annotated[
+        list[str] | None,
         option(
-            None, "", "Import strategies from outside the package that the runs name.", "--trust"
+            None,
+            "SPEC",
+            "Strategy of a run. Required for your own strategies: a run never imports code. Repeat "
+            "for several.",
+            "--strategy",
+            "-s",
         ),
-    ] = False,
+    ] = None,
+    cache: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "SPEC",
+            "Cache policy of a run. Required for your own policies. Repeat for several.",
+            "--cache",
+        ),
+    ] = None,
+    task: OwnTask = None,
+    model: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "NAME",
+            "Your own model, module:factory, if a run uses one. Repeat for several.",
+            "--model",
+            "-m",
+        ),
+    ] = None,
     data: Data = "",
     output: PlainOptions,
 ) -> None:
@@ -102,14 +133,26 @@ def explain(
     each of them saw there. Items where they disagreed most come first. It reads the traces of the
     runs, or decodes the items again if there are none.
     """
+    from wavefront.core import spec
     from wavefront.evaluation import explain as explain_runs
     from wavefront.evaluation import open_run
 
     check_int("show", show, 0)
     one, two = open_run(first), open_run(second)
+    trusted = [spec.resolve(text, "strategies") for text in strategy or []]
+    trusted += [spec.resolve(text, "caches") for text in cache or []]
     with ProgressBar("decoding again", shown=not output.quiet) as bar:
-        settings = {"intersect": intersect, "trust": trust, "data": data, "progress": bar.update}
-        pair, divergences = explain_runs(one, two, verdict=verdict, **settings)
+        pair, divergences = explain_runs(
+            one,
+            two,
+            verdict=verdict,
+            intersect=intersect,
+            trusted=trusted,
+            tasks=task or (),
+            models=model or (),
+            data=data,
+            progress=bar.update,
+        )
     if output.json:
         say_json({"pair": pair.as_json(), "divergences": [_as_json(one) for one in divergences]})
         return
@@ -141,16 +184,35 @@ def merge(
         say(f"{len(run.answers)} of {run.expected} answers in {run.folder}")
 
 
-def _head(pair: RunComparison) -> list[str]:
-    test: Any = pair.comparison.mcnemar
+def _print_quality(pair: QualityComparison, output: PlainOptions) -> None:
+    """Print the difference of every measure, in pairs."""
+    if output.json:
+        say_json(pair.as_json())
+        return
+    say("\n".join([*_names(pair), ""]))
+    print_columns(("measure", "A", "B", "B - A", "95 %"), quality_rows(pair))
+    say(f"\n{pair.other_texts} of {pair.count} texts differ{_left_out(pair)}.")
+
+
+def _names(pair: RunComparison | QualityComparison) -> list[str]:
     lines = [f"{name}: {folder}" for name, folder in zip("AB", pair.names, strict=True)]
-    lines += [f"{one.name}: {one.mine} in A, {one.theirs} in B" for one in pair.settings]
-    lines += ["", f"{'':10}{'B right':>9}{'B wrong':>9}"]
+    return lines + [f"{one.name}: {one.mine} in A, {one.theirs} in B" for one in pair.settings]
+
+
+def _left_out(pair: RunComparison | QualityComparison) -> str:
+    return f"; {pair.left_out} items are in one run only and left out" if pair.left_out else ""
+
+
+def _head(pair: RunComparison) -> list[str]:
+    from wavefront.core.tree import plural
+
+    test: Any = pair.comparison.mcnemar
+    lines = [*_names(pair), "", f"{'':10}{'B right':>9}{'B wrong':>9}"]
     lines += [f"{'A right':10}{test.both:>9}{test.first_only:>9}"]
     lines += [f"{'A wrong':10}{test.second_only:>9}{test.neither:>9}", "", describe_pair(pair)]
     apart = f"{pair.other_texts} of {pair.comparison.count} texts differ"
-    left = f"; {pair.left_out} items are in one run only and left out" if pair.left_out else ""
-    return [*lines, f"{len(pair.changed)} verdicts changed ({pair.verdict}); {apart}{left}."]
+    changed = f"{plural(len(pair.changed), 'verdict')} changed ({pair.verdict}); "
+    return [*lines, f"{changed if pair.changed else ''}{apart}{_left_out(pair)}."]
 
 
 def _item(number: int, item: ChangedItem) -> list[str]:
@@ -181,7 +243,7 @@ def _divergence(divergence: Divergence) -> list[str]:
         f"   B {_sentence(divergence.second, 'A')}",
     ]
     if not divergence.repeated:
-        lines.append("   The new decodes differ from the recorded texts; was it another machine?")
+        lines.append("   The new decodes differ from the recorded texts. Was this another machine?")
     return lines
 
 

@@ -20,18 +20,27 @@ _item = partial(option, "Items")
 _run = partial(option, "Run")
 _engine = partial(option, "Engine")
 ENGINES = ("local", "ray")
+OwnTask = Annotated[
+    list[str] | None,
+    _item(
+        "NAME",
+        "Your own task, module.Class or FILE.jsonl, if the run uses one: a run never imports code. "
+        "Repeat for several.",
+        "--task",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemOptions:
-    """Which items, and how the prompts are written."""
+    """Which items to use, and how to write their prompts."""
 
     task: Annotated[
         list[str] | None,
         _item(
             "NAME",
-            "Task, such as gsm, with any options in brackets; repeat to run several tasks. "
-            "See `wavefront list tasks`. Default: gsm.",
+            "Task, such as gsm, with any options in parentheses; module.Class or FILE.jsonl for "
+            "your own; repeat to run several tasks. See `wavefront list tasks`. Default: gsm.",
             "--task",
             complete=completion.tasks,
         ),
@@ -47,13 +56,13 @@ class ItemOptions:
     ] = None
     items_seed: ItemsSeed = 0
     split: Annotated[
-        str, _item("NAME", "Part of the task. Default: its test items.", "--split")
+        str, _item("NAME", "Split of the task. Default: the test split.", "--split")
     ] = ""
     style: Annotated[
         str,
         _item(
             "WORD",
-            "paper: the paper's prompts. bare: the question alone. Default: paper.",
+            "paper: the paper's prompts. bare: only the question. Default: paper.",
             "--style",
             complete=completion.words("bare", "paper"),
         ),
@@ -64,7 +73,7 @@ class ItemOptions:
     data: Data = ""
 
     def ask(self, **preset: Any) -> Ask:
-        """Return what to ask. Options that were set win over those of a preset."""
+        """Return what to ask. Options that the user set take precedence over the preset."""
         from wavefront.tasks.base import STYLES, Ask
 
         check_choice("style", self.style, STYLES)
@@ -97,7 +106,7 @@ class RunOptions:
         _run(
             "NAME",
             "Published settings of the task: paper, paper-block, llada, dream, ... Options that "
-            "you set win. Default: none.",
+            "you set take precedence. Default: none.",
             "--preset",
             complete=completion.presets,
         ),
@@ -105,9 +114,7 @@ class RunOptions:
     batch_size: Annotated[
         int, _run("N", "Items to decode at once. Default: 8.", "--batch-size", "-b")
     ] = 8
-    raw: Annotated[
-        bool, _run("", "Continue prompts as they are, without the chat template.", "--raw")
-    ] = False
+    raw: Annotated[bool, _run("", "Continue prompts without the chat template.", "--raw")] = False
     trace: Annotated[
         str,
         _run(
@@ -115,6 +122,17 @@ class RunOptions:
             "Record a trace of every decode in traces/: basic or full. Default: none.",
             "--trace",
             complete=completion.words("basic", "full"),
+        ),
+    ] = ""
+    constrain: Annotated[
+        str,
+        _run(
+            "WORD",
+            "final: every answer ends with a marked final answer. choice: every answer is "
+            "just the marked final answer, one of the options listed in the question. Default: "
+            "no constraint.",
+            "--constrain",
+            complete=completion.words("final", "choice"),
         ),
     ] = ""
     shard: Annotated[
@@ -152,14 +170,18 @@ class EngineOptions:
     ] = 1.0
     gpus_per_worker: Annotated[
         float,
-        _engine("X", "GPUs per worker; 0.5 lets two share one. Default: 0.", "--gpus-per-worker"),
+        _engine(
+            "X",
+            "GPUs per worker. With 0.5, two workers share a GPU. Default: 0.",
+            "--gpus-per-worker",
+        ),
     ] = 0.0
     max_losses: Annotated[
         int, _engine("N", "Give up after losing this many workers. Default: 3.", "--max-losses")
     ] = 3
     threads: Annotated[
         int | None,
-        _engine("N", "torch threads per process on a CPU. Default: torch's own.", "--threads"),
+        _engine("N", "torch threads per process on a CPU. Default: chosen by torch.", "--threads"),
     ] = None
 
     def resources(self) -> Resources:
@@ -188,8 +210,10 @@ class EngineOptions:
             load_ray(self.address)
 
 
-def loader_of(model: CheckpointOptions, engine: EngineOptions | None = None) -> Loader:
-    """Return the loader of the chosen model."""
+def loader_of(
+    model: CheckpointOptions, engine: EngineOptions | None = None, *, speed: str | None = None
+) -> Loader:
+    """Return the loader for the chosen model; `speed` also sets its precision."""
     from wavefront.evaluation.worker import Loader
     from wavefront.models import builtin
 
@@ -197,13 +221,17 @@ def loader_of(model: CheckpointOptions, engine: EngineOptions | None = None) -> 
         path=builtin.DEFAULT if model.model is None else model.model,
         device=model.device,
         dtype=model.dtype,
+        quantize=model.quantize,
         revision=model.revision,
         offline=model.offline,
+        **model.load_options(),
+        speed=speed or "exact",
         threads=None if engine is None else engine.threads,
     )
 
 
-# Options that say the same thing: one of a group that was set replaces the whole group of a preset.
+# Groups of options with the same effect. If the user sets one of a group, it replaces the preset's
+# whole group.
 EXCLUSIVE = (
     {"strategy", "block_length", "max_wave_size", "radius", "alg", "eps", "alg_temp"},
     {"eos", "logits_eos_inf", "confidence_eos_eot_inf"},
@@ -227,7 +255,7 @@ def preset_options(name: str | None, task: str) -> tuple[dict[str, Any], dict[st
 
 
 def override_preset(preset: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, completed by those of the preset that they do not replace."""
+    """Return the options, plus the preset's options that they do not replace."""
     from wavefront.engine.options import ALIASES
 
     named = {ALIASES.get(name, name): value for name, value in options.items()}

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from wavefront.cli.output import print_columns, stdout
+from wavefront.results.interval import Estimate, Interval, bounds
 
 if TYPE_CHECKING:
-    from wavefront.evaluation.paired import RunComparison
+    from wavefront.evaluation.paired import QualityComparison, RunComparison
     from wavefront.evaluation.run import Run
+    from wavefront.results.paired import Comparison
 
 CHANCE = 0.05  # significance level of a difference
 
 
+# Titles of the measures of quality, and their decimal places.
+QUALITY = {
+    "nats": ("nats", 3),
+    "length": ("tokens", 1),
+    "distinct": ("distinct", 3),
+    "first_nats": ("nats@64", 3),
+    "first_length": ("tokens@64", 1),
+    "first_distinct": ("distinct@64", 3),
+    "premature": ("early ends", 3),
+}
+LEGEND = (
+    "nats: mean negative log-likelihood per token under the judge; distinct: share of different "
+    "trigrams; @64: over the first 64 tokens; early ends: share that ends within them."
+)
+ORIGINAL = "(the original)"
+
+
 def print_runs(runs: Sequence[Run]) -> None:
-    """Print one line per run."""
+    """Print one line per run. Runs that a judge scored have their own table."""
+    graded, judged = ([run for run in runs if run.judged is kind] for kind in (False, True))
+    if graded:
+        _print_accuracies(graded)
+    if judged:
+        _print_qualities(judged)
+    for run in runs:
+        for note in _notes(run):
+            stdout().print(Text(f"{run.folder}: {note}"))
+
+
+def _print_accuracies(runs: Sequence[Run]) -> None:
     from wavefront.evaluation.summary import cost, shares_of
 
     columns = ("task", "strategy", "items", "right", "95 %", "strict", "flexible", "forwards",
@@ -26,15 +56,44 @@ def print_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         shares, took = shares_of(run), cost(run)
         found = shares["correct"]
-        row = [run.task, run.strategy, found.items, percent(found.value)]
-        row += [f"{percent(found.low)} to {percent(found.high)}"]
-        row += [percent(shares[name].value) for name in ("strict", "flexible")]
+        digits = decimals(found.items)
+        row = [run.task_label, run.strategy, found.items, percent(found.value, digits)]
+        row += [f"{100 * found.low:.{digits}f} to {percent(found.high, digits)}"]
+        row += [percent(shares[name].value, digits) for name in ("strict", "flexible")]
         row += [number(took["forwards"], 1), number(took["tokens_per_forward"], 2)]
         rows.append([*row, number(took["tokens_per_second"], 1), number(took["seconds"], 1)])
     print_columns(columns, rows)
+
+
+def _print_qualities(runs: Sequence[Run]) -> None:
+    """Print the quality of every run, and of the original's own texts on the same canvas."""
+    from wavefront.analysis.quality import estimates
+    from wavefront.evaluation.judging import qualities
+    from wavefront.evaluation.summary import cost
+
+    titles = [title for title, _ in QUALITY.values()]
+    columns = ("task", "strategy", "items", *titles[:1], "95 %", *titles[1:], "forwards", "seconds")
+    rows: list[list[object]] = []
+    canvases: dict[tuple[str, int], Run] = {}
     for run in runs:
-        for note in _notes(run):
-            stdout().print(Text(f"{run.folder}: {note}"), soft_wrap=True)
+        took, found = cost(run), [*qualities(run).values()]
+        spent = [number(took["forwards"], 1), number(took["seconds"], 1)]
+        rows.append(
+            [run.task_label, run.strategy, len(found), *_quality_cells(estimates(found)), *spent]
+        )
+        canvases.setdefault((run.task, run.decides["options"]["max_new_tokens"]), run)
+    for (task, length), run in canvases.items():
+        found = [*qualities(run, "original").values()]
+        name = ORIGINAL if len(canvases) == 1 else f"{ORIGINAL}, {length} positions"
+        rows.append([task, name, len(found), *_quality_cells(estimates(found)), "", ""])
+    print_columns(columns, rows)
+    stdout().print(Text(LEGEND))
+
+
+def _quality_cells(found: Mapping[str, Estimate]) -> list[str]:
+    """Return the mean of every measure as text; the first one has its interval after it."""
+    cells = [estimate_text(found[name], digits) for name, (_, digits) in QUALITY.items()]
+    return [cells[0], interval_text(found["nats"], 3), *cells[1:]]
 
 
 def _notes(run: Run) -> list[str]:
@@ -44,41 +103,94 @@ def _notes(run: Run) -> list[str]:
     if not run.finished:
         notes.append(f"only {len(run.answers)} of {run.expected} items are answered.")
     if took["too_long"]:
-        notes.append(f"{took['too_long']} prompts were too long for the model and count as wrong.")
+        counted = "have no quality" if run.judged else "count as wrong"
+        notes.append(f"{took['too_long']} prompts were too long for the model and {counted}.")
     cut = sum(answer["finish_reason"] == "length" for answer in run.answers.values())
     if cut:
         length = run.decides["options"]["max_new_tokens"]
-        many = f"{cut} of {len(run.answers)} answers"
-        notes.append(f"{many} did not end within {length} tokens; raise -n to give them more.")
+        many = f"{cut} of {len(run.answers)} answers did not end within {length} tokens"
+        notes.append(f"{many}." if run.judged else f"{many}; raise -n to give them more.")
     for layers in layers_of(run) or ():
         notes.append(f"code ran inside {', '.join(layers) or 'no sandbox'}.")
     return notes
 
 
-def print_pairs(pairs: Sequence[RunComparison]) -> None:
-    """Print one line per pair of runs."""
-    if not pairs:
-        return
+def print_pairs(pairs: Sequence[RunComparison | QualityComparison]) -> None:
+    """Print one line per pair of runs, or one line per measure if a judge scored the runs."""
+    from wavefront.evaluation.paired import RunComparison
+
+    graded = [pair for pair in pairs if isinstance(pair, RunComparison)]
+    if graded:
+        _print_verdict_pairs(graded)
+    judged = [pair for pair in pairs if not isinstance(pair, RunComparison)]
+    if judged:
+        columns = ("task", "from", "to", "items", "measure", "first", "second", "difference",
+                   "95 %")  # fmt: skip
+        rows = [
+            [pair.task, *pair.strategies, pair.count, *cells]
+            for pair in judged
+            for cells in quality_rows(pair)
+        ]
+        print()
+        print_columns(columns, rows)
+
+
+def quality_rows(pair: QualityComparison) -> list[list[str]]:
+    """Return a line for every measure: its name, both means, the difference and its interval."""
+    return [
+        [
+            title,
+            estimate_text(pair.first[name], digits),
+            estimate_text(pair.second[name], digits),
+            estimate_text(pair.gaps[name], digits, sign="+"),
+            interval_text(pair.gaps[name], digits, sign="+"),
+        ]
+        for name, (title, digits) in QUALITY.items()
+    ]
+
+
+def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
     columns = ("task", "from", "to", "items", "points", "95 %", "only the first", "only the second",
                "p (McNemar)")  # fmt: skip
     rows = []
     for pair in pairs:
         found, test = pair.comparison, pair.comparison.mcnemar
-        gap = found.gap
-        row = [pair.task, *pair.strategies, found.count, f"{100 * gap.value:+.1f}"]
-        row.append(f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}")
+        row = [pair.task, *pair.strategies, found.count, *points(found)]
         assert test is not None  # verdicts are right or wrong
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
     print()
     print_columns(columns, rows)
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def decimals(items: int) -> int:
+    """Return the decimals of a percentage: none where one item is a point or more."""
+    return 1 if items > 100 else 0
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def points(found: Comparison) -> tuple[str, str]:
+    """Return a difference in percentage points and its interval."""
+    digits, gap = decimals(found.count), found.gap.scaled(100)
+    return f"{gap.value:+.{digits}f}", f"{gap.low:+.{digits}f} to {gap.high:+.{digits}f}"
 
 
 def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def estimate_text(found: Estimate, digits: int, *, sign: str = "") -> str:
+    """Return a mean as text; empty if there is none."""
+    return "" if found is None else f"{bounds(found)[0]:{sign}.{digits}f}"
+
+
+def interval_text(found: Estimate, digits: int, *, sign: str = "") -> str:
+    """Return the ends of an interval as text; empty if there is none."""
+    if not isinstance(found, Interval):
+        return ""
+    return f"{found.low:{sign}.{digits}f} to {found.high:{sign}.{digits}f}"
 
 
 def p_value(p: float) -> str:
@@ -88,12 +200,12 @@ def p_value(p: float) -> str:
 def describe_pair(pair: RunComparison) -> str:
     """Return the result of a comparison in words."""
     found, test = pair.comparison, pair.comparison.mcnemar
-    gap = found.gap
+    digits = decimals(found.count)
+    gap, interval = points(found)
     assert test is not None
     text = (
-        f"A has {percent(found.first)} right and B {percent(found.second)}: "
-        f"{100 * gap.value:+.1f} points (95 %: {100 * gap.low:+.1f} to {100 * gap.high:+.1f}), "
-        f"exact McNemar p = {p_value(test.p)}."
+        f"A has {percent(found.first, digits)} right and B {percent(found.second, digits)}: "
+        f"{gap} points (95 %: {interval}), exact McNemar p = {p_value(test.p)}."
     )
     if test.first_only + test.second_only == 0:
         return f"{text} No verdict changed."

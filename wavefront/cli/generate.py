@@ -26,7 +26,7 @@ from wavefront.cli.options import (
 from wavefront.cli.output import say, say_json
 from wavefront.core.errors import PromptError, check_int
 
-LARGEST = 1 << 26  # bytes of input: more than any context, less than any memory
+LARGEST = 1 << 26  # bytes of input: more than any context needs, and little memory
 
 EXAMPLES = """\
 Examples
@@ -69,14 +69,14 @@ def generate(
 ) -> None:
     """Answer a prompt, or continue a text.
 
-    The prompt is an argument, a file, or standard input without its last line break. The answer
-    goes to standard output; everything else goes to standard error.
+    Pass the prompt as an argument, with --file, or on standard input; a final line break is
+    removed. The answer goes to standard output, and everything else goes to standard error.
     """
     check_int("batch_size", batch_size, 1)
     text = read_prompt(prompt, file)
     prompts = _split(text) if lines else [text]
     lm, options = prepare(model, decoding, output, length=options_set(length))
-    size = 1 if output.watch else batch_size  # an animation has room for one
+    size = 1 if output.watch else batch_size  # an animation shows one row
     for start in range(0, len(prompts), size):
         batch = prompts[start : start + size]
         stream = lm.stream(batch, raw=raw, **options)

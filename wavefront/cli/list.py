@@ -1,12 +1,11 @@
 """`wavefront list`: strategies, selectors, caches, models and tasks.
 
-The lists are read from the classes of each registry, so a new file appears in them by itself.
+The lists are read from the classes of each registry, so a new file appears in them automatically.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 import typing
@@ -18,7 +17,8 @@ import typer
 from wavefront.cli import completion
 from wavefront.cli.command import Command
 from wavefront.cli.options import Json, UsageError
-from wavefront.cli.output import print_table, say, say_json, stderr
+from wavefront.cli.output import print_columns, print_table, say, say_json, stderr
+from wavefront.core.bounds import bounds_of
 from wavefront.core.errors import SpecError, check_choice, did_you_mean
 
 EXAMPLES = """\
@@ -100,12 +100,27 @@ def _print(kind: str) -> None:
         )
         print_table("models: built in", [*map(row, _built_in_models())])
         print_table("models: families, from a directory or the Hub", [*map(row, _model_families())])
+        columns = ("name", "architectures", "layout", "attention", "exact", "tested")
+        print_columns(
+            ("family", *columns[1:]),
+            [[_cell(one[column]) for column in columns] for one in _model_families()],
+        )
+        print()
     elif kind == "tasks":
-        for source, title in (("generated", "drawn from a seed"), ("files", "read from files")):
+        titles = {
+            "generated": "drawn from a seed",
+            "files": "read from files (--data)",
+            "model": "judged by a model",
+        }
+        for source, title in titles.items():
             found = [one for one in _tasks() if one["source"] == source]
-            print_table(f"tasks: {title}", [(one["name"], "", one["summary"]) for one in found])
+            subsets = [one["name"].removeprefix("bbh_") for one in found if _is_subset(one)]
+            rows = [(one["name"], "", one["summary"]) for one in found if not _is_subset(one)]
+            rows += [("bbh_SUBSET", "", f"BIG-Bench Hard: {', '.join(subsets)}.")] * bool(subsets)
+            print_table(f"tasks: {title}", rows)
+        print("Your own: --task FILE.jsonl, or --task module.Class\n")
     else:
-        rows = [(one.spec_name(), _short_options(one), _summary(one)) for one in _classes(kind)]
+        rows = [(one.spec_name(), _syntax(one, kind), _summary(one)) for one in _classes(kind)]
         print_table(f"{kind}: {SPECS[kind]}", rows)
 
 
@@ -135,23 +150,36 @@ def _find(name: str, registry: str) -> type[Any]:
 
 
 def _entry(found: type[Any], registry: str) -> dict[str, Any]:
-    hints, name = typing.get_type_hints(found), found.spec_name()
+    hints, name, bounds = typing.get_type_hints(found), found.spec_name(), bounds_of(found)
     options = [
-        {"name": field.name, "type": _type(hints[field.name]), "default": _default(field)}
+        {
+            "name": field.name,
+            "type": _type(hints[field.name]),
+            "default": _default(field),
+            "schema": bounds[field.name].schema() if field.name in bounds else None,
+            "bounds": str(bounds[field.name]) if field.name in bounds else None,
+        }
         for field in dataclasses.fields(found)
     ]
-    # The example shows the options that a repr shows.
-    shown = [field.name for field in dataclasses.fields(found) if field.repr]
-    stated = [one for one in options if one["default"] is not None and one["name"] in shown]
-    values = ", ".join(f"{one['name']}={one['default']}" for one in stated)
-    example = getattr(found, "example", "") or (f"{name}({values})" if values else name)
+    if registry == "strategies":
+        recommended = found.recommended_spec()
+        special = {"recommended": recommended, "example": recommended}
+    else:
+        # The example shows the options that a repr shows.
+        shown = [field.name for field in dataclasses.fields(found) if field.repr]
+        stated = [one for one in options if one["default"] is not None and one["name"] in shown]
+        values = ", ".join(f"{one['name']}={one['default']}" for one in stated)
+        example = f"{name}({values})" if values else name
+        special = {
+            "example": f"standard(selector={example})" if registry == "selectors" else example
+        }
     return {
         "kind": registry,
         "name": name,
         "summary": _summary(found),
         "about": inspect.getdoc(found) or "",
         "options": options,
-        "example": f"standard(selector={example})" if registry == "selectors" else example,
+        **special,
     }
 
 
@@ -166,17 +194,27 @@ def _summary(found: Any) -> str:
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
     """Return the default as a spec string writes it, or None if there is none."""
-    if field.default is not dataclasses.MISSING:
-        return repr(field.default)
-    if field.default_factory is not dataclasses.MISSING:
-        return repr(field.default_factory())
-    return None
+    from wavefront.core import spec
+
+    found = spec.default_of(field)
+    return None if found is dataclasses.MISSING else repr(found)
 
 
 def _type(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(hint))
     return getattr(hint, "__name__", str(hint)).lower() if isinstance(hint, type) else str(hint)
+
+
+def _syntax(found: type[Any], registry: str) -> str:
+    """Return the options of a class; for a strategy also its recommended spec."""
+    options = _short_options(found)
+    if registry != "strategies":
+        return options
+    recommended = found.recommended_spec()
+    if recommended == found.default_spec():
+        return f"{options}; recommended: the defaults"
+    return f"{options}; recommended: {recommended}"
 
 
 def _short_options(found: type[Any]) -> str:
@@ -191,12 +229,14 @@ def _short_options(found: type[Any]) -> str:
 
 
 def _explanation(entry: dict[str, Any]) -> str:
-    lines = [f"{entry['name']}: {entry['summary']}", "", entry["about"]]
+    title = ": ".join(filter(None, (entry["name"], entry["summary"])))
+    lines = [title, "", entry["about"]]
     if entry["options"]:
         width = max(len(option["name"]) for option in entry["options"])
         lines += ["", "Options"]
         lines += [
-            f"  {option['name']:<{width}}  {option['type']}; "
+            f"  {option['name']:<{width}}  {option['type']}"
+            + (f", {option['bounds']}; " if option["bounds"] else "; ")
             + ("no default" if option["default"] is None else f"default {option['default']}")
             for option in entry["options"]
         ]
@@ -204,7 +244,8 @@ def _explanation(entry: dict[str, Any]) -> str:
     command = 'wavefront generate "I have two figs and a pear. How many fruits?"'
     flag = "--cache" if entry["kind"] == "caches" else "--strategy"
     example = [f"  {command} \\", f'    {flag} "{entry["example"]}"']
-    return "\n".join([*lines, "", "Example", *example])
+    title = "Recommended" if "recommended" in entry else "Example"
+    return "\n".join([*lines, "", title, *example])
 
 
 def _built_in_models() -> list[dict[str, Any]]:
@@ -219,12 +260,12 @@ def _built_in_models() -> list[dict[str, Any]]:
 def _describe_model(name: str) -> str:
     from wavefront.models import builtin
 
-    folder = builtin.directory(name)
+    folder, summary = builtin.directory(name), builtin.SUMMARIES[name]
     if folder is None:
-        return "random weights over bytes: decodes nonsense, but at once; for tests"
+        return summary
     family = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6
-    return f"a trained model of the family {family}, {size:.0f} MB"
+    return f"{summary} (family {family}, {size:.0f} MB)"
 
 
 def _model_families() -> list[dict[str, Any]]:
@@ -234,11 +275,34 @@ def _model_families() -> list[dict[str, Any]]:
         {
             "name": name,
             "load": [f"--model {one}" for one in completion.PUBLISHED.get(name, ("DIRECTORY",))],
-            "model_types": [name, *(also for also, to in loader.ALIASES.items() if to == name)],
-            "summary": _summary(importlib.import_module(f"{loader.FAMILIES}.{name}")),
+            "model_types": list(module.MODEL_TYPES),
+            "architectures": list(module.ARCHITECTURES),
+            "layout": module.LAYOUT,
+            "attention": _attention(module),
+            "block_size": module.BLOCK_SIZE,
+            "exact": "logits" if module.BLOCK_SIZE is None else "logits, prefix cache",
+            "tested": module.TESTED,
+            "summary": _summary(module),
         }
-        for name in loader.families()
+        for name, module in loader.family_modules().items()
     ]
+
+
+def _cell(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else "\n".join(value)
+
+
+def _attention(family: Any) -> str:
+    """Return the attention of a family, the default first."""
+    by_block = f"block of {family.BLOCK_SIZE}"
+    if family.BLOCK_SIZE is None:
+        return "bidirectional"
+    # The toy has the family's default attention.
+    return by_block if "block_size" in family.TOY else f"bidirectional or {by_block}"
+
+
+def _is_subset(task: dict[str, str]) -> bool:
+    return task["name"].startswith("bbh_")
 
 
 def _tasks() -> list[dict[str, str]]:
@@ -246,6 +310,10 @@ def _tasks() -> list[dict[str, str]]:
 
     return [
         {"name": name, "source": source, "summary": _summary(type(tasks.load(name)))}
-        for source, names in (("generated", tasks.names()), ("files", tasks.benchmarks()))
+        for source, names in (
+            ("generated", tasks.names()),
+            ("files", tasks.benchmarks()),
+            ("model", tasks.judged_tasks()),
+        )
         for name in names
     ]

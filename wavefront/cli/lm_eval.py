@@ -32,6 +32,7 @@ wavefront lm-eval run -- run --help
 Model arguments
 pretrained=NAME                built-in name, directory or Hub id
 device, dtype, revision        as for `wavefront generate`
+quantize=KIND                  int8, fp8 or int4
 strategy, steps, eos, seed, …  every decoding option by its own name
 max_new_tokens=N               tokens per answer; default: from the task
 likelihood=RULE                llada, dream or left_to_right
@@ -43,6 +44,7 @@ Examples
 wavefront lm-eval tasks --data data --out tasks
 wavefront lm-eval tasks gsm8k math500 --data data --out tasks
 wavefront lm-eval tasks gsm navigate --items 50 --out tasks
+wavefront lm-eval tasks prompts.jsonl examples.new_task.Fruits --out tasks
 """
 app = typer.Typer(
     cls=Group,
@@ -59,6 +61,17 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments of lm-eval.")
     ] = None,
+    *,
+    task: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "NAME",
+            "Your own task, module.Class, if a task file uses one: a file never imports code. "
+            "Repeat for several.",
+            "--task",
+        ),
+    ] = None,
 ) -> None:
     """Run lm-eval with our models. Everything after -- goes to lm-eval.
 
@@ -69,7 +82,9 @@ def run(
         print(context.get_help(), end="")
         raise typer.Exit(2)
     from wavefront.integrations.lm_eval.command import run as run_lm_eval
+    from wavefront.integrations.lm_eval.grading import trust
 
+    trust(task or [])
     run_lm_eval(arguments)
 
 
@@ -79,16 +94,19 @@ def tasks(
         list[str] | None,
         typer.Argument(
             metavar="TASK…",
-            help="Tasks to write. Default: the paper's five benchmarks.",
-            autocompletion=completion.tasks,
+            help="Tasks to write; module.Class or FILE.jsonl for your own. Default: the paper's "
+            "five benchmarks.",
+            autocompletion=completion.graded_tasks,
         ),
     ] = None,
     *,
-    out: Annotated[Path, option(None, "DIR", "Directory of the files.", "--out", "-o")],
+    out: Annotated[Path, option(None, "DIR", "Directory to write the files to.", "--out", "-o")],
     data: Data = "",
     items: Annotated[
         int | None,
-        option(None, "N", "Items per task. Default: all, or 100 generated.", "--items", "-i"),
+        option(
+            None, "N", "Items per task. Default: all, or 100 for a generated task.", "--items", "-i"
+        ),
     ] = None,
     items_seed: ItemsSeed = 0,
     style: Annotated[
@@ -96,7 +114,7 @@ def tasks(
         option(
             None,
             "WORD",
-            "paper: the paper's prompts. bare: the question alone. Default: paper.",
+            "paper: the paper's prompts. bare: only the question. Default: paper.",
             complete=completion.words("bare", "paper"),
         ),
     ] = "paper",
@@ -110,9 +128,9 @@ def tasks(
 ) -> None:
     """Write tasks as files that lm-eval reads offline.
 
-    Each task is a YAML file and a JSONL file. Prompts and grading are those of `wavefront eval`:
-    the paper's prompts, zero-shot. Model-written code runs in our sandbox. Pass the directory to
-    lm-eval with --include_path.
+    Each task is a YAML file and a JSONL file. Prompts and grading are the same as in
+    `wavefront eval`: the paper's prompts, zero-shot. Model-written code runs in our sandbox. Pass
+    the directory to lm-eval with --include_path.
     """
     from wavefront.core.errors import check_choice, check_int
     from wavefront.integrations.lm_eval import task_files

@@ -1,9 +1,9 @@
 """The options that several commands share, each defined once.
 
 A group of options is a dataclass. A command takes a group as one parameter, and `flatten_options`
-replaces that parameter by the fields of the group, which typer then shows as options. The library
-checks the values: its error messages serve Python and the command line. An option without a help
-text is an alias and does not appear on help pages.
+replaces that parameter with the fields of the group, which typer then shows as options. The library
+checks the values, so Python and the command line give the same error messages. An option without a
+help text is an alias and does not appear on help pages.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ import typer
 
 from wavefront.cli import completion
 from wavefront.cli.command import UsageError as UsageError
-from wavefront.core.errors import OptionError, WavefrontWarning
+from wavefront.core.bounds import DEFAULT_STRATEGY
+from wavefront.core.errors import OptionError, WavefrontWarning, quote
 
 if TYPE_CHECKING:
     from wavefront.lm import LM
@@ -30,11 +32,17 @@ if TYPE_CHECKING:
 # Options whose name differs from the library's.
 LIBRARY_NAMES: dict[str, str] = {
     "stop_id": "stop_ids",
+    "choice": "choices",
 }
+LARGEST_SCHEMA = 1 << 20  # bytes of a schema file
+
+
+# Options that change how a checkpoint is read.
+LOAD_OPTIONS = frozenset({"mask_id", "attention", "block_size"})
 
 
 class Ids(tuple[int, ...]):
-    """Whole numbers in one value, such as 1,2. (A bare tuple would take several values.)"""
+    """Integers in one value, such as 1,2. For a plain tuple, typer would expect several values."""
 
 
 def _parse_int(text: str) -> int:
@@ -61,8 +69,51 @@ def _parse_ids(text: str) -> Ids:
     return Ids(_parse_int(one) for one in text.split(",") if text.strip())
 
 
-# How to read a value, by its name on the help page. The messages of typer's own parsers differ
-# from version to version.
+def _read_biases(text: str) -> dict[int, float]:
+    """Return token ids with the numbers that are added to their logits."""
+    found: dict[int, float] = {}
+    for part in text.split(","):
+        id, equals, value = part.partition("=")
+        try:
+            found[int(id)] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise OptionError(
+                f"logit_bias must be written as 11=5,12=-100, not {quote(text)}.",
+                option="logit_bias",
+                value=text,
+            )
+    return found
+
+
+def _read_schema(text: str) -> str:
+    """Return the content of a schema file. The library checks it."""
+    try:
+        with Path(text).open("rb") as file:
+            data = file.read(LARGEST_SCHEMA + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"The schema file {text!r} cannot be read: {reason.lower()}."
+        raise OptionError(message, option="schema", value=text) from error
+    if len(data) > LARGEST_SCHEMA:
+        raise OptionError(f"The schema file {text!r} is larger than 1 MiB.", option="schema")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"The schema file {text!r} is not UTF-8 at byte {error.start}."
+        raise OptionError(message, option="schema", value=text) from error
+
+
+EOS_HELP = (
+    "How to handle a stop token. stop: end the decode once all positions before it are decided. "
+    "stop-block: end it at the end of that block. keep: decode every position (same text, but "
+    "slower). defer: decode it after all other candidates. suppress-logit, suppress-confidence, "
+    "llada-confidence: the rules of the published samplers. Default: stop; with a fixed budget or "
+    "in infilling: keep."
+)
+# How to parse a value, by its metavar. The messages of typer's own parsers differ from version
+# to version.
 PARSERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "T", "K", "ID"), _parse_int),
     **dict.fromkeys(("X", "P"), _parse_float),
@@ -94,7 +145,7 @@ def option(
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is an option group by the fields of the group."""
+    """Replace each parameter that is an option group with the fields of the group."""
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
@@ -147,6 +198,10 @@ def options_set(*groups: Any) -> dict[str, Any]:
             if value is None or value is False or value == []:
                 continue
             library = LIBRARY_NAMES.get(name) or name
+            if name == "schema":
+                value = _read_schema(value)
+            if name == "logit_bias":
+                value = _read_biases(value)
             if library in options:
                 raise OptionError(f"{library!r} is given twice, once as {name!r}.")
             options[library] = value
@@ -156,6 +211,7 @@ def options_set(*groups: Any) -> dict[str, Any]:
 def _hide_warnings(quiet: bool) -> bool:
     if quiet:
         warnings.simplefilter("ignore", WavefrontWarning)  # restored when the program returns
+        logging.getLogger("wavefront").setLevel(logging.ERROR)
     return quiet
 
 
@@ -172,12 +228,15 @@ PromptFile = Annotated[
     Path | None,
     typer.Option("--file", "-f", metavar="PATH", help="Read the prompt from this file."),
 ]
-Raw = Annotated[
-    bool, option(None, "", "Continue the text as it is, without the chat template.", "--raw")
-]
+Raw = Annotated[bool, option(None, "", "Continue the text without the chat template.", "--raw")]
 Data = Annotated[
     str,
-    option("Items", "DIR", "Directory with data sets, or hub. Default: $WAVEFRONT_DATA.", "--data"),
+    option(
+        "Items",
+        "DIR",
+        "Directory with data sets, or `hub` to download them. Default: $WAVEFRONT_DATA.",
+        "--data",
+    ),
 ]
 ItemsSeed = Annotated[
     int, option("Items", "N", "Random seed for drawing items. Default: 0.", "--items-seed")
@@ -204,31 +263,35 @@ Quiet = Annotated[
 _model = partial(option, "Model")
 _decoding = partial(option, "Decoding")
 _sampling = partial(option, "Sampling")
+_constraint = partial(option, "Constraint")
 _dream = partial(option, "Dream's own sampler")
 _output = partial(option, "Output")
 _alias = partial(option, None)
+
+
+def model_option(default: str) -> Any:
+    """Define `--model`. `default` says which model is loaded without it."""
+    return _model(
+        "NAME",
+        "Built-in name, directory, Hub id such as org/name, or module:factory for your own. "
+        f"Default: {default}.",
+        "--model",
+        "-m",
+        complete=completion.models,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
     """Which model to load, and where it runs."""
 
-    model: Annotated[
-        str | None,
-        _model(
-            "NAME",
-            "Built-in name, directory, or Hub id such as org/name. "
-            "Default: the first of `wavefront list models`.",
-            "--model",
-            "-m",
-            complete=completion.models,
-        ),
-    ] = None
+    model: Annotated[str | None, model_option("the first model in `wavefront list models`")] = None
     device: Annotated[
         str | None,
         _model(
             "NAME",
-            "cpu, cuda, cuda:1 or mps. Default: the best available.",
+            "cpu, cuda, cuda:1 or mps; a model is never split over several GPUs. Default: the best "
+            "available.",
             complete=completion.words("cpu", "cuda", "mps"),
         ),
     ] = None
@@ -240,37 +303,85 @@ class CheckpointOptions:
             complete=completion.words("float32", "bfloat16", "float16"),
         ),
     ] = None
+    quantize: Annotated[
+        str | None,
+        _model(
+            "NAME",
+            "Quantise the weights while loading: int8, fp8 or int4. Default: as stored.",
+            complete=completion.words("int8", "fp8", "int4"),
+        ),
+    ] = None
     revision: Annotated[
         str | None, _model("NAME", "Commit, tag or branch of a Hub id. Default: main.")
     ] = None
     offline: Annotated[
         bool, _model("", "Use only files that are already on this machine.", "--offline")
     ] = False
+    mask_id: Annotated[
+        int | None,
+        _model("N", "Id of the mask token, for a checkpoint that does not name it."),
+    ] = None
+    attention: Annotated[
+        str | None,
+        _model(
+            "WORD",
+            "bidirectional, or block: each block attends to itself and to earlier blocks. Default: "
+            "the family's; see `wavefront list models`.",
+            complete=completion.words("bidirectional", "block"),
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        _model("N", "Positions in an attention block. Default: the checkpoint's."),
+    ] = None
+
+    def load_options(self) -> dict[str, Any]:
+        """Return the options that change how the checkpoint is read, if they are set."""
+        given = {name: getattr(self, name) for name in sorted(LOAD_OPTIONS)}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(CheckpointOptions):
-    """Which model to load, where it runs, and how it is sped up."""
+    """Which model to load, where it runs, and how to make it faster."""
 
     cuda_graphs: Annotated[
-        bool, _model("", "On CUDA, capture steps as CUDA graphs and replay them.", "--cuda-graphs")
+        bool | None,
+        _model(
+            "",
+            "Capture steps as CUDA graphs and replay them. Default: enabled on CUDA if supported.",
+            "--cuda-graphs/--no-cuda-graphs",
+        ),
+    ] = None
+    compile: Annotated[
+        bool,
+        _model(
+            "",
+            "Compile the model with torch.compile. The first start takes a minute or two. "
+            "Default: off.",
+            "--compile",
+        ),
     ] = False
-    compile: Annotated[bool, _model("", "Compile the model with torch.compile.", "--compile")] = (
-        False
-    )
 
-    def load(self) -> LM:
-        """Load the model."""
+    def load(self, default: str | None = None, *, speed: str | None = None) -> LM:
+        """Load the model.
+
+        Args:
+            default: The model if the user names none.
+            speed: exact, balanced or fast. It also sets the precision.
+        """
         from wavefront import lm
         from wavefront.models import builtin
 
         settings = {LIBRARY_NAMES.get(name, name): value for name, value in vars(self).items()}
-        return lm.load(settings.pop("model") or builtin.DEFAULT, **settings)
+        if speed is not None:
+            settings["speed"] = speed
+        return lm.load(settings.pop("model") or default or builtin.DEFAULT, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthOptions:
-    """How many tokens to generate. Infilling has none: the text itself says it."""
+    """How many tokens to generate. Infilling does not use this: the text marks its gaps."""
 
     max_new_tokens: Annotated[
         int | None, _decoding("N", "Tokens to generate. Default: 128.", "--max-new-tokens", "-n")
@@ -287,7 +398,8 @@ class DecodingOptions:
         int | None,
         _decoding(
             "T",
-            "Number of forward passes. Fewer is faster. Default: one per token.",
+            "Maximum number of steps; the strategy edit may add some. Fewer steps are faster. "
+            "Default: one per token.",
             "--steps",
             "-t",
         ),
@@ -297,7 +409,7 @@ class DecodingOptions:
         _decoding(
             "SPEC",
             'Decoding strategy: block, "wavefront(size=8, radius=2)", ..., or module.Class for '
-            "your own. See `wavefront list strategies`. Default: wavefront.",
+            f"your own. See `wavefront list strategies`. Default: {DEFAULT_STRATEGY}.",
             "--strategy",
             "-s",
             complete=completion.strategies,
@@ -316,16 +428,28 @@ class DecodingOptions:
         str | None,
         _decoding(
             "WORD",
-            "How to handle a stop token. stop: end the decode once all positions before it are "
-            "decided. keep: decode every position (same text, but slower). defer: decode it after "
-            "all other candidates. suppress-logit, suppress-confidence, llada-confidence: the "
-            "rules of the published samplers. Default: stop (in Python: keep).",
+            EOS_HELP,
             complete=completion.eos_policies,
         ),
     ] = None
     stop_id: Annotated[
         list[int] | None,
         _decoding("ID", "Stop token; repeat for several. Default: the model's stop tokens."),
+    ] = None
+    logit_bias: Annotated[
+        str | None,
+        _decoding(
+            "ID=X,ID=X",
+            "Numbers added to the logits of these tokens, such as 11=5,12=-100. Default: none.",
+        ),
+    ] = None
+    logprobs: Annotated[
+        int | None,
+        _decoding(
+            "K",
+            "With --json, add the log-probability of each token at the step that committed it, and "
+            "the K most probable tokens at that step, 0 to 20. Default: off.",
+        ),
     ] = None
     order_noise: Annotated[
         float | None,
@@ -347,9 +471,35 @@ class DecodingOptions:
         str | None,
         _decoding(
             "SPEC",
-            'Reuse keys and values between steps: prefix, dual, "wave(refresh=32)". Default: none.',
+            'Reuse keys and values between steps: prefix, dual, "wave(refresh=32)", none. '
+            "Default: set by --speed.",
             complete=completion.caches,
         ),
+    ] = None
+    speed: Annotated[
+        str | None,
+        _decoding(
+            "WORD",
+            "exact: no approximation. balanced, fast: reuse keys and values between steps; "
+            "docs/speed.md says what each sets. Options that you set take precedence. "
+            "Default: exact.",
+            complete=completion.words("exact", "balanced", "fast"),
+        ),
+    ] = None
+
+    schema: Annotated[
+        str | None,
+        _constraint("FILE.json", "JSON schema that the answer must satisfy. Default: none."),
+    ] = None
+    regex: Annotated[
+        str | None,
+        _constraint(
+            "PATTERN", "Regular expression that the whole answer must match. Default: none."
+        ),
+    ] = None
+    choice: Annotated[
+        list[str] | None,
+        _constraint("TEXT", "Possible answer; repeat for several. Default: any answer."),
     ] = None
 
     temperature: Annotated[
@@ -399,7 +549,6 @@ class DecodingOptions:
 
     # Names from the published samplers, and Python's name for --stop-id.
     block_length: Annotated[int | None, _alias("N")] = None
-    block_size: Annotated[int | None, _alias("N")] = None
     max_wave_size: Annotated[int | None, _alias("N")] = None
     radius: Annotated[int | None, _alias("N")] = None
     remasking: Annotated[
@@ -408,21 +557,20 @@ class DecodingOptions:
     eos_policy: Annotated[str | None, _alias()] = None
     logits_eos_inf: Annotated[bool, _alias("", "", "--logits-eos-inf")] = False
     confidence_eos_eot_inf: Annotated[bool, _alias("", "", "--confidence-eos-eot-inf")] = False
-    mask_id: Annotated[int | None, _alias("N")] = None
     stop_ids: Annotated[Ids | None, _alias("IDS")] = None
     output_history: Annotated[bool, _alias("", "", "--output-history")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralStrategies(DecodingOptions):
-    """The same, with several strategies."""
+    """Decoding options for commands that accept several strategies."""
 
     strategy: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         list[str] | None,
         _decoding(
             "SPEC",
             'Decoding strategy: block, "wavefront(size=8, radius=2)", ...; repeat for several. '
-            "See `wavefront list strategies`. Default: wavefront.",
+            f"See `wavefront list strategies`. Default: {DEFAULT_STRATEGY}.",
             "--strategy",
             "-s",
             complete=completion.strategies,
@@ -432,7 +580,7 @@ class SeveralStrategies(DecodingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainOptions:
-    """What to print, for commands that animate nothing."""
+    """What to print, for commands without an animation."""
 
     json: Annotated[
         bool,
@@ -448,12 +596,12 @@ class PlainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(PlainOptions):
-    """What to print and to animate."""
+    """What to print and whether to animate it."""
 
     watch: Annotated[
         bool | None,
         _output(
-            "", "Show each step, on stderr. Default: off (on in chat).", "--watch/--no-watch", "-w"
+            "", "Show each step on stderr. Default: off (on in chat).", "--watch/--no-watch", "-w"
         ),
     ] = None
     delay: Annotated[float, _output("SECONDS", "Wait after each step. Default: 0.")] = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    """Return a console for tables. In a file or a pipe it wraps no lines."""
+    """Return a console for tables. It does not wrap lines in a file or a pipe."""
     console = Console(highlight=False, emoji=False, markup=False)
     if not console.is_terminal:
         console.width = 1000
@@ -30,7 +31,9 @@ def stdout() -> Console:
 
 
 class ProgressBar:
-    """A progress bar on standard error. It draws nothing unless `shown` and on a terminal.
+    """A progress bar on standard error.
+
+    It draws only if `shown` is True and standard error is a terminal.
 
     With `delay`, the bar appears once the work has taken that many seconds.
     """
@@ -57,7 +60,7 @@ class ProgressBar:
         self._started = False
 
     def update(self, done: float, total: float | None = None, description: str = "") -> None:
-        """Set how much is done, and optionally of how much, and what is being done."""
+        """Set the amount done and, optionally, the total and the description."""
         self._bar.update(self._task, completed=done, total=total, description=description or None)
         self._draw()
 
@@ -66,7 +69,7 @@ class ProgressBar:
         self.update(self._bar.tasks[0].completed + 1, description=description)
 
     def set_share(self, description: str, share: float) -> None:
-        """Set what is being done, and the share from 0 to 1 that is done."""
+        """Set the description, and the share that is done, from 0 to 1."""
         self.update(share, 1.0, description)
 
     def _draw(self) -> None:
@@ -104,7 +107,7 @@ def stoppable(out: Path) -> Iterator[None]:
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Print a title and one row per entry: its name, how to write it, what it is."""
+    """Print a title and one row per entry: its name, its syntax and its description."""
     console = stdout()
     columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
     in_line = sum(columns) + 6 <= console.width
@@ -120,15 +123,31 @@ def print_table(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 
 
 def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under the names of their columns, with numbers to the right."""
+    """Print rows under the names of their columns, with numbers to the right.
+
+    If a table with numbers does not fit the terminal, print a paragraph for each row.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
+    names = 0  # columns of text at the beginning, which say what a row is about
     for index, name in enumerate(columns):
         texts = all(isinstance(row[index], str) and not row[index][:1].isdigit() for row in rows)
         left = texts and not any(row[index].startswith(("+", "-")) for row in rows)
+        names += left and names == index
         table.add_column(name, justify="left" if left else "right")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    _print_without_padding(stdout(), table)
+    console = stdout()
+    natural = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    if names == len(columns) or natural <= console.width:
+        _print_without_padding(console, table)
+        return
+    for row in rows:
+        console.print(Text(" · ".join(str(cell) for cell in row[:names]), "bold"))
+        pairs = zip(columns[names:], row[names:], strict=True)
+        # A number stays on the line of its name.
+        facts = [f"{name}: {cell}".replace(" ", "\u00a0") for name, cell in pairs if cell != ""]
+        for line in textwrap.wrap(",  ".join(facts), console.width - 4, break_on_hyphens=False):
+            console.print(Text(f"  {line}".replace("\u00a0", " ")))
 
 
 def _print_without_padding(console: Console, table: Table) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ from wavefront.cli.options import (
     option,
 )
 from wavefront.cli.output import ProgressBar, print_columns, say, say_json, stoppable
+from wavefront.core.errors import install_command
 
 EXAMPLES = """\
 Examples
@@ -30,6 +33,8 @@ wavefront paper list
 wavefront paper run main
 wavefront paper run main --items 200 -n 128 --device cuda --out runs/main
 wavefront paper run mhco -s block -s "wavefront(radius=4)" --items 64
+wavefront paper run stories --paper --device cuda -b 256 --out runs/stories
+wavefront paper run curves --task gsm --items 200 -n 128 --out runs/curves
 wavefront paper run bertscore --task wikitext --data DIR --encoder minilm
 wavefront paper run main --paper --model DIR --items 100
 wavefront report experiments/main
@@ -49,17 +54,19 @@ app = typer.Typer(
 
 @app.command("list", cls=Command, epilog=LIST_EXAMPLES)
 def list_experiments(*, as_json: Json = False) -> None:
-    """List the experiments: table or figure of the paper, question, and requirements."""
+    """List the experiments, their questions and what they need."""
     from wavefront import paper
 
-    columns = ("name", "paper", "question", "needs")
-    found = [paper.find(name) for name in paper.names()]
-    rows = [(one.name, one.place, one.question, one.needs) for one in found]
+    found = [paper.describe(name) for name in paper.names()]
     if as_json:
-        for row in rows:
-            say_json(dict(zip(columns, row, strict=True)))
+        for one in found:
+            say_json(one._asdict())
     else:
-        print_columns(columns, [[*row] for row in rows])
+        print_columns(paper.Description._fields, found)
+        if find_spec("matplotlib") is None:
+            print(
+                f"\nTheir figures need matplotlib: {install_command('figures')}.", file=sys.stderr
+            )
 
 
 @app.command("run", cls=Command, epilog=EXAMPLES)
@@ -88,7 +95,8 @@ def run_experiment(
         option(
             None,
             "SPEC",
-            "Strategy to measure; repeat for several. Default: the paper's.",
+            "Strategy to measure; repeat for several. Write {tau} for an option to try every "
+            "value of its grid. Default: the experiment's.",
             "--strategy",
             "-s",
             complete=completion.strategies,
@@ -99,14 +107,15 @@ def run_experiment(
         option(
             None,
             "NAME",
-            "Task; repeat for several. Default: the experiment's.",
+            "Task, or module.Class or FILE.jsonl for your own; repeat for several. Default: the "
+            "experiment's.",
             "--task",
             complete=completion.tasks,
         ),
     ] = None,
     items: Annotated[
         int | None,
-        option(None, "N", "Items per task. Default: a few.", "--items", "-i"),
+        option(None, "N", "Items per task. Default: a small number.", "--items", "-i"),
     ] = None,
     length: Annotated[
         int | None,
@@ -116,7 +125,27 @@ def run_experiment(
     ] = None,
     steps: Annotated[
         int | None,
-        option(None, "T", "Decoding steps. Default: one per position.", "--steps", "-t"),
+        option(None, "T", "At most this many steps. Default: one per position.", "--steps", "-t"),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "NAME=VALUE",
+            "Decoding option for every strategy, such as temperature=0.8 or priority=entropy; "
+            "repeat for several. Default: none.",
+            "--option",
+        ),
+    ] = None,
+    canvas: Annotated[
+        list[int] | None,
+        option(
+            None,
+            "K",
+            "Canvas length for stories, as a multiple of --max-new-tokens; repeat for several. "
+            "Default: the experiment's.",
+            "--canvas",
+        ),
     ] = None,
     radius: Annotated[int, option(None, "N", "Radius for measures that use one. Default: 2.")] = 2,
     seed: Annotated[int, option(None, "N", "Random seed for sampling. Default: 0.")] = 0,
@@ -141,13 +170,14 @@ def run_experiment(
     quiet: Quiet = False,
     model: CheckpointOptions,
 ) -> None:
-    """Run an experiment of the paper on any model and data, and check the paper's claims.
+    """Run an experiment on any model, and check the paper's claims.
 
-    By default it uses the built-in model and tasks and takes minutes. So few items decide little,
-    and the page says so. The output directory holds summary.md with a verdict on every claim,
-    tables beside the paper's numbers, figures, numbers.json, and run.json for `wavefront report`.
-    If it is stopped, run the same command again to continue.
+    By default it uses the built-in model and tasks, and takes a few minutes. Such a small run
+    cannot decide most claims, and summary.md says so. The output directory contains summary.md
+    with a verdict on every claim, tables with the paper's numbers, figures, numbers.json, and
+    run.json for `wavefront report`. If the command is interrupted, run it again to continue.
     """
+    from wavefront.evaluation.protocol import parse_options
     from wavefront.evaluation.trials import Runner
     from wavefront.paper import find
 
@@ -161,8 +191,10 @@ def run_experiment(
         length=length,
         steps=steps,
         rows=batch_size,
+        canvases=tuple(canvas) if canvas else None,
+        options=parse_options(given) if given else None,
     )
-    folder = out or Path("experiments") / name
+    folder, began = out or Path("experiments") / name, time.monotonic()
     with stoppable(folder), ProgressBar(shown=not quiet) as bar:
         runner = Runner(
             name=name,
@@ -184,5 +216,7 @@ def run_experiment(
         page = experiment.run(runner)
         bar.set_share("drawing", 1.0)
         written = page.write(folder)
-    say(page.markdown().rstrip())
-    print(f"{len(written)} files in {folder}", file=sys.stderr)
+    say(page.overview())
+    minutes, device = (time.monotonic() - began) / 60, page.configuration.get("device")
+    print(f"{name} took {minutes:.1f} minutes on {device}.", file=sys.stderr)
+    print(f"{len(written)} files in {folder}; summary.md has all tables.", file=sys.stderr)

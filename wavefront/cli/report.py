@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from wavefront.cli.command import Command
 from wavefront.cli.options import Ids, option
 from wavefront.cli.output import complain, say
 from wavefront.core.errors import ReportError
+from wavefront.storage.write_file import write_text
 
 EXAMPLES = """\
 Examples
@@ -33,14 +35,15 @@ def report(
         Path, option(None, "FILE", "Where to write the page. Default: report.html.", "--out", "-o")
     ] = Path("report.html"),
     title: Annotated[
-        str, option(None, "TEXT", "Title of the page. Default: from the inputs.", "--title")
+        str, option(None, "TEXT", "Title of the page. Default: derived from the inputs.", "--title")
     ] = "",
     model: Annotated[
         str | None,
         option(
             None,
             "NAME",
-            "Model whose tokenizer reads the traces. Default: the texts in each trace.",
+            "Model whose tokenizer reads the traces: a name as in `wavefront generate -m`, or "
+            "module:factory for your own. Default: the texts in each trace.",
             "--model",
             "-m",
             complete=completion.models,
@@ -59,15 +62,14 @@ def report(
     for one in inputs:
         if one.exists() and out.exists() and one.samefile(out):
             raise ReportError(f"{out} is an input of the report: give another -o.")
+    from wavefront.lm import factory_tokenizer, is_factory
     from wavefront.viewer.html_report import make
 
-    made = make(inputs, title=title, model=model, rows=rows)
-    try:
+    own = factory_tokenizer(model) if model is not None and is_factory(model) else model
+    made = make(inputs, title=title, model=own, rows=rows)
+    with contextlib.suppress(OSError):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(made.html, encoding="utf-8", newline="\n")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ReportError(f"The page cannot be written to {str(out)!r}: {reason}.") from None
+    write_text(out, made.html, error=ReportError)
     for note in made.notes:
         complain("warning", note)
     say(str(out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import math
 import sys
@@ -20,6 +21,7 @@ from wavefront.cli.command import Command, Group
 from wavefront.cli.decode import prepare, record, run
 from wavefront.cli.generate import read_prompt
 from wavefront.cli.options import (
+    LOAD_OPTIONS,
     DecodingOptions,
     LengthOptions,
     ModelOptions,
@@ -30,11 +32,13 @@ from wavefront.cli.options import (
     Raw,
     UsageError,
     flatten_options,
+    model_option,
     option,
     options_set,
 )
 from wavefront.cli.output import loading_status, say, say_json, stderr
 from wavefront.core.errors import TraceError, check_choice, check_float, check_int
+from wavefront.storage.write_file import replacing
 from wavefront.viewer import (
     Board,
     TraceStream,
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Examples
-wavefront trace record "I have 2 figs and a pear. How many fruits?" -o f.npz
+wavefront trace record "I have 2 figs. How many?" -s wavefront -o f.npz
 wavefront trace show f.npz
 wavefront trace replay f.npz
 wavefront trace draw f.npz -o wave.svg
@@ -64,9 +68,9 @@ wavefront trace show f.npz g.npz
 """
 RECORD_EXAMPLES = """\
 Examples
-wavefront trace record "I have 2 figs and a pear. How many fruits?" -o f.npz
+wavefront trace record "I have 2 figs. How many?" -s wavefront -o f.npz
 wavefront trace record -f question.txt -s rcr -n 64 --full -o r.npz
-wavefront trace record "A <mask:4> and a <mask:4>." --infill -o fox.npz
+wavefront trace record "A dog saw a <mask:6>." --infill -o dog.npz
 """
 SHOW_EXAMPLES = """\
 Examples
@@ -97,7 +101,7 @@ wavefront trace fork f.npz --at 8 --set "3= four" -o g.npz
 SPEED, LONGEST = 20.0, 20.0  # steps per second, and the longest duration in seconds
 MOST = 4  # traces side by side
 SHOWN = 12  # differing positions to print
-# Of several events at one step and position, the one that happens first comes first.
+# Events at one step and position are sorted in the order in which they happen.
 EVENTS = ("by hand", "commit", "remask")
 COLUMNS = (
     *("step", "forward", "row", "place", "position", "event", "token", "text"),
@@ -105,7 +109,7 @@ COLUMNS = (
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A trace, written by `trace record`.")]
-Row = Annotated[int, option(None, "N", "Row of a batch, counted from 0. Default: 0.")]
+Row = Annotated[int, option(None, "N", "Row of a batch, numbered from 0. Default: 0.")]
 app = typer.Typer(
     cls=Group,
     help="Record decodes, and show, replay, fork, draw or export them.",
@@ -128,14 +132,17 @@ class RecordedModel(ModelOptions):
 
     model: Annotated[
         str | None,
-        option(
-            "Model",
-            "NAME",
-            "Default: the model that made the trace, if it is on this machine.",
-            "--model",
-            "-m",
-            complete=completion.models,
-        ),
+        model_option("the model that made the trace, if it is on this machine"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingModel(ModelOptions):
+    """Options that choose the model for `trace record`, which can also fill gaps."""
+
+    model: Annotated[
+        str | None,
+        model_option("the first model in `wavefront list models`; with --infill: tale"),
     ] = None
 
 
@@ -148,7 +155,10 @@ def record_trace(
     file: PromptFile = None,
     raw: Raw = False,
     infill: Annotated[
-        bool, option(None, "", "Fill the gaps in the text, written <mask:8>.", "--infill")
+        bool,
+        option(
+            None, "", "Fill the gaps in the text; <mask:8> marks a gap of eight tokens.", "--infill"
+        ),
     ] = False,
     full: Annotated[
         bool,
@@ -161,7 +171,7 @@ def record_trace(
     ] = False,
     length: LengthOptions,
     decoding: DecodingOptions,
-    model: ModelOptions,
+    model: RecordingModel,
     output: OutputOptions,
 ) -> None:
     """Answer a prompt, and record every step of the decode.
@@ -175,10 +185,12 @@ def record_trace(
         if count or raw:
             raise UsageError("With --infill, leave out --raw and the length.")
         count = {"max_new_tokens": sum(p for p in parse_holes(text) if isinstance(p, int))}
+    from wavefront.models import builtin
     from wavefront.traces import trace_file
 
-    target = trace_file.writable(out)
-    lm, options = prepare(model, decoding, output, length=count)
+    target = trace_file.output_path(out)
+    default = builtin.STORIES if infill else None
+    lm, options = prepare(model, decoding, output, length=count, default=default)
     kind = "full" if full else "basic"
     if infill:
         del options["max_new_tokens"]
@@ -188,7 +200,13 @@ def record_trace(
     seconds = run(stream, output)
     answer = stream.completions[0]
     assert answer.trace is not None
-    about = {"prompt": text, "raw": raw, "seconds": round(seconds, 4), "revision": model.revision}
+    about = {
+        "prompt": text,
+        "raw": raw,
+        "seconds": round(seconds, 4),
+        "revision": model.revision,
+        "load_options": model.load_options(),
+    }
     save(answer.trace, target, output, **about)
     if output.json:
         facts = {"seconds": seconds, "model": model, "prompt": text, "raw": raw}
@@ -226,7 +244,7 @@ def show(
     if step:
         if len(films) > 1:
             raise UsageError("--step works with one trace only.")
-        _print_moments(films[0], console, step, longest)
+        _print_moments(films[0], console, step, last=longest)
     elif len(films) > 1:
         side_by_side(films, console=console, delay=delay, timed=False)
     else:
@@ -235,9 +253,9 @@ def show(
             pass
 
 
-def _print_moments(film: TraceStream, console: Console, wanted: list[int], last: int) -> None:
+def _print_moments(film: TraceStream, console: Console, wanted: list[int], *, last: int) -> None:
     for number in wanted:
-        check_int("step", number, 0, last)
+        check_int("step", number, 0, high=last)
     board = Board(film, glow=0.0, timed=False)
     frame = board.frame()
     console.file.write(f"{frame.strategy}\n")
@@ -271,16 +289,18 @@ def export(
         int | None, option(None, "N", "Row of a batch, counted from 0. Default: all.")
     ] = None,
 ) -> None:
-    """List the events of a trace: tokens committed, masked again or written by hand.
+    """List the events of a trace as CSV or JSON.
+
+    An event is a token that was committed, masked again or written by hand.
 
     Steps are numbered from 0, as in `trace fork --at`. The column `place` numbers the positions of
-    the answer, and the column `position` numbers the whole canvas. The probability is the model's
-    at that step.
+    the answer, and the column `position` numbers the whole canvas. The probability is the one that
+    the model gave at that step.
     """
     check_choice("--format", form, ("csv", "json"))
     trace = load_row(file, row)
     write = {"csv": print_csv, "json": print_json}[form]
-    with _target(out) as target:
+    with open_target(out) as target:
         write(trace, target)
 
 
@@ -300,11 +320,11 @@ def draw(
     Outlined positions are candidates. Coloured positions are decoded; the colour shows the
     probability.
     """
-    check_float("seconds", seconds, 0.5, 600)
+    check_float("seconds", seconds, 0.5, high=600)
     if len(files) > MOST:
         raise UsageError(f"Draw at most {MOST} traces, not {len(files)}.")
     picture = animation([load_row(file, row) for file in files], seconds=seconds)
-    with _target(out) as target:
+    with open_target(out) as target:
         target.write(picture)
     if out is not None:
         many = "1 decode" if len(files) == 1 else f"{len(files)} decodes"
@@ -313,17 +333,16 @@ def draw(
 
 
 @contextlib.contextmanager
-def _target(out: Path | None) -> Iterator[IO[str]]:
+def open_target(out: Path | None) -> Iterator[IO[str]]:
     """Open the file to write, or standard output."""
     if out is None:
         yield sys.stdout
         return
-    try:
-        with out.open("w", encoding="utf-8", newline="") as target:
-            yield target
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{out} cannot be written: {reason}.") from error
+    with (
+        replacing(out, error=TraceError) as part,
+        part.open("w", encoding="utf-8", errors="replace", newline="") as target,
+    ):
+        yield target
 
 
 def load_row(file: Path, row: int | None = None) -> Trace:
@@ -333,12 +352,12 @@ def load_row(file: Path, row: int | None = None) -> Trace:
     trace = trace_file.load(file)
     if row is None:
         return trace
-    check_int("row", row, 0, trace.first.tokens.shape[0] - 1)
+    check_int("row", row, 0, high=trace.first.tokens.shape[0] - 1)
     return trace.row(row)
 
 
 def save(trace: Trace, file: Path, output: PlainOptions, **about: object) -> Path:
-    """Write a trace with more facts about it, and report the file."""
+    """Write a trace with additional metadata, and report the file."""
     from wavefront.traces import trace_file
 
     file = trace_file.save(replace(trace, about={**about, **trace.about}), file)
@@ -360,11 +379,15 @@ def replay(
         option(
             None,
             "SPEC",
-            "Strategy of the trace; needed if it is your own, because a file imports no code.",
+            "Strategy of the trace. Required for your own strategy: a trace never imports code.",
             "--strategy",
             "-s",
             complete=completion.strategies,
         ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        option(None, "SPEC", "Cache policy of the trace. Required for your own policy.", "--cache"),
     ] = None,
     model: RecordedModel,
     output: PlainOptions,
@@ -374,7 +397,7 @@ def replay(
     The exit status is 1 if anything differs.
     """
     trace = load_row(file)
-    found = _load(model, trace, output).replay(trace, strategy=strategy)
+    found = _load(model, trace, output).replay(trace, strategy=strategy, cache=cache)
     commits = int(trace.commit.sum())
     if output.json:
         parted = None if found is None else found._asdict()
@@ -424,7 +447,7 @@ def fork(
     model: RecordedModel,
     output: OutputOptions,
 ) -> None:
-    """Continue a recorded decode from one of its steps in another way.
+    """Continue a recorded decode from one of its steps, with changes.
 
     The same strategy continues with its recorded state. Another strategy starts from the recorded
     canvas, with the steps that are left. The new trace includes the steps before the fork.
@@ -434,7 +457,7 @@ def fork(
     if out is not None:
         from wavefront.traces import trace_file
 
-        out = trace_file.writable(out)
+        out = trace_file.output_path(out)
     lm = _load(model, trace, output)
     stream = lm.fork(trace, at, strategy=strategy, overrides=changes)
     seconds = run(stream, output)
@@ -465,7 +488,7 @@ def _read_changes(texts: list[str]) -> dict[int, str]:
         if not sign or not place.strip().isdecimal():
             raise UsageError(f"--set takes POSITION=TEXT, such as 3=four, not {text!r}.")
         if int(place) in changes:
-            raise UsageError(f"--set writes at position {int(place)} twice: leave one out.")
+            raise UsageError(f"--set writes to position {int(place)} twice: leave one out.")
         changes[int(place)] = what
     return changes
 
@@ -487,7 +510,19 @@ def _load(model: RecordedModel, trace: Trace, output: PlainOptions) -> LM:
         name = about.get("model")
         if not isinstance(name, str):
             raise TraceError("The trace does not name its model: give one with -m.")
-        said = {n: v for n in ("device", "dtype", "revision") if isinstance(v := about.get(n), str)}
+        from wavefront.lm import refuse_factory
+
+        refuse_factory(name, where="The trace")
+        said = {
+            n: v
+            for n in ("device", "dtype", "quantize", "revision")
+            if isinstance(v := about.get(n), str)
+        }
+        recorded = about.get("load_options")
+        options: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+        # The options belong together, so the user's replace all of the trace's.
+        if options.keys() <= LOAD_OPTIONS and not model.load_options():
+            said |= options
         mine = {n: getattr(model, n) for n in said if getattr(model, n) is not None}
         model = replace(model, model=name, offline=True, **{**said, **mine})
     with loading_status(shown=not output.quiet):
@@ -500,7 +535,7 @@ def events(trace: Trace) -> Iterator[dict[str, Any]]:
     found: list[tuple[int, int, int, int, int | None]] = []
     for step, row, place, token in trace.overrides.tolist():
         found.append((step, row, 0, place, token))
-    for number, board in enumerate((trace.commit, trace.remask), 1):
+    for number, board in enumerate((trace.written, trace.remask), 1):
         tokens = trace.tokens[board].tolist() if number == 1 else [None] * int(board.sum())
         for (step, row, place), token in zip(board.nonzero().tolist(), tokens, strict=True):
             found.append((step, row, number, place, token))
@@ -515,28 +550,33 @@ def events(trace: Trace) -> Iterator[dict[str, Any]]:
             "event": EVENTS[kind],
             "token": token,
             "text": None if token is None else texts.pieces([token])[0],
-            "probability": _probability(trace, step, row, position) if kind == 1 else None,
+            "probability": _probability(trace, step, row, position=position) if kind == 1 else None,
         }
 
 
-def _probability(trace: Trace, step: int, row: int, position: int) -> float | None:
+def _probability(trace: Trace, step: int, row: int, *, position: int) -> float | None:
     chance = math.exp(min(0.0, float(trace.logp[step, row, position])))
     return round(chance, 6) if math.isfinite(chance) else None
 
 
 def print_csv(trace: Trace, out: IO[str]) -> None:
     """Write one line per event, below the names of the columns."""
-    lines = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    lines.writeheader()
+    buffer = io.StringIO(newline="")
+    # The module quotes the characters of this line end wherever they occur in a text.
+    lines = csv.DictWriter(buffer, COLUMNS, lineterminator="\r\n")
+    out.write(",".join(COLUMNS) + "\n")
     for event in events(trace):
         # Do not send control characters of a model to a terminal.
         if out.isatty() and event["text"] is not None:
             event["text"] = printable(event["text"])
         lines.writerow(event)
+        out.write(buffer.getvalue().removesuffix("\r\n") + "\n")
+        buffer.seek(0)
+        buffer.truncate()
 
 
 def print_json(trace: Trace, out: IO[str]) -> None:
-    """Write one object with the facts of the trace and its events."""
+    """Write one object with the metadata of the trace and its events."""
     about = {n: v for n, v in trace.about.items() if n not in ("texts", "special_ids")}
     rows, length = trace.first.tokens.shape
     header = {"steps": len(trace), "rows": rows, "length": length, "forwards": trace.forwards}

@@ -1,4 +1,4 @@
-"""`wavefront train`: the trainer of the built-in model."""
+"""`wavefront train`: the trainer of the built-in models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from wavefront.core.errors import did_you_mean
 
 ACTIONS = {
     "run": "train, or continue with --resume; writes the model to OUT/model",
+    "adapt": "turn an autoregressive checkpoint into a diffusion model",
     "tokenizer": "train the tokenizer that a run needs, on the same tasks",
     "loss": "measure the loss of a checkpoint on held-out problems",
     "export": "write the checkpoint of an interrupted run",
@@ -39,6 +40,10 @@ wavefront train run --out small --tokenizer small/tokenizer --minutes 5 \\
   --mlp-width 384 --tokens-per-step 2048 --buckets 64,96 --warmup 50 \\
   --optimizer muon --workers 1
 wavefront generate "not ( True ) and ( True ) is" -m small/model -n 48
+
+Adapt a Llama that writes its own training texts; run it again to continue
+wavefront train adapt --config runs/tale.toml --original llama2.data \\
+  --out tale --minutes 9
 """
 app = typer.Typer(add_completion=False)
 
@@ -56,11 +61,11 @@ def train(
         typer.Argument(metavar="ACTION", hidden=True, autocompletion=_complete_action),
     ] = None,
 ) -> None:
-    """Train a small diffusion language model on the procedural tasks.
+    """Train a diffusion model, or adapt an autoregressive one.
 
-    This is how the built-in model ripple was trained. An example is a question with a worked
-    answer. A random share of the answer is masked, and the model learns to predict it. Training
-    runs on one GPU, or slowly on a CPU, and can be resumed.
+    The built-in model ripple was trained on the procedural tasks. An example is a question with a
+    worked answer. A random share of the answer is masked, and the model learns to predict it.
+    Training runs on one GPU, or slowly on a CPU, and can be resumed.
     """
     if not arguments:
         print(context.get_help(), end="")
@@ -73,5 +78,5 @@ def train(
         )
     from wavefront.train.command import main
 
-    # argparse exits by itself with status 2 if the command line is wrong.
+    # argparse exits with status 2 if the command line is wrong.
     raise typer.Exit(1 if main(arguments) else 0)

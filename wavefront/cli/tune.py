@@ -29,6 +29,7 @@ Examples
 wavefront tune boolean_expressions -n 48
 wavefront tune prompts.jsonl -n 128 --device cuda --items 400
 wavefront tune gsm --candidate "block(size=16)" --candidate rcr
+wavefront tune gsm --candidate "block(selector=threshold(tau={tau}))"
 wavefront tune gsm --candidate "wavefront(size=8) | eos=defer, steps=32"
 wavefront tune gsm --max-forwards 20
 """
@@ -42,8 +43,9 @@ def tune(
         str,
         typer.Argument(
             metavar="TASK|FILE",
-            help="A task, or a JSONL file of objects with prompt, and answer or target.",
-            autocompletion=completion.tasks,
+            help="A task, module.Class for your own, or a JSONL file. Each line of a file has a "
+            "prompt, and an answer or a target.",
+            autocompletion=completion.graded_tasks,
         ),
     ],
     *,
@@ -53,7 +55,8 @@ def tune(
             None,
             "SPEC",
             'Strategy to try, with decoding options after a bar: "block(size=8) | eos=defer"; '
-            "repeat for several. Default: a list of waves, blocks and tides.",
+            "repeat for several. Write {tau} for an option to try every value of its grid. "
+            "Default: a list of standard, wavefront, block and tide settings.",
             "--candidate",
             complete=completion.strategies,
         ),
@@ -86,7 +89,7 @@ def tune(
         option(
             None,
             "N",
-            "Items: half choose the strategy, half test it. Default: 24, or every item in a file.",
+            "Number of items; half to choose, half to test. Default: 24, or the whole file.",
             "--items",
             "-i",
         ),
@@ -104,7 +107,13 @@ def tune(
     ] = 64,
     steps: Annotated[
         int | None,
-        option(None, "T", "Forward passes per answer. Default: one per token.", "--steps", "-t"),
+        option(
+            None,
+            "T",
+            "At most this many steps per answer. Default: one per token.",
+            "--steps",
+            "-t",
+        ),
     ] = None,
     items_seed: ItemsSeed = 0,
     batch_size: BatchSize = 8,
@@ -113,7 +122,7 @@ def tune(
         option(
             None,
             "WORD",
-            "paper: the paper's prompts. bare: the question alone. Default: bare.",
+            "paper: the paper's prompts. bare: only the question. Default: bare.",
             complete=completion.words("bare", "paper"),
         ),
     ] = "bare",
@@ -129,24 +138,25 @@ def tune(
 ) -> None:
     """Find the strategy that suits your prompts.
 
-    Half of the items are used to choose a strategy. By default that is the one with the fewest
-    forward passes whose accuracy is not significantly below the first baseline. The other half is
-    used to compare the choice with the baselines. The choice is printed last, as a command. Tables,
-    a plot and all answers go to a directory. If the command is interrupted, run it again to
-    continue.
+    The tune half of the items is used to choose a strategy. By default this is the strategy with
+    the fewest forward passes whose accuracy is not significantly below the first baseline. The
+    report half is used to compare the choice with the baselines. The choice is printed last, as a
+    command. Tables, a plot and all answers go to a directory. If the command is interrupted, run it
+    again to continue.
     """
     from wavefront.core.errors import check_choice
+    from wavefront.evaluation.task_spec import FILES
     from wavefront.evaluation.trials import Runner, Scale
     from wavefront.evaluation.tune import BASES, TRIES, Objective
     from wavefront.evaluation.tune import tune as run
     from wavefront.tasks.base import STYLES
 
     check_choice("style", style, STYLES)
-    is_file = what.endswith((".jsonl", ".json")) or "/" in what
+    is_file = what.endswith(FILES) or ("/" in what and "(" not in what)
     task = f"jsonl(path={what!r}, answers={kind!r})" if is_file else what
     wanted = Objective(max_forwards=max_forwards, forward_cost=forward_cost)
     many = items if items is not None or is_file else 24
-    home = out or Path("tuned") / Path(what).stem
+    home = out or Path("tuned") / (Path(what).stem if is_file else what.partition("(")[0])
     scale = Scale(tasks=(task,), items=many, length=max_new_tokens, steps=steps, rows=batch_size,
                   style=style)  # fmt: skip  # pyright: ignore[reportArgumentType]
     with stoppable(home), ProgressBar(shown=not quiet) as bar:
@@ -169,6 +179,6 @@ def tune(
     if as_json:
         say_json(found.numbers["chosen"])
     else:
-        say(found.markdown().rstrip())
+        say(found.overview())
         say(f"\n{found.numbers['chosen']['command']}")
-    print(f"{len(written)} files in {home}", file=sys.stderr)
+    print(f"{len(written)} files in {home}; summary.md has all tables.", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Integrations: wavefront inside other libraries.
 
-`hf` makes models of transformers decode by diffusion, and `lm_eval` runs wavefront models in the LM
+`hf` lets transformers models decode by diffusion, and `lm_eval` runs wavefront models in the LM
 evaluation harness; each is imported on first use, because each needs an extra. It imports `lm`,
 `tasks`, `evaluation` and what those see. Start reading at `hf/generation.py` or
 `lm_eval/adapter.py`.

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavefront.core.errors import SpecError
+from wavefront.core.errors import SpecError, StrategyError
 from wavefront.core.spec import check_frozen
 from wavefront.core.state import Config, start
-from wavefront.core.strategy import Decision, Selector, Strategy, View
+from wavefront.core.strategy import Strategy, View, check_decision, check_selector
 from wavefront.testing.laws import LawBroken, require
 from wavefront.testing.simulation import budgets, fill, random_canvas
 
@@ -23,33 +23,31 @@ def check_interface(strategy: Any) -> None:
     require(isinstance(strategy, Strategy), f"{name} is not a wavefront.Strategy.")
     try:
         check_frozen(type(strategy))
-    except SpecError as error:
+        check_selector(strategy)
+    except (SpecError, StrategyError) as error:
         raise LawBroken(str(error)) from error
-    require(
-        isinstance(getattr(strategy, "selector", None), Selector),
-        f"{name} has no selector, which says how many positions to commit; add the field "
-        "`selector: wavefront.Selector = field(default=Quota(), repr=False)`.",
-    )
     require(type(strategy).step is not Strategy.step, f"{name} has no method step(view, state).")
     for steps in budgets(strategy)[:1]:
         canvas = random_canvas(0)
         config, count = Config(strategy=strategy, fixed_budget=True), canvas.tokens.shape[0]
-        rows = start(canvas, config, [steps] * count, range(count))
+        rows = start(canvas, config, [steps] * count, seeds=range(count))
         rows = fill(rows, torch.full(canvas.tokens.shape, 0.5))
-        view = View(rows.score, rows.stats, rows.proposal, *canvas[1:], rows.progress)
+        view = View(
+            rows.score, rows.stats, rows.proposal, *canvas[1:], rows.progress, canvas.tokens
+        )
         _check_decision(strategy, view, rows.state)
 
 
 def _check_decision(strategy: Strategy, view: View, state: Any) -> None:
     """Raise unless `step` returns a decision whose tensors have the right dtype and shape."""
     decision: Any = strategy.step(view, state)
-    require(
-        isinstance(decision, Decision),
-        f"{strategy!r}: step returns a {type(decision).__name__}, not a wavefront.Decision.",
-    )
-    for field in ("commit", "candidates", "remask", "final"):
+    try:
+        check_decision(strategy, decision)
+    except StrategyError as error:
+        raise LawBroken(str(error)) from error
+    for field in ("commit", "candidates", "remask", "final", "edit"):
         part = getattr(decision, field)
-        if part is None and field in {"remask", "final"}:
+        if part is None and field in {"remask", "final", "edit"}:
             continue
         require(
             isinstance(part, Tensor)

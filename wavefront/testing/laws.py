@@ -40,7 +40,7 @@ def require(holds: bool, message: str) -> None:
 def _raw_decisions(strategy: Strategy) -> Iterator[tuple[View, Decision]]:
     """Yield every view of every run, and the strategy's decision before the rules are applied."""
     for canvas, scores, steps in runs(strategy):
-        for before, view, _, _ in simulate(strategy, canvas, scores, steps):
+        for before, view, _, _ in simulate(strategy, canvas, scores, steps=steps):
             yield view, strategy.step(view, before.state)
 
 
@@ -72,12 +72,12 @@ def keeps_its_front_small(strategy: Strategy) -> None:
     """The front holds only masked positions, and at most `size` of them."""
     size = getattr(strategy, "size", FAR)
     for canvas, scores, steps in runs(strategy):
-        for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
+        for _, _, decision, rows in simulate(strategy, canvas, scores, steps=steps):
             front = strategy.front(decision.state)
             if front is None:
                 return
             require(
-                # The engine completes a row at its last step, whatever is on the front.
+                # The engine completes a row at its last step, regardless of the front.
                 not bool((front & ~rows.canvas.masked & ~rows.done[:, None]).any()),
                 f"{strategy!r} keeps a decided position on its front.",
             )
@@ -85,28 +85,32 @@ def keeps_its_front_small(strategy: Strategy) -> None:
 
 
 def declares_that_it_revises(strategy: Strategy) -> None:
-    """A strategy that remasks sets `revises = True`; otherwise the engine may skip its steps."""
+    """A strategy that remasks or edits sets `revises = True`; else its steps may be skipped."""
     for _, decision in _raw_decisions(strategy):
         require(
             decision.remask is None or strategy.revises,
             f"{strategy!r} remasks but does not declare revises = True.",
+        )
+        require(
+            decision.edit is None or strategy.revises,
+            f"{strategy!r} edits but does not declare revises = True.",
         )
 
 
 def makes_progress(strategy: Strategy) -> None:
     """A step that must commit leaves more positions decided, or more of them final."""
     for canvas, scores, steps in runs(strategy):
-        for index, run in enumerate(simulate(strategy, canvas, scores, steps)):
+        for index, run in enumerate(simulate(strategy, canvas, scores, steps=steps)):
             before, _, decision, after = run
             if strategy.is_noop_step(LENGTH, steps, index):
                 continue
             gained = decision.commit.sum(-1)
             if decision.remask is not None:
                 gained = gained - decision.remask.sum(-1)
-            # Remasking much is progress too, if something else becomes final.
+            # Remasking many positions is progress too, if others become final.
             moved = (gained > 0) | (after.final & ~before.final).any(-1)
             owed = (strategy.selector.min_commits(before.progress) > 0) & (before.progress.left > 0)
-            require(bool(moved[owed].all()), f"{strategy!r} stands still at step {index}.")
+            require(bool(moved[owed].all()), f"{strategy!r} makes no progress at step {index}.")
 
 
 def fills_everything(strategy: Strategy) -> None:
@@ -115,7 +119,7 @@ def fills_everything(strategy: Strategy) -> None:
         count = torch.zeros_like(canvas.tokens)
         remasked = torch.zeros_like(canvas.tokens)
         masked = canvas.masked
-        for _, _, decision, rows in simulate(strategy, canvas, scores, steps):
+        for _, _, decision, rows in simulate(strategy, canvas, scores, steps=steps):
             count, masked = count + decision.commit, rows.canvas.masked
             if decision.remask is not None:
                 remasked = remasked + decision.remask
@@ -128,12 +132,12 @@ def fills_everything(strategy: Strategy) -> None:
 
 
 def never_remasks_final_tokens(strategy: Strategy) -> None:
-    """A final token is never remasked, and no position is remasked over `max_remasks` times."""
+    """A final token never changes, and no position is remasked over `max_remasks` times."""
     cap = getattr(strategy, "max_remasks", FAR)
     for canvas, scores, steps in runs(strategy):
         final = canvas.known
         remasks = torch.zeros_like(canvas.tokens)
-        for before, view, decision, rows in simulate(strategy, canvas, scores, steps):
+        for before, view, decision, rows in simulate(strategy, canvas, scores, steps=steps):
             raw = strategy.step(view, before.state)
             if raw.remask is not None:
                 require(
@@ -141,6 +145,11 @@ def never_remasks_final_tokens(strategy: Strategy) -> None:
                     f"{strategy!r} remasks a final token.",
                 )
                 remasks = remasks + (decision.remask if decision.remask is not None else 0)
+            if raw.edit is not None:
+                require(
+                    not bool((raw.edit & (final | view.masked)).any()),
+                    f"{strategy!r} edits a final token, or a position without one.",
+                )
             final = rows.final
         require(bool((remasks <= cap).all()), f"{strategy!r} remasks a position over {cap} times.")
 
@@ -149,7 +158,7 @@ def keeps_the_state_shape(strategy: Strategy) -> None:
     """The state keeps its structure, shapes and dtypes, as a CUDA graph requires."""
     for canvas, scores, steps in runs(strategy):
         try:
-            for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
+            for before, _, decision, _ in simulate(strategy, canvas, scores, steps=steps):
                 old, new = _structure(before.state), _structure(decision.state)
                 require(
                     old == new, f"{strategy!r} changes the structure of its state, {old} to {new}."
@@ -168,10 +177,10 @@ def _structure(state: Any) -> Any:
 def rows_are_independent(strategy: Strategy) -> None:
     """A row decodes the same alone and in a batch."""
     for canvas, scores, steps in runs(strategy):
-        together = decisions(strategy, canvas, scores, steps)
+        together = decisions(strategy, canvas, scores, steps=steps)
         for row in range(canvas.tokens.shape[0]):
             alone = Canvas(*(t[row : row + 1] for t in canvas))
-            found = decisions(strategy, alone, row_scores(scores, row), steps, first_seed=row)
+            found = decisions(strategy, alone, row_scores(scores, row), steps=steps, first_seed=row)
             require(
                 all(
                     torch.equal(one.commit, all_rows.commit[row : row + 1])
@@ -184,8 +193,8 @@ def rows_are_independent(strategy: Strategy) -> None:
 def is_deterministic(strategy: Strategy) -> None:
     """The same input gives the same decisions."""
     for canvas, scores, steps in runs(strategy):
-        one = decisions(strategy, canvas, scores, steps)
-        two = decisions(strategy, canvas, scores, steps)
+        one = decisions(strategy, canvas, scores, steps=steps)
+        two = decisions(strategy, canvas, scores, steps=steps)
         require(
             all(bool((a.commit == b.commit).all()) for a, b in zip(one, two, strict=True)),
             f"{strategy!r} decides differently on equal input.",
@@ -203,8 +212,8 @@ def padding_changes_nothing(strategy: Strategy) -> None:
                 for t, pad in zip(canvas, pads, strict=True)
             )
         )
-        narrow = decisions(strategy, canvas, scores, steps)
-        padded = decisions(strategy, wide, scores, steps)
+        narrow = decisions(strategy, canvas, scores, steps=steps)
+        padded = decisions(strategy, wide, scores, steps=steps)
         require(
             all(
                 bool((a.commit == b.commit[:, left:-right]).all())
@@ -216,10 +225,10 @@ def padding_changes_nothing(strategy: Strategy) -> None:
 
 
 def reads_only_candidates(strategy: Strategy) -> None:
-    """Values outside the candidates do not matter: changing them changes nothing."""
+    """Changing values outside the candidates does not change the decision."""
     for canvas, scores, steps in runs(strategy):
         config = Config(strategy=strategy, fixed_budget=True)
-        for before, _, decision, _ in simulate(strategy, canvas, scores, steps):
+        for before, _, decision, _ in simulate(strategy, canvas, scores, steps=steps):
             readable = candidates(config, before)
             noise = torch.rand(before.score.shape) * 2 - 0.5
             poison = noise.masked_fill(noise > 1.2, float("nan"))
@@ -251,11 +260,11 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def runs_on_meta(strategy: Strategy) -> None:
-    """No step synchronizes or has a shape that depends on data: the meta device has no data."""
+    """No step synchronises or has a shape that depends on data: the meta device has no data."""
     canvas = Canvas(*(t.to("meta") for t in random_canvas(0)))
     config = Config(strategy=strategy)
     column = torch.zeros(canvas.tokens.shape[0], dtype=torch.long, device="meta")
-    rows = start(random_canvas(0), config, [LENGTH] * 4, [0] * 4)
+    rows = start(random_canvas(0), config, [LENGTH] * 4, seeds=[0] * 4)
     rows = to_meta(rows)
     try:
         readable = candidates(config, rows)
@@ -263,7 +272,7 @@ def runs_on_meta(strategy: Strategy) -> None:
         decide_and_write(config, rows, MASK, bad=column.bool(), void=column.bool())
     except (RuntimeError, NotImplementedError) as error:
         raise LawBroken(
-            f"{strategy!r} synchronizes, or has a shape that depends on data: {error}"
+            f"{strategy!r} synchronises, or has a shape that depends on data: {error}"
         ) from error
     require(
         readable.shape == canvas.masked.shape, f"{strategy!r}: candidates do not have shape (B, L)."

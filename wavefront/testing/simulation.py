@@ -1,4 +1,4 @@
-"""Simulate a decode without a model: given scores, one decision after another."""
+"""Simulate a decode without a model, from given scores."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def fill(rows: DecodeState, score: Tensor) -> DecodeState:
 
 
 def simulate(
-    strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
+    strategy: Strategy, canvas: Canvas, scores: Scores, *, steps: int, first_seed: int = 0
 ) -> Iterator[tuple[DecodeState, View, Decision, DecodeState]]:
     """Yield (state before, view, decision, state after) for every step with the given scores."""
     count = canvas.tokens.shape[0]
     # Run every step, even those that commit nothing, so that steps are numbered like the budget.
     config = Config(strategy=strategy, fixed_budget=True)
-    rows = start(canvas, config, [steps] * count, range(first_seed, first_seed + count))
+    rows = start(canvas, config, [steps] * count, seeds=range(first_seed, first_seed + count))
     no = torch.zeros(count, dtype=torch.bool, device=canvas.tokens.device)
     for index in range(steps):
         before = fill(rows, scores(index, rows.canvas))
@@ -84,15 +84,15 @@ def simulate(
 
 
 def decisions(
-    strategy: Strategy, canvas: Canvas, scores: Scores, steps: int, *, first_seed: int = 0
+    strategy: Strategy, canvas: Canvas, scores: Scores, *, steps: int, first_seed: int = 0
 ) -> list[Decision]:
     """Return only the decisions of `simulate`."""
-    found = simulate(strategy, canvas, scores, steps, first_seed=first_seed)
+    found = simulate(strategy, canvas, scores, steps=steps, first_seed=first_seed)
     return [decision for _, _, decision, _ in found]
 
 
 def budgets(strategy: Strategy) -> list[int]:
-    """Return step budgets to try, without those that the strategy refuses."""
+    """Return step budgets to try, except those that the strategy rejects."""
     fitting = []
     for steps in (LENGTH, LENGTH // 4, LENGTH + 5):
         try:

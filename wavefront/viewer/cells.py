@@ -29,7 +29,7 @@ MAX_BYTES = 4  # bytes of one UTF-8 character
 
 
 class Board:
-    """One row of a stream and what it remembers between steps."""
+    """The display state of one row of a stream."""
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class Board:
         # Position -> when it was first drawn as known. A fork starts with known positions.
         self._seen = dict.fromkeys(self._answered(), float("-inf"))
         self._pieces: dict[tuple[int, ...], str] = {}
+        # A trace holds the pinned positions instead of its constraint.
+        self._recorded_pins: frozenset[int] = getattr(stream, "pinned", frozenset())
         self._stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
         self.steps = stream.decoding.plan.steps
 
@@ -71,7 +73,7 @@ class Board:
         self._latest = step
 
     def frame(self) -> Frame:
-        """Return the frame of the present moment."""
+        """Return the current frame."""
         canvas = self._decoding.canvas
         slot, known = canvas.slot[self._row].tolist(), canvas.known[self._row].tolist()
         inside = [known[at] for at, number in enumerate(slot) if number >= 0]
@@ -92,6 +94,7 @@ class Board:
         scope = None if self._latest is None else self._latest.decision.candidates[row].tolist()
         chance = [] if self._logp is None else self._logp.exp().tolist()
         texts = self._texts(tokens, known)
+        pinned = self._pinned(tokens, slot) if self._is_done(masked) else frozenset[int]()
         fresh = self._fresh(self._answered())
         cells: list[Cell] = []
         for at, token in enumerate(tokens):
@@ -101,14 +104,36 @@ class Board:
             elif known[at] and slot[at] < 0:
                 cells += [Cell(texts[at], "prompt")] if self._prompt else []
             elif known[at]:  # padding is neither masked nor known, so it is not shown
-                text, state = (END, "end") if token in self._stops else (texts[at], "known")
+                known_state = "pinned" if at in pinned else "known"
+                text, state = (END, "end") if token in self._stops else (texts[at], known_state)
                 cells.append(Cell(text, level(chance[at]) if at in fresh else state))
         return cells
+
+    def _is_done(self, masked: Sequence[bool]) -> bool:
+        """Return whether the row cannot change any more."""
+        done = self._latest is not None and bool(self._latest.done[self._row])
+        return done or not any(masked)
+
+    def _pinned(self, tokens: Sequence[int], slot: Sequence[int]) -> frozenset[int]:
+        """Return the positions where the constraint allows only one text."""
+        config = self._decoding.plan.config
+        if config.constraint is None:
+            return self._recorded_pins
+        from wavefront.text.constraint import pinned_positions
+
+        found = pinned_positions(
+            self._tokenizer,
+            config.constraint,
+            tokens,
+            answer=[number >= 0 for number in slot],
+            at_start=slot[-1] >= 0,  # a text goes on after a hole
+        )
+        return frozenset(found)
 
     def _fresh(self, committed: Iterable[int]) -> set[int]:
         """Return the positions that were committed within the last `glow` seconds."""
         now, before = self._clock(), self._seen
-        # A position that was taken back is dropped, and counts as new when committed again.
+        # A position that was remasked is dropped, and counts as new when committed again.
         self._seen = {at: before.get(at, now) for at in committed}
         return {
             at for at, when in self._seen.items() if at not in before or now - when < self._glow

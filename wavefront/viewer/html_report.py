@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,19 @@ from wavefront.player.page import THEME_BUTTON, embed, escape, player_section, s
 from wavefront.player.player_data import DecodeRecord, decode_record, strategy
 from wavefront.player.token_text import TokenReaders
 from wavefront.results import table as run_tables
-from wavefront.results.table import Cell, Interval, Item, Run, Table, dark_twin, image
+from wavefront.results.table import (
+    Cell,
+    Interval,
+    Run,
+    RunFile,
+    Table,
+    dark_twin,
+    fixed_text,
+    image,
+    interval_texts,
+    number_text,
+)
+from wavefront.text.tokenizer import Tokenizer
 from wavefront.traces.trace import Trace
 from wavefront.traces.trace_file import load
 
@@ -26,11 +38,14 @@ STYLE = Path(__file__).parent / "report.css"
 MAX_ROWS = 8  # rows of a trace that are shown by default
 MAX_SETTING = 400  # characters shown of one setting
 WHISKER_WIDTH, WHISKER_HEIGHT = 100, 14  # the drawing of an interval, in pixels
+# A link of Markdown: a report is one file, so it names the file next to it that the link opens.
+LINK, LINK_TEXT = re.compile(r"\[([^\[\]]+)\]\(([\w./-]+)\)"), r"\1 (<code>\2</code>)"
+LONG_TEXT = 32  # characters of a cell, above which its column gets more room
 LONG_SETTINGS = ("texts", "special_ids", "of")  # parts of a trace header that are not shown
 
 
 class Report(NamedTuple):
-    """The page, notes for its author, and what it holds."""
+    """The page, notes for its author, and a list of its contents."""
 
     html: str
     notes: list[str]
@@ -51,15 +66,16 @@ def make(
     inputs: Sequence[str | Path],
     *,
     title: str = "",
-    model: str | None = None,
+    model: str | Tokenizer | None = None,
     rows: Sequence[int] | None = None,
 ) -> Report:
     """Build one page from trace files and run directories; equal inputs give equal pages.
 
     Args:
         inputs: Trace files and run directories.
-        title: The heading. Default: made from the inputs.
-        model: The model whose tokenizer reads all traces. Default: the one that each names.
+        title: The heading. Default: derived from the inputs.
+        model: The model whose tokenizer reads all traces, or that tokenizer. Default: the model
+            each trace names.
         rows: The rows to show of every trace. Default: the first eight.
 
     Raises:
@@ -75,7 +91,7 @@ def make(
             runs.append(run_tables.read(path))
             sources += [_source(path / item.file, item) for item in runs[-1].traces]
         else:
-            sources.append(_source(path, Item(path.name)))
+            sources.append(_source(path, RunFile(path.name)))
     readers = TokenReaders(model)
     records = _records(sources, readers, rows)
     html = _page(
@@ -85,7 +101,7 @@ def make(
     return Report(html, readers.notes, len(records), tables, figures)
 
 
-def _source(file: Path, item: Item) -> Source:
+def _source(file: Path, item: RunFile) -> Source:
     trace = load(file)
     return Source(file, item.title or strategy(trace) or file.stem, trace)
 
@@ -98,7 +114,7 @@ def _records(
         count = len(trace.first.tokens)
         wanted = list(range(min(count, MAX_ROWS))) if rows is None else list(rows)
         if not wanted or any(not 0 <= row < count for row in wanted):
-            raise ReportError(f"{file} has the rows 0 to {count - 1}, not all of {wanted}.")
+            raise ReportError(f"{file} has rows 0 to {count - 1}, not all of {wanted}.")
         if len(wanted) < count and rows is None:
             readers.notes.append(f"{file.name} has {count} rows; the first {MAX_ROWS} are shown.")
         reader = readers.reader(trace.about)
@@ -141,7 +157,7 @@ def _page(
         *(f'<p class="warning">{escape(note)}</p>' for note in notes),
     ]
     main = [player_section(answers(records)), overview(records)] if records else []
-    main += [run_section(run, name) for name, run in named_runs]
+    main += [run_section(run, name, heading=run.title != title) for name, run in named_runs]
     main.append(_configuration(sources))
     return standalone_page(
         title=title,
@@ -187,7 +203,7 @@ def overview(records: Sequence[DecodeRecord]) -> str:
         "Only tokens before the end of the answer count. The mean probability is theirs, at the "
         "step that committed them."
     )
-    table = table_html(Table("", [*columns, "taken back"] if back else columns, rows, note))
+    table = table_html(Table("", [*columns, "remasked"] if back else columns, rows, note))
     return f'<section id="numbers"><h2>Summary</h2>{table}</section>'
 
 
@@ -225,10 +241,17 @@ def _without_long_settings(about: Mapping[str, Any]) -> dict[str, Any]:
 # Runs: text, tables, figures and settings.
 
 
-def run_section(run: Run, name: str) -> str:
-    """Return the HTML of one run: its text, tables, figures and configuration."""
-    inside = [f"<h2>{escape(run.title)}</h2>"]
-    inside += [f"<p>{escape(part)}</p>" for part in run.text.split("\n\n") if part.strip()]
+def run_section(run: Run, name: str, *, heading: bool = True) -> str:
+    """Return the HTML of one run: its text, tables, figures and configuration.
+
+    Args:
+        run: The run.
+        name: The id of the section.
+        heading: Whether it begins with its title. The title of the page may say the same.
+    """
+    inside = [f"<h2>{escape(run.title)}</h2>"] if heading else []
+    parts = [part for part in run.text.split("\n\n") if part.strip()]
+    inside += [f"<p>{LINK.sub(LINK_TEXT, escape(part))}</p>" for part in parts]
     inside += [table_html(one) for one in run.tables]
     inside += [figure_html(run, one) for one in run.figures]
     if run.configuration:
@@ -241,7 +264,7 @@ def table_html(one: Table) -> str:
     columns = list(zip(*one.rows, strict=True)) or [() for _ in one.columns]
     axes = [_axis(column) for column in columns]
     decimals_of = [_column_decimals(column) for column in columns]
-    classes = [' class="n"' if _is_numeric(column) else "" for column in columns]
+    classes = [_column_class(column) for column in columns]
     head = "".join(
         f'<th scope="col"{kind}>{escape(name)}</th>'
         for name, kind in zip(one.columns, classes, strict=True)
@@ -263,9 +286,12 @@ def table_html(one: Table) -> str:
     )
 
 
-def _is_numeric(column: Sequence[Cell]) -> bool:
+def _column_class(column: Sequence[Cell]) -> str:
+    """Return the class of a column's cells: numbers, long texts, or neither."""
     kinds = [type(cell) for cell in column if cell is not None]
-    return bool(kinds) and all(kind in (int, float, Interval) for kind in kinds)
+    if kinds and all(kind in (int, float, Interval) for kind in kinds):
+        return ' class="n"'
+    return ' class="long"' if any(len(str(cell)) > LONG_TEXT for cell in column) else ""
 
 
 def _axis(column: Sequence[Cell]) -> tuple[float, float] | None:
@@ -278,7 +304,7 @@ def _axis(column: Sequence[Cell]) -> tuple[float, float] | None:
 
 def _column_decimals(column: Sequence[Cell]) -> int:
     """Return the decimals for every number of a column, so that they line up."""
-    found = [number(cell) for cell in column if isinstance(cell, float)]
+    found = [number_text(cell) for cell in column if isinstance(cell, float)]
     plain = [len(text.partition(".")[2]) for text in found if "e" not in text]
     return max(plain, default=0)
 
@@ -289,29 +315,17 @@ def _cell(cell: Cell, axis: tuple[float, float] | None, digits: int) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, Interval):
-        shown = decimals(cell.high - cell.low)
-        value, low, high = (f"{x:.{shown}f}" for x in (cell.value, cell.low, cell.high))
+        value, low, high = interval_texts(cell)
         text = f'<b>{value}</b> <span class="range">[{low}, {high}]</span>'
         return text + (_whisker(cell, *axis) if axis else "")
-    if isinstance(cell, float) and "e" not in number(cell):
-        return f"{cell:.{digits}f}"
+    if isinstance(cell, float):
+        text = number_text(cell)
+        return text if "e" in text else fixed_text(cell, digits)
     return escape(cell)
 
 
-def number(value: float) -> str:
-    """Format integers without decimals and other numbers with four digits."""
-    if float(value).is_integer():
-        return str(int(value)) if abs(value) < 1e15 else f"{value:.4g}"
-    return f"{value:.4g}"
-
-
-def decimals(width: float) -> int:
-    """Return the decimals that show an interval of this width with two digits."""
-    return min(max(1 - math.floor(math.log10(width)), 0), 6) if width > 0 else 3
-
-
 def _whisker(cell: Interval, low: float, high: float) -> str:
-    """Draw an interval as a line with a dot, beside its numbers."""
+    """Draw an interval as a line with a dot, next to its numbers."""
     start, at, end = (
         round(4 + (WHISKER_WIDTH - 8) * (x - low) / (high - low), 1)
         for x in (cell.low, cell.value, cell.high)
@@ -325,7 +339,7 @@ def _whisker(cell: Interval, low: float, high: float) -> str:
     )
 
 
-def figure_html(run: Run, item: Item) -> str:
+def figure_html(run: Run, item: RunFile) -> str:
     """Embed a figure as an image, so that no script of an SVG file can run."""
     light = run.folder / item.file
     dark = dark_twin(light)
@@ -383,5 +397,7 @@ def _setting(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        value = ", ".join(value)
     text = value if isinstance(value, str) else json.dumps(value)
     return escape(text if len(text) <= MAX_SETTING else text[: MAX_SETTING - 1] + "…")

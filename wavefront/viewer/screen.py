@@ -1,4 +1,4 @@
-"""Watch a decode: a moving picture on a terminal, snapshots in a file or a pipe."""
+"""Watch a decode: an animation on a terminal, snapshots in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def watch(
         console: Where to draw. Default: standard error.
         row: The row to draw.
         delay: Seconds to wait after each step.
-        live: True for a moving picture, False for snapshots. Default: what the console can show.
-        transient: Leave only one line of the picture at the end.
+        live: True for an animation, False for snapshots. Default: whether the console can redraw.
+        transient: Keep only one line of the animation at the end.
         prompt: Show the prompt before the answer.
         timed: Show the seconds.
     """
@@ -67,12 +67,12 @@ def watch(
 
 
 def can_animate(console: Console) -> bool:
-    """Return whether the console can redraw what it has drawn."""
+    """Return whether the console can redraw its lines."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class LiveScreen:
-    """A moving picture of one or more frames on a terminal."""
+    """An animation of one or more frames on a terminal."""
 
     def __init__(self, console: Console, draw: Draw, *, transient: bool = False) -> None:
         self._console, self._draw = console, draw

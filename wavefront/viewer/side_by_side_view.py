@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from wavefront.lm import Stream
     from wavefront.viewer.trace_stream import TraceStream
 
-MIN_COLUMNS = 34  # of a picture: a narrower one has no room for the counts
+MIN_COLUMNS = 34  # columns of a picture; a narrower one has no room for the counts
 GAP = 2
-MIN_LINES = FIXED_LINES + 2  # of a picture on a low screen
+MIN_LINES = FIXED_LINES + 2  # lines of a picture on a low screen
 
 
 def side_by_side(
@@ -37,7 +37,7 @@ def side_by_side(
     Args:
         streams: Decodes in progress, or recorded ones.
         console: Where to draw, or None.
-        delay: Seconds to wait after each round of a moving picture.
+        delay: Seconds to wait after each round of the animation.
         timed: Show the seconds.
 
     Returns:

@@ -34,7 +34,7 @@ class Box(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a position shows between two moments, counted in forward passes."""
+    """What a position shows from forward pass `begin` to forward pass `end`."""
 
     position: int
     begin: int
@@ -64,7 +64,7 @@ def animation(traces: Sequence[Trace], *, names: Sequence[str] = (), seconds: fl
 
 
 def style() -> str:
-    """Return the CSS rules of the palette; without motion the final answers are shown."""
+    """Return the CSS rules of the palette; with reduced motion the final answers are shown."""
     dark = _rules(lambda colour: colour.dark)
     return (
         "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}.h{font-weight:bold}\n"
@@ -147,7 +147,8 @@ def _ended(since: int | None, position: int, now: int) -> list[Look]:
 
 
 def _marks(step: Step) -> tuple[list[bool], list[bool], list[bool]]:
-    commit, scope, _, remask, _ = step.decision
+    commit, scope, _, remask, _, edit = step.decision
+    commit = commit if edit is None else commit | edit  # both write a token
     back = [False] * commit.shape[1] if remask is None else remask[0].tolist()
     return commit[0].tolist(), scope[0].tolist(), back
 

@@ -1,4 +1,4 @@
-"""Lay out one moment of a decode as text, one cell per token.
+"""Lay out the current canvas of a decode as text, one cell per token.
 
 The functions are pure: a `Frame` goes in, and lines come out. Model output is untrusted, so every
 text passes through `visible`, which removes control characters.
@@ -29,8 +29,9 @@ STYLES = {
     "front": f"bold {HUES['sky'].light}",
     "masked": "dim",
     "end": "dim",
+    "pinned": "dim italic",  # the constraint has left no choice
 }
-# The same in plain text.
+# The same styles in plain text.
 MARKS = {"sure": ("[", "]"), "likely": ("[", "?]"), "unsure": ("[", "??]")}
 FIXED_LINES = 4  # the strategy, the counts, the bar and the legend
 
@@ -43,7 +44,7 @@ class Cell(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Everything that is drawn of one moment."""
+    """Everything to draw after one step."""
 
     cells: list[Cell]
     strategy: str
@@ -132,17 +133,28 @@ def bar(frame: Frame, width: int) -> Text:
     return Text.assemble(("━" * filled, STYLES["front"]), ("─" * (width - filled), "dim"))
 
 
-def legend(width: int, note: str = "") -> Text:
-    """Explain the signs, after a note, in the longest form that fits into `width` columns."""
+def legend(width: int, note: str = "", *, pinned: bool = False) -> Text:
+    """Return a note and an explanation of the signs, in the longest form that fits.
+
+    Args:
+        width: Columns of the terminal.
+        note: Text before the signs.
+        pinned: Whether to explain tokens that a constraint pinned.
+    """
     commits = [("sure", "sure"), (" ", ""), ("likely", "likely"), (" ", ""), ("unsure", "unsure")]
     full = [("just now: ", "dim"), *((text, STYLES.get(state, "")) for text, state in commits)]
     signs = [(FRONT, STYLES["front"]), (" front  ", "dim")]
+    rest = (f"{MASKED} masked  ", "dim")
+    ends = (f"{END} end  {CONTROL} control token  ", "dim")
     forms = (
-        [*signs, (f"{MASKED} masked  ", "dim"), *full],
+        [*signs, rest, ends, *full],
+        [*signs, rest, *full],
         [*signs, *full[1:]],
         signs,
     )
     before = [(f"{note}  ", "dim")] if note else []
+    if pinned:
+        before += [("pinned by the constraint", STYLES["pinned"]), ("  ", "")]
     texts = [Text.assemble(*before, *form) for form in forms]
     return next((text for text in texts if text.cell_len <= width), texts[-1])
 
@@ -150,7 +162,8 @@ def legend(width: int, note: str = "") -> Text:
 def draw(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[Group, int]:
     """Return the picture and its first line of text; pass that back as `top` next time."""
     rows, top, hidden = panel(frame, width, height - 1, top=top)
-    return Group(*rows, one_line(legend(width, hidden))), top
+    pinned = any(cell.state == "pinned" for cell in frame.cells)
+    return Group(*rows, one_line(legend(width, hidden, pinned=pinned))), top
 
 
 def panel(frame: Frame, width: int, height: int, *, top: int = 0) -> tuple[list[Text], int, str]:
@@ -185,6 +198,6 @@ def window(lines: Sequence[Sequence[Cell]], height: int, top: int) -> int:
 
 
 def plain(frame: Frame, width: int) -> str:
-    """Return the moment as plain text, without styles and without cuts."""
+    """Return the frame as plain text, without styles and without truncation."""
     lines = ["".join(text for text, _ in line) for line in wrap(frame.cells, width, plain=True)]
     return "\n".join([headline(frame, width), *lines])

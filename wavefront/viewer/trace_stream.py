@@ -22,8 +22,11 @@ class TraceStream:
         steps, stops = options.get("steps"), options.get("stop_ids")
         sampling = SimpleNamespace(stop_ids=_integers(stops))
         self._titles = titles(trace)
-        config = SimpleNamespace(sampling=sampling, strategy=_Title(self._titles[0]))
-        budget = steps if isinstance(steps, int) and steps >= len(trace) else len(trace)
+        config = SimpleNamespace(
+            sampling=sampling, strategy=_Title(self._titles[0]), constraint=None
+        )
+        usable = isinstance(steps, int) and len(trace) <= steps < 1 << 31
+        budget = steps if usable else len(trace)
         # The part of a stream that a board reads.
         self.decoding: Any = SimpleNamespace(
             canvas=self._trace.first,
@@ -32,6 +35,8 @@ class TraceStream:
             first_step=0,
         )
         self.lm: Any = SimpleNamespace(tokenizer=TraceTexts(trace.about))
+        pinned = self._trace.pinned
+        self.pinned = frozenset(() if pinned is None else pinned[0].nonzero()[:, 0].tolist())
 
     def __iter__(self) -> Iterator[Step]:
         from wavefront.core.state import Step
@@ -48,12 +53,15 @@ class TraceStream:
             clock = RowProgress(
                 length, steps, trace.step[number], before.masked.sum(-1), length * 0
             )
-            view = View(score, Stats(logp), tokens, before.masked, before.known, slot, clock)
-            decision = Decision(trace.commit[number], trace.scope[number], (), trace.remask[number])
+            view = View(
+                score, Stats(logp), tokens, before.masked, before.known, slot, clock, before.tokens
+            )
+            written, remask = trace.written[number], trace.remask[number]
+            decision = Decision(written, trace.candidates[number], (), remask)
             decoding.canvas = after
             decoding.plan.config.strategy = _Title(self._titles[number])
             decoding.forwards = forwards = int(trace.launched[number])
-            done = ~after.masked.any(-1)
+            done = ~after.masked.any(-1) | (number == len(trace) - 1)
             yield Step(number, forwards, 0, view, decision, after, after.known, done)
 
 
@@ -72,7 +80,7 @@ class TraceTexts:
 
 
 def titles(trace: Trace) -> list[str]:
-    """Return the strategy of each step; a fork names another before it. At least one."""
+    """Return the strategy of each step, at least one; the steps before a fork have their own."""
     names = [""] * (len(trace) + 1)
     about: Mapping[str, Any] = trace.about
     upto = len(names)
@@ -98,5 +106,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _integers(values: Any) -> tuple[int, ...]:
-    """Return the integers of a list, or nothing for another value."""
+    """Return the integers of a list; any other value gives an empty result."""
     return tuple(v for v in values if type(v) is int) if isinstance(values, list | tuple) else ()

@@ -15,16 +15,16 @@ import re
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from wavefront.core.errors import MissingExtraError
+from wavefront.core.errors import MissingExtraError, install_command
 
 if find_spec("transformers") is None:
     raise MissingExtraError(
-        "wavefront.integrations.hf needs transformers: pip install 'wavefront[transformers]'."
+        f"wavefront.integrations.hf needs transformers: {install_command('transformers')}."
     )
 if tuple(map(int, re.findall(r"\d+", version("transformers"))[:2])) < (4, 57):
     raise MissingExtraError(
         "wavefront.integrations.hf needs transformers 4.57 or newer, not "
-        f"{version('transformers')}: pip install 'wavefront[transformers]'."
+        f"{version('transformers')}: {install_command('transformers')}."
     )
 
 from wavefront.integrations.hf.config import DreamConfig, LLaDAConfig
@@ -34,7 +34,7 @@ from wavefront.integrations.hf.generation import DiffusionGenerationMixin, call_
 from wavefront.integrations.hf.masked_lm import MaskedLM
 from wavefront.integrations.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
 from wavefront.integrations.hf.streaming import TextDiffusionStreamer, WaveStreamer
-from wavefront.integrations.hf.tokenizer import load_tokenizer, read_tokenizer
+from wavefront.integrations.hf.tokenizer import encode_holes, load_tokenizer, read_tokenizer
 
 __all__ = [
     "DiffusionGenerationMixin",
@@ -48,6 +48,7 @@ __all__ = [
     "WaveStreamer",
     "call_generate",
     "enable",
+    "encode_holes",
     "generate",
     "lm",
     "load_tokenizer",

@@ -46,5 +46,5 @@ class DreamConfig(DiffusionConfig):
 
 
 def _without_null_rope_scaling(values: dict[str, Any]) -> dict[str, Any]:
-    """Drop a null `rope_scaling`, about which newer versions of transformers warn."""
+    """Drop a null `rope_scaling`, because newer versions of transformers warn about it."""
     return {k: v for k, v in values.items() if k != "rope_scaling" or v is not None}

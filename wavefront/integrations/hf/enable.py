@@ -1,4 +1,4 @@
-"""Add `generate` to a masked LM of transformers, or wrap it with its tokenizer as an `LM`."""
+"""Add `generate` to a transformers masked LM, or wrap it with its tokenizer as an `LM`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wavefront.lm import LM
 def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
     """Add a `generate` that decodes by diffusion to a masked LM, and return the same object.
 
-    Masked LMs of transformers have no `generate`. The settings are those of `MaskedLM`.
+    Masked LMs in transformers have no `generate`. Takes the settings of `MaskedLM`.
     """
     if not isinstance(model, PreTrainedModel):
-        raise OptionError(f"enable needs a model of transformers, not {type(model).__name__}.")
+        raise OptionError(f"enable needs a transformers model, not {type(model).__name__}.")
     masked = MaskedLM(model, tokenizer, **settings)
     kind = type(model)
     if not isinstance(model, DiffusionGenerationMixin):
@@ -36,8 +36,8 @@ def enable(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
 
 
 def lm(model: Any, tokenizer: Any, *, name: str = "", **settings: Any) -> LM:
-    """Return an `LM` for a model and a tokenizer of transformers.
+    """Return an `LM` for a transformers model and its tokenizer.
 
-    The settings are those of `MaskedLM`.
+    Takes the settings of `MaskedLM`.
     """
     return LM(model_of(model, tokenizer, **settings), read_tokenizer(tokenizer), name=name)

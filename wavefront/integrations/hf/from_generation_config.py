@@ -1,4 +1,4 @@
-"""Translate a GenerationConfig into wavefront's options, and refuse what is not supported."""
+"""Translate a GenerationConfig into wavefront's options, and reject unsupported settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from wavefront.core.errors import OptionError, did_you_mean
-from wavefront.engine.options import Options
+from wavefront.engine.options import Options, resolve_builtin_specs
 
-# Options that come from the GenerationConfig, and so are not accepted by these names.
+# Options that come from the GenerationConfig and are therefore not accepted by name.
 FROM_CONFIG = ("max_new_tokens", "gen_length", "max_tokens", "temperature", "top_p", "top_k")
 NAMES = tuple(name for name in Options.__annotations__ if name not in FROM_CONFIG)
 # Arguments that transformers prepares for its own models and that have no effect here.
@@ -21,6 +21,10 @@ WARPERS = {
     "TopKLogitsWarper": "top_k",
     "TopPLogitsWarper": "top_p",
 }
+NOT_BUILT_IN = (
+    "The generation config sets {option}={spec}, but it can name only built-in ones: pass your own "
+    "{option} to generate."
+)
 CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")
 # Field -> the value that turns it off, and what to do instead.
 REFUSED = {
@@ -42,13 +46,15 @@ REFUSED = {
 def options_from_config(
     config: Any, given: Mapping[str, Any], *, new_tokens: int | None
 ) -> dict[str, Any]:
-    """Return the options of a call; options given by name override those of the config."""
+    """Return the options of a call; options given by name override the config's."""
     for name, (off, instead) in REFUSED.items():
         value = getattr(config, name, off)
         if value is not None and value != off:
             raise OptionError(f"Diffusion decoding does not support {name}={value!r}: {instead}.")
-    options = {name: getattr(config, name, None) for name in NAMES}
-    options |= {name: value for name, value in given.items() if value is not None}
+    own = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(config, name, None) for name in NAMES if name not in own}
+    # A generation config can come from a file, and a file must not import code.
+    options = resolve_builtin_specs(options, where=NOT_BUILT_IN) | own
     options = {name: value for name, value in options.items() if value is not None}
     if new_tokens is not None:
         options["max_new_tokens"] = new_tokens
@@ -77,7 +83,7 @@ def stop_ids(config: Any, default: Iterable[int]) -> list[int]:
 
 
 def check_processors(processors: Iterable[Any], config: Any) -> None:
-    """Refuse every logits processor except those that repeat the config's settings."""
+    """Reject every logits processor except those that repeat the config's settings."""
     for processor in processors:
         name = type(processor).__name__
         field = WARPERS.get(name)
@@ -89,7 +95,7 @@ def check_processors(processors: Iterable[Any], config: Any) -> None:
 
 
 def check_criteria(criteria: Iterable[Any]) -> None:
-    """Refuse every stopping criterion except the length and the stop tokens."""
+    """Reject every stopping criterion except the length and the stop tokens."""
     for criterion in criteria:
         name = type(criterion).__name__
         if name not in CRITERIA:
@@ -100,7 +106,7 @@ def check_criteria(criteria: Iterable[Any]) -> None:
 
 
 def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options among the keywords of a prepared call; refuse unknown keywords."""
+    """Return the options among the keywords of a prepared call; reject unknown keywords."""
     options = {}
     for name, value in given.items():
         if name in NAMES:
@@ -113,6 +119,6 @@ def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_token_types(ids: Any) -> None:
-    """Refuse token types other than 0. Some tokenizers always return zeros."""
+    """Reject token types other than 0. Some tokenizers always return zeros."""
     if ids is not None and bool(torch.as_tensor(ids).any()):
         raise OptionError("token_type_ids other than 0 are not supported: leave them out.")

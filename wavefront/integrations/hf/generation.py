@@ -59,8 +59,8 @@ def generate(
 ) -> Tensor | DiffusionOutput:
     """Decode by diffusion, for transformers: `model.generate(ids, custom_generate=generate)`.
 
-    The options are those of `wavefront.Options`. Length, sampling and stop tokens come from the
-    generation config, as everywhere in transformers. `infill=True` fills the mask tokens in
+    Takes the options of `wavefront.Options`. Length, sampling and stop tokens come from the
+    generation config, as usual in transformers. `infill=True` fills the mask tokens in
     `input_ids` and adds no tokens. You can also call it directly.
     """
     if logits_processor is None:  # a direct call: transformers always passes a list
@@ -145,7 +145,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         custom_generate: Any = None,
         **given: Any,
     ) -> Any:
-        """Decode by diffusion; the arguments are those of transformers' `generate`."""
+        """Decode by diffusion. Takes the same arguments as transformers' `generate`."""
         given |= {
             "generation_config": generation_config,
             "logits_processor": logits_processor,

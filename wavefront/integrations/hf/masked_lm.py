@@ -1,7 +1,7 @@
-"""MaskedLM: a masked LM of transformers, such as BERT, as a wavefront model.
+"""MaskedLM: a transformers masked LM, such as BERT, as a wavefront model.
 
 The base of the model computes hidden states. The head is the whole model with its base replaced by
-an identity, so that no head needs to be known by name.
+an identity, so the code does not depend on the names of heads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ class MaskedLM:
     """
 
     windows = False  # it computes whole canvases only
+    masked_copies = False
     compiled = False
+    block_size = None  # attention is bidirectional
+    padded_blocks = False
+    whole_blocks = True
+    shifted = False
 
     def __init__(
         self,
@@ -71,10 +76,12 @@ class MaskedLM:
         *,
         window: Tensor | None = None,
         kv: KV | None = None,
+        copies: Tensor | None = None,
     ) -> Tensor:
         """Return (B, Q, D) hidden states; see `wavefront.models.protocol.Model`."""
         if window is not None or kv is not None:
             self._no_cache()
+        assert copies is None  # `masked_copies` is false
         return self._states(tokens, attend, at, closing=self.closing is not None)
 
     def _states(
@@ -138,6 +145,12 @@ class MaskedLM:
         name, size = type(self.model).__name__, self.vocab_size
         if not 0 <= self.mask_id < size:
             raise OptionError(f"mask_id must be between 0 and {size - 1}, not {self.mask_id}.")
+        if self.mask_id in self.stop_ids:
+            raise OptionError(
+                f"mask_id = {self.mask_id} is also a stop id; a mask token is never proposed.",
+                option="mask_id",
+                value=self.mask_id,
+            )
         tokens = torch.tensor([[self.mask_id, size // 2, self.mask_id]], device=self.device)
         everywhere = torch.arange(3, device=self.device)[None]
         padded = nn.functional.pad(tokens, (2, 0), value=self.pad_id)
@@ -157,7 +170,7 @@ class MaskedLM:
             )
         if torch.equal(states[:, :1], before):
             raise OptionError(
-                f"{name} ignores the text after a position, so it reads from the left only: load a "
+                f"{name} ignores the text after a position, so it is not bidirectional: load a "
                 "masked LM with AutoModelForMaskedLM."
             )
         if not _alike(whole, beside):
@@ -168,7 +181,7 @@ class MaskedLM:
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal up to rounding."""
+    """Return whether two tensors are equal up to rounding errors."""
     atol, rtol = (1e-4, 1e-3) if a.dtype in (torch.float32, torch.float64) else (0.1, 0.05)
     return a.shape == b.shape and torch.allclose(a, b, atol=atol, rtol=rtol)
 
@@ -235,7 +248,7 @@ def _mask_id(model: Any, tokenizer: Any) -> int:
 
 
 def model_of(model: Any, tokenizer: Any = None, **settings: Any) -> Any:
-    """Return the wavefront model inside a model of transformers, or wrap it."""
+    """Return the wavefront model inside a transformers model, or wrap it."""
     found = getattr(model, "wavefront", None)
     if found is not None and not settings:
         return found

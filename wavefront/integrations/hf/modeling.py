@@ -1,4 +1,4 @@
-"""LLaDA and Dream as models of transformers, without remote code."""
+"""LLaDA and Dream as transformers models, without remote code."""
 
 from __future__ import annotations
 

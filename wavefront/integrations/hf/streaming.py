@@ -1,7 +1,8 @@
-"""Pass a decode to a streamer of transformers: the final text, and the draft after it."""
+"""Pass a decode to a transformers streamer: the final text, and the draft after it."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -66,8 +67,8 @@ class StreamerFeed:
 class WaveStreamer(TextStreamer):
     """Prints final text, and after it a draft that every step replaces.
 
-    It works like transformers' `TextDiffusionStreamer`, but for every version of transformers, and
-    it shows a masked position as one character.
+    It works like transformers' `TextDiffusionStreamer`, but in every version of transformers, and
+    it shows a masked position as one character. In a file or a pipe it prints final text only.
     """
 
     SAVE, BACK, DIM, PLAIN = "\x1b7", "\x1b8\x1b[J", "\x1b[2m", "\x1b[0m"
@@ -82,13 +83,15 @@ class WaveStreamer(TextStreamer):
         mask_id: int | None = None,
         **decode_kwargs: Any,
     ) -> None:
-        """`mask_id` defaults to that of the model that decodes."""
+        """`mask_id` defaults to the decoding model's mask id."""
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
         self.sleep_time, self.sign, self.mask_id = sleep_time, sign, mask_id
         self._shown = False
 
     def put_draft(self, value: Tensor, **others: Any) -> None:
-        """Show the draft of one row instead of the previous draft."""
+        """Show the draft of one row instead of the previous draft, on a terminal only."""
+        if not sys.stdout.isatty():
+            return
         self._erase()
         print(f"{self.SAVE}{self.DIM}{self._text(value)}{self.PLAIN}", end="", flush=True)
         self._shown = True

@@ -1,16 +1,17 @@
-"""Convert between tokenizers of transformers and of wavefront."""
+"""Convert between transformers and wavefront tokenizers."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer as Backend
-from transformers import PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from wavefront.core.errors import OptionError
 from wavefront.storage.hub import CONFIG, locate, read_json
-from wavefront.text.tokenizer import Tokenizer
+from wavefront.text.tokenizer import Tokenizer, infill_ids
 
 ROLES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "cls_token", "sep_token")
 
@@ -47,7 +48,7 @@ def load_tokenizer(
 ) -> Any:
     """Load a checkpoint's tokenizer for transformers without remote code, which Dream's needs.
 
-    The tokenizer pads on the left, and its mask token is the one of the checkpoint's config.
+    The tokenizer pads on the left, and its mask token is the one in the checkpoint's config.
     """
     directory = locate(path, revision=revision, offline=offline, weights=False)
     ours = Tokenizer.load(directory)
@@ -60,6 +61,31 @@ def load_tokenizer(
     loaded.chat_template = ours.template
     loaded.model_input_names = ["input_ids", "attention_mask"]
     return loaded
+
+
+def encode_holes(tokenizer: Any, text: str) -> BatchEncoding:
+    """Encode a text with holes for `model.generate(**encoded, infill=True)`.
+
+    The ids are those of `LM.infill`: the space before a hole is part of the hole.
+
+    Args:
+        tokenizer: A fast transformers tokenizer with a mask token.
+        text: The text. Write a hole of 8 tokens as `<mask:8>`.
+
+    Returns:
+        `input_ids` and `attention_mask`, with one row.
+
+    Raises:
+        OptionError: The tokenizer is slow or has no mask token.
+        PromptError: The text has no hole.
+    """
+    ours = read_tokenizer(tokenizer)
+    if tokenizer.mask_token_id is None:
+        raise OptionError("The tokenizer has no mask token: set tokenizer.mask_token.")
+    _, closing = frame(tokenizer)
+    ids = infill_ids(ours, text, mask_id=tokenizer.mask_token_id).ids
+    rows = torch.tensor([ids if closing is None else [*ids, closing]])
+    return BatchEncoding({"input_ids": rows, "attention_mask": torch.ones_like(rows)})
 
 
 def end_of(tokenizer: Any) -> int | None:

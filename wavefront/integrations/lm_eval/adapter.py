@@ -1,8 +1,8 @@
 """The model that lm-eval runs under the name `wavefront`.
 
 Generation takes all decoding options; log-likelihoods come from `likelihood`. Every finished item
-goes to lm-eval's response cache at once. That cache identifies an item only by its prompt. So every
-combination of weights, strategy and options gets a table of its own in the cache.
+goes to lm-eval's response cache at once. That cache identifies an item only by its prompt, so every
+combination of weights, strategy and options gets its own table in the cache.
 """
 
 from __future__ import annotations
@@ -14,34 +14,40 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+from wavefront.core.bounds import MAX_POSITIONS, check_option
 from wavefront.core.errors import (
     MissingExtraError,
     OptionError,
     WavefrontWarning,
     check_int,
     did_you_mean,
+    install_command,
 )
-from wavefront.engine.options import Options, Plan, plan
-from wavefront.engine.session import begin, source
+from wavefront.engine.options import Options, Plan, plan, resolve_builtin_specs
+from wavefront.engine.session import begin, model_properties
 from wavefront.evaluation import fingerprint
 from wavefront.integrations.lm_eval import arguments, likelihood
-from wavefront.integrations.lm_eval.prompts import PromptEncoder, cut
+from wavefront.integrations.lm_eval.prompts import RequestEncoder, cut
 from wavefront.lm import Stream, load
 
 if find_spec("lm_eval") is None:
-    raise MissingExtraError("lm-eval is not installed: pip install 'wavefront[lm-eval]'.")
+    raise MissingExtraError(f"lm-eval is not installed: {install_command('lm-eval')}.")
 
 from lm_eval.api.model import LM as Base
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-DEFAULT_LENGTH = 256  # new tokens if neither model_args nor the task say; lm-eval's default
+DEFAULT_LENGTH = 256  # new tokens if neither model_args nor the task sets them; lm-eval's default
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+NOT_BUILT_IN = (
+    "The task sets {option}={spec}, but a task can name only built-in ones: name your own {option} "
+    "in --model_args."
+)
 SAMPLED = ("temperature", "top_p", "top_k")
 Found = TypeVar("Found")
 
 
-class Job(NamedTuple):
+class DecodeRequest(NamedTuple):
     """A request that is ready to be decoded."""
 
     number: int
@@ -52,12 +58,12 @@ class Job(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Requests with the same group can share a batch."""
+        """The batching key: requests with equal keys can share a batch."""
         return repr(sorted(self.options.items()))
 
 
 class WavefrontLM(Base):
-    """A wavefront model for lm-eval; the arguments are those of `--model_args`."""
+    """A wavefront model for lm-eval. It takes the arguments of `--model_args`."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
@@ -66,7 +72,7 @@ class WavefrontLM(Base):
         self.model = self.lm.model
         self.likelihood = self.arguments.likelihood_settings(self.model.family)
         self.plan = self._own_plan()
-        self.prompts = PromptEncoder(self.lm, bos=self.arguments.bos)
+        self.prompts = RequestEncoder(self.lm, bos=self.arguments.bos)
         self._device = self.model.device
 
     @classmethod
@@ -94,11 +100,11 @@ class WavefrontLM(Base):
         """Resolve model_args now, so that errors appear before the first request."""
         options = dict(self.arguments.options)
         if arguments.length_of(options) is None:  # the tasks set the length, and steps depend on it
-            check_int("steps", options.pop("steps", 1), 1)
+            check_option("steps", options.pop("steps", 1))
         return self._plan(options)
 
     def _plan(self, options: Mapping[str, Any]) -> Plan:
-        return plan(options, source(self.model, self.lm.stop_ids, self.lm._id_of))
+        return plan(options, model_properties(self.model, self.lm.stop_ids, self.lm._id_of))
 
     # The cache.
 
@@ -160,7 +166,7 @@ class WavefrontLM(Base):
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the answers, each cut at its first stop string."""
         seen: Counter[str] = Counter()
-        jobs: list[Job] = []
+        jobs: list[DecodeRequest] = []
         for number, request in enumerate(requests):
             jobs.append(self._job(number, request.args, seen))
         for options in {job.group: job.options for job in jobs}.values():
@@ -174,7 +180,7 @@ class WavefrontLM(Base):
                     bar.update()
         return found
 
-    def _job(self, number: int, args: tuple[Any, ...], seen: Counter[str]) -> Job:
+    def _job(self, number: int, args: tuple[Any, ...], seen: Counter[str]) -> DecodeRequest:
         context, wanted = args[0], args[1]
         options, stops = self._options(wanted)
         key = repr((context, wanted))
@@ -192,7 +198,7 @@ class WavefrontLM(Base):
             )
         if len(ids) > room:
             _warn_cut(len(ids), room)
-        return Job(number, args, ids[-room:], options, stops)
+        return DecodeRequest(number, args, ids[-room:], options, stops)
 
     def _options(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Return the options and stop strings of a request; model_args override the task."""
@@ -214,12 +220,15 @@ class WavefrontLM(Base):
                 )
         length = arguments.length_of(own)
         length = next((n for n in [length, *lengths] if n is not None), DEFAULT_LENGTH)
-        check_int("max_gen_toks", length, 1)
+        check_int("max_gen_toks", length, 1, high=MAX_POSITIONS)
         kept = {n: v for n, v in own.items() if arguments.length_of({n: v}) is None}
         stops = [until] if isinstance(until, str) else [str(stop) for stop in until]
+        task = {name: value for name, value in task.items() if name not in kept}
+        # A task is a file, and a file must not import code.
+        task = resolve_builtin_specs(task, where=NOT_BUILT_IN)
         return task | kept | {"max_new_tokens": length}, stops
 
-    def _decode(self, batch: Sequence[Job]) -> list[str]:
+    def _decode(self, batch: Sequence[DecodeRequest]) -> list[str]:
         lm = self.lm
         decoding = begin(
             self.model,
@@ -227,13 +236,14 @@ class WavefrontLM(Base):
             batch[0].options,
             stop_ids=lm.stop_ids,
             id_of=lm._id_of,
+            captured=lm.captured,
         )
-        return [one.text for one in Stream(lm, decoding.drain()).completions]
+        return [completion.text for completion in Stream(lm, decoding.drain()).completions]
 
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return for each continuation its log-likelihood in nats, and whether it is greedy."""
+        """Return the log-likelihood of each continuation in nats, and whether it is greedy."""
         found: list[tuple[float, bool]] = []
         with self._bar("loglikelihood", len(requests), disable_tqdm) as bar:
             for request in requests:
@@ -282,7 +292,7 @@ class WavefrontLM(Base):
         return tqdm(total=total, desc=f"wavefront {name}", disable=hidden or self.rank != 0)
 
 
-def _batches(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
+def _batches(jobs: Sequence[DecodeRequest], size: int) -> Iterator[list[DecodeRequest]]:
     """Yield batches with equal options, the longest prompts first, so that failures come early."""
     ordered = sorted(jobs, key=lambda job: (job.group, -len(job.ids)))
     for _, same in groupby(ordered, key=lambda job: job.group):
@@ -293,7 +303,7 @@ def _batches(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
 
 def _warn_cut(had: int, kept: int) -> None:
     warnings.warn(
-        f"A prompt of {had} tokens is cut on its left to {kept}, the longest that the model holds.",
+        f"A prompt of {had} tokens is cut on the left to the model's limit of {kept}.",
         WavefrontWarning,
         stacklevel=3,
     )

@@ -17,7 +17,10 @@ from wavefront.integrations.lm_eval.likelihood import AT_ONCE, COPIES, Likelihoo
 from wavefront.models import builtin
 
 NAMES = ("pretrained", "model", "path")  # names for the checkpoint that users of lm-eval know
-LOAD_OPTIONS = ("device", "dtype", "revision", "offline")
+LOAD_OPTIONS = (
+    *("device", "dtype", "quantize", "revision", "offline"),
+    *("mask_id", "attention", "block_size"),  # of the model; block_length is the strategy's
+)
 OWN = ("batch_size", "likelihood", "mc_num", "mc_batch", "is_check_greedy", "add_bos_token")
 # lm-eval adds these. They have no effect: batches do not grow, and remote code is never run.
 IGNORED = ("max_batch_size", "trust_remote_code")
@@ -107,7 +110,11 @@ def parse_arguments(given: Mapping[str, Any]) -> Arguments:
     return Arguments(
         path=str(values[named[0]]) if named else builtin.DEFAULT,
         load_options={name: values[name] for name in LOAD_OPTIONS if name in values},
-        options={name: values[name] for name in Options.__annotations__ if name in values},
+        options={
+            name: values[name]
+            for name in Options.__annotations__
+            if name in values and name not in LOAD_OPTIONS
+        },
         batch_size=_batch(values.get("batch_size", 1)),
         rule=values.get("likelihood"),
         copies=values.get("mc_num", COPIES),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from wavefront.core.errors import MissingExtraError, OptionError
+from wavefront.core.errors import MissingExtraError, OptionError, install_command
 from wavefront.integrations.lm_eval.arguments import parse, parse_arguments
 
 NAME = "wavefront"
@@ -20,7 +20,7 @@ def register() -> None:
     Newer versions of lm-eval find the model by its entry point; 0.4.13 does not.
     """
     if find_spec("lm_eval") is None:
-        raise MissingExtraError("lm-eval is not installed: pip install 'wavefront[lm-eval]'.")
+        raise MissingExtraError(f"lm-eval is not installed: {install_command('lm-eval')}.")
     import lm_eval.models  # noqa: F401  (fills the registry)
     from lm_eval.api.registry import model_registry
 
@@ -41,7 +41,7 @@ def complete(words: Sequence[str]) -> list[str]:
 
 
 def check(given: Sequence[str]) -> None:
-    """Check our model arguments now; lm-eval would reach them after half a minute."""
+    """Check our model arguments now; lm-eval would check them only after half a minute."""
     options: dict[str, list[str]] = {}
     words: list[str] = []
     for one in given:

@@ -1,6 +1,6 @@
 """Grade an answer to a task that `task_files` wrote.
 
-Our own task decides, with its sandbox. lm-eval only computes the mean.
+Our task grades it, in its sandbox. lm-eval only computes the mean.
 """
 
 from __future__ import annotations
@@ -12,17 +12,44 @@ from functools import cache
 from typing import Any
 
 from wavefront import tasks
+from wavefront.core.errors import OptionError, quote
+from wavefront.evaluation.fingerprint import of_grader
+from wavefront.evaluation.task_spec import open_task, parse
 from wavefront.tasks.base import Sample, Task
 
 METRICS = ("correct", "strict", "flexible")
+# Classes outside the package that the user named. lm-eval passes only the line of a file to
+# `process_results`, and a file imports nothing.
+TRUSTED: set[str] = set()
+
+
+def trust(specs: Sequence[str]) -> None:
+    """Let task files use these tasks, which the user wrote, such as `module.Class`.
+
+    Raises:
+        OptionError: A spec does not name a task.
+    """
+    for spec in specs:
+        open_task(spec)
+        TRUSTED.add(parse(spec)[0])
 
 
 def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
-    """Grade one answer: 1.0 or 0.0 for each of `METRICS`. lm-eval calls this for every item."""
+    """Grade one answer: 1.0 or 0.0 for each of `METRICS`. lm-eval calls this for every item.
+
+    Raises:
+        OptionError: The task file names another grader, so the result would name the wrong one.
+    """
     text = results[0]
     if not isinstance(text, str):  # several samples of one item: the first counts
         text = text[0]
-    grade = _task(doc["task"], doc["options"]).grade(sample(doc), text)
+    task, grader = _task(doc["task"], doc["options"])
+    if doc.get("grader") != grader:
+        raise OptionError(
+            f"Another version of the grader wrote the task file of {doc['task']}: write it again "
+            "with `wavefront lm-eval tasks`."
+        )
+    grade = task.grade(sample(doc), text)
     return {name: float(getattr(grade, name)) for name in METRICS}
 
 
@@ -34,5 +61,17 @@ def sample(doc: Mapping[str, Any]) -> Sample:
 
 
 @cache
-def _task(name: str, options: str) -> Task:
-    return tasks.load(name, **json.loads(options))
+def _task(name: str, options: str) -> tuple[Task, str]:
+    given = json.loads(options)
+    if name not in TRUSTED:
+        if "." in name:
+            raise OptionError(
+                f"The task file uses the task {quote(name)}, which is not built in; importing it "
+                "runs its code. If you trust it, name it: wavefront lm-eval run --task."
+            )
+        task = tasks.load(name, **given)
+    else:
+        unsandboxed = bool(given.pop("allow_unsandboxed", False))
+        spec = f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+        task = open_task(spec, allow_unsandboxed=unsandboxed)
+    return task, of_grader(task)

@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from wavefront.core import canvas
-from wavefront.core.errors import OptionError, check_choice, check_float, check_int
+from wavefront.core.bounds import check_option
+from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.core.reading import log_probability
 from wavefront.engine.options import plan
-from wavefront.engine.session import DecodeSession, source
+from wavefront.engine.session import DecodeSession, model_properties
 from wavefront.models.protocol import Model
 
 RULES = ("llada", "dream", "left_to_right")
@@ -59,10 +60,10 @@ class LikelihoodSettings(NamedTuple):
     def validate(self) -> LikelihoodSettings:
         """Return the settings, or raise `OptionError`."""
         check_choice("likelihood", self.rule, RULES)
-        check_int("mc_num", self.copies, 1, 1 << 20)
-        check_int("mc_batch", self.at_once, 1, 1 << 20)
-        check_float("cfg_scale", self.cfg_scale, 0)
-        check_int("seed", self.seed, 0, (1 << 63) - 1)
+        check_int("mc_num", self.copies, 1, high=1 << 20)
+        check_int("mc_batch", self.at_once, 1, high=1 << 20)
+        check_option("cfg_scale", self.cfg_scale)
+        check_int("seed", self.seed, 0, high=(1 << 63) - 1)
         if self.rule != "left_to_right" and self.copies % min(self.at_once, self.copies):
             raise OptionError(
                 f"mc_num={self.copies} must be a multiple of mc_batch={self.at_once}, because "
@@ -90,7 +91,7 @@ def log_likelihood(
 def fit_to_model(
     model: Model, prompt: Sequence[int], answer: Sequence[int], *, rule: str
 ) -> tuple[list[int], list[int]]:
-    """Append Dream's end token to the answer, and cut the left of what is too long."""
+    """Append Dream's end token to the answer, and truncate long inputs on the left."""
     if rule != "llada":
         if not model.stop_ids:
             raise OptionError(f"likelihood={rule!r} appends an end token, but the model has none.")
@@ -108,7 +109,7 @@ def noised_batches(
     mask_id: int,
     generator: torch.Generator,
 ) -> Iterator[NoisedBatch]:
-    """Yield batches of noised copies, drawn on the host so that every device gives the same."""
+    """Yield batches of noised copies, drawn on the host so that all devices get the same ones."""
     if settings.rule == "left_to_right":
         yield from _from_the_left(prompt, answer, settings.at_once, mask_id=mask_id)
         return
@@ -226,7 +227,9 @@ def is_greedy(
         device=model.device,
     )  # fmt: skip
     options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
-    decoding = DecodeSession(model, masked, plan(options, source(model), length=len(answer)))
+    decoding = DecodeSession(
+        model, masked, plan(options, model_properties(model), length=len(answer))
+    )
     truth = torch.tensor([[*prompt, *answer]], device=model.device)
     return not any(
         bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding

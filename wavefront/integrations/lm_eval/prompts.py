@@ -1,8 +1,8 @@
 """Encode the strings of lm-eval, so that items cannot inject control tokens.
 
-lm-eval renders a conversation early and returns the text later. In the text, a control token of the
-template looks like one that an item spells. So the encoder remembers every rendered text and where
-the items' own words are in it.
+lm-eval renders a conversation early and returns the text later. In that text, a control token of
+the template looks the same as one written in an item. The encoder therefore remembers every
+rendered text and where the items' own words are in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wavefront.lm import LM
 from wavefront.text import chat_template
 
 
-class PromptEncoder:
+class RequestEncoder:
     """Encodes the requests of one model."""
 
     def __init__(self, lm: LM, *, bos: bool | None = None) -> None:
@@ -42,14 +42,17 @@ class PromptEncoder:
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Render a conversation; a last message of the assistant stays open, to be continued."""
-        template, opened = self.template(), ""
+        template, opened, tokenizer = self.template(), "", self.lm.tokenizer
         given: list[Any] = [dict(message) for message in messages]
         if len(given) > 1 and given[-1].get("role") == "assistant":
             opened = str(given.pop()["content"])
         rendered = chat_template.render(
-            given, template=template, special_tokens=self.lm.tokenizer.special_tokens
+            given,
+            template=template,
+            special_tokens=tokenizer.special_tokens,
+            trusted=tokenizer.trusted,
         )
-        tokenizer, contents = self.lm.tokenizer, rendered.contents
+        contents = rendered.contents
         if contents is None:
             if tokenizer.controls(rendered.text) != tokenizer.controls(rendered.outline):
                 raise PromptError(

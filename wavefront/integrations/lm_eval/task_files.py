@@ -1,13 +1,15 @@
 """Task files for lm-eval: a YAML and a JSONL for each task, for offline use.
 
 The items, the prompts (by default the paper's, zero-shot) and the grading are those of
-`wavefront.tasks`. So lm-eval and `wavefront eval` use the same prompts and give the same grades.
+`wavefront.tasks`. lm-eval and `wavefront eval` therefore use the same prompts and give the same
+grades.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import blake2b
@@ -16,13 +18,18 @@ from typing import Any, NamedTuple
 
 from wavefront import tasks
 from wavefront.core.errors import OptionError
+from wavefront.evaluation.fingerprint import of_grader
+from wavefront.evaluation.judging import is_judged
+from wavefront.evaluation.task_spec import open_task, parse
 from wavefront.integrations.lm_eval.grading import METRICS
+from wavefront.storage.write_file import write_text
 from wavefront.tasks.base import Ask, Sample, Task
 
 PREFIX = "wavefront_"
 LENGTH = 1024  # new tokens, as in the paper; max_new_tokens in model_args takes precedence
 BENCHMARKS = ("gsm8k", "math", "humaneval", "mbpp", "bbh")
-GRADER = "wavefront.integrations.lm_eval.process_results"  # users' files name it: keep it
+# Users' task files contain this name, so do not change it.
+GRADER = "wavefront.integrations.lm_eval.process_results"
 
 
 class TaskFile(NamedTuple):
@@ -48,6 +55,7 @@ def write(
 ) -> list[TaskFile]:
     """Write every task to `out`, and a group for the BBH tasks.
 
+    A name is a task spec that the user wrote: a built-in name, `module.Class`, or a JSONL file.
     Every file records the prompt style and the choice of items.
     """
     if not names:
@@ -57,26 +65,39 @@ def write(
     written = [
         _write(name, out, ask, length=length, unsandboxed=allow_unsandboxed) for name in names
     ]
-    subsets = [one.name for one in written if one.name.startswith(f"{PREFIX}bbh_")]
+    subsets = [file.name for file in written if file.name.startswith(f"{PREFIX}bbh_")]
     if subsets:
         _write_group(out / f"{PREFIX}bbh.yaml", f"{PREFIX}bbh", subsets)
     return written
 
 
-def _write(name: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> TaskFile:
-    risky = unsandboxed and tasks.load(name).executes
-    options = {"allow_unsandboxed": True} if risky else {}
-    task: Task = tasks.load(name, **options)
+def _write(spec: str, out: Path, ask: Ask, *, length: int, unsandboxed: bool) -> TaskFile:
+    kind, options = parse(spec)
+    task: Task = open_task(spec, allow_unsandboxed=unsandboxed)
+    risky = unsandboxed and task.executes
+    options |= {"allow_unsandboxed": True} if risky else {}
+    if is_judged(task):
+        raise OptionError(
+            f"{spec} has no right answers for lm-eval to count: use `wavefront eval run`."
+        )
     samples = task.items(ask)
     if not samples:
-        raise OptionError(f"{name} has no items: check its data.")
+        raise OptionError(f"{spec} has no items: check its data.")
+    name = _file_name(kind, task, options)
     data = out / "data" / f"{name}.jsonl"
-    lines = (json.dumps(_line(name, options, sample)) for sample in samples)
-    data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    grader = of_grader(task)
+    lines = (json.dumps(_line(kind, options, sample) | {"grader": grader}) for sample in samples)
+    write_text(data, "".join(f"{line}\n" for line in lines), error=OptionError)
     yaml = out / f"{PREFIX}{name}.yaml"
     text = _yaml(task, name, data, length=length, ask=ask, risky=risky)
-    yaml.write_text(text, encoding="utf-8")
+    write_text(yaml, text, error=OptionError)
     return TaskFile(f"{PREFIX}{name}", len(samples), yaml)
+
+
+def _file_name(kind: str, task: Task, options: dict[str, Any]) -> str:
+    """Return the name of a task in lm-eval: a file's, a class's own, or the built-in name."""
+    name = Path(options["path"]).stem if kind == "jsonl" else kind
+    return re.sub(r"[^A-Za-z0-9_]+", "_", task.name if "." in kind else name)
 
 
 def _line(name: str, options: dict[str, Any], sample: Sample) -> dict[str, str]:
@@ -123,7 +144,12 @@ def _yaml(task: Task, name: str, data: Path, *, length: int, ask: Ask, risky: bo
         "generation_kwargs": {"until": [], "max_gen_toks": length, "do_sample": False},
         "metric_list": metrics,
         "num_fewshot": 0,
-        "metadata": {"version": task.version, "items": digest, **choice},
+        "metadata": {
+            "version": task.version,
+            "grader": of_grader(task),
+            "items": digest,
+            **choice,
+        },
     }
     if risky:  # lm-eval then requires --confirm_run_unsafe_code
         fields["unsafe_code"] = True
@@ -135,4 +161,4 @@ def _write_group(file: Path, name: str, members: Sequence[str]) -> None:
     mean = [{"metric": one, "aggregation": "mean", "weight_by_size": False} for one in METRICS]
     fields = {"group": name, "task": list(members), "aggregate_metric_list": mean}
     lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
-    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_text(file, "\n".join([*lines, ""]), error=OptionError)

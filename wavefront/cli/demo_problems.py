@@ -1,4 +1,4 @@
-"""Compare strategies on problems with known answers. The demo prints each row as it is decoded."""
+"""Compare strategies on problems with known answers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from random import Random
+from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from wavefront.cli.decode import with_default_eos
+from wavefront.cli.demo_stories import PAPER, WIDEST, moves
 from wavefront.cli.output import ProgressBar, stderr
-from wavefront.viewer import can_animate, visible
 
 if TYPE_CHECKING:
     from wavefront.lm import LM, Completion
     from wavefront.tasks.base import Grade, Sample, Task
 
-PAPER = ("standard", "block", "wavefront")
-# The paper's three, and our own.
-STRATEGIES = {name: name for name in PAPER} | {
-    "tide": "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))"
-}
 # The name of a kind of problem, and its task. None of these tasks runs model-written code.
 KINDS = (
     ("logic", "boolean_expressions"),
@@ -40,10 +35,9 @@ KINDS = (
     ("tracking", "tracking_shuffled_objects_three_objects"),
     ("colours", "reasoning_about_colored_objects"),
 )
+LENGTH = 48  # tokens of an answer
 DRAWS = 100  # tries to find a problem whose worked answer fits into the length
 TOKENS_PER_STEP = 4  # fast, and few enough steps for strategies to differ
-WIDEST = 110  # columns: longer lines are hard to read
-ANSWER = 7  # columns of an answer
 RIGHT, WRONG = "bold #009e73", "bold #d55e00"  # distinguishable for colour-blind readers
 
 
@@ -72,7 +66,7 @@ class Score:
         self.seconds += seconds
 
 
-def draw(model: LM, count: int, *, length: int, seed: int) -> list[Problem]:
+def draw_problems(model: LM, count: int, *, seed: int, length: int = LENGTH) -> list[Problem]:
     """Draw held-out problems, if possible with answers that fit into `length` tokens."""
     from wavefront import tasks
 
@@ -88,37 +82,34 @@ def draw(model: LM, count: int, *, length: int, seed: int) -> list[Problem]:
     return found
 
 
-def compare(model: LM, console: Console, problems: Sequence[Problem], *, length: int) -> None:
-    """Print one line per problem, then one per strategy."""
+def compare_problems(
+    model: LM, console: Console, problems: Sequence[Problem], *, length: int = LENGTH
+) -> None:
+    """Solve every problem with every strategy, and print one line per strategy."""
+    from wavefront.models import builtin
+
     steps = max(1, length // TOKENS_PER_STEP)
-    options = with_default_eos({"max_new_tokens": length, "steps": steps}, model.stop_ids)
-    many = "One more" if len(problems) == 1 else f"{len(problems)} more"
-    title = f"\n{many}, each with {length} tokens in at most {steps} forward passes\n"
-    console.print(Text(title, "bold"))
-    console.print(_heading(console), soft_wrap=True)
-    scores = {name: Score() for name in STRATEGIES}
-    total = len(problems) * len(STRATEGIES)
-    with ProgressBar("    decoding", total=total, shown=moves(stderr())) as bar:
-        # On one terminal, lines go through the bar's console, or the bar would overwrite them.
-        lines = bar.console if console.is_terminal and moves(bar.console) else console
-        for number, problem in enumerate(problems, 1):
+    many = "One small problem" if len(problems) == 1 else f"{len(problems)} small problems"
+    title = f"{many}, which {model.name} has never seen"
+    console.print(Text(f"\n{title}\n", "bold"))
+    kinds = ", ".join(dict.fromkeys(problem.kind for problem in problems))
+    about = f"{model.name}: {builtin.SUMMARIES[model.name]}."
+    settings = f"Kinds: {kinds}. Answers have {length} tokens, in at most {steps} forward passes."
+    console.print(fill(f"{about} {settings}", min(console.width, WIDEST)))
+    scores = {name: Score() for name in PAPER}
+    total = len(problems) * len(scores)
+    with ProgressBar("decoding", total=total, shown=moves(stderr())) as bar:
+        for problem in problems:
             # The strategies take turns, so that other load on the machine affects them equally.
             # They decode one problem at a time, because a batch waits for its longest answer.
             for name, score in scores.items():
                 began = time.monotonic()
                 made: Completion = model.generate(
-                    problem.sample.prompt, strategy=STRATEGIES[name], **options
+                    problem.sample.prompt, strategy=name, max_new_tokens=length, steps=steps
                 )
                 score.add(problem, made, time.monotonic() - began)
                 bar.advance()
-            grades = [score.grades[-1] for score in scores.values()]
-            lines.print(_row(console, number, problem, grades), soft_wrap=True)
-    _summarise(console, scores)
-
-
-def moves(console: Console) -> bool:
-    """Can this console animate? NO_COLOR turns animation off too."""
-    return can_animate(console) and not console.no_color
+    _print_scores(console, scores)
 
 
 def mark(console: Console, correct: bool) -> Text:
@@ -127,37 +118,7 @@ def mark(console: Console, correct: bool) -> Text:
     return Text(right, RIGHT) if correct else Text(wrong, WRONG)
 
 
-def cut(text: str, width: int) -> str:
-    """Return the text on one line of exactly `width` columns, with an ellipsis if it is cut."""
-    line = Text(" ".join(visible(text).replace("⏎", " ").split()))
-    line.truncate(width, overflow="ellipsis", pad=True)
-    return line.plain
-
-
-def _heading(console: Console) -> Text:
-    names = "".join(f"  {name:<{ANSWER + 2}}" for name in STRATEGIES)
-    line = f" #  {'kind':<11}  {_question(console, 'question')}{'answer':<{ANSWER}}{names}"
-    return Text(line.rstrip(), "bold")
-
-
-def _row(console: Console, number: int, problem: Problem, grades: Sequence[Grade]) -> Text:
-    row = Text(f"{number:>2}  {problem.kind:<11}  ")
-    row.append(_question(console, problem.sample.prompt), "dim")
-    row.append(cut(problem.sample.target, ANSWER))
-    for grade in grades:
-        row.append(f"  {cut(grade.answer or 'none', ANSWER)} ")
-        row.append(mark(console, grade.correct))
-    return row
-
-
-def _question(console: Console, text: str) -> str:
-    """Return as much of a question as fits, or nothing if that is under ten characters."""
-    others = 4 + 13 + ANSWER + len(STRATEGIES) * (ANSWER + 4)
-    room = min(console.width, WIDEST) - others - 2
-    return f"{cut(text, room)}  " if room >= 10 else ""
-
-
-def _summarise(console: Console, scores: Mapping[str, Score]) -> None:
+def _print_scores(console: Console, scores: Mapping[str, Score]) -> None:
     form = "{:<9}  {:>7}  {:>8}  {:>7}  {:>14}  "
     titles = form.format("strategy", "right", "forwards", "seconds", "tokens/forward")
     console.print(Text(f"\n{titles}by problem", "bold"), soft_wrap=True)
@@ -169,3 +130,4 @@ def _summarise(console: Console, scores: Mapping[str, Score]) -> None:
         for grade in score.grades:
             row.append(mark(console, grade.correct))
         console.print(row, soft_wrap=True)
+    console.print()

@@ -1,0 +1,253 @@
+"""Advice: measure the settings behind each value of `speed`, and recommend the fastest ones.
+
+A word allows some settings: `exact` allows no cache and no lower precision, and the others allow
+the caches whose quality docs/speed.md reports. The time of a cached decode follows from two steps:
+one over the whole canvas, and one over a window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from wavefront.bench import machine
+from wavefront.bench.model_shapes import twin
+from wavefront.bench.settings import Settings
+from wavefront.bench.timing import Piece, time_in_turns
+from wavefront.bench.workloads import NEVER, Case, Steps, new_batcher
+from wavefront.core.cache_policy import Cache
+from wavefront.core.errors import OptionError
+from wavefront.engine.options import SPEEDS, resolve_cache
+from wavefront.kernels.compile import compile_model
+from wavefront.models.loader import computes_bfloat16, resolve_dtype
+from wavefront.models.transformer import Transformer
+from wavefront.strategies.caches.wave import Wave
+
+WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
+WARM_UP = 1
+MARGIN = 1.05  # how many times as fast a setting must be to replace the word's own
+
+
+class Variant(NamedTuple):
+    """A way to load the model."""
+
+    dtype: str | None = None  # None: the model's own
+    compiled: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The fastest setting for one value of `speed`."""
+
+    speed: str
+    cache: str | None
+    dtype: str | None  # None: the default
+    compile: bool
+    ms_per_step: float  # the mean over a refresh interval
+    tokens_per_s: float  # at one token per step
+    times_exact: float  # how many times as fast as `exact`
+    python: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceReport:
+    """The advice for a model on this machine."""
+
+    about: dict[str, Any]
+    settings: dict[str, Any]
+    advice: tuple[Advice, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return asdict(self)
+
+
+class Times(NamedTuple):
+    """Milliseconds per step of one variant."""
+
+    full: float
+    windows: dict[int, float]  # by window size
+
+
+def variants(settings: Settings) -> list[Variant]:
+    """Return the ways to load the model that are worth measuring on its device."""
+    found = [Variant()]
+    device, dtype = settings.model.device, settings.model.dtype
+    lower = {one.cpu_dtype for one in SPEEDS.values() if one.cpu_dtype}
+    if computes_bfloat16(device):
+        found += [Variant(dtype=one) for one in sorted(lower) if resolve_dtype(one) != dtype]
+    if settings.compile:
+        found.append(Variant(compiled=True))
+    return found
+
+
+def ticks(settings: Settings) -> int:
+    """Return how often `tick` will be called, for a progress bar."""
+    windows = len(_windows(settings))
+    return len(variants(settings)) * (1 + windows) * (settings.repeats + WARM_UP)
+
+
+def advise(settings: Settings) -> AdviceReport:
+    """Measure the candidate settings, and return the fastest for each value of `speed`.
+
+    Raises:
+        OptionError: The canvas is too short for a window.
+    """
+    if settings.model.block_size is not None:
+        raise OptionError(
+            "A block-causal model decodes with its exact cache at every speed, so there is nothing "
+            "to choose: measure it with --only blocks.",
+            option="advise",
+        )
+    if not _windows(settings):
+        raise OptionError(
+            f"The advice needs at least {min(WINDOWS) + 1} new tokens, not "
+            f"{settings.max_new_tokens}.",
+            option="max_new_tokens",
+            value=settings.max_new_tokens,
+        )
+    times = _measure(settings)
+    return AdviceReport(
+        about=machine.about(settings.model.device, settings.model.dtype),
+        settings={
+            "model": settings.name,
+            "prompt_tokens": settings.prompt_tokens,
+            "max_new_tokens": settings.max_new_tokens,
+            "repeats": settings.repeats,
+        },
+        advice=tuple(choose(times, name=settings.name)),
+    )
+
+
+def _windows(settings: Settings) -> list[int]:
+    return [size for size in WINDOWS if size < settings.max_new_tokens]
+
+
+@torch.no_grad()
+def _measure(settings: Settings) -> dict[Variant, Times]:
+    """Time a full step and a step of every window, for every variant, alternately."""
+    pieces: dict[tuple[Variant, int], Piece] = {}
+    count = 8 if settings.cuda else 1  # steps in a piece
+    for variant in variants(settings):
+        case = Case(_load(settings, variant), settings.prompt_tokens, settings.max_new_tokens)
+        pieces[variant, 0] = Steps(case, new_batcher(case), count)
+        for size in _windows(settings):
+            policy = Wave(refresh=NEVER, size=size, near=WINDOWS[size])
+            pieces[variant, size] = Steps(case, new_batcher(case, policy), 2 * count)
+    names = {f"{_describe(variant)}, window {size}": (variant, size) for variant, size in pieces}
+    found = time_in_turns(
+        settings.model.device,
+        {name: pieces[key] for name, key in names.items()},
+        repeats=settings.repeats,
+        warm_up=WARM_UP,
+        now=settings.now,
+        tick=settings.tick,
+    )
+    ms = {key: found[name].ms for name, key in names.items()}
+    return {
+        variant: Times(ms[variant, 0], {size: ms[variant, size] for size in _windows(settings)})
+        for variant in variants(settings)
+    }
+
+
+def _describe(variant: Variant) -> str:
+    return ", ".join([variant.dtype or "default", *["compiled"] * variant.compiled])
+
+
+def _load(settings: Settings, variant: Variant) -> Transformer:
+    """Return the model of a variant, with the same weights."""
+    model = settings.model
+    if variant == Variant():
+        return model
+    other = twin(model)
+    if variant.dtype is not None:
+        other = other.to(resolve_dtype(variant.dtype))
+    if variant.compiled:
+        compile_model(other, dynamic=False)
+    return other
+
+
+def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
+    """Return the advice for every value of `speed`, from the times of all variants.
+
+    Args:
+        times: The milliseconds per step of each variant.
+        name: The model's name, for the lines of code.
+    """
+    exact = min(one.full for variant, one in times.items() if variant.dtype is None)
+    found = []
+    for speed, options in SPEEDS.items():
+        lowers = Variant(options.cpu_dtype) in times and options.cpu_dtype is not None
+        own = Variant(options.cpu_dtype if lowers else None)
+        usual = resolve_cache(options.cache)
+        costs = {
+            (variant, cache): ms
+            for variant in times
+            if variant.dtype in (None, options.cpu_dtype)
+            for cache, ms in _costs(speed, times[variant]).items()
+        }
+        best = min(costs, key=lambda key: costs[key])
+        if costs.get((own, usual), math.inf) < MARGIN * costs[best]:
+            best = own, usual
+        ms, (variant, cache) = costs[best], best
+        given = {
+            "speed": None if speed == "exact" else speed,
+            # The word would lower the precision, and that is not the fastest here.
+            "dtype": "float32" if lowers and variant.dtype is None else None,
+            "compile": variant.compiled or None,
+            "cache": None if cache == usual else repr(cache),
+        }
+        found.append(
+            Advice(
+                speed=speed,
+                cache=None if cache is None else repr(cache),
+                dtype=variant.dtype,
+                compile=variant.compiled,
+                ms_per_step=ms,
+                tokens_per_s=1000 / ms,
+                times_exact=exact / ms,
+                python=_python(name, given),
+                command=_command(name, given),
+            )
+        )
+    return found
+
+
+def _costs(speed: str, times: Times) -> dict[Cache | None, float]:
+    """Return the milliseconds per step with each cache that a value of `speed` allows."""
+    policy = resolve_cache(SPEEDS[speed].cache)
+    if policy is None:
+        return {None: times.full}
+    assert isinstance(policy, Wave)
+    refresh = policy.refresh
+    return {
+        replace(policy, size=size, near=WINDOWS[size]): (times.full + (refresh - 1) * ms) / refresh
+        for size, ms in times.windows.items()
+    }
+
+
+def _python(name: str, given: dict[str, Any]) -> str:
+    """Return the line of Python that uses a setting."""
+    load = {key: given[key] for key in ("speed", "dtype", "compile") if given[key] is not None}
+    words = "".join(f", {key}={value!r}" for key, value in load.items())
+    cache = "" if given["cache"] is None else f", cache={given['cache']!r}"
+    return f"wavefront.load({name!r}{words}).generate(prompt{cache})"
+
+
+def _command(name: str, given: dict[str, Any]) -> str:
+    """Return the command that uses a setting."""
+    parts = [f"wavefront generate -m {name}"]
+    parts += [
+        f"--{key}" if value is True else f"--{key} {_quoted(value)}"
+        for key, value in given.items()
+        if value is not None
+    ]
+    return " ".join([*parts, '"…"'])
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if "(" in value else value
