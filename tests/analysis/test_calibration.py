@@ -143,7 +143,8 @@ def test_equals_brute_force(family, strategy, length, prefix):
 EVERY = [
     "standard", "block(size=3)", "left_to_right", "wavefront(size=3, radius=1)",
     "wavefront(size=3, grow='accumulate')", "rcr(size=4)", "tbd(size=4, drop=1, min_kept=1)",
-    "tide(size=4, revisable_band=2, remask_below=0.5)", "dsb(size=4)", "dcd(masks=4)",
+    "tide(size=4, cascade_rounds=0, horizon=0, revisable_band=2, "
+    "remask_below=0.5, selector=quota())", "dsb(size=4)", "dcd(masks=4)",
     "adablock(delimiters=(3,))", "wavefront(selector=threshold(0.5))",
     "standard(selector=origin())",
 ]  # fmt: skip

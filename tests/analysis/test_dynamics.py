@@ -75,7 +75,7 @@ def test_heat_map_equals_brute_force_on_random_traces():
                         assert math.isnan(value) == (place not in moment.masked)
                         assert math.isnan(value) or value == values[place]
                         assert bool(found.commit[line, slot]) == (place in moment.commit)
-                        assert bool(found.scope[line, slot]) == (place in moment.scope)
+                        assert bool(found.candidates[line, slot]) == (place in moment.scope)
 
 
 def test_heat_map_matches_hand_arithmetic():

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,21 +16,24 @@ import torch
 import wavefront
 from wavefront.analysis import figures
 from wavefront.analysis.figures.case import display_text, lay_out
-from wavefront.analysis.figures.parts import mean_by_item
-from wavefront.analysis.figures.style import label, looks
+from wavefront.analysis.figures.parts import mean_by_item, spread_log_x
+from wavefront.analysis.figures.style import LIGHT, label, looks
 from wavefront.analysis.measures import calibration, dynamics, gradient, regret
+from wavefront.results.interval import Interval
 
 SPECS = ("standard", "block(size=4)", "wavefront(size=4, radius=2)")
 NAMES = (
     "accuracy",
     "bars",
     "case",
+    "curves",
     "dynamics",
     "frontier",
     "gaps",
     "gradient",
     "heatmap",
     "mhco",
+    "quality",
     "regret",
     "reliability",
     "scaling",
@@ -70,21 +74,38 @@ def pictures(lm: wavefront.LM) -> dict[str, figures.Figure]:
     regrets = {spec: regret.measure(trace, lm.model, every=4) for spec, trace in traces.items()}
     found = {spec: gradient.measure(trace) for spec, trace in traces.items()}
     sure = torch.linspace(0.05, 1, 60)
-    bins = {spec: calibration.reliability(sure, sure > 0.4) for spec in SPECS}
+    bins = {
+        spec: calibration.reliability(sure, sure > 0.4 + 0.1 * n) for n, spec in enumerate(SPECS)
+    }  # equal diagrams would share a panel
     bars = [figures.Bar("gsm", spec, 0.1, 0.05, 0.2, 0.15) for spec in SPECS]
     curves = {s: figures.Line(g.by_distance.x, g.by_distance.mean) for s, g in found.items()}
     points = {spec: [figures.Point(t, t - 1, 0.5, 0.4, 0.6) for t in (4, 8)] for spec in SPECS}
+    one = Interval(1.0, 0.9, 1.2)
+    texts = {spec: [figures.QualityPoint(t, t, one, 12.0) for t in (4, 8)] for spec in SPECS}
     spots = [figures.TradeoffPoint(spec, 4.0 + n, 0.5, 0.4, 0.6) for n, spec in enumerate(SPECS)]
     return {
         "accuracy": figures.accuracy(points),
         "bars": figures.bars(bars, mark="the paper"),
         "case": figures.case(traces, lm.tokenizer.pieces, row=1),
-        "dynamics": figures.dynamics(fronts, heat, regrets, width=4),
+        "curves": figures.curves(
+            [
+                figures.CurvePanel(
+                    "gsm",
+                    "correct, %",
+                    {
+                        s: [figures.CurvePoint(c, 9 * c, 0.5, 0.4, 0.6) for c in (4, 8)]
+                        for s in SPECS
+                    },
+                )
+            ]
+        ),
+        "dynamics": figures.dynamics(fronts, heat, regrets=regrets, width=4),
         "frontier": figures.frontier(fronts),
         "gaps": figures.gaps([figures.Gap("a", 1.0, -1.0, 2.0, 0.5)], xlabel="points"),
         "gradient": figures.gradient(curves, {s: g.containment for s, g in found.items()}),
         "heatmap": figures.heatmap(dynamics.heat_map(traces[SPECS[0]], of="entropy")),
         "mhco": figures.mhco({"candidates": bars, "extent": bars}),
+        "quality": figures.quality([figures.QualityPanel("N = 8", texts, texts["standard"][0])]),
         "regret": figures.regret(regrets, "t"),
         "reliability": figures.reliability(bins),
         "scaling": figures.scaling(scaled),
@@ -212,17 +233,64 @@ sys.modules["matplotlib"] = None
 import importlib.util as util
 real = util.find_spec
 util.find_spec = lambda name, *more: None if name == "matplotlib" else real(name, *more)
+from wavefront.analysis import figures  # describing a figure needs no matplotlib
+figure = figures.bars([figures.Bar("gsm", "block", 0.5, 0.4, 0.6)])
 try:
-    import wavefront.analysis.figures
+    figure.bytes("svg")
 except Exception as error:
     print(type(error).__name__, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtraError ")
-    assert "pip install 'wavefront[figures]'" in done.stdout
+    assert "pip install -e '.[figures]'" in done.stdout
+
+
+def test_whiskers_of_several_lines_do_not_overlap() -> None:
+    lines = [[32, 64, 128], [32, 64, 128], [33, 64, 90], [31, 100]]
+    moved = spread_log_x(lines)
+    assert [len(line) for line in moved] == [3, 3, 3, 2]
+    at = np.sort(np.log(np.concatenate(moved)))
+    assert np.diff(at).min() > np.log(1.034)
+    assert np.abs(at - np.sort(np.log(np.concatenate(lines)))).max() < np.log(1.08)
+    assert [float(line[0]) for line in spread_log_x([[32], [64]])] == pytest.approx([32, 64])
+    left, right = (float(line[0]) for line in spread_log_x([[32], [32]]))
+    assert left < 32 < right
+    assert left * right == pytest.approx(32**2)
+
+
+def test_identical_panels_are_drawn_once() -> None:
+    sure = torch.linspace(0.05, 1, 60)
+    same, other = (calibration.reliability(sure, sure > cut) for cut in (0.4, 0.6))
+    found = {"standard": other, "block(size=4)": same, "wavefront(size=4)": same}
+    drawn = figures.reliability(found).draw(LIGHT)
+    titles = [panel.get_title() for panel in drawn.axes if panel.get_title()]
+    assert titles == ["standard", "block\n= wavefront"]
+    for forwards, panels in ((lambda t: t, 1), (lambda t: t - 1, 2)):
+        points = {s: [figures.Point(t, forwards(t), 0.5, 0.4, 0.6) for t in (4, 8)] for s in SPECS}
+        assert len(figures.accuracy(points).draw(LIGHT).axes) == panels
+
+
+def test_title_is_drawn_above_all_panels(pictures) -> None:
+    plain = pictures["bars"]
+    titled = replace(plain, title="Correct answers · gsm, which costs $5 · n = 8 · ripple")
+    assert titled.bytes("svg") == titled.bytes("svg") != plain.bytes("svg")
 
 
 def test_bars_that_are_all_zero_are_drawn() -> None:
     none = [figures.Bar("gsm", spec, 0.0, 0.0, 0.0) for spec in SPECS]
     assert figures.bars(none).bytes("svg")
     assert figures.mhco({"candidates": none, "extent": none}).bytes("svg")
+
+
+def test_quality_leaves_out_equal_lengths() -> None:
+    """A row of panels in which all texts have one length shows nothing."""
+
+    def panels(*lengths: float) -> list[figures.QualityPanel]:
+        points = [
+            figures.QualityPoint(n, n, 1.0 / n, length) for n, length in enumerate(lengths, 1)
+        ]
+        return [figures.QualityPanel("N = 8", {"standard": points}, points[0])]
+
+    drawn = [figures.quality(panels(*lengths)).draw(LIGHT) for lengths in ((8, 8), (8, 5))]
+    labels = [[axes.get_ylabel() for axes in figure.axes] for figure in drawn]
+    assert labels == [["nats per token"], ["nats per token", "tokens"]]

@@ -145,3 +145,21 @@ def test_invalid_input_raises():
     empty = gradient.measure(hand_trace([], places=2))
     assert math.isnan(empty.correlation)
     assert empty.by_distance.x.tolist() == []
+
+
+def test_rows_measured_at_once_equal_each_row_alone():
+    for trace in sample():
+        parts = gradient.measure_rows(trace, radius=1, block=3)
+        for row, part in enumerate(parts):
+            alone = gradient.measure(trace.row(row), radius=1, block=3)
+            for name in ("row", "t", "k", "masked", "inside", "sizes"):
+                assert torch.equal(getattr(part, name), getattr(alone, name))
+            assert torch.equal(part.rho.nan_to_num(), alone.rho.nan_to_num())
+            for one, other in zip(part.entropies, alone.entropies, strict=True):
+                assert one.tolist() == pytest.approx(other.tolist())
+            assert part.rows == 1
+        joined = gradient.Gradient.join(parts)
+        if joined.entropies.many.numel():
+            many, total = joined.entropies[:2]
+            found = float(gradient.correlation_of_means(many, total))
+            assert found == pytest.approx(joined.of_means, nan_ok=True)

@@ -49,6 +49,7 @@ def test_loaded_trace_gives_the_same_measures(strategy, tmp_path):
         strategy=strategy,
         max_new_tokens=9,
         steps=9,
+        eos="keep",
         trace="full",
     )
     found = measured(done.trace, model)
@@ -69,7 +70,7 @@ def test_random_sample_covers_the_edge_cases():
         found["open"] += bool(end.masked.any())
         found["still"] += bool((~counts[:-1] & counts[1:]).any())
         found["idle"] += bool((~counts[-1]).any())
-        found["reserve"] += bool((trace.commit & ~trace.scope).any())
+        found["reserve"] += bool((trace.commit & ~trace.candidates).any())
         found["holes"] += bool((trace.first.slot.diff() < 0).any())
     assert found.pop("at once") == 0  # no strategy does; the rules would let it
     assert all(count >= 8 for count in found.values()), found

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.commands import run
+from rich.cells import cell_len
+from rich.console import Console
 
 import wavefront
 from wavefront import bench
 from wavefront.bench import profiler, reference_loops, roofline
-from wavefront.bench.machine import Limits
+from wavefront.bench.machine import DeviceLimits
 from wavefront.bench.memory import peak_memory
-from wavefront.bench.model_shapes import LLADA_8B, random_model, twin
+from wavefront.bench.model_shapes import (
+    LLADA_8B,
+    SHAPES,
+    quantized_twin,
+    random_model,
+    twin,
+    write_sparse_checkpoint,
+)
 from wavefront.bench.reference_model import Reference
-from wavefront.bench.results import Row, Workload
+from wavefront.bench.results import DEFAULT, Row, Workload
+from wavefront.bench.settings import FULL_ROWS
 from wavefront.bench.step_rows import Stage, window_policy
 from wavefront.bench.targets import at_least, at_most, targets
 from wavefront.bench.timing import summarise, time_in_turns, time_piece
@@ -30,13 +42,17 @@ from wavefront.bench.workloads import (
     Steps,
     new_batcher,
 )
+from wavefront.cli.bench import _show as show
 from wavefront.core import spec
 from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
 from wavefront.core.masks import positions
 from wavefront.engine import batcher
+from wavefront.models.loader import find_family
+from wavefront.models.quantize import KINDS
 from wavefront.models.toy import toy
+from wavefront.storage.checkpoint import open_checkpoint
 from wavefront.text.tokenizer import prompt_ids
 
 PROMPTS = [[5, 6, 7], [8, 9, 10], [20, 21, 22]]
@@ -160,7 +176,7 @@ def test_floors_equal_a_calculation_by_hand():
     attention = 4 * 1152**2 * 4096 * 32
     assert full.flops == 2 * layers * 1152 + attention + 2 * head * 16
     assert full.bytes == 2 * (layers + head)
-    limits = Limits(782e12, 4.14e12)  # one H200
+    limits = DeviceLimits(782e12, 4.14e12)  # one H200
     assert full.floor(limits) == pytest.approx(21.5e-3, rel=0.005)
     part = roofline.window_step(arch, 1152, size=32, read=28, dtype=torch.bfloat16)
     assert part.bytes == 2 * (layers + head) + 2 * 2 * 32 * 1152 * 4096
@@ -213,7 +229,7 @@ def test_pieces_take_turns_and_ready_is_not_timed():
 
 def test_workloads_run_real_steps_and_restart():
     case = Case(toy(vocab_size=96, max_length=512), 16, 64)
-    batch = new_batcher(case, window_policy(32, 1 << 30))
+    batch = new_batcher(case, window_policy(32, 1 << 20))
     for workload in (
         Steps(case, new_batcher(case), 40),
         Steps(case, batch, 40),
@@ -258,19 +274,88 @@ def test_random_models_have_the_shape_and_twins_share_weights():
     assert torch.equal(other.raw_logits(canvas), model.raw_logits(canvas))
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "block_size"),
+    [
+        ("llada-8b-shape", 8_015_581_184, None),
+        ("dream-7b-shape", 7_615_616_512, None),
+        ("sdar-8b-shape", 8_190_735_360, 4),
+        ("llada2-mini-shape", 16_255_643_392, 32),
+    ],
+)
+def test_shapes_are_those_of_published_models(
+    name: str, parameters: int, block_size: int | None
+) -> None:
+    """Nothing is allocated: a model is built without memory."""
+    family = find_family(SHAPES[name])
+    model = family.Net(family.Config.from_json(SHAPES[name]))
+    assert sum(part.numel() for part in model.published_weights().values()) == parameters
+    assert model.block_size == block_size
+
+
+def test_random_mixture_has_no_uninitialised_bias():
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_experts": 8, "head_dim": 16}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 2, "moe_intermediate_size": 16}
+    ids = {"vocab_size": 128, "mask_token_id": 120, "pad_token_id": 121}
+    more = {"intermediate_size": 96, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    model = random_model("llada2-mini-shape", device="cpu", **small, **ids, **more)
+    (bias,) = model.buffers()
+    assert bias.dtype == torch.float32
+    assert not bias.any()
+    assert model.raw_logits(tokens(model, 4)).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantized_twins_compute_with_the_same_codes(kind):
+    model = toy(vocab_size=96, width=128)
+    lower = quantized_twin(model, kind)
+    other, ids = twin(lower), tokens(model, 4)
+    assert isinstance(model.output, torch.nn.Linear), "the model itself is unchanged"
+    assert torch.equal(other.raw_logits(ids), lower.raw_logits(ids))
+    assert not torch.equal(lower.raw_logits(ids), model.raw_logits(ids))
+    pairs = zip(other.buffers(), lower.buffers(), strict=True)
+    assert all(one.data_ptr() == two.data_ptr() for one, two in pairs)
+
+
+def test_sparse_checkpoint_has_the_shape_and_takes_no_space(tmp_path):
+    write_sparse_checkpoint("sdar-8b-shape", tmp_path)
+    file = tmp_path / "model.safetensors"
+    assert file.stat().st_size > 16e9
+    assert file.stat().st_blocks * 512 < 1e6
+    found = open_checkpoint(tmp_path).entries
+    assert sum(math.prod(one.shape) for one in found.values()) == 8_190_735_360
+
+
+def test_rows_that_need_a_gpu_are_left_out_elsewhere():
+    usual = bench.Settings(model=toy(max_length=512), **SMALL).only
+    assert "exact" in usual
+    assert not {"quantized", "strategies"} & {*usual}
+
+
+def test_adaptive_steps_end_with_their_decode():
+    case = Case(toy(), 8, 32, 2, "standard(selector=threshold(tau=0.01))")
+    steps = Steps(case, new_batcher(case), 32)
+    for _ in range(2):
+        steps.ready()
+        assert 0 < steps() < 32
+
+
 @pytest.fixture(scope="module")
 def report() -> bench.Report:
     model = toy(vocab_size=96, max_length=512)
-    only = tuple(name for name in bench.ROWS if name != "text")
+    only = tuple(name for name in FULL_ROWS if name != "text")
     return bench.run(bench.Settings(model=model, name="toy", only=only, quick=True, **SMALL))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_every_row_is_there_with_finite_numbers(report):
     names = [one.name for one in report.rows]
     for name in ("exact", "exact-forward", "llada", "llada-block", "cached-16", "cached-32"):
         assert name in names
     for name in ("cached-64", "cached-32-cycle", "dual", "batch-1", "batch-8", "end-to-end"):
+        assert name in names
+    for name in ("quantized-none", "quantized-fp8", "quantized-int8-cached", "strategies-8-tide"):
         assert name in names
     for one in report.rows:
         assert 0 < one.least <= one.low <= one.ms <= one.high < math.inf
@@ -292,6 +377,7 @@ def test_every_row_is_there_with_finite_numbers(report):
     assert report.about["torch"] == torch.__version__
 
 
+@pytest.mark.slow
 def test_report_is_read_back_from_its_file(report, tmp_path):
     file = tmp_path / "deep" / "bench.json"
     bench.save(report, file)
@@ -299,12 +385,13 @@ def test_report_is_read_back_from_its_file(report, tmp_path):
     json.loads(file.read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_files_that_are_not_reports_are_refused(tmp_path, report):
     with pytest.raises(OptionError, match="cannot be read"):
         bench.load(tmp_path / "none.json")
     for text in ("", "[]", "{}", '{"format": 2, "rows": [{"nme": 1}]}', "3"):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(OptionError, match="not a result of"):
+        with pytest.raises(OptionError, match="not a result of" if text else "not valid JSON"):
             bench.load(tmp_path / "bad.json")
     (tmp_path / "old.json").write_text(json.dumps(report.to_json() | {"format": 99}))
     with pytest.raises(OptionError, match="has format 99"):
@@ -347,9 +434,10 @@ def test_accuracies_are_added_to_their_configuration(tmp_path):
     assert found["cached-16"] is found["dual"] is None
     without = replace(report, rows=tuple(replace(one, accuracy=None) for one in report.rows))
     assert bench.add_accuracies(without, file) == report
-    for text in ("[]", '{"entries": [{"strategy": "nothing", "cache": null}]}', "x"):
+    unknown = '{"entries": [{"strategy": "nothing", "cache": null}]}'
+    for text, words in (("[]", "has no accuracies"), (unknown, "nothing"), ("x", "not valid JSON")):
         file.write_text(text)
-        with pytest.raises(OptionError, match=r"holds no accuracies|no strategy|nothing"):
+        with pytest.raises(OptionError, match=words):
             bench.run(settings, accuracy=file)
 
 
@@ -363,6 +451,10 @@ def test_names_are_labels_of_typed_fields():
     names = {
         "exact": Workload(kind="exact"),
         "exact-eager": Workload(kind="exact", captured=False),
+        "exact-default": Workload(kind="exact", variant=DEFAULT),
+        "cached-32-default-cycle": Workload(
+            kind="cached", window=32, work="cycle", variant=DEFAULT
+        ),
         "exact-compiled-forward": Workload(kind="exact", work="forward", compiled=True),
         "llada": Workload(kind="exact", program="llada"),
         "llada-forward": Workload(kind="exact", program="llada", work="forward"),
@@ -382,6 +474,22 @@ def test_names_are_labels_of_typed_fields():
         "text-wave-defer": Workload(kind="text", work="answer", variant="wave-defer"),
     }
     assert {name: workload.name for name, workload in names.items()} == {n: n for n in names}
+
+
+def test_default_settings_are_compared_with_the_captured_rows():
+    rows = [
+        row("exact", 100.0),
+        row("exact", 80.0, compiled=True),
+        row("exact", 130.0, captured=False),
+        row("exact", 104.0, variant=DEFAULT),
+        row("cached", 10.0, window=32, work="cycle"),
+        row("cached", 11.0, window=32, work="cycle", variant=DEFAULT),
+    ]
+    found = {one.work: one for one in targets(rows, cuda=True) if "default" in one.work}
+    assert found["default settings, exact"].found == pytest.approx(1.04)
+    assert found["default settings, exact"].met
+    assert not found["default settings, cached"].met
+    assert not [one for one in targets(rows, cuda=False) if "default" in one.work]
 
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results" / "bench"
@@ -450,7 +558,9 @@ def test_published_times_hold_for_one_machine_and_shape():
     settings = bench.Settings(model=toy(max_length=2048), name="llada-8b-shape")
     assert not settings.as_published
     assert (
-        Stage(replace(settings, prompt_tokens=128, max_new_tokens=1024), Limits(1.0, 1.0)).count
+        Stage(
+            replace(settings, prompt_tokens=128, max_new_tokens=1024), DeviceLimits(1.0, 1.0)
+        ).count
         == 1
     )
 
@@ -463,13 +573,13 @@ def test_texts_equal_those_of_the_loops():
         name=name,
         lm=lm,
         only=("text",),
-        quick=True,
+        items=1,
         max_new_tokens=32,
         prompt_tokens=16,
     )
     found = {one.name: one for one in bench.run(settings).rows}
-    assert "1/1 texts as llada" in found["text-standard-stop"].note
-    assert "1/1 texts as llada-block" in found["text-block-stop"].note
+    assert "1 of 1 texts as llada" in found["text-standard-stop"].note
+    assert "1 of 1 texts as llada-block" in found["text-block-stop"].note
     assert all((one.visible_per_s or 0) > 0 for one in found.values())
 
 
@@ -482,7 +592,7 @@ def test_command_writes_results_profiles_and_figures(tmp_path):
     rows = ("--only", "exact", "--only", "lengths", "--threads", "1", "--quick")
     done = run("bench", "-m", "toy", *few, *rows, "-o", str(out), "--profile", str(traces))
     assert "LLaDA-style loop, blocks of 32" in done.stdout
-    assert "exponent" in done.stdout
+    assert "grows as length^" in done.stdout
     assert {"exact.json", "llada.json"} <= {one.name for one in traces.iterdir()}
     assert json.loads((traces / "exact.json").read_text())["traceEvents"]
     assert (tmp_path / "b-scaling.png").exists()
@@ -491,6 +601,27 @@ def test_command_writes_results_profiles_and_figures(tmp_path):
     assert again.stdout == done.stdout
     assert (tmp_path / "b-scaling.png").exists()
     assert json.loads(run("bench", "--plot", str(out), "--json").stdout)["format"] == 2
+
+
+@pytest.mark.parametrize("name", ["numbers", "scaling"])
+def test_table_fits_a_terminal_and_has_readable_numbers(monkeypatch, capsys, name):
+    narrow = partial(Console, width=80, highlight=False, emoji=False, markup=False)
+    monkeypatch.setattr("wavefront.cli.bench.stdout", narrow)
+    show(bench.load(RECORDED / f"{name}.json"), as_json=False)
+    page = capsys.readouterr().out
+    assert all(cell_len(line) <= 80 for line in page.splitlines())
+    assert not re.search(r"\de[+-]\d", page)
+    assert "± 0.00" not in page
+    assert "floor" not in page
+    assert ("speedup: " in page) == (name == "numbers")
+
+
+def test_quick_run_is_small_on_a_cpu():
+    model = toy(max_length=1024)
+    usual, quick = bench.defaults(model), bench.defaults(model, quick=True)
+    assert quick.keys() == usual.keys()
+    assert quick["max_new_tokens"] < usual["max_new_tokens"]
+    assert max(quick["lengths"]) < max(usual["lengths"])
 
 
 def test_invalid_command_lines_are_refused(tmp_path):
@@ -521,3 +652,45 @@ def test_kernel_table_lists_the_longest_first():
     assert second.split() == ["10.0", "us", "2", "x", "5.00", "b"]
     assert third.endswith("  " + "a" * 150)
     assert profiler.kernel_table([]) == "No kernel ran on the device.\n"
+
+
+def test_targets_of_quantised_rows_batches_and_strategies():
+    quantized = partial(row, "quantized", window=32)
+    rows = [
+        quantized(4.5, variant="none"),
+        quantized(2.5, variant="int8", floor_ms=1.86),
+        quantized(2.9, variant="fp8", floor_ms=1.86),
+        quantized(1.9, variant="int4", floor_ms=1.1),
+        row("quantized", 18.0, variant="fp8"),
+        row("quantized", 9e3, work="load", variant="int8", peak_bytes=int(9.2e9)),
+        row("quantized", 9e3, work="load", variant="int4", peak_bytes=int(6.1e9)),
+        row("batch", 7.0, batch=8, floor_ms=5.09),
+        row("batch", 28.0, batch=32, floor_ms=12.0, tokens_per_s=1142.0),
+        row("strategies", 27.0, variant="block"),
+        row("strategies", 27.4, variant="wave"),
+        row("strategies", 100.0, variant="standard", batch=200),
+        row("strategies", 120.0, variant="tide", batch=200),
+    ]
+    found = {(one.work, one.target): one.met for one in targets(rows, cuda=True, published=True)}
+    assert found == {
+        ("cached step, int8", "≤ 1.4 × its floor"): True,
+        ("cached step, int8", "≥ 1.7 × the unquantised step"): True,
+        ("cached step, fp8", "≤ 1.4 × its floor"): False,
+        ("cached step, fp8", "≥ 1.7 × the unquantised step"): False,
+        ("cached step, int4", "≤ 2 ms"): True,
+        ("exact step, fp8", "≤ 17 ms"): False,
+        ("memory, int8, loading included", "≤ 9.5 GB"): True,
+        ("memory, int4, loading included", "≤ 6 GB"): False,
+        ("batch 8, cached", "≤ 7.2 ms"): True,
+        ("batch 32, cached", "≥ 1,100 tokens/s"): True,
+        ("wave, off by %", "within 2 % of blocks"): True,
+        ("adaptive step, batch 200", "≤ 1.15 × standard"): False,
+    }
+    # Targets in milliseconds, tokens per second and bytes are for one machine and model.
+    elsewhere = {one.target for one in targets(rows, cuda=True)}
+    assert elsewhere == {
+        "≤ 1.4 × its floor",
+        "≥ 1.7 × the unquantised step",
+        "within 2 % of blocks",
+        "≤ 1.15 × standard",
+    }

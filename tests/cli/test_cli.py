@@ -14,7 +14,9 @@ from helpers.commands import records, run, save_talker
 import wavefront
 from wavefront import tasks
 from wavefront.core import spec
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.models import builtin
+from wavefront.viewer.cells import Board
 
 SHAPED = "wavefront(size={}, radius=3, grow='rebuild')"
 
@@ -85,6 +87,27 @@ def test_json_record_repeats_the_answer(lm: wavefront.LM) -> None:
     assert (made["device"], made["dtype"]) == ("cpu", "float32")
 
 
+def test_json_record_has_logprobs_on_request(lm: wavefront.LM) -> None:
+    (made,) = records(run("generate", "Hi", "-n", "6", "--json", "--logprobs", "2"))
+    want = lm.generate("Hi", max_new_tokens=6, logprobs=2)
+    assert want.logprobs is not None
+    assert [one["id"] for one in made["logprobs"]] == want.tokens
+    assert [one["logprob"] for one in made["logprobs"]] == [one.logprob for one in want.logprobs]
+    assert [len(one["top"]) for one in made["logprobs"]] == [2] * len(want.tokens)
+    assert "logprobs" not in records(run("generate", "Hi", "-n", "6", "--json"))[0]
+    assert "logprobs needs --json" in run("generate", "Hi", "--logprobs", "2", code=1).stderr
+    many = run("generate", "Hi", "--json", "--logprobs", "21", code=1)
+    assert "between 0 and 20" in many.stderr
+
+
+def test_logit_bias_is_read_from_one_value(lm: wavefront.LM) -> None:
+    (made,) = records(run("generate", "Hi", "-n", "6", "--json", "--logit-bias", "70=50,71=-100"))
+    assert made["settings"]["logit_bias"] == {"70": 50.0, "71": -100.0}
+    assert made["text"] == lm.generate("Hi", max_new_tokens=6, logit_bias={70: 50, 71: -100}).text
+    wrong = run("generate", "Hi", "--logit-bias", "70:5", code=1)
+    assert "logit_bias must be written as 11=5,12=-100" in wrong.stderr
+
+
 def test_published_names_are_aliases() -> None:
     args = ["--gen-length", "16", "--block-length", "4", "--steps", "8"]
     (made,) = records(run("generate", "Hi", "--json", *args, "--remasking", "random"))
@@ -105,7 +128,7 @@ def test_options_of_dreams_sampler_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--strategy", "block", "--block-size", "2"], {"strategy": "block(size=2)"}),
+        (["--strategy", "block", "--block-length", "2"], {"strategy": "block(size=2)"}),
         (["--max-wave-size", "4", "--radius", "3"], {"strategy": SHAPED.format(4)}),
         (["--eos-policy", "keep"], {"eos": "keep"}),
         (["--logits-eos-inf"], {"eos": "suppress-logit"}),
@@ -131,6 +154,53 @@ def test_decode_stops_at_the_stop_token_by_default() -> None:
     assert made["settings"]["eos"] == "keep"
 
 
+def test_constraints_hold_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "basket.json"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    file.write_text(json.dumps(schema), encoding="utf-8")
+    made = run("generate", "x", "-n", "24", "-t", "6", "--schema", str(file)).stdout
+    assert isinstance(json.loads(made)["n"], int)
+    assert run("generate", "x", "-n", "4", "--choice", "yes", "--choice", "no").stdout.strip() in (
+        *("yes", "no"),
+    )
+    (record,) = records(run("generate", "x", "-n", "4", "--regex", "[0-9]{2}", "--json"))
+    assert re.fullmatch("[0-9]{2}", record["text"])
+    assert record["settings"]["regex"] == "[0-9]{2}"
+
+
+def test_wrong_constraints_end_with_one_sentence(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(b"\xff")
+    for args, words in (
+        (["--schema", str(tmp_path / "nothing.json")], "cannot be read"),
+        (["--schema", str(bad)], "is not UTF-8"),
+        (["--regex", "("], "The pattern cannot be used"),
+        (["--regex", "a", "--choice", "b"], "cannot be combined"),
+        (["--regex", "a{9}"], "too few for the pattern"),
+    ):
+        said = run("generate", "x", "-n", "4", *args, code=1).stderr
+        assert words in " ".join(said.split())
+
+
+def test_compare_shows_the_constraint() -> None:
+    args = ["-n", "4", "--choice", "yes", "--choice", "no", "--no-watch"]
+    made = run("compare", "x", "-s", "standard", "-s", "block", *args).stdout
+    assert "choices: yes, no" in made
+
+
+def test_structure_of_a_constrained_answer_has_its_own_style(lm: wavefront.LM) -> None:
+    stream = lm.stream("x", regex="fruit: (fig|pear)", max_new_tokens=16, steps=8)
+    board = Board(stream, glow=0.0)
+    assert not any(cell.state == "pinned" for cell in board.frame().cells)
+    for step in stream:
+        board.add(step)
+    board.frame()  # new commits are marked once
+    cells = [cell for cell in board.frame().cells if cell.state in ("known", "pinned")]
+    assert "".join(cell.text for cell in cells) == stream.completions[0].text
+    pinned = "".join(cell.text for cell in cells if cell.state == "pinned")
+    assert pinned in ("fruit:ig", "fruit:ear")
+
+
 def test_lines_are_answered_like_single_prompts(lm: wavefront.LM) -> None:
     prompts = ["Hi", "Good morning", "Why is it so?"]
     result = run("generate", "--lines", "-b", "2", "-n", "9", "--json", input="\n".join(prompts))
@@ -144,7 +214,7 @@ def test_every_line_gets_a_one_line_answer(monkeypatch: pytest.MonkeyPatch) -> N
     decode = wavefront.text.tokenizer.Tokenizer.decode  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(
         "wavefront.text.tokenizer.Tokenizer.decode",
-        lambda self, ids: decode(self, ids)[:1] + "\n\\x",
+        lambda self, ids, **given: decode(self, ids, **given)[:1] + "\n\\x",
     )
     result = run("generate", "--lines", "-n", "4", input="a\nb\n")
     lines = result.stdout.splitlines()
@@ -170,12 +240,21 @@ def test_own_strategy_is_accepted() -> None:
 
 def test_gaps_are_filled(lm: wavefront.LM) -> None:
     text = "The <mask:4> and \\<mask: <mask:2>."
-    result = run("infill", text)
+    result = run("infill", text, "-m", "toy")
     assert result.stdout == lm.infill(text).text + "\n"
-    (made,) = records(run("infill", "--json", "-s", "standard", input=text))
+    (made,) = records(run("infill", "-m", "toy", "--json", "-s", "standard", input=text))
     assert made["prompt"] == text
+    assert made["finish_reason"] == "filled"
     assert lm.infill(text, **made["settings"]).text == made["text"]
-    assert "step 6/6" in run("infill", text, "--watch").stderr
+    assert "step 6/6" in run("infill", text, "-m", "toy", "--watch").stderr
+
+
+def test_default_model_of_infill_writes_english() -> None:
+    text = "Once upon a time there was a <mask:6>. She <mask:12>."
+    (made,) = records(run("infill", text, "--json"))
+    assert (made["model"], made["finish_reason"]) == ("tale", "filled")
+    assert re.fullmatch(r"Once upon a time there was a \w.*\w\. She \w.*\w\.", made["text"])
+    assert "  " not in made["text"]
 
 
 def test_infill_has_no_length_option() -> None:
@@ -266,6 +345,15 @@ def test_list_prints_one_line_per_strategy_into_a_pipe() -> None:
     (line,) = [line for line in lines if line.startswith("  wavefront")]
     assert "size=8, radius=2, grow='rebuild', selector=quota()" in line
     assert "prune i" in line
+    assert "recommended: the defaults " in line
+    (line,) = [line for line in lines if line.startswith("  block ")]
+    assert f"size=8, selector=quota(); recommended: {DEFAULT_STRATEGY} " in line
+
+
+def test_listed_strategies_have_a_recommended_spec() -> None:
+    for one in json.loads(run("list", "strategies", "--json").stdout):
+        assert spec.resolve(one["recommended"], "strategies").spec_name() == one["name"]
+    assert "Recommended" in run("list", "strategies", "block").stdout
 
 
 def test_list_all_has_every_kind() -> None:
@@ -311,12 +399,26 @@ def test_models_are_listed_with_how_to_load_them() -> None:
     for one in (*listed["built_in"], *listed["families"]):
         assert one["load"][0] in text
         assert one["summary"] in text
+    page = (Path(__file__).parents[2] / "docs" / "index.md").read_text()
+    for one in listed["families"]:
+        names = "<br>".join(f"`{name}`" for name in one["architectures"])
+        cells = (one["layout"], one["attention"], one["exact"], one["tested"])
+        assert f"| {one['name']} | {names} | {' | '.join(cells)} |" in page
+        assert all(cell in text for cell in (*one["architectures"], *cells))
 
 
 def test_every_task_is_listed() -> None:
     listed = json.loads(run("list", "tasks", "--json").stdout)
-    assert [one["name"] for one in listed] == [*tasks.names(), *tasks.benchmarks()]
+    assert [one["name"] for one in listed] == [
+        *tasks.names(),
+        *tasks.benchmarks(),
+        *tasks.judged_tasks(),
+    ]
     assert all(one["summary"] for one in listed)
+    text = run("list", "tasks").stdout
+    assert all(f"  {name} " in text for name in (*tasks.names(), *tasks.judged_tasks()))
+    assert all(name.removeprefix("bbh_") in text for name in tasks.benchmarks())
+    assert text.count("bbh_") == 1  # the subsets of BBH share a row
 
 
 def test_version_names_the_commit_and_torch() -> None:

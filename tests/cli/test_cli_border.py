@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from typer.testing import CliRunner
 
 import wavefront
 from wavefront.cli import options as cli_options
-from wavefront.cli.app import app
+from wavefront.cli import serve
+from wavefront.cli.app import PANELS, app
 from wavefront.core import reading
 from wavefront.engine import options
 
@@ -26,6 +29,27 @@ def test_every_help_page_fits_80_columns(names: tuple[str, ...]) -> None:
     page = run(*names, "--help").stdout
     assert "Usage: wavefront" in page
     assert all(len(line) <= 80 for line in page.splitlines())
+
+
+def test_help_pages_name_no_python_types() -> None:
+    """A flag takes no value, and the name of an argument says what it is."""
+    for names in ((), ("generate",), ("paper", "run"), ("eval", "diff")):
+        page = run(*names, "--help").stdout
+        assert not re.search(r"<(bool|str|int|float|path|list)", page), names
+
+
+def test_every_summary_is_one_line_of_a_help_page() -> None:
+    for names, group in all_commands():
+        for name, one in getattr(group, "commands", {}).items():
+            summary = (one.short_help or one.help).partition("\n\n")[0]
+            room = 80 - 6 - max(map(len, group.commands))  # the frame and the column of names
+            assert len(summary) <= room, (names, name)
+
+
+def test_commands_of_the_program_are_in_panels() -> None:
+    page = run("--help").stdout
+    assert all(f"─ {panel} ─" in page for panel in PANELS)
+    assert "─ Commands ─" not in page
 
 
 def test_every_option_has_a_help_text_with_its_default() -> None:
@@ -50,7 +74,7 @@ def test_one_option_name_has_one_meaning() -> None:
 
 
 def test_program_without_a_command_prints_help() -> None:
-    assert "Commands" in run(code=2).stdout
+    assert "wavefront [OPTIONS] COMMAND" in run(code=2).stdout
 
 
 def test_help_lists_the_values_that_the_library_accepts() -> None:
@@ -63,7 +87,9 @@ def test_help_lists_the_values_that_the_library_accepts() -> None:
         "eos": reading.EOS_POLICIES,
         "sampling": reading.SAMPLING,
         "alg": tuple(options._ALGORITHMS),
+        "speed": tuple(options.SPEEDS),
     }
+    assert tuple(options.SPEEDS) == serve.SPEEDS
     for name, listed in known.items():
         assert all(word in words(name) for word in listed)
     length = typing.get_type_hints(cli_options.LengthOptions, include_extras=True)
@@ -88,6 +114,8 @@ def test_every_option_of_the_library_is_an_option_of_every_decoding_command() ->
         assert {spelling(name) for name in wanted} <= taken
     groups = (cli_options.DecodingOptions, cli_options.LengthOptions)
     fields = {field.name for group in groups for field in dataclasses.fields(group)}
+    # These two are options of the model, so that they are given once.
+    fields |= {"mask_id", "block_size"}
     assert {cli_options.LIBRARY_NAMES.get(name, name) for name in fields} == known
 
 
@@ -104,7 +132,7 @@ def test_aliases_are_not_on_the_help_page() -> None:
     page = run("generate", "--help").stdout
     assert "--block-length" not in page
     assert "--stop-ids" not in page
-    assert "(in Python: keep)" in " ".join(page.replace("│", "").split())
+    assert "with a fixed budget or in infilling: keep." in " ".join(page.replace("│", "").split())
 
 
 # Errors.
@@ -121,14 +149,14 @@ def test_aliases_are_not_on_the_help_page() -> None:
         (["x", "-n", "-3"], "max_new_tokens must be between 1 and"),
         (["x", "-t", "0"], "steps must be between 1 and"),
         (["x", "--seed", "-1"], "seed must be between 0 and"),
-        (["x", "--temperature", "-1"], "temperature must be at least 0"),
-        (["x", "--temperature", "nan"], "temperature must be at least 0"),
+        (["x", "--temperature", "-1"], "temperature must be between 0 and 100"),
+        (["x", "--temperature", "nan"], "temperature must be between 0 and 100"),
         (["x", "--top-p", "2"], "top_p must be between 0 and 1"),
-        (["x", "--top-k", "0"], "top_k must be at least 1"),
+        (["x", "--top-k", "0"], "top_k must be between 1"),
         (["x", "-b", "0"], "batch_size must be at least 1"),
         (["x", "-s", "wavefrnt"], "did you mean 'wavefront'"),
         (["x", "-s", "wavefront(siz=2)"], "did you mean 'size'"),
-        (["x", "-s", "wavefront(size=0)"], "size must be at least 1"),
+        (["x", "-s", "wavefront(size=0)"], "size must be between 1 and 1048576"),
         (["x", "-s", "wavefront(radius='a')"], "radius must be a whole number"),
         (["x", "-s", "wavefront("], "name(option=value)"),
         (["x", "-s", "nowhere.at.All"], "Cannot import 'nowhere.at.All'"),
@@ -142,9 +170,14 @@ def test_aliases_are_not_on_the_help_page() -> None:
         (["x", "--eos", "keep", "--eos-policy", "keep"], "'eos' is given twice"),
         (["x", "--stop-id", "1", "--stop-ids", "2"], "'stop_ids' is given twice"),
         (["x", "--radius", "2", "-s", "block"], "radius belongs to wavefront"),
-        (["x", "--radius", "0"], "radius must be at least 1"),
+        (["x", "--radius", "0"], "radius must be between 1 and 1048576"),
         (["x", "--eos", "keep", "--logits-eos-inf"], "Give one EOS policy"),
         (["x", "--mask-id", "1"], "mask_id=1 is not this model's"),
+        (["x", "--attention", "causal"], "attention must be one of"),
+        (["x", "--attention", "block"], "has no block size; attention='block' needs block_size"),
+        (["x", "--block-size", "4"], "the model attends to all positions"),
+        (["x", "--attention", "block", "--block-size", "0"], "block_size must be at least 1"),
+        (["x", "--attention", "block", "--block-size", "7"], "does not divide the model's"),
         (["x", "--cache", "prefixes"], "There is no cache 'prefixes'"),
         (["x", "--stop-id", "999999"], "stop_ids must be between 0 and"),
         (["x", "-m", "tooy"], "did you mean 'toy'"),
@@ -152,6 +185,7 @@ def test_aliases_are_not_on_the_help_page() -> None:
         (["x", "-m", "/nowhere/at/all"], "is not a directory"),
         (["x", "--device", "gpu"], "did you mean 'cpu'"),
         (["x", "--dtype", "float31"], "did you mean 'float32'"),
+        (["x", "--quantize", "int7"], "no quantisation 'int7'; known: int8, fp8, int4"),
         (["--file", "nowhere.txt"], "no such file"),
         (["--file", "."], "is a directory"),
     ],
@@ -218,12 +252,54 @@ def test_debug_shows_the_traceback() -> None:
     assert result.stderr.splitlines()[-1].startswith("error: max_new_tokens")
 
 
+OWN_STRATEGIES = """
+from dataclasses import dataclass, field
+import wavefront
+from wavefront.strategies.selectors.quota import Quota
+
+@dataclass(frozen=True)
+class Selectorless(wavefront.Strategy):
+    def step(self, view, state):
+        return wavefront.Decision(view.masked, candidates=view.masked)
+
+@dataclass(frozen=True)
+class Undecided(Selectorless):
+    selector: wavefront.Selector = field(default=Quota(), repr=False)
+
+    def step(self, view, state):
+        return view.masked
+
+@dataclass(frozen=True)
+class Mistyped(Undecided):
+    def step(self, view, state):
+        return view.maskd
+"""
+
+
+def test_mistakes_in_a_strategy_of_your_own_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_mistakes.py").write_text(OWN_STRATEGIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask = ("generate", "x", "-n", "4", "-s")
+    assert "Selectorless has no selector" in refused(*ask, "own_mistakes.Selectorless")
+    said = refused(*ask, "own_mistakes.Undecided")
+    assert "step returns a Tensor, not a wavefront.Decision." in said
+    lines = run(*ask, "own_mistakes.Mistyped", code=1).stderr.splitlines()
+    assert lines[0].endswith('own_mistakes.py", line 21, in step')
+    assert lines[-2].startswith("AttributeError: 'View' object has no attribute 'maskd'")
+    failed = "error: Your code failed in own_mistakes.py, line 21. --debug shows all calls."
+    assert lines[-1] == failed
+    with pytest.raises(AttributeError, match="maskd"):
+        run(*ask, "own_mistakes.Mistyped", "--debug", code=None)
+
+
 def test_errors_contain_no_control_characters() -> None:
     assert "\x1b" not in refused("generate", "x", "-m", "\x1b[31mred/..")
 
 
 def test_warning_is_shown_once_and_can_be_silenced() -> None:
-    args = ["generate", "--lines", "-b", "1", "-n", "32", "-t", "2"]
+    args = ["generate", "--lines", "-b", "1", "-n", "32", "-t", "2", "-s", "wavefront"]
     result = run(*args, input="a\nb\nc\n")
     (line,) = result.stderr.splitlines()
     assert line.startswith("warning: 32 positions in 2 steps are 16 commits per step")

@@ -161,7 +161,9 @@ def test_terminal_shows_an_animation_then_the_answer() -> None:
     assert seen.count("step ") > 5
     assert re.search(r"\x1b\[[0-9;]*38;5;", seen)  # colours
     assert seen.rindex(f"{ESCAPE}[?25h") > seen.rindex(f"{ESCAPE}[?25l")  # the cursor is back
-    answer = seen[seen.rindex("32/32") :].partition("\n")[2]
+    assert "32/32" in seen  # the final canvas stays
+    answer = seen.rpartition(f"{ESCAPE}[?25h")[2]
+    assert answer.strip()
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", answer)
 
 
@@ -178,3 +180,13 @@ def test_chat_in_a_terminal_is_animated_and_continues_after_an_error(talker: str
     seen = on_terminal("chat", "-m", talker, "-n", "8", typed=typed, NO_COLOR="1")
     assert "There is no command '/nope'" in seen
     assert "step 8/8" in seen
+
+
+@pytest.mark.slow
+def test_built_in_model_says_what_it_is_on_a_terminal_only() -> None:
+    args = ("generate", "Once upon a time", "-m", "tale", "-n", "4")
+    seen = on_terminal(*args, size=(200, 24))
+    assert "tale: a model with 7.3 M parameters that writes children's stories" in seen
+    assert "children's stories" not in on_terminal(*args, "--quiet", size=(200, 24))
+    done = program(*args)
+    assert done.stderr == ""

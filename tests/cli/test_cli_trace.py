@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -117,8 +118,9 @@ def test_full_trace_and_its_json(tmp_path):
 def test_infill_is_recorded(lm, tmp_path):
     text = "The <mask:4> and <mask:2>."
     target = str(tmp_path / "fox.npz")
-    result = run("trace", "record", text, "--infill", "-s", "standard", "-o", target)
-    assert result.stdout == run("infill", text, "-s", "standard").stdout
+    options = ("-m", "toy", "-s", "standard")
+    result = run("trace", "record", text, "--infill", *options, "-o", target)
+    assert result.stdout == run("infill", text, *options).stdout
     trace = trace_file.load(target)
     assert trace.about["infilling"] is True
     assert lm.text_of(trace) + "\n" == result.stdout
@@ -126,6 +128,8 @@ def test_infill_is_recorded(lm, tmp_path):
     args = ["trace", "record", text, "--infill", "-o", target]
     assert "leave out" in refused(*args, "-n", "3", code=2)
     assert "no hole" in refused("trace", "record", "none", "--infill", "-o", target)
+    run("trace", "record", "A dog saw a <mask:2>.", "--infill", "-o", target)
+    assert trace_file.load(target).about["model"] == "tale"
 
 
 def test_nothing_is_decoded_if_the_file_cannot_be_written(tmp_path, monkeypatch):
@@ -222,7 +226,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(file, tmp_path, 
 @pytest.mark.parametrize(
     "about", [{}, {"options": 3, "texts": [1], "fork": "x"}, {"options": {"stop_ids": "a"}}]
 )
-def test_trace_without_facts_is_shown(file, tmp_path, about):
+def test_trace_without_metadata_is_shown(file, tmp_path, about):
     target = str(trace_file.save(replace(trace_file.load(file), about=about), tmp_path / "bare"))
     shown = run("trace", "show", target, "--step", "2").stdout
     assert shown.startswith("unknown strategy\nstep 2/12")
@@ -236,6 +240,17 @@ def test_replay_reports_an_identical_decode(file):
     assert run("trace", "replay", str(file)).stdout == "Identical: 12 commits in 12 steps.\n"
     (said,) = records(run("trace", "replay", str(file), "--json"))
     assert said == {"same": True, "commits": 12, "differs": None}
+
+
+def test_replay_loads_the_model_with_the_recorded_attention(tmp_path):
+    target = str(tmp_path / "blocks.npz")
+    options = ("--attention", "block", "--block-size", "4")
+    run("trace", "record", "Hi", "-m", "toy", "-n", "8", "-o", target, *options)
+    about = trace_file.load(target).about
+    assert about["load_options"] == {"attention": "block", "block_size": 4}
+    assert run("trace", "replay", target).stdout.startswith("Identical: ")
+    other = run("trace", "replay", target, "--attention", "bidirectional", code=1)
+    assert "Identical" not in other.stdout
 
 
 def test_replay_reports_a_difference_in_its_exit_status(file, tmp_path):
@@ -261,11 +276,13 @@ def test_model_of_a_trace_is_never_downloaded(file, tmp_path, monkeypatch):
     monkeypatch.setattr("wavefront.lm.load", note)
     trace = trace_file.load(file)
     about = {**trace.about, "model": "org/name", "dtype": "float32", "revision": "v1"}
+    about["quantize"] = "int8"
     target = str(trace_file.save(replace(trace, about=about), tmp_path / "hub"))
     run("trace", "replay", target)
     assert asked[-1]["offline"] is True
     assert (asked[-1]["path"], asked[-1]["revision"]) == ("org/name", "v1")
     assert (asked[-1]["device"], asked[-1]["dtype"]) == ("cpu", "float32")
+    assert asked[-1]["quantize"] == "int8"
     run("trace", "replay", target, "--dtype", "bfloat16")
     assert asked[-1]["dtype"] == "bfloat16"
     run("trace", "replay", target, "-m", "org/other")
@@ -458,6 +475,19 @@ def test_compare_uses_the_papers_three_strategies_by_default():
     assert [line.split()[0] for line in lines] == ["strategy", "standard", "block", "wavefront"]
 
 
+def test_compare_shows_the_quality_of_a_model_with_a_judge() -> None:
+    asked = ("compare", "One day, Tom saw a dog. Tom", "-m", "tale", "-n", "8", "-t", "4")
+    title, *lines = run(*asked, "--no-watch").stdout.splitlines()
+    assert title.split()[-3:] == ["nats", "tokens", "distinct"]
+    made = records(run(*asked, "--json"))
+    for line, one in zip(lines[::2], made, strict=True):
+        nats, tokens, _ = line.split()[-3:]
+        assert float(nats) == pytest.approx(one["quality"]["nats"], abs=0.001)
+        assert int(tokens) == one["quality"]["length"] == len(one["tokens"])
+    plain = run("compare", "Hi", "-n", "4", "--no-watch").stdout
+    assert "nats" not in plain, "the toy has no judge"
+
+
 def test_json_of_compare_repeats_it(lm):
     made = records(run("compare", "Hi", "-n", "6", "--json", "-s", "standard", "-s", "rcr"))
     assert [one["strategy"] for one in made] == ["standard()", "rcr(size=128, stat='last')"]
@@ -556,7 +586,8 @@ def test_table_fits_and_shows_the_end_of_each_answer(width, monkeypatch):
         console,
         ["standard", "wavefront(size=8, radius=2, grow='rebuild')"],
         [answer] * 2,
-        [1.5, 2.0],
+        seconds=[1.5, 2.0],
+        qualities=[None, None],
     )
     lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     assert ESCAPE not in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
@@ -565,3 +596,97 @@ def test_table_fits_and_shows_the_end_of_each_answer(width, monkeypatch):
     assert all(cell_len(line) <= max(width, 71) for line in lines)
     assert all("…" in line for line in ends)
     assert [line.startswith("  …") for line in ends] == [width < 120] * 2
+
+
+# Hostile headers.
+
+BREAKS = ("a\rb", "a\nb", "a\r\nb", 'a"b', "a,b", "\r", "=1+1", "a\u2028b", "\x1b[2J", "\ud800")
+
+
+def with_texts(file: Path, folder: Path, texts: tuple[str, ...]) -> tuple[Path, dict[int, str]]:
+    """Write the trace with other token texts, and return these by id."""
+    trace = trace_file.load(file)
+    tokens = sorted({int(token) for token in trace.tokens[trace.commit]})
+    given = {token: texts[number % len(texts)] for number, token in enumerate(tokens)}
+    about = dict(trace.about) | {"texts": {str(token): text for token, text in given.items()}}
+    return trace_file.save(replace(trace, about=about), folder / "texts.npz"), given
+
+
+@pytest.mark.parametrize("text", BREAKS)
+def test_every_event_is_one_row_of_the_csv(file, tmp_path, text):
+    changed, texts = with_texts(file, tmp_path, (text,))
+    target = tmp_path / "events.csv"
+    run("trace", "export", str(changed), "-o", str(target))
+    with target.open(encoding="utf-8", newline="") as opened:
+        lines = list(csv.DictReader(opened, strict=True))
+    trace = trace_file.load(file)
+    assert len(lines) == int(trace.commit.sum())
+    assert None not in {name for line in lines for name in line}
+    for line in lines:
+        assert line["text"] == texts[int(line["token"])].replace("\ud800", "?")
+    # Readers that take a lone carriage return for the end of a line must find it in quotes.
+    assert target.read_bytes().count(b"\r") == 0 or b'"' in target.read_bytes()
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"options": {"steps": 10**30, "stop_ids": [10**30], "strategy": "\x1b[2J\x9b31m"}},
+        {"options": {"steps": True, "stop_ids": [True, -1]}},
+        {"options": {"strategy": "x" * 1_000_000}},
+        {"texts": {"9" * 5000: "x", "7": "\x1b]0;title\x07"}},
+        {"texts": {"7": deep(150)}, "model": "\x1b[2J"},
+        {"special_ids": [10**30, "x"], "prompt": "\ud800\x1b[2J"},
+        {"fork": {"at": 10**30, "of": {"fork": {"at": -1}}}},
+        {"deep": deep(190)},
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "export", "json", "draw", "report"])
+def test_hostile_metadata_gives_output_or_one_sentence(file, tmp_path, changes, command):
+    trace = trace_file.load(file)
+    made = trace_file.save(replace(trace, about=trace.about | changes), tmp_path / "made.npz")
+    args = {
+        "show": ["trace", "show", str(made)],
+        "export": ["trace", "export", str(made)],
+        "json": ["trace", "export", str(made), "-F", "json"],
+        "draw": ["trace", "draw", str(made), "-o", str(tmp_path / "made.svg")],
+        "report": ["report", str(made), "-o", str(tmp_path / "made.html")],
+    }[command]
+    result = run(*args, code=None)
+    assert result.exit_code in (0, 1)
+    assert "Traceback" not in result.stderr
+    if command != "export":  # a file of data has its texts as they are
+        assert ESCAPE not in result.stdout
+    if command == "draw" and result.exit_code == 0:
+        ElementTree.parse(tmp_path / "made.svg")
+
+
+def test_header_that_is_nested_too_deeply_is_refused(file, tmp_path):
+    trace = trace_file.load(file)
+    made = trace_file.save(replace(trace, about={"deep": deep(500)}), tmp_path / "made.npz")
+    assert "nested too deeply" in refused("trace", "export", str(made), "-F", "json")
+
+
+def test_noncharacters_do_not_break_the_svg(file, tmp_path):
+    changed, _ = with_texts(file, tmp_path, ("\ufffe", "\uffff", "\U0001fffe", "\x00", "]]>", "&"))
+    run("trace", "draw", str(changed), "-o", str(tmp_path / "made.svg"))
+    ElementTree.parse(tmp_path / "made.svg")
+
+
+def test_trace_commands_never_import_what_a_file_names(planted_module: Any, tmp_path: Path) -> None:
+    made = wavefront.load("toy").generate("Hello", max_new_tokens=8, trace=True).trace
+    for option, spec in (("cache", "planted.Mine()"), ("strategy", "planted.Mine()")):
+        about = {**made.about, "options": made.about["options"] | {option: spec}}
+        file = str(trace_file.save(replace(made, about=about), tmp_path / f"{option}.npz"))
+        for command in (["replay", file], ["fork", file, "--at", "3"]):
+            assert "planted.Mine" in refused("trace", *command, "--model", "toy")
+        for command in (["show", file], ["draw", file, "--out", str(tmp_path / "wave.svg")]):
+            run("trace", *command)
+    assert not planted_module()

@@ -47,8 +47,35 @@ def test_help_lists_every_action_of_the_trainer(capsys: pytest.CaptureFixture[st
     assert set(listed.split(",")) == set(train.ACTIONS)
 
 
+@pytest.mark.parametrize("action", train.ACTIONS)
+def test_help_of_an_action_is_written_in_sentences(
+    action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page looks like those of the other commands, which typer writes."""
+    from wavefront.train.command import main
+
+    with pytest.raises(SystemExit):
+        main([action, "--help"])
+    page = capsys.readouterr().out
+    assert page.startswith(f"Usage: wavefront train {action} [OPTIONS]\n")
+    assert all(len(line) <= 80 for line in page.splitlines())
+    assert not re.search(r"[(\[]default|\[\]", page)
+    options = re.split(r"\n  (?=--)", page.partition("Options:\n")[2].rstrip())
+    for option in options:
+        text = re.match(r"\s*--.*?(?:  |\n)\s*([A-Z].*\.)$", option, re.DOTALL)
+        assert text is not None, option
+
+
+def test_help_of_an_action_states_defaults_and_long_comments() -> None:
+    page = " ".join(run("train", "adapt", "--help").stdout.split())
+    assert "--held-out N Number of held-out prompts. Default: 1024." in page
+    assert "next to the model, to score texts. Default: on." in page
+    assert "so that training takes this many minutes, estimated from the first steps." in page
+    assert "file. Required." in page
+
+
 def test_options_on_the_help_page_exist() -> None:
-    page = run("train", "run", "--help").stdout
+    page = run("train", "run", "--help").stdout + run("train", "adapt", "--help").stdout
     for option in re.findall(r"--[a-z][a-z-]*", train.EXAMPLES.partition("Main options")[2]):
         assert option in page or option in ("--size",), option
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from helpers.commands import records, refused, run
 from helpers.toy_runs import rewrite
+from rich.console import Console
 
+from wavefront.cli import output
 from wavefront.cli.eval_options import override_preset
 from wavefront.evaluation import open_run
 
@@ -33,12 +35,13 @@ def test_run_is_generate_then_grade(tmp_path: Path) -> None:
     assert apart["config"]["gen_kwargs"]["eos"] == "stop"
 
 
+@pytest.mark.slow
 def test_several_tasks_and_strategies_make_one_run_each_and_a_comparison(tmp_path: Path) -> None:
     more = ("--task", "navigate", "-s", "block(size=4)", "-s", "standard", "--out", str(tmp_path))
     result = run("eval", "run", *SMALL, *more)
     names = sorted(path.name for path in tmp_path.iterdir())
     tasks = ("boolean_expressions", "navigate")
-    assert names == [f"{task}--{s}" for task in tasks for s in ("block-size=4", "standard")]
+    assert names == [f"{task}--{s}" for task in tasks for s in ("block-4", "standard")]
     lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["task", "strategy", "items"]
     note = "did not end within 8 tokens; raise -n to give them more."
@@ -79,7 +82,7 @@ def test_shards_are_merged(tmp_path: Path) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     home = tmp_path_factory.mktemp("two")
     run("eval", "run", *SMALL, "-s", "block(size=4)", "-s", "standard", "--out", str(home))
-    first, second = (home / f"boolean_expressions--{n}" for n in ("block-size=4", "standard"))
+    first, second = (home / f"boolean_expressions--{n}" for n in ("block-4", "standard"))
     rewrite(first / "grades.jsonl", correct=True)
     order = sorted(line["id"] for line in open_run(second).grades.values())
     rewrite(second / "grades.jsonl", correct=lambda line: order.index(line["id"]) > 2)
@@ -90,7 +93,7 @@ def test_diff_describes_the_difference(two: tuple[str, str]) -> None:
     lines = run("eval", "diff", *two).stdout.splitlines()
     assert lines[:2] == [f"A: {two[0]}", f"B: {two[1]}"]
     assert lines[2].startswith("options.strategy: 'block(size=4)' in A, 'standard")
-    assert "A has 100.0 % right and B 40.0 %: -60.0 points" in "\n".join(lines)
+    assert "A has 100 % right and B 40 %: -60 points" in "\n".join(lines)
     assert "p = 0.250" in "\n".join(lines)
     assert sum("right in A, wrong in B" in line for line in lines) == 3
     assert "\n2 more: --show 3 prints them." in run("eval", "diff", *two, "--show", "1").stdout
@@ -145,7 +148,7 @@ def test_wrong_input_gets_one_sentence(
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'wavefront[ray]'" in refused(*GENERATE, "--engine", "ray", "--out", "x")
+    assert "pip install -e '.[ray]'" in refused(*GENERATE, "--engine", "ray", "--out", "x")
 
 
 def test_run_needs_a_directory_and_distinct_strategies() -> None:
@@ -202,3 +205,23 @@ def test_preset_sets_decoding_and_item_options(
     assert b["options"]["strategy"].startswith("standard")
     assert b["options"]["steps"] == 4
     assert a["ask"]["style"] == "bare"
+
+
+def test_wide_table_becomes_paragraphs_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def narrow() -> Console:
+        return Console(width=60, highlight=False, emoji=False, markup=False)
+
+    monkeypatch.setattr(output, "stdout", narrow)
+    columns = ("task", "strategy", "items", "right", "95 %", "tokens/forward")
+    row = ["gsm", "block(size=32)", 4, "75.0 %", "30.1 % to 95.4 %", "5.69"]
+    output.print_columns(columns, [row])
+    wide = capsys.readouterr().out
+    assert wide.splitlines() == [
+        "gsm · block(size=32)",
+        "  items: 4,  right: 75.0 %,  95 %: 30.1 % to 95.4 %,",
+        "  tokens/forward: 5.69",
+    ]
+    output.print_columns(columns[:3], [row[:3]])
+    assert capsys.readouterr().out.startswith("task  strategy        items\n")

@@ -10,7 +10,7 @@ import sys
 import pytest
 from helpers.commands import all_commands
 
-from wavefront.cli.app import COMMANDS
+from wavefront.cli.app import PANELS
 
 HEAVY = ("torch", "transformers", "matplotlib", "numpy", "tokenizers", "safetensors", "jinja2")
 
@@ -63,12 +63,14 @@ def test_first_help_page_imports_no_command() -> None:
 
 
 def test_help_lines_are_the_docstrings_of_the_commands() -> None:
-    for name, (_, line) in COMMANDS.items():
+    lines = {name: line for panel in PANELS.values() for name, (_, line) in panel.items()}
+    for name, line in lines.items():
         (_, command), *_ = all_commands(name)
         assert command.name == name
         assert command.help.partition("\n\n")[0] == line
 
 
+@pytest.mark.slow
 def test_using_a_name_imports_only_what_it_needs() -> None:
     found = imported("import wavefront; wavefront.LM")
     assert "torch" in found  # so the check above can fail

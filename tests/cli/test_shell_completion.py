@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from wavefront import tasks
 from wavefront.cli import eval_options, train
-from wavefront.cli.app import COMMANDS, app
+from wavefront.cli.app import PANELS, app
 from wavefront.core import reading, spec
 from wavefront.evaluation import grades
 from wavefront.server import request_models
@@ -48,7 +48,7 @@ def test_no_explanation_takes_two_lines() -> None:
     """fish takes every line for a suggestion."""
     for line, known in (
         ("wavefront generate -s ", {*spec.names("strategies")}),
-        ("wavefront ", {*COMMANDS}),
+        ("wavefront ", {name for panel in PANELS.values() for name in panel}),
     ):
         shown = ask("fish", line).splitlines()
         assert {one.partition("\t")[0] for one in shown} == known
@@ -64,7 +64,7 @@ def test_no_explanation_takes_two_lines() -> None:
         ("tune gsm --candidate ", spec.names("strategies")),
         ("list ", ("strategies", "selectors", "caches", "models", "tasks", "all")),
         ("generate --cache ", spec.names("caches")),
-        ("eval run --task ", (*tasks.names(), *tasks.benchmarks())),
+        ("eval run --task ", (*tasks.names(), *tasks.benchmarks(), *tasks.judged_tasks())),
         ("tune ", (*tasks.names(), *tasks.benchmarks())),
         ("generate --priority ", reading.PRIORITIES),
         ("generate --eos ", reading.EOS_POLICIES),

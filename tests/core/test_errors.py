@@ -46,8 +46,8 @@ def test_every_error_type_is_a_wavefront_error_and_survives_pickling():
     [
         (lambda name, value: check_int(name, value, 1), 0),
         (lambda name, value: check_int(name, value, 1), True),
-        (lambda name, value: check_int(name, value, 1, 4), 5),
-        (lambda name, value: check_float(name, value, 0, 1), 1.5),
+        (lambda name, value: check_int(name, value, 1, high=4), 5),
+        (lambda name, value: check_float(name, value, 0, high=1), 1.5),
         (lambda name, value: check_float(name, value, 0), "0.1"),
         (lambda name, value: check_float(name, value, 0), float("nan")),
         (lambda name, value: check_choice(name, value, ("one", "two")), "three"),
@@ -77,3 +77,9 @@ def test_spec_error_keeps_the_option_and_value_of_the_inner_error(text, option, 
     with pytest.raises(SpecError) as caught:
         spec.resolve(text, "strategies")
     assert (caught.value.option, caught.value.value) == (option, value)
+
+
+def test_install_command_fits_a_checkout_and_an_installed_package(tmp_path, monkeypatch):
+    assert errors.install_command("serve") == "pip install -e '.[serve]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "wavefront" / "core" / "errors.py"))
+    assert errors.install_command("serve") == "pip install 'wavefront[serve]'"

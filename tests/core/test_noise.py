@@ -11,7 +11,7 @@ from wavefront.core import noise
 
 def keys(seed, step, slots, stream=noise.TOKEN):
     one = torch.tensor
-    return noise.key(one([seed]), one([step]), torch.as_tensor(slots)[None], stream)
+    return noise.key(one([seed]), one([step]), torch.as_tensor(slots)[None], stream=stream)
 
 
 def test_draw_depends_only_on_seed_step_slot_and_token():
@@ -57,7 +57,8 @@ def test_gumbel_argmax_samples_the_softmax():
 def test_runs_on_meta():
     one = torch.zeros(2, dtype=torch.long, device="meta")
     slots = torch.zeros(2, 3, dtype=torch.long, device="meta")
-    assert noise.gumbel(noise.over_tokens(noise.key(one, one, slots, 1), 7)).shape == (2, 3, 7)
+    keys = noise.over_tokens(noise.key(one, one, slots, stream=1), 7)
+    assert noise.gumbel(keys).shape == (2, 3, 7)
 
 
 def test_extreme_hashes_stay_strictly_inside_the_unit_interval():

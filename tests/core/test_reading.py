@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.languages import random_automaton
 
+from wavefront.core.constraint import AllowedTokens, ClassScores
 from wavefront.core.errors import OptionError
-from wavefront.core.reading import Sampling, log_probability, read
+from wavefront.core.reading import (
+    Reading,
+    Sampling,
+    _log_sum_exp,
+    log_probability,
+    read,
+    read_allowed,
+)
+from wavefront.core.tree import leaves
 
 V, MASK = 40, 39
 
@@ -25,6 +35,33 @@ def reading(logits, needs=("margin", "entropy", "current_logp"), own=None, keys=
         needs=needs,
         alternatives=2,
     )
+
+
+def reading_of_allowed(logits, allowed: AllowedTokens, **sampling):
+    flat = logits.flatten(0, -2)
+    return read_allowed(
+        lambda chunk: flat[chunk],
+        torch.arange(flat.shape[0], dtype=torch.int32).view(allowed.which.shape),
+        torch.zeros_like(allowed.which),
+        vocab_size=V,
+        mask_id=MASK,
+        sampling=Sampling(**sampling),
+        needs=("margin", "entropy", "current_logp"),
+        alternatives=2,
+        allowed=allowed,
+        score_classes=True,
+    )
+
+
+def random_sets(places, seed: int = 0) -> AllowedTokens:
+    """Return random tokens that are allowed at some positions, in random classes."""
+    automaton = random_automaton(seed, vocab_size=V, forbidden=(MASK,))
+    source = torch.Generator().manual_seed(seed)
+    inside = torch.rand(4, automaton.classes, generator=source) < 0.5
+    inside[:, 1] = True
+    which = torch.randint(0, 4, places, generator=source)
+    table = torch.where(inside, float("inf"), float("-inf"))
+    return AllowedTokens(table, which, automaton.classes_on(table.device))
 
 
 def logits_of(seed: int, rows: int = 3, places: int = 5, scale: float = 3.0):
@@ -90,6 +127,64 @@ def test_chunking_does_not_change_the_results(monkeypatch):
         assert one is not None
         assert two is not None
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("size", ["_CHUNK", "_BLOCK"])
+def test_chunks_and_blocks_do_not_change_constrained_results(monkeypatch, size):
+    logits = logits_of(2)
+    allowed = random_sets(logits.shape[:-1])
+    whole = reading_of_allowed(logits, allowed, temperature=0.7)
+    monkeypatch.setattr(f"wavefront.core.reading.{size}", 4 * V)
+    parts = reading_of_allowed(logits, allowed, temperature=0.7)
+    assert len(leaves(whole)) == len(Reading._fields) + len(ClassScores._fields)
+    for one, two in zip(leaves(whole), leaves(parts), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_only_allowed_tokens_are_proposed_and_share_the_probability():
+    logits = logits_of(5)
+    allowed = random_sets(logits.shape[:-1], seed=1)
+    found, classes = reading_of_allowed(logits, allowed)
+    inside = (allowed.table > 0)[allowed.which][..., allowed.classes.of_token]
+    assert torch.equal(inside.flatten(0, 1), allowed.limit(slice(0, 15)) > 0)
+    kept = logits.double().masked_fill(~inside, float("-inf"))
+    best = kept.index_fill(-1, torch.tensor([MASK]), float("-inf"))
+    assert torch.equal(found.proposal, best.argmax(-1))
+    logp = kept.log_softmax(-1).gather(-1, found.proposal[..., None])[..., 0]
+    torch.testing.assert_close(found.logp.double(), logp, rtol=1e-5, atol=1e-6)
+    assert classes is not None
+    for number in range(allowed.table.shape[1]):
+        own = best.masked_fill(allowed.classes.of_token != number, float("-inf"))
+        none = own.amax(-1).isneginf()
+        assert torch.equal(classes.score[..., number].isneginf(), none)
+        assert torch.equal(classes.token[..., number][~none], own.argmax(-1)[~none])
+
+
+def test_allowed_tokens_without_probability_get_some_in_their_own_row_only():
+    logits = logits_of(6)
+    allowed = random_sets(logits.shape[:-1], seed=2)
+    alone = reading_of_allowed(logits, allowed)
+    changed = logits.clone()
+    changed[0, 0] = float("-inf")
+    changed[0, 0, MASK] = 0.0
+    found = reading_of_allowed(changed, allowed)
+    inside = (allowed.limit(slice(0, 15)) > 0).unflatten(0, (3, 5))
+    assert bool(inside[0, 0, found.reading.proposal[0, 0]])
+    assert not bool(found.reading.bad.any())
+    for one, two in zip(leaves(found), leaves(alone), strict=True):
+        assert torch.equal(one.flatten(0, 1)[1:], two.flatten(0, 1)[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99, 1.0])
+def test_sum_of_exponentials_equals_torch(dtype, share):
+    source = torch.Generator().manual_seed(3)
+    for scale in (0.1, 4.0, 60.0):
+        logits = scale * torch.randn(6, 5000, generator=source, dtype=dtype)
+        lost = torch.rand(logits.shape, generator=source) < share
+        logits = logits.masked_fill(lost, float("-inf"))
+        logits[0] = float("-inf")
+        assert torch.equal(_log_sum_exp(logits), logits.logsumexp(-1))
 
 
 RULES = (

@@ -83,11 +83,11 @@ def test_repr_is_a_spec():
     [
         ("wavfront", "did you mean 'wavefront'"),
         ("wavefront(siz=3)", "did you mean 'size'"),
-        ("wavefront(size=0)", "size must be at least 1"),
+        ("wavefront(size=0)", "size must be between 1 and 1048576"),
         ("wavefront(size=2.5)", "whole number"),
         ("wavefront(size=True)", "whole number"),
         ("wavefront(size='8')", "whole number"),
-        ("wavefront(radius=-1)", "radius must be at least 1"),
+        ("wavefront(radius=-1)", "radius must be between 1 and 1048576"),
         ("wavefront(grow='shrink')", "grow must be one of"),
         ("wavefront(size=1, size=2)", "twice"),
         ("wavefront(8, size=2)", "twice"),
@@ -96,9 +96,9 @@ def test_repr_is_a_spec():
         ("wavefront(selector=3)", "selector must be"),
         ("wavefront(", "Cannot read"),
         ("", "Cannot read"),
-        ("3", "names no strategy"),
-        ("'wavefront'", "names no strategy"),
-        ("lambda: 0", "names no strategy"),
+        ("3", "does not name a strategy"),
+        ("'wavefront'", "does not name a strategy"),
+        ("lambda: 0", "does not name a strategy"),
         ("wavefront(size=[x for x in ()])", "plain value"),
         ("wavefront(size=2**40)", "plain value"),
         ("__import__('os').getcwd()", "a name was expected"),
@@ -118,6 +118,8 @@ def test_repr_is_a_spec():
         ("quota()", "no strategy 'quota'"),
         ("wavefront." * 3000 + "x", "Cannot"),
         ("(" * 500, "Cannot read"),
+        (f"wavefront(size={'-' * 900}1)", "Cannot read"),
+        (f"wavefront(size={'-' * 90}1)", "size must be"),
     ],
 )
 def test_bad_spec_raises_a_short_spec_error(text, sentence):
@@ -138,10 +140,25 @@ def test_spec_is_parsed_and_never_evaluated(tmp_path):
     assert not target.exists()
 
 
-def test_dotted_names_can_be_refused():
-    with pytest.raises(SpecError, match="dotted names are not accepted"):
-        spec.resolve(f"{__name__}.Outsider()", "strategies", outside=False)
-    assert spec.resolve("block", "strategies", outside=False) == Block()
+def test_builtin_specs_refuse_dotted_names():
+    for text in (f"{__name__}.Outsider()", f"standard(selector={__name__}.Outsider())"):
+        with pytest.raises(SpecError, match="dotted names are not accepted"):
+            spec.resolve_builtin(text, "strategies")
+    assert spec.resolve_builtin("block", "strategies") == Block()
+
+
+def test_options_are_added_where_a_spec_does_not_give_them():
+    more = {"size": "3", "selector": "quota()"}
+    for text, expected in (
+        ("block", "block(size=3, selector=quota())"),
+        ("block()", "block(size=3, selector=quota())"),
+        ("block(size=9)", "block(size=9, selector=quota())"),
+        ("blockwise(strategy=block)", "blockwise(strategy=block(size=3, selector=quota()))"),
+        ("standard(selector=threshold(tau=0.5))", "standard(selector=threshold(tau=0.5))"),
+        ("block((", "block(("),
+        ("block(" + "(" * 999, "block(" + "(" * 999),
+    ):
+        assert spec.add_options(text, "block", more) == expected
 
 
 def test_file_added_to_the_registry_is_found(tmp_path, monkeypatch):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers.captured import Static
+from helpers.failing_strategies import Failing
 
 import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.engine.batcher import Batcher, Request
 from wavefront.engine.options import plan
-from wavefront.engine.session import source
+from wavefront.engine.session import model_properties
 from wavefront.models.toy import toy
 
 ROWS, LENGTH = 3, 40
@@ -26,7 +28,8 @@ MIXED = (
         [1, 2],
         {
             "max_new_tokens": 9,
-            "strategy": "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+            "strategy": "tide(cascade_rounds=0, horizon=0, revisable_band=4, "
+            "remask_below=0.5, selector=threshold(tau=0.3))",
         },
     ),
     ([9, 9, 9], {"max_new_tokens": 24, "strategy": "rcr(size=16)"}),
@@ -50,7 +53,7 @@ def model(request):
 
 
 def request_of(model, ids, options) -> Request:
-    resolved = plan(options, source(model))
+    resolved = plan(options, model_properties(model))
     length = resolved.length
     return Request(
         [*ids, *[model.mask_id] * length], [False] * len(ids) + [True] * length, resolved
@@ -74,6 +77,7 @@ def outcome(seat):
     return seat.tokens, seat.steps, seat.forwards, seat.error
 
 
+@pytest.mark.slow
 def test_requests_decode_the_same_together_alone_and_in_a_session(model):
     requests = [request_of(model, *one) for one in MIXED]
     together = serve(model, requests)
@@ -88,6 +92,7 @@ def test_requests_decode_the_same_together_alone_and_in_a_session(model):
     assert together[0].tokens == together[-1].tokens
 
 
+@pytest.mark.slow
 def test_order_and_row_of_requests_do_not_matter(model):
     requests = [request_of(model, *one) for one in MIXED]
     base = [outcome(seat) for seat in serve(model, requests)]
@@ -105,6 +110,7 @@ def test_cache_refreshed_at_every_step_changes_nothing():
         assert [outcome(seat) for seat in serve(model, requests, cache=cache)] == base
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cache", ["wave(refresh=4, size=20, near=2)", "dual(refresh=5)", "prefix(refresh=6)"]
 )
@@ -217,9 +223,9 @@ def test_request_that_never_fits_is_rejected():
     with pytest.raises(OptionError, match="at most 16"):
         admit([1], max_new_tokens=8, steps=17)
     with pytest.raises(PromptError, match="nothing to fill"):
-        batcher.check(Request([1, 2], [False, False], plan({}, source(model))))
+        batcher.check(Request([1, 2], [False, False], plan({}, model_properties(model))))
     admit([1], max_new_tokens=8)
-    with pytest.raises(OptionError, match="taken"):
+    with pytest.raises(OptionError, match="in use"):
         admit([1], max_new_tokens=8)
     with pytest.raises(OptionError, match="length"):
         Batcher(model, rows=1, length=model.max_length + 1)
@@ -244,6 +250,7 @@ def test_lm_makes_requests_from_text_and_reads_completions():
     assert [one.forwards for one in found] == [one.forwards for one in (*alone, filled)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [None, "wave(refresh=4, size=20, near=2)"])
 def test_step_with_static_buffers_gives_the_same_tokens(cache):
     model = toy()
@@ -283,3 +290,47 @@ def test_thousand_requests_leak_nothing_and_mix_no_rows():
             counts.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
     assert not held
     assert max(counts) < 2 * min(counts) + 500
+
+
+@pytest.mark.parametrize("cache", [None, "wave(refresh=3)", "dual(refresh=2)"])
+def test_failing_request_changes_no_other(model, cache) -> None:
+    """Whether it fails when it is admitted or in a later step, the others take the same steps."""
+    policy = None if cache is None else spec.resolve(cache, "caches")
+    requests = [request_of(model, *one) for one in MIXED[:4]]
+    alone = [outcome(one) for one in serve(model, requests, cache=policy, rows=8)]
+    batcher = Batcher(model, rows=8, length=LENGTH, cache=policy)
+    active = [batcher.admit(one) for one in requests]
+    for failing in (Failing(at=2), Failing(at=4, method="candidates")):
+        config = replace(requests[0].plan.config, strategy=failing)
+        batcher.admit(requests[0]._replace(plan=replace(requests[0].plan, config=config)))
+    config = replace(requests[0].plan.config, strategy=Failing(method="init"))
+    with pytest.raises(RuntimeError, match="this strategy fails"):
+        batcher.admit(requests[0]._replace(plan=replace(requests[0].plan, config=config)))
+    failed = 0
+    while batcher.busy:
+        try:
+            batcher.step()
+        except RuntimeError:
+            found = batcher.find_failing()
+            assert found is not None
+            batcher.release(found[0])
+            failed += 1
+    assert failed == 2
+    assert [outcome(one) for one in active] == alone
+
+
+def test_captured_steps_keep_their_buffers_when_guidance_alternates() -> None:
+    """A captured step refers to the keys and values by address, so they must not be replaced."""
+    model = toy()
+    policy = spec.resolve("wave(refresh=4, size=20, near=2)", "caches")
+    batcher = Batcher(model, rows=2, length=LENGTH, cache=policy)
+    made = []
+    for scale in (0.0, 1.5, 0.0, 1.5):
+        batcher.admit(request_of(model, [5, 6], {"max_new_tokens": 8, "cfg_scale": scale}))
+        made.append(batcher._kv)
+        while batcher.busy:
+            batcher.step()
+    plain, guided, plain_again, guided_again = made
+    assert plain is plain_again
+    assert guided is guided_again
+    assert plain is not guided

@@ -35,7 +35,8 @@ STRATEGIES = (
     "wavefront",
     "left_to_right",
     "dsb(size=8)",
-    "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=4, "
+    "remask_below=0.5, selector=threshold(tau=0.3))",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
     "rcr(size=16)",
 )
@@ -51,6 +52,7 @@ def ids(model, **options):
     return wavefront.generate_ids(model, PROMPTS, max_new_tokens=32, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_cache_refreshed_at_every_step_equals_no_cache(family, strategy):
     model = toy(family=family, dtype="float64")
@@ -61,6 +63,7 @@ def test_cache_refreshed_at_every_step_equals_no_cache(family, strategy):
         assert made.token_forwards == base.token_forwards
 
 
+@pytest.mark.slow
 def test_window_over_the_whole_canvas_equals_no_cache(family):
     model = toy(family=family, dtype="float64")
     for strategy in ("wavefront", "block(size=8)"):
@@ -72,6 +75,7 @@ def test_window_over_the_whole_canvas_equals_no_cache(family):
         assert (whole.tokens, whole.order) == (base.tokens, base.order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     "cache", ["prefix(refresh=6)", "dual(refresh=6)", "wave(refresh=6, size=20, near=4)"]
@@ -94,11 +98,11 @@ def test_stored_keys_always_match_the_current_tokens(strategy, cache):
 
 def loaded(model, options, prompts=PROMPTS, seed=0, **more):
     """Return a batcher with one decode of every prompt."""
-    session = begin(model, prompts, options)
+    session = begin(model, prompts, {"eos": "keep", **options})
     rows, length = session.canvas.tokens.shape
     batcher = Batcher(model, rows=rows, length=length, updates=False, **more)
     plan = session.plan
-    state = start(session.canvas, plan.config, [plan.steps] * rows, [seed] * rows)
+    state = start(session.canvas, plan.config, [plan.steps] * rows, seeds=[seed] * rows)
     batcher.load(plan.config, state, Kind.of(plan))
     return batcher
 
@@ -122,6 +126,7 @@ def test_window_orders_positions_by_need():
     assert order == [3, 4, 7, 0, 2, 5, 1, 6]  # wanted, changed, asked for, then the nearest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_step_may_overwrite_its_own_input(strategy):
     """A step changes nothing outside its tree, so a captured step equals an eager one."""
@@ -243,7 +248,7 @@ def test_cache_option_is_reported_and_checked():
     ):
         with pytest.raises(OptionError, match=said):
             ids(model, cache=cache)
-    with pytest.raises(OptionError, match="does not work with a cache"):
+    with pytest.raises(OptionError, match="speculate and cache cannot be combined"):
         ids(model, cache="wave", speculate=4)
 
 
@@ -288,6 +293,7 @@ def test_refresh_trigger_is_read_one_step_late_without_waiting(monkeypatch):
     assert full[1].index(True, 1) == first + 1
 
 
+@pytest.mark.slow
 def test_captured_batchers_are_reused_and_lent_to_one_decode_at_a_time():
     model = toy(dtype="float64")
     made = []
@@ -329,6 +335,7 @@ def without_windows(model, options):
 HORIZON = "tide(cascade_rounds=3, horizon=16, selector=threshold(tau=0.3))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"cfg_scale": 0.7}, {"steps": 20}, {"eos": "stop"}])
 def test_positions_beyond_the_horizon_are_not_computed_and_change_nothing(
     family, options, monkeypatch
@@ -354,13 +361,14 @@ def test_late_window_count_voids_steps_and_changes_nothing(monkeypatch):
     assert session.drain().answers() == whole.answers()
 
 
+@pytest.mark.slow
 def test_horizon_works_with_every_cache(family, monkeypatch):
     monkeypatch.setattr("wavefront.engine.window.BUCKET", 16)
     model = toy(family=family, dtype="float64")
 
     def filled(**options):
         return wavefront.generate_ids(
-            model, PROMPTS, max_new_tokens=64, steps=32, strategy=HORIZON, **options
+            model, PROMPTS, max_new_tokens=64, steps=32, strategy=HORIZON, eos="keep", **options
         )
 
     base = filled()
@@ -370,5 +378,7 @@ def test_horizon_works_with_every_cache(family, monkeypatch):
         assert made.token_forwards == base.token_forwards
     for cache in ("wave(refresh=8, size=24, near=2)", "dual(refresh=4)", "prefix(refresh=4)"):
         less = filled(cache=cache)
-        assert less.token_forwards < base.token_forwards or "prefix" in cache
+        # A cached decode may take more passes, so compare the positions that a pass computes.
+        each, usual = (made.token_forwards / sum(made.row_forwards) for made in (less, base))
+        assert each < usual or "prefix" in cache
         assert all(len(row) == 64 for row in less.tokens)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.families import with_families
 
 import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import OptionError
 from wavefront.engine.batcher import Batcher, Kind, Request, power_of_two
 from wavefront.engine.options import plan
-from wavefront.engine.session import source
+from wavefront.engine.session import model_properties
 from wavefront.models.toy import toy
 
 PROMPTS = [[5, 6, 7], [8, 9], [3] * 6]
@@ -29,18 +30,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 0.8, "seed": 3},
     "stop": {"eos": "stop"},
 }
-QUICK = ("wavefront(size=4, radius=2)", HORIZON)
+QUICK = "wavefront(size=4, radius=2)"
 
 
 def strategies() -> list[Any]:
-    """Return every strategy; the quick tests use two of them."""
+    """Return every strategy; the quick tests use one of them."""
     every = [f"{name}()" for name in spec.names("strategies") if name != "adablock"]
-    every += ["adablock(delimiters=(7, 30))", "block(size=4)", "rcr(size=4)"]
-    return [*QUICK, *(pytest.param(text, marks=pytest.mark.slow) for text in every)]
+    every += [HORIZON, "adablock(delimiters=(7, 30))", "block(size=4)", "rcr(size=4)"]
+    return [QUICK, *(pytest.param(text, marks=pytest.mark.slow) for text in every)]
 
 
 def request_of(model: Any, ids: list[int], options: dict[str, Any]) -> Request:
-    resolved = plan(options, source(model))
+    resolved = plan(options, model_properties(model))
     holes = [False] * len(ids) + [True] * resolved.length
     return Request([*ids, *[model.mask_id] * resolved.length], holes, resolved)
 
@@ -74,12 +75,11 @@ def cut(tokens: list[int], model: Any, options: dict[str, Any]) -> list[int]:
     return tokens[: ends[0]] if ends and options.get("eos") == "stop" else tokens
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize(("strategy", "family"), with_families(strategies()))
 def test_tokens_are_the_same_alone_in_a_batch_and_among_other_requests(strategy, name, family):
     model = toy(family=family, dtype="float64")
-    options = {"strategy": strategy, **OPTIONS[name]}
+    options = {"strategy": strategy, "eos": "keep", **OPTIONS[name]}
     if name == "fixed budget":
         options["max_new_tokens"] = 18
     together = wavefront.generate_ids(model, PROMPTS, **{"max_new_tokens": 18, **options})

@@ -28,7 +28,7 @@ from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import Decision
 from wavefront.engine import speculation
 from wavefront.engine.batcher import decode
-from wavefront.engine.options import Source, plan
+from wavefront.engine.options import ModelProperties, plan
 from wavefront.engine.session import begin
 from wavefront.engine.speculation import speculative_step
 from wavefront.engine.step import BatchState, StepShape
@@ -115,6 +115,7 @@ def compact(order: list[list[list[int]]]) -> list[list[list[int]]]:
 # The same as stepwise, for every strategy, option and canvas.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", EVERY)
 def test_every_strategy_decodes_the_same_with_speculation(text):
     model = toy(seed=3, dtype="float64")
@@ -316,7 +317,7 @@ def test_trace_equals_that_of_the_stepwise_decode(model):
         )
         assert ahead.order == base.order
         assert ahead.trace.forwards == ahead.forwards <= base.forwards
-        for name in ("step", "commit", "remask", "scope"):
+        for name in ("step", "commit", "remask", "candidates"):
             assert torch.equal(getattr(ahead.trace, name), getattr(base.trace, name))
         for trace in (base.trace, ahead.trace):
             trace.tokens[~trace.commit], trace.logp[~trace.commit] = 0, 0
@@ -458,7 +459,7 @@ def test_runs_on_the_meta_device(model):
         cfg_scale=0.5,
         order_noise=0.1,
     )
-    rows = to_meta(start(decoding.canvas, config, [PLACES] * 4, [0] * 4))
+    rows = to_meta(start(decoding.canvas, config, [PLACES] * 4, seeds=[0] * 4))
     clone = toy(family=model.family).to("meta")
     shape = StepShape(PLACES)
     made = speculative_step(clone, (config,), BatchState((rows,)), shape=shape, depth=3)
@@ -478,7 +479,7 @@ def test_runs_on_the_meta_device(model):
     ],
 )
 def test_invalid_speculate_values_are_rejected(options, sentence):
-    source = Source(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10)
+    source = ModelProperties(mask_id=9, stop_ids=(2,), family="llada", vocab_size=10)
     with pytest.raises(OptionError, match=sentence):
         plan(options, source)
     assert plan({"speculate": 1, "fixed_budget": True}, source).speculate == 1

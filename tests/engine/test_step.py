@@ -1,9 +1,13 @@
-"""The guarantees of a decode, tested on tiny models of both families."""
+"""The guarantees of a decode, tested on tiny models of several bidirectional families.
+
+`test_blocks` has those of block-causal families, whose answers end with a whole block.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +25,13 @@ from wavefront.core.state import Config, start
 from wavefront.engine.batcher import decode
 from wavefront.engine.session import begin
 from wavefront.engine.step import store_readings
-from wavefront.models.loader import families
 from wavefront.models.toy import toy
 from wavefront.strategies.standard import Standard
 from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing.simulation import to_meta
 
-FAMILIES = families()
+# A family for each kind: shifted, plain, with experts.
+FAMILIES = ("dream", "llada", "llada_moe")
 STRATEGIES = ("standard", "block(size=4)", "wavefront", "wavefront(grow='accumulate')")
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20], [3] * 9]
 
@@ -38,9 +42,12 @@ def family(request) -> str:
 
 
 def ids(model, prompts=PROMPTS, **options):
-    return wavefront.generate_ids(model, prompts, **{"max_new_tokens": 16, **options})
+    return wavefront.generate_ids(
+        model, prompts, **{"max_new_tokens": 16, "eos": "keep", **options}
+    )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}, {"cfg_scale": 1.0}])
 def test_row_decodes_the_same_alone_and_in_a_batch(family, strategy, options):
@@ -149,7 +156,7 @@ def test_runs_on_the_meta_device(family, strategy):
         cfg_scale=0.5,
         order_noise=0.1,
     )
-    rows = to_meta(start(decoding.canvas, config, [16] * 4, [0] * 4))
+    rows = to_meta(start(decoding.canvas, config, [16] * 4, seeds=[0] * 4))
     after, _, _ = advance(model.to("meta"), config, rows, 8, True)
     assert after.canvas.tokens.shape == rows.canvas.tokens.shape
 
@@ -163,7 +170,7 @@ def test_step_compiles_in_one_graph(family, strategy):
     torch._dynamo.reset()
     compiled = torch.compile(advance, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        rows = other = start(decoding.canvas, config, [16] * 4, [0] * 4)
+        rows = other = start(decoding.canvas, config, [16] * 4, seeds=[0] * 4)
         for _ in range(3):
             rows, *_ = advance(model, config, rows, 16, True)
             other, *_ = compiled(model, config, other, 16, True)
@@ -184,11 +191,12 @@ def test_nan_logits_stop_the_decode_and_name_the_step(family):
 
 def test_guidance_takes_one_forward_pass_and_changes_the_answer(family):
     model = toy(family=family)
-    plain, guided = ids(model), ids(model, cfg_scale=2.0)
+    wave = partial(ids, model, strategy="wavefront")
+    plain, guided = wave(), wave(cfg_scale=2.0)
     assert guided.forwards == plain.forwards == 16
     assert guided.token_forwards == 2 * plain.token_forwards == 2 * 16 * 4 * (9 + 16)
     assert guided.tokens != plain.tokens
-    assert ids(model, cfg_scale=0.0).tokens == plain.tokens
+    assert wave(cfg_scale=0.0).tokens == plain.tokens
 
 
 def test_stop_ends_early_with_the_same_visible_text(family):
@@ -200,6 +208,41 @@ def test_stop_ends_early_with_the_same_visible_text(family):
     assert ended.forwards == first + 1
     assert ended.tokens[0][: first + 1] == kept.tokens[0][: first + 1]
     assert set(ended.tokens[0][first:]) == {stop}
+
+
+def test_error_names_the_row_of_the_whole_batch():
+    model = toy(family="llada")
+    options = {"strategy": "left_to_right", "max_new_tokens": 8}
+    kept = ids(model, [[5, 6], [7, 8, 9]], **options)
+    first, second = kept.tokens
+    stop = first[0]  # the first row ends at once, and its row is dropped
+    token = next(t for t in second[2:6] if t not in (stop, *first, 7, 8, 9, *second[:2]))
+    with torch.no_grad():
+        model.embedding.weight[token] = float("nan")
+    with pytest.raises(NumericalError, match="of row 2;"):
+        ids(model, [[5, 6], [7, 8, 9]], eos="stop", stop_ids=[stop], **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "dual"}, {"cfg_scale": 1.0}, {"speculate": 3}])
+def test_finished_row_costs_nothing_and_counts_its_own_passes(options):
+    model = toy(family="llada", dtype="float64")
+    given = {"strategy": "left_to_right", "max_new_tokens": 12, **options}
+    kept = ids(model, **given)
+    given |= {"eos": "stop", "stop_ids": [kept.tokens[0][2]]}  # the first row ends early
+    alone = [ids(model, [prompt], **given) for prompt in PROMPTS]
+    together = ids(model, **given)
+    assert together.tokens == [one.tokens[0] for one in alone]
+    assert together.row_forwards == [one.forwards for one in alone]
+    assert min(together.row_forwards) < max(together.row_forwards) <= together.forwards
+    session = begin(model, PROMPTS, given).drain()
+    assert session.row_forwards() == together.row_forwards
+    if "cache" not in options:  # with a cache, the windows of a batch are as large as the largest
+        # Every position that was computed belongs to a row that was not finished.
+        assert session.token_forwards == sum(session.row_token_forwards())
+    traced = begin(model, PROMPTS, given, record=True).drain()
+    assert traced.answers() == together.tokens
+    assert traced.row_forwards() == together.row_forwards
+    assert traced.token_forwards > session.token_forwards  # a trace keeps every row
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -223,7 +266,7 @@ def test_suppressed_confidence_puts_eos_last(family):
         trace=True,
     )
     proposals, commits = last.trace.tokens[:, 0], last.trace.commit[:, 0]
-    scopes = last.trace.scope[:, 0]
+    scopes = last.trace.candidates[:, 0]
     for proposal, commit, scope in zip(proposals, commits, scopes, strict=True):
         if (proposal[commit] == first).any():
             assert (proposal[scope] == first).all()
@@ -247,10 +290,11 @@ def test_infilling_fills_the_holes_and_nothing_else(family, strategy):
 
 def test_steps_beyond_the_positions_are_skipped_unless_the_budget_is_fixed(family):
     model = toy(family=family)
-    assert ids(model, steps=40).forwards == 16
-    fixed = ids(model, steps=40, fixed_budget=True)
+    wave = partial(ids, model, strategy="wavefront")
+    assert wave(steps=40).forwards == 16
+    fixed = wave(steps=40, fixed_budget=True)
     assert fixed.forwards == 40
-    assert fixed.tokens == ids(model, steps=40).tokens == ids(model).tokens
+    assert fixed.tokens == wave(steps=40).tokens == wave().tokens
     assert [len(step) for step in fixed.order[0]] == [1] * 16 + [0] * 24
 
 
@@ -353,7 +397,7 @@ def test_position_that_prefers_the_mask_token_comes_last():
     at = torch.tensor([[1, 2, 3, 4]])
     for priority in ("confidence", "probability", "margin", "entropy"):
         config = Config(strategy=Standard(), priority=priority)
-        rows = start(canvas, config, [4], [0])
+        rows = start(canvas, config, [4], seeds=[0])
         reading = read(
             lambda chunk: logits.flatten(0, 1)[chunk],
             torch.zeros(1, 4, dtype=torch.int32),

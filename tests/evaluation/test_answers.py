@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from wavefront.evaluation import (
     open_run,
     runs_in,
 )
+from wavefront.evaluation import run as run_module
 from wavefront.evaluation.batches import Shard
 from wavefront.evaluation.worker import Prompt
 from wavefront.storage import fingerprint as files
@@ -129,6 +131,26 @@ def test_another_model_is_refused(copy: Path, tmp_path: Path) -> None:
         generate_answers(LocalExecutor(Worker(half)), config(), copy)
 
 
+def test_attention_of_the_loader_is_part_of_the_model() -> None:
+    by_block = Worker(replace(LOADER, path="toy", attention="block", block_size=4))
+    plain = Worker(replace(LOADER, path="toy"))
+    assert by_block.lm.model.block_size == 4
+    assert plain.lm.model.block_size is None
+    options = {"max_new_tokens": 8}
+    assert by_block.about(options).model["attention_block_size"] == 4
+    assert by_block.about(options).model != plain.about(options).model
+    assert "attention_block_size" not in plain.about(options).model
+
+
+def test_quantised_weights_are_another_model(copy: Path, tmp_path: Path) -> None:
+    worker = Worker(replace(LOADER, quantize="int8"))
+    with pytest.raises(RunError, match=r"model\.quantize is 'int8' here and None there"):
+        generate_answers(LocalExecutor(worker), config(), copy)
+    generate_answers(LocalExecutor(worker), config(), tmp_path / "int8")
+    header = json.loads((tmp_path / "int8" / "header.json").read_text())
+    assert header["decides"]["model"]["quantize"] == "int8"
+
+
 def test_other_code_is_refused(copy: Path) -> None:
     header = json.loads((copy / "header.json").read_text())
     header["decides"]["code"] = "0" * 32
@@ -153,7 +175,7 @@ def test_machine_that_only_reads_a_finished_run_is_not_recorded(copy: Path) -> N
 
 def test_answers_of_another_run_are_refused(copy: Path) -> None:
     rewrite(copy / "answers.jsonl", key=lambda line: line["key"][::-1])
-    with pytest.raises(RunError, match="7 answers that are not of this run"):
+    with pytest.raises(RunError, match="contains 7 answers from another run"):
         generate_answers(EXECUTOR, config(), copy)
 
 
@@ -166,14 +188,21 @@ def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
+def test_directory_of_several_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gsm--block").mkdir()
+    (tmp_path / "gsm--block" / run_module.HEADER).write_text("{}")
+    with pytest.raises(RunError, match="holds several runs, such as gsm--block, and cannot be one"):
+        run_module.is_new(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{", "not valid JSON"),
         ("[]", "is not the header of a run"),
         ('{"format": "wavefront-answers", "version": 9}', "version 9"),
-        ('{"format": "wavefront-answers", "version": 1}', "lacks fields that a run needs"),
-        ('{"format": "wavefront-answers", "version": 1, "decides": {"ask": {"x": 1}}}', "lacks"),
+        ('{"format": "wavefront-answers", "version": 1}', "has missing or invalid fields"),
+        ('{"format": "wavefront-answers", "version": 1, "decides": {"ask": {"x": 1}}}', "invalid"),
     ],
 )
 def test_bad_header_raises_run_error(tmp_path: Path, text: str, words: str) -> None:
@@ -236,7 +265,7 @@ def test_merge_needs_every_shard_of_one_run(whole: Path, tmp_path: Path) -> None
     (two / "answers.jsonl").write_bytes(b"")
     with pytest.raises(RunError, match=r"has 0 of . answers: finish it first"):
         merge([one, two], tmp_path / "out")
-    with pytest.raises(RunError, match="is a run already"):
+    with pytest.raises(RunError, match="is already a run"):
         merge([whole], one)
 
 
@@ -347,3 +376,73 @@ def test_progress_is_reported_within_a_batch(tmp_path: Path) -> None:
     # A batch takes eight steps, and each step reports progress.
     assert 0 < min(share for share in shares if share) < 1
     assert len({*shares}) > 2 * 8
+
+
+def test_batch_has_one_row_per_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = EXECUTOR.worker.lm.model
+    shapes: list[tuple[int, ...]] = []
+    hidden = model.hidden
+
+    def count(tokens, *rest, **more):
+        shapes.append(tuple(tokens.shape))
+        return hidden(tokens, *rest, **more)
+
+    monkeypatch.setattr(model, "hidden", count)
+    run = make_run(tmp_path / "run", ask=Ask(count=2, style="bare"), rows=8)
+    assert len(run.answers) == 2
+    assert {rows for rows, _ in shapes} <= {1, 2}  # two widths at most, never eight rows
+    assert max(rows for rows, _ in shapes) * len({width for _, width in shapes}) == 2
+
+
+def test_forwards_of_an_answer_are_its_own(tmp_path: Path) -> None:
+    ask = Ask(count=4, style="bare")
+    kept = make_run(tmp_path / "kept", ask=ask, options={**OPTIONS, "eos": "keep"}, rows=4)
+    stop = next(line["tokens"][2] for line in kept.answers.values() if len(line["tokens"]) > 2)
+    options = {**OPTIONS, "strategy": "left_to_right", "eos": "stop", "stop_ids": [stop]}
+    together = make_run(tmp_path / "together", ask=ask, options=options, rows=4)
+    alone = make_run(tmp_path / "alone", ask=ask, options=options, rows=1)
+    counts = {line["id"]: line["forwards"] for line in together.answers.values()}
+    assert counts == {line["id"]: line["forwards"] for line in alone.answers.values()}
+    assert len({*counts.values()}) > 1
+    assert sum(line["forwards"] for line in together.timings) < sum(counts.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "pattern"),
+    [
+        ("navigate", "final", r"(?s:.*)#### (Yes|No)"),
+        ("navigate", "choice", r"#### (Yes|No)"),
+        ("logical_deduction", "choice", r"#### \([A-G]\)"),
+        ("object_counting", "final", r"(?s:.*)#### -?[0-9]+(\.[0-9]+)?"),
+    ],
+)
+def test_constrained_answers_have_a_legal_final_answer(
+    tmp_path: Path, task: str, how: str, pattern: str
+) -> None:
+    setup = replace(
+        config(), task=task, constrain=how, ask=Ask(count=4, style="bare"), rows=2,
+        options={**OPTIONS, "max_new_tokens": 16, "steps": 4},
+    )  # fmt: skip
+    generate_answers(EXECUTOR, setup, tmp_path / "run")
+    made = open_run(tmp_path / "run")
+    assert made.decides["constrain"] == how
+    samples = {sample.id: sample for sample in tasks.load(task).items(setup.ask)}
+    for line in made.answers.values():
+        assert re.fullmatch(pattern, line["text"])
+        if task == "logical_deduction":  # only the letters of its own question
+            assert f"\n{line['text'].removeprefix('#### ')} " in samples[line["id"]].prompt
+    grade(made)
+    assert all(one["how"] == "strict" for one in open_run(made.folder).grades.values())
+    with pytest.raises(RunError, match="constrain"):
+        generate_answers(EXECUTOR, replace(setup, constrain=""), tmp_path / "run")
+
+
+def test_tasks_without_listed_answers_refuse_the_constraint(tmp_path: Path) -> None:
+    for task, how, words in (
+        ("object_counting", "choice", "does not list its possible answers"),
+        ("code", "final", "has no final answer"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            generate_answers(EXECUTOR, replace(config(), task=task, constrain=how), tmp_path / task)
+    with pytest.raises(OptionError, match="constrain"):
+        replace(config(), constrain="everything")

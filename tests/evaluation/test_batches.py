@@ -69,3 +69,13 @@ def test_shard_is_written_with_a_slash(text: str) -> None:
 def test_batch_has_at_least_one_row() -> None:
     with pytest.raises(OptionError, match="batch_size"):
         divide([3], rows=0, new_tokens=1, max_length=9)
+
+
+def test_items_of_different_kinds_share_no_batch() -> None:
+    kinds = ["a", "b", "a", "b", "b", "a"]
+    given = {"rows": 2, "new_tokens": 8, "max_length": 100}
+    division = divide([10, 11, 12, 50, 13, 14], kinds=kinds, **given)
+    assert sorted(item for batch in division.batches for item in batch.items) == [*range(6)]
+    assert all(len({kinds[item] for item in batch.items}) == 1 for batch in division.batches)
+    alike = divide([10, 11, 12, 50, 13, 14], kinds=["x"] * 6, **given)
+    assert alike == divide([10, 11, 12, 50, 13, 14], **given)

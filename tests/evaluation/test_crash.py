@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.processes import kill_and_count_survivors
+from helpers.toy_runs import make_run, rewrite
 
 import wavefront
+from wavefront.tasks.base import Ask
 
 ROOT = Path(wavefront.__file__).parents[1]
 KILLS = 20
@@ -139,3 +142,11 @@ def test_missing_model_on_ray_raises_one_error(tmp_path: Path) -> None:
     assert "is not a directory" in said
     assert "Traceback" not in said
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_sandboxes_end_with_a_killed_evaluator(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", task="code", ask=Ask(count=2))
+    rewrite(run.folder / "answers.jsonl", text="    import time; time.sleep(60)")
+    command = ["-m", "wavefront", "eval", "grade", str(run.folder), "--allow-unsandboxed"]
+    assert kill_and_count_survivors(command, children=3) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from wavefront import tasks
 from wavefront.evaluation import fingerprint
 from wavefront.storage.fingerprint import of_sources, of_tensors
 from wavefront.strategies.selectors.quota import Quota
@@ -89,6 +90,7 @@ def test_only_the_listed_modules_count(package: Path) -> None:
     assert digest(package) != before
 
 
+@pytest.mark.slow
 def test_the_decoding_modules_of_the_package_are_listed(tmp_path: Path) -> None:
     for pattern in fingerprint.DECODING_SOURCES:
         assert list(fingerprint.PACKAGE.glob(pattern)), f"{pattern} matches no module"
@@ -102,6 +104,30 @@ def test_the_decoding_modules_of_the_package_are_listed(tmp_path: Path) -> None:
     with (copy / "strategies" / "block.py").open("a") as file:
         file.write("x = 1\n")
     assert of_sources(copy, fingerprint.DECODING_SOURCES) != fingerprint.of_code()
+
+
+def test_grader_changes_with_its_own_modules_only(tmp_path: Path) -> None:
+    gsm, code, math = (tasks.load(name) for name in ("gsm", "code", "math"))
+    before = [fingerprint.of_grader(task) for task in (gsm, code, math)]
+    assert len({*before}) == 3
+    copy = Path(shutil.copytree(fingerprint.PACKAGE, tmp_path / "wavefront"))
+
+    def changed(file: str, line: str) -> list[bool]:
+        """Return for which tasks a line at the end of a module changes the grader."""
+        path = copy / file
+        source = path.read_text()
+        path.write_text(f"{source}\n{line}\n")
+        found = [fingerprint.of_grader(task, copy) for task in (gsm, code, math)]
+        path.write_text(source)
+        return [new != old for new, old in zip(found, before, strict=True)]
+
+    assert changed("tasks/grading/final_answer.py", "# A comment.") == [False] * 3
+    assert changed("tasks/grading/final_answer.py", "x = 1") == [True] * 3
+    assert changed("tasks/procedural/gsm.py", "x = 1") == [True, False, False]
+    assert changed("tasks/procedural/code.py", "x = 1") == [False, True, False]
+    assert changed("tasks/sandbox/checker.py", "x = 1") == [False, True, False]
+    assert changed("tasks/benchmarks/_benchmark.py", "x = 1") == [False, False, True]
+    assert changed("tasks/procedural/navigate.py", "x = 1") == [False] * 3
 
 
 def test_every_bit_and_name_of_a_tensor_counts() -> None:

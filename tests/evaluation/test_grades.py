@@ -12,7 +12,7 @@ from helpers.toy_runs import make_run, rewrite
 
 from wavefront import tasks
 from wavefront.core.errors import OptionError, RunError
-from wavefront.evaluation import grade, grades, open_run
+from wavefront.evaluation import fingerprint, grade, grades, open_run, summary
 from wavefront.results.interval import wilson_share
 from wavefront.tasks.base import Ask
 
@@ -69,6 +69,7 @@ def test_summary_has_the_format_of_lm_eval(run: Path) -> None:
     assert results["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_grading_resumes_and_repeats_nothing(run: Path) -> None:
     first = grade(open_run(run))
     whole = (run / "grades.jsonl").read_bytes()
@@ -81,17 +82,55 @@ def test_grading_resumes_and_repeats_nothing(run: Path) -> None:
 def test_grades_of_another_version_or_answer_are_refused(run: Path) -> None:
     first = grade(open_run(run))
     rewrite(run / "grades.jsonl", version="0")
-    with pytest.raises(RunError, match=r"version 0 of gsm, and this is version .*--regrade"):
+    with pytest.raises(RunError, match=r"version 0 of gsm, but the current version is .*--regrade"):
         grade(open_run(run))
     assert grade(open_run(run), regrade=True) == first
     rewrite(run / "answers.jsonl", text=lambda line: line["text"] + "!")
-    with pytest.raises(RunError, match="a grade of another answer"):
+    with pytest.raises(RunError, match="a grade for a different answer"):
         grade(open_run(run))
+
+
+def change_grader(folder: Path, count: int) -> None:
+    """Make the first `count` grades look like those of another grader, which found all wrong."""
+    file = folder / "grades.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines[:count]:
+        line |= {"grader": "0" * 32, "correct": False, "strict": False, "flexible": False}
+    file.write_text("".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines))
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_grades_of_another_grader_are_graded_again(run: Path, count: int) -> None:
+    first = grade(open_run(run))
+    whole = (run / "grades.jsonl").read_bytes()
+    change_grader(run, count)
+    graded: list[int] = []
+    assert grade(open_run(run), progress=lambda done, _: graded.append(done)) == first
+    lines = (run / "grades.jsonl").read_bytes().splitlines()
+    assert sorted(lines) == sorted(whole.splitlines())
+
+
+def test_mixed_grades_are_refused(run: Path) -> None:
+    grade(open_run(run))
+    change_grader(run, 3)
+    for read in (grades.verdicts, summary.summarise, summary.shares_of, summary.layers_of):
+        with pytest.raises(RunError, match=r"two graders.*`wavefront eval grade .*run`"):
+            read(open_run(run))
+    rewrite(run / "grades.jsonl", grader=None)
+    with pytest.raises(RunError, match=r"unknown grader.*`wavefront eval grade .*run`"):
+        grades.verdicts(open_run(run))
+
+
+def test_summary_names_the_grader(run: Path) -> None:
+    found = grade(open_run(run))
+    grader = fingerprint.of_grader(tasks.load("gsm"))
+    assert found["configs"]["gsm"]["grader"] == grader
+    assert {line["grader"] for line in open_run(run).grades.values()} == {grader}
 
 
 def test_items_with_another_prompt_are_refused(run: Path) -> None:
     rewrite(run / "answers.jsonl", prompt_hash="0")
-    with pytest.raises(RunError, match="another prompt for it"):
+    with pytest.raises(RunError, match="a different prompt for it"):
         grade(open_run(run))
 
 

@@ -11,8 +11,10 @@ import pytest
 from helpers.toy_runs import EXECUTOR, OPTIONS, make_run, rewrite
 
 import wavefront
+from wavefront.core import spec
 from wavefront.core.errors import RunError
-from wavefront.evaluation import compare_runs, divergence, explain, grade, open_run
+from wavefront.evaluation import compare_runs, divergence, explain, grade, grades, merge, open_run
+from wavefront.evaluation.batches import Shard
 from wavefront.tasks.base import Ask
 
 OTHER = OPTIONS | {"strategy": "standard"}
@@ -77,7 +79,7 @@ def test_runs_without_shared_items_are_refused(home: Path, tmp_path: Path, inter
         compare_runs(open_run(home / "a"), open_run(other.folder), intersect=intersect)
     task = make_run(tmp_path / "task", task="navigate")
     grade(task)
-    with pytest.raises(RunError, match=r"is of boolean_expressions and .* of navigate"):
+    with pytest.raises(RunError, match=r"a run of boolean_expressions, but .* a run of navigate"):
         compare_runs(open_run(home / "a"), open_run(task.folder), intersect=intersect)
 
 
@@ -85,6 +87,24 @@ def test_ungraded_runs_are_refused(home: Path) -> None:
     (home / "b" / "grades.jsonl").unlink()
     with pytest.raises(RunError, match="wavefront eval grade"):
         compare_runs(open_run(home / "a"), open_run(home / "b"))
+
+
+def test_runs_of_different_graders_are_refused(home: Path) -> None:
+    rewrite(home / "b" / "grades.jsonl", grader="0" * 32)
+    for compare in (compare_runs, explain):
+        with pytest.raises(RunError, match=r"different graders.*`wavefront eval grade"):
+            compare(open_run(home / "a"), open_run(home / "b"))
+
+
+def test_merged_shards_have_no_grades_of_their_graders(tmp_path: Path) -> None:
+    parts = [make_run(tmp_path / f"{n}", shard=Shard(n, 2)) for n in range(2)]
+    for part in parts:
+        grade(part)
+    rewrite(parts[0].folder / "grades.jsonl", grader="0" * 32)
+    merged = merge([part.folder for part in parts], tmp_path / "merged")
+    assert merged.grades == {}
+    with pytest.raises(RunError, match=r"7 answers without a grade"):
+        grades.verdicts(merged)
 
 
 def test_divergence_is_the_first_commit_that_differs(home: Path) -> None:
@@ -148,7 +168,7 @@ def test_recorded_traces_are_read_and_no_model_is_loaded(
         )  # files store alternatives in half precision
 
 
-def test_decode_that_does_not_repeat_is_reported(home: Path) -> None:
+def test_decode_that_differs_from_its_record_is_reported(home: Path) -> None:
     rewrite(home / "a" / "answers.jsonl", text=lambda line: line["text"] + "?")
     _, found = explain(open_run(home / "a"), open_run(home / "b"))
     assert not any(one.repeated for one in found)
@@ -163,7 +183,7 @@ def test_run_of_another_model_is_not_explained(home: Path) -> None:
         explain(open_run(home / "a"), open_run(home / "b"))
 
 
-def test_user_strategy_is_imported_only_when_trusted(
+def test_user_strategy_is_used_only_when_trusted(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
@@ -172,9 +192,28 @@ def test_user_strategy_is_imported_only_when_trusted(
     grade(run)
     flip(run.folder, 4)
     assert run.decides["strategy"] is not None
-    with pytest.raises(RunError, match=r"importing it runs its code\. --trust allows it"):
+    with pytest.raises(RunError, match=r"importing it runs its code\. .* name it with --strategy"):
         explain(open_run(home / "a"), open_run(run.folder))
-    assert explain(open_run(home / "a"), open_run(run.folder), trust=True)[1]
+    trusted = [spec.resolve(outside["strategy"], "strategies")]
+    assert explain(open_run(home / "a"), open_run(run.folder), trusted=trusted)[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "planted.Mine()"},
+        {"strategy": "standard(selector=planted.Mine())"},
+        {"cache": "planted.Mine()"},
+    ],
+)
+def test_run_header_never_imports_a_module(home: Path, planted_module, options) -> None:
+    file = home / "b" / "header.json"
+    header = json.loads(file.read_text())
+    header["decides"]["options"] |= options
+    file.write_text(json.dumps(header))
+    with pytest.raises(RunError, match=r"planted\.Mine"):
+        explain(open_run(home / "a"), open_run(home / "b"))
+    assert not planted_module()
 
 
 def test_equal_traces_do_not_diverge(home: Path) -> None:

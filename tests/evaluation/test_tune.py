@@ -13,12 +13,15 @@ from helpers.commands import records, refused, run
 from wavefront import tasks
 from wavefront.analysis.figures import Figure, TradeoffPoint, pareto_front
 from wavefront.core.errors import OptionError
+from wavefront.evaluation import tune as tune_module
+from wavefront.evaluation.page import ResultsPage
+from wavefront.evaluation.protocol import GRIDS, HALVES, half_of, knob_of, settings_of
 from wavefront.evaluation.trials import Trial, TrialGroup
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
 
-QUICK = "tide(cascade_rounds=4, selector=threshold(tau=0.001))"
+QUICK = "tide(cascade_rounds=4, horizon=0, selector=threshold(tau=0.001))"
 FEW = ("--candidate", "block(size=4)", "--candidate", QUICK, "--candidate",
        "wavefront(size=8, radius=2) | steps=4", "-n", "8", "-b", "4", "-q")  # fmt: skip
 
@@ -36,6 +39,7 @@ def prompts(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path: Path) -> None:
     home = tmp_path / "out"
     done = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home))
@@ -46,16 +50,20 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     held, tried = found.tables
     assert [row[0] for row in tried.rows][:2] == ["block(size=8)", "wavefront(size=8, radius=2)"]
     assert len(tried.rows) == 5
-    assert {row[-1] for row in held.rows} == {4}  # of seven, three chose
+    ids = [str(one.id) for one in tasks.load("jsonl", path=str(prompts)).items(Ask())]
+    sizes = {half: sum(half_of(one) == half for one in ids) for half in HALVES}
+    assert {row[-1] for row in held.rows} == {sizes["report"]}
     numbers = json.loads((home / "numbers.json").read_text())
     assert numbers["chosen"]["spec"] == QUICK
     halves = [
         {json.loads(line)["id"] for file in (home / part).rglob("answers.jsonl")
          for line in file.read_text().splitlines()}
-        for part in ("tuning", "held-out")
+        for part in HALVES
     ]  # fmt: skip
-    assert len(halves[0]) == 3
-    assert halves[0] < halves[1]
+    assert [len(half) for half in halves] == [sizes[half] for half in HALVES]
+    assert not halves[0] & halves[1]
+    assert halves[0] | halves[1] == {*ids}
+    assert "This comparison is not fair" in (home / "summary.md").read_text()
     assert (home / "tune.png").is_file()
     before = {file: file.stat().st_mtime_ns for file in home.rglob("answers.jsonl")}
     again = run("tune", str(prompts), "-m", "toy", *FEW, "-o", str(home), "--json")
@@ -63,11 +71,11 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     assert before == {file: file.stat().st_mtime_ns for file in home.rglob("answers.jsonl")}
 
 
-def test_seed_decides_the_halves(prompts: Path) -> None:
-    task = tasks.load("jsonl", path=str(prompts))
-    draws = [[one.id for one in task.items(Ask(count=3, seed=seed))] for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
-    assert draws[0] == [one.id for one in task.items(Ask(count=7, seed=0))][:3]
+def test_builtin_candidates_are_on_equal_terms() -> None:
+    open_knobs = [text for text in TRIES if knob_of(text)]
+    assert len(open_knobs) >= 4
+    assert {len(settings_of(text)) for text in open_knobs} == {len(GRIDS["tau"])}
+    assert not any("tau=0." in text for text in TRIES)
 
 
 def test_decoding_options_follow_a_bar() -> None:
@@ -75,8 +83,9 @@ def test_decoding_options_follow_a_bar() -> None:
     assert one.strategy == "wavefront(size=8, radius=2)"
     assert one.options == {"eos": "defer", "steps": 32}
     for text in TRIES:
-        Attempt.parse(text)
-    with pytest.raises(OptionError, match="not written name=value"):
+        for one in settings_of(text):
+            Attempt.parse(one)
+    with pytest.raises(OptionError, match="'eos' is not written as name=value"):
         Attempt.parse("block | eos")
     with pytest.raises(OptionError, match="wavfront"):
         Attempt.parse("wavfront")
@@ -86,6 +95,7 @@ def group_of(right: int, of: int, forwards: float) -> TrialGroup:
     result: Any = SimpleNamespace(
         trial=Trial("m", "t", "s"),
         correct={n: n < right for n in range(of)},
+        quality={},
         cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
     )
     return TrialGroup((result,))
@@ -107,10 +117,41 @@ def test_objective_decides_the_choice() -> None:
         Objective(max_forwards=1, forward_cost=1)
 
 
+@pytest.mark.parametrize(
+    ("right", "items", "note"),
+    [(12, 12, "up to 24 % fewer items"), (11, 12, "up to 35 % fewer items"), (400, 400, "")],
+)
+def test_page_says_how_large_a_loss_is_not_excluded(right: int, items: int, note: str) -> None:
+    held_out = {"fast": group_of(right, items, 4), "block": group_of(items, items, 32)}
+    said = tune_module._loss_note(held_out, "fast")
+    assert note in said
+    assert bool(said) == bool(note)
+
+
+def test_baseline_that_is_chosen_has_no_loss() -> None:
+    assert tune_module._loss_note({"block": group_of(2, 4, 32)}, "block") == ""
+
+
 def test_pareto_front_has_no_beaten_setting() -> None:
     known = (("a", 8, 0.5), ("b", 4, 0.4), ("c", 6, 0.3), ("d", 8, 0.6), ("e", 9, 0.6))
     points = [TradeoffPoint(name, cost, mean, mean, mean) for name, cost, mean in known]
     assert [one.name for one in pareto_front(points)] == ["b", "d"]
+
+
+def test_tuning_without_matplotlib_draws_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [TradeoffPoint("block(size=8)", 3.0, 0.5, 0.4, 0.6)]
+    assert list(tune_module._figures(points, "block(size=8)")) == ["tune"]
+    monkeypatch.setattr("wavefront.evaluation.page.find_spec", lambda name: None)
+    page = ResultsPage(
+        title="Tune",
+        text="",
+        configuration={},
+        tables=[],
+        numbers={},
+        figures=tune_module._figures(points, "block(size=8)"),
+    )
+    assert not page.figures
+    assert "matplotlib is not installed here" in page.text
 
 
 @pytest.mark.parametrize(
@@ -121,6 +162,7 @@ def test_pareto_front_has_no_beaten_setting() -> None:
         ({"prompt": " ", "answer": "a"}, "Line 1 of"),
         ([1], "Line 1 of"),
         ("{", "cannot be read as JSON lines"),
+        ("\n", "bad.jsonl is empty: write one JSON object per line."),
     ],
 )
 def test_malformed_file_is_refused(line: Any, said: str, tmp_path: Path) -> None:
@@ -150,10 +192,11 @@ def test_answer_kinds_are_inferred(tmp_path: Path) -> None:
 
 def test_too_few_items_or_forwards_are_refused(prompts: Path, tmp_path: Path) -> None:
     out = ("-o", str(tmp_path / "o"), "-m", "toy")
-    assert "at least 4 items" in refused("tune", str(prompts), *FEW, "--items", "3", *out)
+    few = refused("tune", str(prompts), *FEW, "--items", "3", *out)
+    assert "Tuning needs at least 2 items in each half" in few
     assert "not both" in refused("tune", "gsm", "--forward-cost", "1", "--max-forwards", "3", *out)
     said = refused("tune", str(prompts), *FEW, "--max-forwards", "0.5", *out)
-    assert "No setting takes at most 0.5 forwards" in said
+    assert "No setting needs at most 0.5 forward passes" in said
 
 
 def test_figure_of_one_setting_can_be_drawn() -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import torch
 
 from wavefront import bench
 from wavefront.bench import reference_loops
 from wavefront.bench.reference_model import Reference
+from wavefront.bench.settings import CUDA_ROWS, FULL_ROWS
 from wavefront.bench.workloads import Case
 from wavefront.models.toy import toy
 
 
 def test_every_row_runs_on_the_device():
     model = toy(vocab_size=96, max_length=1024, device="cuda")
-    only = tuple(name for name in bench.ROWS if name != "text")
+    only = tuple(name for name in FULL_ROWS if name not in ("text", *CUDA_ROWS))
     settings = bench.Settings(
         model=model,
         name="toy",
@@ -31,12 +33,38 @@ def test_every_row_runs_on_the_device():
     )
     report = bench.run(settings)
     names = {one.name for one in report.rows}
-    assert {"exact-compiled", "exact-eager", "cached-32-compiled", "batch-8-compiled"} <= names
+    assert {"exact-compiled", "exact-eager", "exact-default", "batch-8-compiled"} <= names
+    assert {"cached-32-compiled", "cached-32-default-cycle"} <= names
     assert all(0 < one.ms < math.inf for one in report.rows)
     (peak,) = (one.peak_bytes for one in report.rows if one.name == "memory-exact")
     assert peak
     for one in report.rows:
         print(f"{one.what:50} {one.ms:.3f} ms")
+
+
+def test_rows_of_quantised_weights_and_strategies_run_on_the_device():
+    """Not compiled: the bench of a real shape compiles them."""
+    model = toy(vocab_size=96, max_length=1024, width=256, device="cuda", dtype="bf16")
+    sizes: dict[str, Any] = {"prompt_tokens": 64, "max_new_tokens": 128, "repeats": 2}
+    settings = bench.Settings(model=model, name="toy", quick=True, only=CUDA_ROWS, **sizes)
+    report = bench.run(settings)
+    names = {one.name for one in report.rows}
+    assert {"quantized-int4-cached", "quantized-fp8", "strategies-200-tide"} <= names
+    for one in report.rows:
+        print(f"{one.what:50} {one.ms:.3f} ms")
+
+
+def test_rows_of_block_causal_models_run_on_the_device():
+    for family in ("sdar", "llada2"):
+        model = toy(family=family, vocab_size=96, max_length=1024, device="cuda", dtype="bf16")
+        sizes: dict[str, Any] = {"prompt_tokens": 64, "max_new_tokens": 128, "repeats": 2}
+        settings = bench.Settings(model=model, name="toy", quick=True, compile=True, **sizes)
+        report = bench.run(settings)
+        names = {one.name for one in report.rows}
+        assert {"blocks-1", "blocks-1-default", "blocks-1-compiled", "prefix"} <= names
+        assert {one.work for one in report.targets} == {"block step"}
+        for one in report.rows:
+            print(f"{family:8} {one.what:50} {one.ms:.3f} ms")
 
 
 def test_loops_give_the_same_tokens_as_on_the_cpu():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wavefront.engine.cuda_graphs import Graphs, StaticBuffers
+from typing import Any
+
+from wavefront.engine.cuda_graphs import AutomaticGraphs, Graphs, StaticBuffers, TreeStep
 
 
 class Static(Graphs):
@@ -11,12 +13,16 @@ class Static(Graphs):
     def _new_pool(self):
         return None
 
-    def _capture(self, step, tree):
+    def _capture(self, step: TreeStep, tree: Any) -> TreeStep:
         buffers = StaticBuffers(tree)
 
-        def run(tree):
+        def run(tree: Any) -> Any:
             buffers.load(tree)
             buffers.run(step)
             return buffers.tree, buffers.copy_output()
 
         return run
+
+
+class AutomaticStatic(AutomaticGraphs, Static):
+    """The same, captured only when `AutomaticGraphs` decides so."""

@@ -30,8 +30,9 @@ STRATEGIES = (
     "adablock(size=4, delimiters=(3,))",
     "rcr(size=4)",
     "tbd(size=5, drop=2, min_kept=1)",
-    "tide(size=4, revisable_band=3, remask_below=0.6)",
-    "tide(size=3, cascade_rounds=2, selector=threshold(0.6))",
+    "tide(size=4, cascade_rounds=0, horizon=0, revisable_band=3, "
+    "remask_below=0.6, selector=quota())",
+    "tide(size=3, cascade_rounds=2, horizon=0, selector=threshold(0.6))",
 )
 
 
@@ -62,7 +63,7 @@ def random_trace(
         sampling=Sampling(eos=eos, stop_ids=(STOP,)),
     )
     count = canvas.tokens.shape[0]
-    rows = start(canvas, config, [steps] * count, range(count))
+    rows = start(canvas, config, [steps] * count, seeds=range(count))
 
     def level() -> torch.Tensor:
         drawn = torch.rand(canvas.tokens.shape, generator=source)
@@ -198,7 +199,7 @@ def _row(trace: Trace, row: int) -> Row:
             int(trace.step[index, row]) + 1,
             set(masked),
             set(known),
-            places(trace.scope[index, row]),
+            places(trace.candidates[index, row]),
             places(trace.commit[index, row]),
             places(trace.remask[index, row]),
             dict(enumerate(trace.tokens[index, row].tolist())),
@@ -254,7 +255,7 @@ def hand_trace(
         step=torch.arange(len(commits))[:, None],
         commit=marks(commits),
         remask=marks(remask),
-        scope=marks(scope),
+        candidates=marks(scope),
         front=torch.zeros(shape, dtype=torch.bool),
         tokens=written,
         logp=values(probability, 0.5).log(),

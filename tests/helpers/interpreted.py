@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from wavefront.kernels import small_batch_ops
+from wavefront.models.quantize import KINDS, QuantizedLinear, quantize_model
 from wavefront.models.toy import toy
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, within: float = 2e-5) -> None:
-    assert (found - wanted).abs().max() < within, (found - wanted).abs().max()
+    assert (found - wanted).abs().max() < within, (found - wanted).abs().max().item()
 
 
 def products() -> None:
@@ -33,6 +35,22 @@ def products() -> None:
     close(small_batch_ops.product(x, wide)[0], x @ wide.T)
 
 
+def quantized_products() -> None:
+    """Compare products in 8 and 4 bits with those of the dequantised weight."""
+    wide = small_batch_ops.PROGRAMS * small_batch_ops.TILE
+    for kind in KINDS:
+        for rows, width, depth in (((1, 5), 128, 512), ((2, 16), 256, 256), ((1, 3), wide, 128)):
+            x, linear = torch.randn(*rows, depth), nn.Linear(depth, width, bias=width == 256)
+            made = QuantizedLinear(kind, linear)
+            made.weight.copy_(linear.weight.detach())
+            made._kernels = True  # as on a GPU
+            assert small_batch_ops.fits(x, made.weight)
+            parts = made.parts(x)
+            assert len(parts) == (1 if width in (256, wide) else 2)  # a bias adds the parts up
+            plain = F.linear(x, made.weight.dequantize(torch.float32), linear.bias)
+            close(made(x), plain)
+
+
 def attention() -> None:
     # Partial tiles of keys, parts without a key, and parts without a visible key.
     for rows, heads, queries, keys in ((1, 4, 32, 200), (2, 2, 7, 65), (1, 32, 50, 130)):
@@ -49,21 +67,26 @@ def attention() -> None:
             assert not tally.any()
 
 
-def models() -> None:
+def models(kind: str | None = None) -> None:
     """Compare a window of positions on stored keys and values with and without these kernels."""
     for family in ("llada", "dream"):
         model = toy(family=family, width=256)
+        if kind is not None:
+            quantize_model(model, kind)
+        quantized = [part for part in model.modules() if isinstance(part, QuantizedLinear)]
         tokens, window = torch.randint(0, 60, (1, 100)), torch.arange(60, 92)[None]
         found: list[list[torch.Tensor]] = []
         for lean in (False, True):
             for block in model.layers:
                 block.use_small_batch_ops = lean
+            for linear in quantized:
+                linear._kernels = lean
             kv = model.new_kv(1, 100)
             model.encode(tokens, kv=kv)
             made = model.encode(tokens.flip(1), None, window[:, :9], window=window, kv=kv)
             found.append([made, *kv.keys, *kv.values])
         for plain, other in zip(*found, strict=True):
-            close(other, plain, 1e-4)
+            close(other, plain, 1e-4 if kind is None else 5e-4)
         with torch.enable_grad():  # the kernels have no gradient, so the libraries do it
             model(tokens[:, :9]).sum().backward()
 
@@ -77,6 +100,8 @@ if __name__ == "__main__":
     small_batch_ops._stages = lambda x, count: 4  # and there is no GPU to ask
     with torch.no_grad():
         products()
+        quantized_products()
         attention()
-        models()
+        for chosen in (None, *KINDS):
+            models(chosen)
     print("as torch computes it")

@@ -28,7 +28,9 @@ def record(strategy: str, *, full: bool = False, length: int = 12) -> Trace:
     """Record a decode of the toy model."""
     kind = "full" if full else True
     lm = wavefront.load("toy")
-    return lm.generate("Hi", strategy=strategy, max_new_tokens=length, trace=kind).trace
+    trace = lm.generate("Hi", strategy=strategy, max_new_tokens=length, trace=kind).trace
+    assert trace is not None
+    return trace
 
 
 def hostile(trace: Trace, words: str) -> Trace:

@@ -7,10 +7,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class Running:
     """A running server: its URL, process and HTTP client."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, key: str | None) -> None:
-        self.process, self.url = process, url
+        self.process, self.url, self.log = process, url, ""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE)
 
@@ -49,14 +50,31 @@ class Running:
             time.sleep(0.05)
         raise AssertionError(f"{path} never answered {status}")
 
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds."""
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
     def decoder(self) -> int:
         """Return the pid of the decode process."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        pids = [int(one) for file in children for one in file.read_text().split()]
-        # multiprocessing also starts a small process that tracks shared resources.
-        return next(
-            pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
+        return next(iter(self.children("wavefront-dec")))
+
+    def children(self, name: str = "") -> dict[int, str]:
+        """Return the names of all processes below the server, or those with one name, by pid."""
+        found = descendants(self.process.pid)
+        return {pid: one for pid, one in found.items() if name in ("", one)}
+
+    def memory(self) -> int:
+        """Return the memory of the server process in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) << 10
+
+    def connect(self) -> socket.socket:
+        """Open a connection to the server."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=PATIENCE)
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
@@ -66,10 +84,30 @@ class Running:
         return sum(map(float, found))
 
 
+def descendants(pid: int) -> dict[int, str]:
+    """Return the names of all processes below a process, by pid."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(OSError):  # it may have just ended
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, file.read_text().split()):
+                with contextlib.suppress(OSError):
+                    found[child] = Path(f"/proc/{child}/comm").read_text().strip()
+                    found |= descendants(child)
+    return found
+
+
 @contextlib.contextmanager
-def serving(*arguments: str, key: str | None = None, **environment: str) -> Iterator[Running]:
-    """Run `wavefront serve` with these arguments, wait until it is ready, and kill it at exit."""
+def serving(
+    *arguments: str, key: str | None = None, descriptors: int | None = None, **environment: str
+) -> Iterator[Running]:
+    """Run `wavefront serve` with these arguments, wait until it is ready, and kill it at exit.
+
+    `descriptors` is the number of files and sockets that it may open. What it logs is in `log`
+    afterwards.
+    """
+    limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
     command = [
+        *limit,
         sys.executable,
         "-m",
         "wavefront",
@@ -99,4 +137,4 @@ def serving(*arguments: str, key: str | None = None, **environment: str) -> Iter
             running.client.close()
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-            process.communicate()
+            running.log = process.communicate()[1]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+from wavefront.core.strategy import Strategy
 from wavefront.server.decode_worker import DecodeWorker
+from wavefront.server.request_builder import build_request
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Limits
+from wavefront.server.step_events import StepEvents
 from wavefront.server.worker_messages import (
-    Finished,
     Heartbeat,
     Job,
-    Progress,
+    RequestFinished,
+    RequestProgress,
 )
 
 MIXED: tuple[dict[str, Any], ...] = (
@@ -21,7 +25,8 @@ MIXED: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 16, "strategy": "block(size=4)", "steps": 8},
     {
         "max_new_tokens": 9,
-        "strategy": "tide(revisable_band=4, remask_below=0.5, selector=threshold(tau=0.3))",
+        "strategy": "tide(cascade_rounds=0, horizon=0, revisable_band=4, "
+        "remask_below=0.5, selector=threshold(tau=0.3))",
     },
     {"max_new_tokens": 24, "strategy": "rcr(size=16)"},
     {"max_new_tokens": 30, "eos": "stop"},
@@ -40,6 +45,15 @@ def make_job(id: str, **more: Any) -> Job:
     return Job(id=id, options=options, **{"prompt": "Once", **more})
 
 
+def push_failing(worker: DecodeWorker, job: Job, strategy: Strategy) -> None:
+    """Queue a job with a strategy that no client can name."""
+    prepared = build_request(worker.lm, job, worker.limits, length=worker.length)
+    plan = prepared.request.plan
+    plan = replace(plan, config=replace(plan.config, strategy=strategy))
+    prepared = prepared._replace(request=prepared.request._replace(plan=plan))
+    worker.queue.push(StepEvents(worker.lm, job, prepared))
+
+
 def run_to_end(worker: DecodeWorker) -> list[Any]:
     """Step until nothing is left to do and return all messages."""
     messages: list[Any] = []
@@ -53,7 +67,7 @@ def run_to_end(worker: DecodeWorker) -> list[Any]:
 def answers(messages: list[Any]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for one in messages:
-        if isinstance(one, Progress | Finished):
+        if isinstance(one, RequestProgress | RequestFinished):
             texts[one.id] = texts.get(one.id, "") + one.text
     return texts
 

@@ -186,7 +186,15 @@ def test_end_of_turn_is_a_stop_token(ripple: Any) -> None:
 # generate
 
 
-STRATEGIES = ["wavefront(size=4)", "standard", "block(size=4)", "left_to_right", "rcr", "tide"]
+STRATEGIES = [
+    "wavefront(size=4)",
+    "standard",
+    "block(size=4)",
+    "left_to_right",
+    "rcr",
+    "tide",
+    "tide(cascade_rounds=0, horizon=0, selector=quota())",
+]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -263,6 +271,7 @@ def test_return_dict_has_costs_history_and_trace(model: Any) -> None:
     assert isinstance(found, hf.DiffusionOutput)
     assert found["sequences"].equal(model.generate(PROMPTS, max_new_tokens=8, steps=4, eos="keep"))
     assert found.forwards == 4
+    assert found.row_forwards.tolist() == [4, 4]
     assert found.tokens_per_forward.tolist() == [2.0, 2.0]
     assert found.history is None
     assert found.trace is None
@@ -379,6 +388,18 @@ def test_infill_fills_masks_in_place(model: Any) -> None:
     assert alone[0].equal(found[1, 1:])
 
 
+def test_holes_are_encoded_as_in_infill(ripple: Any) -> None:
+    path = builtin_checkpoints()["ripple"]
+    words, lm = hf.load_tokenizer(path), wavefront.load("ripple")
+    text = "Ivy reads 24 * 9 = <mask:3> pages.\n304 - 216 = <mask:2> are left."
+    holes = hf.encode_holes(words, text)
+    found = ripple.generate(**holes, infill=True)[0]
+    assert words.decode(found) == lm.infill(text).text
+    assert " = 216 pages." in words.decode(found)
+    with pytest.raises(OptionError, match="no mask token"):
+        hf.encode_holes(AutoTokenizer.from_pretrained(path), text)
+
+
 def test_strategy_that_names_a_token_needs_the_tokenizer() -> None:
     words = tokenizer()
     model = hf.enable(make("Bert"), mask_id=3)
@@ -440,5 +461,18 @@ def test_missing_or_old_transformers_error_names_the_extra(before: str, word: st
         "except wavefront.MissingExtraError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'wavefront[transformers]'" in done.stdout, done.stderr
+    assert "pip install -e '.[transformers]'" in done.stdout, done.stderr
     assert word in done.stdout
+
+
+@pytest.mark.parametrize("option", ["strategy", "cache"])
+def test_generation_config_never_imports_a_module(
+    model: Any, planted_module: Any, option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({option: "planted.Mine()", "max_new_tokens": 8})
+    )
+    asked = GenerationConfig.from_pretrained(tmp_path)
+    with pytest.raises(OptionError, match=rf"{option}=.* to generate"):
+        model.generate(PROMPTS, generation_config=asked)
+    assert not planted_module()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from typing import Any
 
@@ -63,7 +64,15 @@ class DraftRecorder(Recorder):
 
 
 @pytest.mark.parametrize(
-    "strategy", ["wavefront(size=8)", "standard", "block(size=8)", "rcr", "tide"]
+    "strategy",
+    [
+        "wavefront(size=8)",
+        "standard",
+        "block(size=8)",
+        "rcr",
+        "tide",
+        "tide(cascade_rounds=0, horizon=0, selector=quota())",
+    ],
 )
 def test_final_text_is_put_once_and_completely(model: Any, prompt: Any, strategy: str) -> None:
     given: Any = {"strategy": strategy, "max_new_tokens": 32, "custom_generate": hf.generate}
@@ -117,8 +126,14 @@ def test_iterator_streamer_works_in_a_thread(model: Any, words: Any, prompt: Any
 
 @pytest.mark.parametrize("kind", [hf.TextDiffusionStreamer, hf.WaveStreamer])
 def test_drafts_are_shown_and_erased(
-    kind: Any, model: Any, words: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
+    kind: Any,
+    model: Any,
+    words: Any,
+    prompt: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     given: Any = {"max_new_tokens": 24, "eos": "keep"}
     found = model.generate(**prompt, streamer=kind(words, skip_prompt=True), **given)
     printed = capsys.readouterr().out
@@ -130,6 +145,15 @@ def test_drafts_are_shown_and_erased(
     # Every draft is erased, and the answer remains on the screen.
     assert printed.count("\x1b8") == printed.count("\x1b7")
     assert re.sub("\x1b7.*?\x1b8\x1b\\[J", "", printed, flags=re.DOTALL) == text + "\n"
+
+
+def test_streamer_writes_only_text_into_a_pipe(
+    model: Any, words: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streamer = hf.WaveStreamer(words, skip_prompt=True)
+    found = model.generate(**prompt, streamer=streamer, max_new_tokens=8, eos="keep")
+    printed = capsys.readouterr().out
+    assert printed == words.decode(found[0, prompt["input_ids"].shape[1] :]) + "\n"
 
 
 def test_streamer_needs_one_row_and_no_infill(model: Any, words: Any, prompt: Any) -> None:

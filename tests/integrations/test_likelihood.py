@@ -184,7 +184,7 @@ def test_greedy_answer_is_the_decoded_one(family):
         ({"rule": "lada"}, "did you mean 'llada'"),
         ({"copies": 0}, "mc_num must be between 1"),
         ({"copies": 100, "at_once": 32}, "mc_num=100 must be a multiple of mc_batch=32"),
-        ({"cfg_scale": -1.0}, "cfg_scale must be at least 0"),
+        ({"cfg_scale": -1.0}, "cfg_scale must be between 0 and 100"),
         ({"seed": -1}, "seed must be between 0"),
     ],
 )

@@ -60,6 +60,13 @@ def generate(model: Any, *contexts: str, **wanted: Any) -> list[str]:
 # Arguments
 
 
+def test_options_of_the_model_are_not_decoding_options():
+    given = {"mask_id": 5, "attention": "block", "block_size": 32, "block_length": 8}
+    found = arguments.parse_arguments(given)
+    assert found.load_options == {"mask_id": 5, "attention": "block", "block_size": 32}
+    assert found.options == {"block_length": 8}
+
+
 def test_specs_keep_their_commas():
     text = "pretrained=toy,strategy=wavefront(size=8, radius=2),steps=4,eps=1e-3,offline=true"
     assert arguments.parse(text) == {
@@ -92,8 +99,8 @@ def test_specs_keep_their_commas():
         ("pretrained=toy,stepps=4", r"no model argument 'stepps' \(did you mean 'steps'\?\)"),
         ("pretrained=toy,model=toy", "pretrained and model mean the same"),
         ("pretrained=toy,strategy=blok", "did you mean 'block'"),
-        ("pretrained=toy,steps=0", "steps must be at least 1"),
-        ("pretrained=toy,temperature=-1", "temperature must be at least 0"),
+        ("pretrained=toy,steps=0", "steps must be between 1"),
+        ("pretrained=toy,temperature=-1", "temperature must be between 0"),
         ("pretrained=toy,likelihood=lada", "did you mean 'llada'"),
         ("pretrained=toy,mc_num=10,mc_batch=4", "must be a multiple"),
         ("pretrained=toy,batch_size=0", "batch_size must be at least 1"),
@@ -140,7 +147,7 @@ def test_model_is_registered_under_its_name():
 
 def test_missing_lm_eval_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[lm-eval\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[lm-eval\]'"):
         command.run(["--tasks", "x"])
 
 
@@ -211,9 +218,9 @@ def test_task_sampling_needs_do_sample(model):
         generate(model, "Hello", repetition_penalty=1.2)
 
 
-def test_long_prompt_is_cut_on_its_left(talker):
+def test_long_prompt_is_cut_on_the_left(talker):
     small = build(pretrained=talker, max_new_tokens=16)
-    with pytest.warns(WavefrontWarning, match="cut on its left to 240"):
+    with pytest.warns(WavefrontWarning, match="cut on the left to the model's limit of 240"):
         cut = generate(small, "x" * 100 + "y" * 240)
     assert cut == generate(small, "y" * 240)
     with pytest.raises(OptionError, match="Request 1 is empty"):
@@ -346,7 +353,7 @@ def test_cache_serves_the_same_settings(tmp_path, monkeypatch):
         {"max_new_tokens": 4},
         {"seed": 1, "temperature": 1.0},
         {"dtype": "float64"},
-        {"eos": "stop"},
+        {"eos": "keep"},
     ],
 )
 def test_cache_does_not_serve_other_settings(tmp_path, change):
@@ -446,6 +453,16 @@ def test_task_files_hold_our_items_and_grade_them(tmp_path):
             assert grading.process_results(line, [""])["correct"] == 0.0
 
 
+def test_task_file_of_another_grader_is_refused(tmp_path):
+    (written,) = task_files.write(["gsm"], tmp_path, ask=Ask(count=1))
+    (text,) = (tmp_path / "data" / "gsm.jsonl").read_text().splitlines()
+    line = json.loads(text)
+    assert f'"grader": "{line["grader"]}"' in written.yaml.read_text()
+    for other in ({**line, "grader": "0" * 32}, {n: v for n, v in line.items() if n != "grader"}):
+        with pytest.raises(OptionError, match="`wavefront lm-eval tasks`"):
+            grading.process_results(other, [line["answer"]])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("WAVEFRONT_DATA" not in os.environ, reason="WAVEFRONT_DATA is not set")
 def test_reference_answers_of_the_benchmarks_are_right(tmp_path):
@@ -481,3 +498,10 @@ def test_commands_report_mistakes(tmp_path):
     assert "--model_args" in help_page
     written = run("lm-eval", "tasks", "gsm", "--items", "2", *out).stdout
     assert written.split("\t")[:2] == ["wavefront_gsm", "2 items"]
+
+
+@pytest.mark.parametrize("option", ["strategy", "cache"])
+def test_task_file_never_imports_a_module(model: Any, planted_module: Any, option: str) -> None:
+    with pytest.raises(OptionError, match=r"model_args"):
+        generate(model, "Hello", **{option: "planted.Mine()"})
+    assert not planted_module()

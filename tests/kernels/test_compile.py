@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 
@@ -31,7 +32,8 @@ SPECS = (
     "rcr(size=8)",
     "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(density_sigma=3.0, patience=3, revisable_band=4, remask_below=0.5, "
+    "tide(cascade_rounds=0, horizon=0, density_sigma=3.0, "
+    "patience=3, revisable_band=4, remask_below=0.5, "
     "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
@@ -75,7 +77,7 @@ def test_compiled_ordering_equals_sorting():
 def compared(model, strategy, **options):
     """Decoded as it stands, and again by a compiled twin of the weights; the same steps."""
     given = {"max_new_tokens": 24, "strategy": strategy, "seed": 3, **options}
-    plain = begin(model, PROMPTS, given)
+    plain = begin(model, PROMPTS, given, record=True)  # a recorded decode keeps finished rows
     base = [(s.canvas.tokens, s.decision.commit, s.view.score) for s in plain]
     twin = toy(family=model.family, dtype="float64")
     twin.compiled = True
@@ -198,3 +200,47 @@ def test_compiled_statistics_need_no_copy_of_the_logits():
     held = re.findall(r"empty_strided_cpu\(\(([^)]*)\)", codes[0])
     assert max(int(n) for shape in held for n in shape.split(",") if n.strip()) < 1000, held
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("given", ["", "torch's own"])
+def test_compiled_code_is_kept_in_a_directory_of_the_user(monkeypatch, tmp_path, given):
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch sets the variable to a temporary directory when its compiler is imported.
+    monkeypatch.setenv(compile.CACHE_VARIABLE, default_cache_dir() if given else "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compile.use_cache_directory()
+    kept = tmp_path / "wavefront" / "compiled"
+    assert os.environ[compile.CACHE_VARIABLE] == str(kept)
+    assert kept.stat().st_mode & 0o077 == 0  # others may not write what we run
+    monkeypatch.setenv(compile.CACHE_VARIABLE, str(tmp_path / "chosen"))
+    compile.use_cache_directory()
+    assert compile.cache_directory() == tmp_path / "chosen"
+    assert not (tmp_path / "chosen").exists()  # torch makes it
+
+
+def test_directory_that_cannot_be_made_is_left_to_torch(monkeypatch, tmp_path):
+    monkeypatch.delenv(compile.CACHE_VARIABLE, raising=False)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    compile.use_cache_directory()
+    assert compile.CACHE_VARIABLE not in os.environ
+
+
+def test_least_recently_used_files_are_deleted_first(tmp_path):
+    for age, name in enumerate(("new", "old", "older")):
+        path = tmp_path / name / "code"
+        path.parent.mkdir()
+        path.write_bytes(bytes(100))
+        os.utime(path, (1000 - age, 1000 - age))
+
+    def left():
+        return sorted(path.parent.name for path in tmp_path.glob("*/code"))
+
+    compile.prune(tmp_path, 300)
+    assert left() == ["new", "old", "older"]
+    compile.prune(tmp_path, 250)
+    assert left() == ["new", "old"]
+    compile.prune(tmp_path, 99)
+    assert left() == []
+    compile.prune(tmp_path / "missing", 0)

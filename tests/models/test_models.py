@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.models import families as family_files
+from wavefront.models.architecture import ExpertLayout
 from wavefront.models.layer import PassInputs
 from wavefront.models.loader import families, load_model
 from wavefront.models.protocol import Model
@@ -105,10 +106,13 @@ def test_each_family_uses_its_own_rotary_precision(family: str) -> None:
     cosine, sine = model.rotary_angles(positions)
     x = torch.randn((1, 16, 64), generator=torch.Generator().manual_seed(0)).bfloat16()
     query, _, _ = block.project(x, PassInputs(cosine, sine, None, None))
-    plain = block.qkv(x).unflatten(-1, (-1, 16))[:, :, : block.heads]
-    turn = torch.complex(cosine, sine)
-    exact = torch.complex(plain[..., :8].float(), plain[..., 8:].float()) * turn
-    rounded_once = torch.cat((exact.real, exact.imag), dim=-1).bfloat16()
+    plain = block.qkv(x).unflatten(-1, (-1, block.head_dim))[:, :, : block.heads]
+    if block.query_norm is not None:
+        plain = block.query_norm(plain)
+    turn, half = torch.complex(cosine, sine), cosine.shape[-1]
+    first, second, rest = plain.split((half, half, block.head_dim - 2 * half), dim=-1)
+    exact = torch.complex(first.float(), second.float()) * turn
+    rounded_once = torch.cat((exact.real.bfloat16(), exact.imag.bfloat16(), rest), dim=-1)
     assert torch.equal(query, rounded_once) is model.config.rotary_float32
     torch.testing.assert_close(query, rounded_once, rtol=0.05, atol=0.05)
 
@@ -308,9 +312,42 @@ def test_biases_reach_the_logits() -> None:
     assert not torch.allclose(model.raw_logits(tokens), before)
 
 
+# Sizes, number of tensors and number of parameters of a published checkpoint of each family.
 REAL = {
     "llada": ((126464, 4096, 32, 32, 32, 12288), 291, 8_015_581_184),
     "dream": ((152064, 3584, 28, 28, 4, 18944), 339, 7_615_616_512),
+    "a2d": ((151936, 1024, 28, 16, 8, 3072), 310, 596_049_920),
+    "fast_dllm_v2": ((152064, 3584, 28, 28, 4, 18944), 339, 7_615_616_512),
+    "illada": ((155136, 4096, 32, 32, 8, 14336), 290, 7_615_025_152),
+    "sdar": ((151936, 4096, 36, 32, 8, 12288), 399, 8_190_735_360),
+    "llada2": ((157184, 2048, 20, 16, 4, 5120), 14_813, 16_255_643_392),
+    "llada_moe": ((157184, 2048, 16, 16, 16, 8192), 3_219, 7_356_880_896),
+    "sdar_moe": ((151936, 2048, 48, 32, 4, 6144), 18_867, 30_532_122_624),
+    "stable_diffcoder": ((155136, 4096, 32, 32, 8, 14336), 291, 8_250_462_208),
+}
+OTHER_SIZES = {
+    "a2d": {"explicit_head_dim": 128, "tied": True},
+    "illada": {"layer_norm": False, "tied": True},
+    "llada2": {
+        "explicit_head_dim": 128,
+        "experts": replace(
+            toy(family="llada2").config.experts,
+            count=256,
+            per_token=8,
+            width=512,
+            groups=8,
+            kept_groups=4,
+            shared_width=512,
+        ),
+    },
+    "llada_moe": {
+        "experts": ExpertLayout(count=64, per_token=8, width=1024, router="softmax"),
+    },
+    "sdar": {"explicit_head_dim": 128},
+    "sdar_moe": {
+        "explicit_head_dim": 128,
+        "experts": ExpertLayout(count=128, per_token=8, width=768, router="normalized_softmax"),
+    },
 }
 
 
@@ -319,11 +356,13 @@ def test_published_models_have_their_published_size(family: str) -> None:
     sizes, tensors, parameters = REAL[family]
     names = ("vocab_size", "width", "layers", "heads", "kv_heads", "mlp_width")
     small = toy(family=family)
-    model = type(small)(replace(small.config, **dict(zip(names, sizes, strict=True))))
+    changes = dict(zip(names, sizes, strict=True)) | OTHER_SIZES.get(family, {})
+    model = type(small)(replace(small.config, **changes))
     assert model.device.type == "meta"
     assert len(model.published_weights()) == tensors
     assert sum(part.numel() for part in model.published_weights().values()) == parameters
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    stored = (*model.parameters(), *model.buffers())
+    assert sum(part.numel() for part in stored) == parameters
 
 
 # How it can be run
@@ -344,6 +383,7 @@ def test_forward_pass_runs_on_the_meta_device(family: str) -> None:
 
 @pytest.mark.slow
 def test_forward_pass_compiles_in_one_graph(family: str) -> None:
+    torch.compiler.reset()  # each family counts as one more compilation of `both`
     model = toy(family=family)
     tokens, attend = canvas(model, 2, 12), left_padding((12, 8), 12)
     at = window = torch.tensor([[5, 6], [7, 8]])

@@ -59,6 +59,20 @@ def test_copied_paths_exist_and_reach_the_builder() -> None:
     assert all((ROOT / name).exists() for name in sent)
 
 
+def test_image_installs_checked_files_on_a_fixed_base() -> None:
+    bases = [one.partition(" ")[0] for one in instructions("FROM")]
+    assert bases == ["${BASE}", "${BASE}"]
+    (base,) = (one for one in instructions("ARG") if one.startswith("BASE="))
+    assert re.fullmatch(r"BASE=python:3\.\d+-slim@sha256:[0-9a-f]{64}", base)
+    installs = [line for line in instructions("RUN") if "pip install" in line]
+    assert len(installs) == 4
+    for line in installs:
+        checked = "--no-deps --require-hashes --requirement" in line
+        own = "--no-deps /dist/*.whl" in line
+        torch = line.endswith("constraints.txt torch")  # each index has its own files
+        assert checked or own or torch, line
+
+
 @pytest.mark.slow
 def test_copied_paths_build_the_wheel(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling is not installed")

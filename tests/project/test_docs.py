@@ -6,26 +6,29 @@ import importlib
 import json
 import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import typer
+import yaml
 from helpers.commands import parses, run
 from helpers.pages import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name
 
 import wavefront
 from wavefront.cli.app import app
 
-LANGUAGES = {"python", "bash", "json", "text", "console"}
+LANGUAGES = {"python", "bash", "json", "text", "console", "bibtex"}
 # Pages that take more than a few seconds, because a trained model decodes.
 SLOW = {
     "python": {
         "README.md",
         "docs/concepts.md",
+        "docs/constrain.md",
         "docs/extend.md",
-        "docs/measures.md",
+        "docs/experiments.md",
         "docs/speed.md",
         "docs/traces.md",
     },
@@ -39,6 +42,8 @@ EXEMPT = {
     "pip install": "changes the environment",
     "source": "changes the shell",
     "srun": "needs Slurm",
+    "python runs/qwen_texts.py": "samples a 0.5 B model; tests/train/test_qwen_texts.py runs it",
+    "python runs/experiments.py": "needs a GPU; tests/project/test_run_tables.py runs it",
     "torchrun": "needs several GPUs; tests/evaluation merges shards without it",
     "wavefront eval merge part*": "needs shards; tests/evaluation merges some",
     "wavefront eval grade runs/gsm": "needs the merged run",
@@ -48,12 +53,15 @@ EXEMPT = {
     "wavefront paper run": "takes minutes; tests/paper/test_experiments.py runs each one small",
     "wavefront tune": "takes minutes; tests/evaluation/test_tune.py runs it",
     "wavefront report experiments/main": "needs the output of the experiment",
+    "wavefront train adapt": "takes minutes; tests/train/test_adapt.py adapts a tiny model",
     "wavefront serve": "does not end; tests/server/test_server.py runs it",
     "wavefront report runs/main": "is an example of a directory; tests/viewer builds one",
     "wavefront report wave.npz": "is an example of a file; tests/viewer builds one",
 }
 NEEDS = {  # a part of any command
+    "person.json": "needs a schema file; tests/cli/test_cli.py writes one",
     "GSAI-ML/": "needs a download",
+    "dllm-hub/": "needs a download",
     "--device cuda": "needs a GPU",
     "--data": "needs the benchmark files",
     "runs/block runs/paper": "needs the runs above it",
@@ -68,7 +76,7 @@ FOR_EXTENSIONS = {
     "check", "LawBroken",
     "distance", "near", "rank", "top", "first",
     "Quota", "Threshold", "Factor", "EntropyBound", "LocalLeap", "Dream", "Origin",
-    "check_int", "check_float", "check_choice",
+    "check_int", "check_float", "check_choice", "IntRange", "FloatRange", "TupleBounds",
 }  # fmt: skip
 
 
@@ -207,20 +215,21 @@ def test_console_commands_parse(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_console_output_of_start_page_is_current(
+def test_console_output_of_first_page_is_current(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run the console commands of docs/start.md with ripple and compare their output."""
+    """Run the console commands of docs/index.md and compare their output."""
     monkeypatch.chdir(tmp_path)
     tried = 0
-    for typed, printed in sessions(ROOT / "docs" / "start.md"):
+    for typed, printed in sessions(ROOT / "docs" / "index.md"):
         words = commands(typed, {})[0].words[1:]
         if words[:1] != ["generate"] and words[:2] != ["trace", "record"]:
             continue
         code = 1 if printed.startswith("error: ") else 0
         if "cuda" in words and torch.cuda.is_available():
             continue
-        made = run(*words, "-m", "ripple", code=code)
+        model = [] if "-m" in words else ["-m", "ripple"]
+        made = run(*words, *model, code=code)
         found = made.stderr if code else made.stdout
         start = printed.partition("…")[0]
         assert found.startswith(start) if "…" in printed else start.endswith(found)
@@ -229,10 +238,24 @@ def test_console_output_of_start_page_is_current(
 
 
 @pytest.mark.slow
+def test_console_output_of_infill_page_is_current() -> None:
+    """Run the console commands of docs/infill.md and compare their output."""
+    examples = sessions(ROOT / "docs" / "infill.md")
+    assert len(examples) >= 2
+    for typed, printed in examples:
+        assert run(*commands(typed, {})[0].words[1:]).stdout == printed
+
+
+@pytest.mark.slow
 def test_example_strategy_passes_all_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     strategy = importlib.import_module("examples.new_strategy").OutsideIn(size=2)
-    assert len(wavefront.testing.check(strategy)) == 18
+    assert len(wavefront.testing.check(strategy)) == len(wavefront.testing.LAWS)
+
+
+def test_readme_names_the_number_of_laws() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"| {len(wavefront.testing.LAWS)} laws run on every strategy file" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -270,6 +293,18 @@ def test_links_resolve(page: Path) -> None:
         assert target.exists(), f"{name(page)}: {link}"
         if anchor:
             assert anchor in anchors(target), f"{name(page)}: {link}"
+
+
+def test_folded_headings_exist() -> None:
+    """Every entry of `extra.fold` in mkdocs.yml folds something: an id, a level or objects."""
+    listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["extra"]["fold"]
+    for pattern, entries in listed.items():
+        found = [page for page in (ROOT / "docs").glob(pattern) if page.name != "changelog.md"]
+        assert found or pattern == "changelog.md"
+        for entry in entries:
+            names = {name for page in found for name in anchors(page)}
+            level = re.fullmatch(r"h\d|objects", entry)
+            assert level or any(fnmatch(name, entry) for name in names), (pattern, entry)
 
 
 def test_reference_lists_exactly_the_public_names() -> None:

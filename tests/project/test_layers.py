@@ -65,6 +65,13 @@ ALLOWED: dict[str, set[str]] = {
         "integrations", "train", "bench", "testing",
     },
 }  # fmt: skip
+# Modules of rooms that a room may not import. They are imported by name at their first use.
+LAZY = {
+    ("core.spec", "wavefront.strategies"),  # the registries of specs
+    ("core.spec", "wavefront.strategies.selectors"),
+    ("core.spec", "wavefront.strategies.caches"),
+    ("traces.trace", "wavefront.player.notebook:trace_html"),  # a trace in a notebook
+}
 TOP_LEVEL = {"lm": "lm", "completion": "lm", "__main__": "cli"}
 
 # Third-party packages other than torch, and the rooms that may import them.
@@ -72,6 +79,7 @@ THIRD_PARTY = {
     "safetensors": {"storage", "train"},
     "tokenizers": {"text", "models", "train", "integrations"},
     "jinja2": {"text"},
+    "outlines_core": {"text"},
     "typer": {"cli"},
     "rich": {"cli", "viewer"},
     "click": {"cli"},
@@ -89,6 +97,7 @@ THIRD_PARTY = {
     "starlette": {"server"},
     "pydantic": {"server"},
     "pydantic_core": {"server"},
+    "h11": {"server"},
     "uvicorn": {"server"},
     "prometheus_client": {"server"},
 }
@@ -159,6 +168,35 @@ def test_the_table_has_no_cycles() -> None:
             assert ALLOWED[other] <= seen | {other}, f"{room} sees {other} but not all it sees"
 
 
+def lazy_imports(root: Path) -> set[tuple[str, str]]:
+    """Return every (module, name) where a text names a module of a room that is not visible."""
+    known = {name for _, name in modules(root)}
+    found = set()
+    for path, name in modules(root):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if not isinstance(text, str) or not text.startswith("wavefront."):
+                continue
+            target = text.removeprefix("wavefront.").partition(":")[0]
+            other = room_of(target)
+            room = room_of(name)
+            if target in known and other != room and other not in ALLOWED.get(room, set()):
+                found.add((name, text))
+    return found
+
+
+def test_only_the_listed_hooks_name_a_module_of_a_higher_room() -> None:
+    assert lazy_imports(ROOT) == LAZY
+
+
+def test_a_planted_lazy_import_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "viewer").mkdir()
+    (tmp_path / "viewer" / "screen.py").write_text("")
+    (tmp_path / "core" / "a.py").write_text('import_module("wavefront.viewer.screen")\n')
+    assert lazy_imports(tmp_path) == {("core.a", "wavefront.viewer.screen")}
+
+
 def test_a_planted_upward_import_is_reported(tmp_path: Path) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "engine").mkdir()
@@ -171,7 +209,7 @@ def test_a_planted_upward_import_is_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_every_room_says_what_it_holds_and_imports() -> None:
+def test_every_room_documents_its_contents_and_imports() -> None:
     for room in ALLOWED:
         if room != "lm":
             text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""

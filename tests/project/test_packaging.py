@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from configparser import ConfigParser
 from email.message import Message
 from email.parser import Parser
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pytest
 from helpers.pages import load_script
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import wavefront
 
@@ -27,8 +30,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 DEVELOPMENT = {"docs", "dev"}  # extras for work on the project
 # File types that the package may contain. Add a new type here on purpose.
 KINDS = {
-    ".bin", ".css", ".html", ".js", ".json", ".md", ".png", ".py", ".safetensors", ".sha256",
-    ".toml", ".txt", ".typed",
+    ".bin", ".css", ".html", ".js", ".json", ".jsonl", ".md", ".png", ".py", ".safetensors",
+    ".sha256", ".svg", ".toml", ".txt", ".typed",
 }  # fmt: skip
 
 
@@ -83,12 +86,22 @@ def in_tree(folder: str) -> set[str]:
     return {one for one in files if "__pycache__" not in one}
 
 
+def test_built_in_weights_are_below_60_megabytes() -> None:
+    folder = ROOT / "wavefront" / "models" / "builtin"
+    sizes = {file.parent.relative_to(folder).as_posix(): file.stat().st_size / 1e6
+             for file in sorted(folder.rglob("*.safetensors"))}  # fmt: skip
+    print(", ".join(f"{name} {size:.1f} MB" for name, size in sizes.items()))
+    assert {"ripple", "tale", "tale/judge"} <= {*sizes}
+    assert sum(sizes.values()) < 60, sizes
+
+
 @pytest.mark.slow
 def test_wheel_contains_exactly_the_package(wheel: Path) -> None:
     info = f"wavefront-{wavefront.__version__}.dist-info"
     about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert set(contents(wheel)) == in_tree("wavefront") | {f"{info}/{name}" for name in about}
-    assert {Path(name).suffix for name in in_tree("wavefront")} <= KINDS
+    licenses = {name for name in in_tree("wavefront") if Path(name).name == "LICENSE"}
+    assert {Path(name).suffix for name in in_tree("wavefront") - licenses} <= KINDS
     assert wheel.name == f"wavefront-{wavefront.__version__}-py3-none-any.whl"
     ripple = {
         f"wavefront/models/builtin/ripple/{name}" for name in ("config.json", "tokenizer.json")
@@ -152,16 +165,69 @@ def test_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert answer.splitlines()[-1] == "#### 3"
 
 
+def locked(name: str) -> dict[str, Version]:
+    """Return the versions in a lock file. Every package must have hashes."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
+    entries = re.findall(r"^(\S+?)==(\S+)(.*\n(?:[ ].*\n)*)", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)) > 5
+    for package, _, rest in entries:
+        hashes = re.findall(r"--hash=(.+?)(?: \\)?$", rest, re.MULTILINE)
+        assert hashes, package
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), package
+    return {package: Version(version) for package, version, _ in entries}
+
+
+def requirements(*extras: str) -> Iterator[Requirement]:
+    """Yield the requirements of the core and of these extras, and of the extras they contain."""
+    for line in PROJECT["dependencies"]:
+        yield Requirement(line)
+    todo = [*extras]
+    while todo:
+        for requirement in map(Requirement, EXTRAS[todo.pop()]):
+            if requirement.name == "wavefront":
+                todo += requirement.extras
+            else:
+                yield requirement
+
+
+@pytest.mark.parametrize(("name", "extras"), [("dev", ["dev"]), ("image", ["serve", "hub"])])
+def test_lock_pins_every_requirement_within_its_range(name: str, extras: list[str]) -> None:
+    pinned = locked(name) | locked("torch")
+    seen = 0
+    for requirement in requirements(*extras):
+        assert requirement.name.lower() in pinned, f"run make lock for {requirement}"
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), requirement
+        seen += 1
+    assert seen > len(PROJECT["dependencies"])
+    (torch,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
+    assert pinned["torch"] == Version(torch)
+    assert "torch" not in locked(name)  # each index has its own files, and so its own hashes
+
+
+def test_lock_of_the_build_has_the_version_of_development() -> None:
+    (backend,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"][
+        "requires"
+    ]
+    assert locked("build")["hatchling"] == locked("dev")["hatchling"]
+    assert Requirement(backend).specifier.contains(locked("build")["hatchling"])
+
+
+def test_locks_name_no_index_and_no_path() -> None:
+    for file in (ROOT / "requirements").iterdir():
+        text = file.read_text("utf-8")
+        assert not re.search(r"://|^-|^\s*-(?!-hash)|@ |\s/\w", text, re.MULTILINE), file
+
+
 def test_named_extras_match_the_defined_extras() -> None:
-    pattern = re.compile(r"wavefront\[([\w,-]+)\]")
+    pattern = re.compile(r"(?:wavefront|'\.)\[([\w,-]+)\]|install_command\('([\w-]+)'\)")
     named: set[str] = set()
     for file in (ROOT / "wavefront").rglob("*.py"):
         for found in pattern.findall(file.read_text("utf-8")):
-            named |= {*found.split(",")}
+            named |= {*"".join(found).split(",")}
     assert named == {*EXTRAS} - DEVELOPMENT - {"all"}
     for page in (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "Dockerfile"):
         for found in pattern.findall(page.read_text("utf-8")):
-            assert {*found.split(",")} <= {*EXTRAS}, page
+            assert {*"".join(found).split(",")} <= {*EXTRAS}, page
 
 
 def test_extra_all_contains_every_extra() -> None:
@@ -171,7 +237,7 @@ def test_extra_all_contains_every_extra() -> None:
 
 
 def test_every_extra_is_documented() -> None:
-    page = (ROOT / "docs" / "start.md").read_text("utf-8")
+    page = (ROOT / "docs" / "index.md").read_text("utf-8")
     assert {*re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)} == {*EXTRAS} - DEVELOPMENT
 
 

@@ -46,11 +46,14 @@ def test_curl_examples_run(server: Running) -> None:
     assert json.loads(chat)["choices"][0]["message"]["role"] == "assistant"
     assert stream.rstrip().endswith("data: [DONE]")
     assert '"error"' not in stream
+    assert '"finish_reason":"filled"' in stream.replace(" ", "")
 
 
 @pytest.mark.slow
-def test_python_example_runs(server: Running) -> None:
-    (example,) = blocks("python")
+@pytest.mark.parametrize("number", range(2))
+def test_python_examples_run(server: Running, number: int) -> None:
+    example = blocks("python")[number]
+    assert len(blocks("python")) == 2
     code = example.replace("http://localhost:8000", server.url)
     made = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False

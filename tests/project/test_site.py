@@ -95,7 +95,7 @@ def test_styles_load_nothing_remote(site: Path) -> None:
 def test_search_works_offline(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     locations = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"api.html", "strategies.html", "start.html"} <= locations
+    assert {"api.html", "strategies.html", "experiments.html"} <= locations
 
 
 @pytest.mark.slow
@@ -124,8 +124,8 @@ def test_browser_search_makes_no_remote_request(site: Path) -> None:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{home}index.html")
         page.fill("input[name=query]", "teacher forcing")
-        page.wait_for_selector(".md-search-result__list a[href*='measures']")
-        assert "measures" in page.locator(".md-search-result__list").inner_html()
+        page.wait_for_selector(".md-search-result__list a[href*='experiments']")
+        assert "experiments" in page.locator(".md-search-result__list").inner_html()
         browser.close()
         server.shutdown()
     assert len(asked) > 5
@@ -143,6 +143,7 @@ def test_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
     settings.write_text(kept, "utf-8")
     docs = tmp_path / "docs"
     docs.mkdir()
+    shutil.copytree(ROOT / "docs" / ".site", docs / ".site")  # the hooks
     (docs / "paper.md").write_text("# Paper\n", "utf-8")
     (docs / "index.md").write_text("# A page\n\n[here](paper.md)\n", "utf-8")
     assert build(tmp_path / "site", settings=settings).returncode == 0

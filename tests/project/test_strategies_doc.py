@@ -12,6 +12,7 @@ import pytest
 from helpers.commands import records, run
 
 from wavefront.core import spec
+from wavefront.core.bounds import DECODE_OPTIONS, bounds_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
@@ -62,6 +63,31 @@ def test_options_have_their_defaults(kind: str, name: str) -> None:
         assert default == repr(field.default), field.name
 
 
+def test_page_lists_the_recommended_setting_of_every_strategy() -> None:
+    section = PAGE.partition("\n## Recommended settings")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| `(\w+)` \| `?(.+?)`? \|", section, re.MULTILINE))
+    assert sorted(listed) == sorted(spec.names("strategies"))
+    for name, text in listed.items():
+        found = spec.find(name, "strategies")
+        assert text == ("equal" if "recommended" not in found.__dict__ else found.recommended)
+        assert found.recommended_spec().partition("(")[0] == name
+        assert isinstance(spec.resolve(found.recommended_spec(), "strategies"), found)
+        assert spec.resolve(found.default_spec(), "strategies") == found()
+
+
+def test_page_lists_the_bounds_of_every_option() -> None:
+    section = PAGE.partition("\n## Bounds")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| `?([\w ]+?)`? \| (.+) \|$", section, re.MULTILINE))
+    registered = [(name, kind) for kind in spec.REGISTRIES for name in spec.names(kind)]
+    expected = {name: bounds_of(spec.find(name, kind)) for name, kind in registered}
+    expected["every decode"] = DECODE_OPTIONS
+    del listed["name"]
+    for name, bounds in expected.items():
+        text = "; ".join(f"`{option}`: {own}" for option, own in bounds.items())
+        assert listed.pop(name, "") == text
+    assert not listed
+
+
 def test_specs_on_the_page_parse() -> None:
     """Parse the specs of the commands and of the text, except the symbolic `dsb(size=masks)`."""
     for command in COMMANDS:
@@ -84,7 +110,11 @@ def test_command_works(command: str) -> None:
 
 
 def test_links_within_the_page_resolve() -> None:
-    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= set(NAMES)
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= {
+        *NAMES,
+        "the-default",
+        "recommended-settings",
+    }
     for path in re.findall(r"\]\((?!https:|#)([^)#]+)\)", PAGE):
         assert (DOCS / path).exists(), path
 

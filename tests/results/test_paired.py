@@ -11,7 +11,7 @@ import torch
 from wavefront.core.errors import OptionError
 from wavefront.results.bootstrap import bootstrap_mean
 from wavefront.results.interval import Interval
-from wavefront.results.paired import compare, mcnemar
+from wavefront.results.paired import compare, mcnemar, sign_test
 
 
 def pairs(both, first, second, neither):
@@ -77,6 +77,25 @@ def test_compare_pairs_by_item():
     assert found.mcnemar is not None
     assert found.mcnemar[:4] == (1, 1, 1, 0)
     assert [(one.id, one.gap) for one in found.differences] == [("a", -1.0), ("b", 1.0)]
+
+
+def test_sign_test_equals_mcnemar_on_single_answers():
+    first, second = pairs(3, 1, 5, 2)
+    gaps = [b - a for a, b in zip(first, second, strict=True)]
+    assert sign_test(gaps) == mcnemar(first, second).p
+    assert sign_test([]) == sign_test([0.0, 0.0]) == 1.0
+
+
+def test_answers_to_one_item_are_compared_as_one_cluster():
+    first = {(item, seed): False for item in range(6) for seed in range(3)}
+    second = dict.fromkeys(first, True)
+    found = compare(first, second, cluster=lambda key: key[0])
+    assert (found.count, found.clusters) == (18, 6)
+    assert found.mcnemar is None  # its pairs are not independent
+    assert found.p == 2 / 2**6
+    alone = compare(first, second)
+    assert alone.mcnemar is not None
+    assert alone.p == alone.mcnemar.p == 2 / 2**18
 
 
 def test_pairing_makes_the_interval_narrow():

@@ -9,7 +9,7 @@ import httpx
 
 from wavefront.server.middleware import SecurityMiddleware
 from wavefront.server.openai_format import ASCIIResponse
-from wavefront.server.settings import Limits, Settings, Source
+from wavefront.server.settings import Limits, ModelSource, Settings
 
 
 async def _echo(scope: Any, receive: Any, send: Any) -> None:
@@ -24,7 +24,7 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
 
 def respond(path: str = "/v1/models", method: str = "GET", **more: Any) -> httpx.Response:
     settings = {
-        "source": Source(model="toy"),
+        "source": ModelSource(model="toy"),
         "limits": Limits(body=100),
         **more.pop("settings", {}),
     }
@@ -60,7 +60,9 @@ def test_foreign_host_names_are_rejected() -> None:
         assert respond(base=base).status_code == 200
     named = {"settings": {"hosts": ("box.local",)}}
     assert respond(base="http://box.local:1", **named).status_code == 200
-    assert respond(base="http://any.example", settings={"host": "0.0.0.0"}).status_code == 200
+    keyed = {"settings": {"host": "0.0.0.0", "api_key": "secret"}}
+    key = {"authorization": "Bearer secret"}
+    assert respond(base="http://any.example", headers=key, **keyed).status_code == 200
     both = {"settings": {"host": "0.0.0.0", "hosts": ("box.local",)}}
     assert respond(base="http://any.example", **both).status_code == 421
     for base in (
@@ -83,6 +85,24 @@ def test_bodies_must_be_json_and_small() -> None:
     assert respond(method="POST", content=b"{}").status_code == 415
     plain = {"content-type": "text/plain"}
     assert respond(method="POST", content=b"{}", headers=plain).status_code == 415
+
+
+def test_odd_headers_are_rejected_without_an_error() -> None:
+    json = {"content-type": "application/json"}
+    for length in ("9" * 5000, "-1", "1e9", "", "²", "\x00"):
+        answer = respond(headers={"content-length": length.encode()})
+        assert answer.status_code == (413 if length.startswith("9") else 200)
+    for name in ("authorization", "content-type", "x-request-id", "host", "accept"):
+        for value in (
+            b"\xff\xfe",
+            b"Bearer \xed\xa0\x80",
+            b"",
+            b"a" * 5000,
+            b"application/json\x00",
+        ):
+            settings = {"api_key": "secret"}
+            answer = respond(method="POST", headers={**json, name: value}, settings=settings)
+            assert answer.status_code in (401, 421)
 
 
 def test_valid_request_ids_are_kept() -> None:

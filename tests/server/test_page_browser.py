@@ -13,6 +13,9 @@ from helpers.commands import save_talker
 from helpers.servers import PATIENCE, Running, serving
 from playwright.sync_api import Page, expect, sync_playwright
 
+from wavefront.strategies.block import Block
+from wavefront.strategies.tide import Tide
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
 )
@@ -97,11 +100,17 @@ def test_decode_can_be_watched_and_scrubbed(show: Any, server: Running) -> None:
     expect(page.locator("[data-position]")).to_have_count(24)
     steps = int(page.locator("#scrub").get_attribute("max") or 0)
     assert 1 < steps <= 24
-    expect(page.locator("#moment")).to_have_text(f"step {steps} / {steps}")
+    expect(page.locator("#moment")).to_have_text(f"pass {steps} / {steps}")
     assert numbers(page, "forwards") == [f"{steps} of {steps}"]
-    assert re.fullmatch(r"\d+ % · \d+ %|[\d.]+ % · [\d.]+ %", numbers(page, "MHCO")[0])
+    assert re.fullmatch(r"[\d.]+ % · [\d.]+ % by extent", numbers(page, "MHCO")[0])
+    page.get_by_text("What the numbers mean").click()
+    expect(page.locator("#terms dt")).to_contain_text(["MHCO"])
+    expect(page.locator("#terms")).to_contain_text("a nearby position was more confident")
     answer = server.post(
-        "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], max_tokens=24
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "Hi"}],
+        max_tokens=24,
+        strategy=page.locator(".spec-input").input_value(),
     )
     text = answer.json()["choices"][0]["message"]["content"]
     assert page.locator(".answer").text_content() == text
@@ -135,11 +144,11 @@ def test_keyboard_steps_and_plays(show: Any) -> None:
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("#moment")).to_have_text(re.compile("^step 2 /"))
+    expect(page.locator("#moment")).to_have_text(re.compile("^pass 2 /"))
     page.get_by_label("Speed").select_option("40")
     page.locator("body").click(position={"x": 5, "y": 300})
     page.keyboard.press("Space")
-    expect(page.locator("#moment")).to_have_text(re.compile(r"^step (\d+) / \1$"))
+    expect(page.locator("#moment")).to_have_text(re.compile(r"^pass (\d+) / \1$"))
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     page.locator("[data-position='0']").focus()
     page.keyboard.press("ArrowRight")
@@ -165,17 +174,65 @@ def test_three_decodes_side_by_side(show: Any) -> None:
     assert len(set(tops)) == 1
 
 
+def test_charts_of_two_strategies_share_one_axis_of_forward_passes(show: Any) -> None:
+    page = show()
+    expect(page.locator("#model")).to_have_text("talker")
+    page.get_by_role("button", name="Compare with another").click()
+    quick = "block(size=8, selector=threshold(tau=0.0))"
+    page.get_by_label("Strategy as a spec string").last.fill(quick)
+    page.get_by_label("Length").fill("24")
+    page.get_by_role("button", name="Decode").click()
+    done(page)
+    slow, fast = (int(text.split()[-1]) for text in numbers(page, "forwards"))
+    assert fast < slow
+    expect(page.locator("#moment")).to_have_text(f"pass {slow} / {slow}")
+    axes = [pane.locator(".across").first for pane in page.locator(".pane").all()]
+    first, second = ([*axis.locator("span").all_text_contents()] for axis in axes)
+    assert first == second
+    assert first[0] == "0"
+    assert slow / 2 < int(first[-1]) <= slow
+    positions = page.locator(".down").first.locator("span").all_text_contents()
+    assert positions[0] == "1"
+    assert 12 < int(positions[-1]) <= 24
+    assert set(page.locator("figure > .axis-name").all_text_contents()) == {
+        "position",
+        "forward passes",
+    }
+    page.get_by_text("by step", exact=True).click()
+    expect(page.locator("figure > .axis-name").last).to_have_text("steps")
+
+
+def test_canvas_is_above_the_fold_of_a_laptop(show: Any) -> None:
+    page = show(viewport={"width": 1366, "height": 768})
+    decode(page, length=64, more=1)
+    assert page.evaluate("scrollY") == 0
+    for board in page.locator(".pane .text").all():
+        box = board.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 768
+
+
+def test_decode_on_a_phone_scrolls_to_the_canvas(show: Any) -> None:
+    page = show(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    decode(page, length=24)
+    expect(page.locator(".pane .text")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#bar")).to_be_in_viewport(ratio=1)
+
+
 def test_controls_write_the_spec(show: Any) -> None:
     page = show()
     expect(page.locator("#model")).to_have_text("talker")
     spec = page.get_by_label("Strategy as a spec string")
-    page.get_by_label("F: size").fill("4")
-    page.get_by_label("R: radius").fill("1")
+    page.get_by_label("Wave size F positions").fill("4")
+    page.get_by_label("Radius R positions").fill("1")
     page.get_by_label(re.compile("Threshold")).fill("0.5")
     expect(spec).to_have_value("wavefront(size=4, radius=1, selector=threshold(tau=0.5))")
     page.get_by_label("Strategy", exact=True).select_option("block")
-    expect(spec).to_have_value("block(size=8, selector=threshold(tau=0.5))")
-    page.get_by_label("Steps", exact=True).fill("9")
+    expect(spec).to_have_value(Block.recommended_spec())
+    page.get_by_label("Block size B positions").fill("8")
+    page.get_by_label(re.compile("Threshold")).fill("0.5")
+    expect(spec).to_have_value("block(size=8, selector=threshold(tau=0.5, floor=None))")
+    page.get_by_label("Steps at most").fill("9")
     page.get_by_label("Temperature").fill("0.7")
     page.get_by_label("Seed").fill("3")
     decode(page, length=16)
@@ -221,7 +278,7 @@ def test_shared_file_plays_without_a_server(show: Any, tmp_path: Path) -> None:
     shared.locator("#scrub").fill("3")
     assert [known(shared, 0), known(shared, 1)] == [3, 3]
     shared.locator("body").press("ArrowRight")
-    expect(shared.locator("#moment")).to_have_text(re.compile("^step 4 /"))
+    expect(shared.locator("#moment")).to_have_text(re.compile("^pass 4 /"))
     theirs = page.locator(".answer").all_text_contents()
     shared.locator("body").press("End")
     assert shared.locator(".answer").all_text_contents() == theirs
@@ -244,6 +301,29 @@ def test_holes_are_filled(show: Any) -> None:
     done(page)
     expect(page.locator("[data-position]")).to_have_count(9)
     expect(page.locator(".given")).to_have_text(["One ", " two ", "."])
+
+
+def test_constraint_is_shown_and_its_structure_looks_different(show: Any) -> None:
+    page = show()
+    page.get_by_label("Length").fill("24")
+    page.get_by_label("Constraint").select_option("regex")
+    page.get_by_label("Pattern").fill("fruit: (fig|pear)!")
+    page.get_by_role("button", name="Decode").click()
+    answer = page.locator(".answer")
+    expect(answer).to_have_text(re.compile("^fruit: (fig|pear)!$"))
+    expect(page.locator(".constraint-line")).to_have_text("regex: fruit: (fig|pear)!")
+    expect(page.locator(".legend [data-when=pinned]")).to_be_visible()
+    pinned = page.locator(".text .t.pinned")
+    assert pinned.count() >= 8
+    looks = [
+        page.locator(place).first.evaluate("one => getComputedStyle(one).backgroundColor")
+        for place in (".text .t.k.pinned", ".text .t.k:not(.pinned):not(.end)")
+    ]
+    assert looks[0] != looks[1]
+    page.get_by_label("Constraint").select_option("schema")
+    page.get_by_label("Schema", exact=True).fill("{")
+    page.get_by_role("button", name="Decode").click()
+    expect(page.locator("#error")).to_contain_text("The schema is not JSON")
 
 
 def test_reload_during_a_decode_resumes(show: Any) -> None:
@@ -303,4 +383,47 @@ def test_api_key_is_required_and_kept_in_memory_only(
         assert known(page) == 8
         stored = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
         assert KEY not in stored
+        page.close()
+
+
+def choose_strategies(page: Any) -> None:
+    """A chosen strategy starts with its recommended spec, and the fields edit that spec."""
+    spec, tau = page.locator(".spec-input"), page.get_by_label("Threshold")
+    page.locator(".card select").select_option("tide")
+    expect(spec).to_have_value(Tide.recommended_spec())
+    expect(page.locator(".card .fields input")).to_have_count(2)
+    expect(tau).to_have_value("0.98")
+    page.get_by_label("Wave size").fill("16")
+    tau.fill("0.9")
+    expect(spec).to_have_value(
+        "tide(size=16, radius=2, cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))"
+    )
+    tau.fill("")
+    expect(spec).to_have_value(
+        "tide(size=16, radius=2, cascade_rounds=0, horizon=64, selector=quota())"
+    )
+    page.locator(".card select").select_option("block")
+    expect(spec).to_have_value(Block.recommended_spec())
+    tau.fill("0.5")
+    expect(spec).to_have_value("block(size=32, selector=threshold(tau=0.5, floor=None))")
+    page.locator(".card select").select_option("left_to_right")
+    tau.fill("0.7")
+    expect(spec).to_have_value("left_to_right(selector=threshold(tau=0.7))")
+
+
+def test_page_starts_with_the_defaults_of_the_server(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = save_talker(tmp_path_factory.mktemp("talker"))
+    options = ("--strategy", "block(size=5)", "--steps", "99", "--eos", "keep")
+    with serving("-m", folder, "--name", "talker", *options) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        expect(page.locator("#model")).to_have_text("talker")
+        expect(page.locator(".spec-input")).to_have_value("block(size=5)")
+        expect(page.locator(".card select")).to_have_value("block")
+        expect(page.locator(".card .fields input")).to_have_value("5")
+        expect(page.locator("#eos")).to_have_value("keep")
+        assert page.locator("#steps").get_attribute("placeholder") == "99"
+        choose_strategies(page)
         page.close()

@@ -24,7 +24,7 @@ from wavefront.server.ray_backend import (
     replica_settings,
     run_in_thread,
 )
-from wavefront.server.settings import Limits, Scale, Settings, Source
+from wavefront.server.settings import Limits, ModelSource, ReplicaScale, Settings
 from wavefront.storage.ray_start import load_ray
 
 
@@ -49,9 +49,9 @@ def test_invalid_replica_options_are_rejected(args: tuple[str, ...], words: str)
 
 def test_replica_count_must_be_an_int() -> None:
     with pytest.raises(OptionError, match="replicas must be a whole number"):
-        Scale(replicas=True)
+        ReplicaScale(replicas=True)
     with pytest.raises(OptionError, match="replicas"):
-        Scale(replicas=1.5)
+        ReplicaScale(replicas=1.5)
 
 
 @pytest.mark.parametrize("missing", ["ray", "ray.serve"])
@@ -59,10 +59,10 @@ def test_missing_ray_says_what_to_install(missing: str, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, missing, None)
     if missing == "ray.serve":
         monkeypatch.delattr("ray.serve", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'wavefront\[ray-serve\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[ray-serve\]'"):
         load_serve("auto")
     error = refused("serve", "-m", "toy", "--port", "0", "--engine", "ray", "--address", "auto")
-    assert error.endswith("--engine ray needs Ray Serve: pip install 'wavefront[ray-serve]'.")
+    assert error.endswith("--engine ray needs Ray Serve: pip install -e '.[ray-serve]'.")
 
 
 def test_ray_backend_imports_neither_torch_nor_ray() -> None:
@@ -93,13 +93,14 @@ def test_replica_settings_have_no_key_and_an_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path.parent)
-    scale = Scale(replicas=2, cpus=3)
-    settings = Settings(source=Source(model=tmp_path.name), api_key="secret", scale=scale)
+    scale = ReplicaScale(replicas=2, cpus=3)
+    source = ModelSource(model=tmp_path.name)
+    settings = Settings(source=source, host="0.0.0.0", api_key="secret", scale=scale)
     copied = replica_settings(settings)
     assert copied.source.model == str(tmp_path)
     assert (copied.api_key, copied.threads, copied.limits.event_ttl) == (None, 3, 0.0)
     for name in ("toy", "ripple", "org/model"):
-        kept = replica_settings(Settings(source=Source(model=name), scale=scale, threads=1))
+        kept = replica_settings(Settings(source=ModelSource(model=name), scale=scale, threads=1))
         assert (kept.source.model, kept.threads) == (name, 1)
 
 
@@ -138,8 +139,8 @@ def test_stop_during_deployment_deletes_the_deployment(monkeypatch) -> None:
     )
     monkeypatch.setattr("wavefront.server.ray_backend.load_ray", lambda address: SimpleNamespace())
     monkeypatch.setattr("wavefront.server.ray_backend.load_serve", lambda address: serve)
-    scale = Scale(replicas=1, cpus=1, gpus=0, address="somewhere:6379")
-    settings = Settings(source=Source(model="toy"), limits=Limits(), scale=scale)
+    scale = ReplicaScale(replicas=1, cpus=1, gpus=0, address="somewhere:6379")
+    settings = Settings(source=ModelSource(model="toy"), limits=Limits(), scale=scale)
     backend = RayBackend(settings, Metrics())
     backend._coordinator = None
 

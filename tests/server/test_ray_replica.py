@@ -9,16 +9,16 @@ import pytest
 
 from wavefront.server.ray_replica import Coordinator, HeartbeatBuffer, ReplicaRequest
 from wavefront.server.worker_messages import (
-    Accepted,
-    Finished,
     Heartbeat,
     Job,
-    Progress,
+    RequestAccepted,
+    RequestFinished,
+    RequestProgress,
 )
 
 
-def ended(text: str) -> Finished:
-    return Finished("a", text, "stop", 3, 4, 4, 0.1, None)
+def ended(text: str) -> RequestFinished:
+    return RequestFinished("a", text, "stop", 3, 4, 4, 0.1, None)
 
 
 @pytest.mark.parametrize("incremental", [True, False])
@@ -26,8 +26,8 @@ def test_non_incremental_answer_needs_few_updates(incremental: bool) -> None:
     async def sent() -> list[list[Any]]:
         request, found = ReplicaRequest(Job(id="a", incremental=incremental)), []
         for message in (
-            Accepted("a", 3, None, None),
-            *(Progress("a", c, None) for c in "abc"),
+            RequestAccepted("a", 3, None, None),
+            *(RequestProgress("a", c, None) for c in "abc"),
             ended("d"),
         ):
             request.update(message)
@@ -40,7 +40,10 @@ def test_non_incremental_answer_needs_few_updates(incremental: bool) -> None:
     batches = asyncio.run(sent())
     assert len(batches) == (5 if incremental else 3)
     every = [one for batch in batches for one in batch]
-    assert "".join(one.text for one in every if isinstance(one, Progress | Finished)) == "abcd"
+    assert (
+        "".join(one.text for one in every if isinstance(one, RequestProgress | RequestFinished))
+        == "abcd"
+    )
 
 
 def test_heartbeats_are_returned_once() -> None:

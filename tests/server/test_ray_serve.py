@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], Any]) -> None:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Return all processes except zombies: pid to (parent pid, command line)."""
+    """Return all processes except zombies: pid to (parent pid, name and command line)."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -77,13 +77,14 @@ def processes() -> dict[int, tuple[int, str]]:
             command = (
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
             )
+            name = (folder / "comm").read_text().strip()
             if state != "Z":
-                found[int(folder.name)] = int(parent), command
+                found[int(folder.name)] = int(parent), f"{name}: {command}"
     return found
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the descendants of a process: pid to command line."""
+    """Return the descendants of a process: pid to name and command line."""
     every, found, new = processes(), dict[int, str](), {pid}
     while new:
         new = {one for one, (parent, _) in every.items() if parent in new}
@@ -193,7 +194,7 @@ def stream(server: Running, body: dict[str, Any]) -> tuple[str, dict[str, Any] |
     return text, errors[0] if errors else None
 
 
-@pytest.mark.parametrize("victim", ["ServeReplica", "spawn_main"])
+@pytest.mark.parametrize("victim", ["ServeReplica", "wavefront-dec"])
 def test_killed_replica_loses_no_answer(folder: str, alone: Any, victim: str) -> None:
     """Kill a replica or its decode process: the replica is lost in both cases."""
     want = alone.generate("Once", raw=True, max_new_tokens=200).text
@@ -265,7 +266,14 @@ def test_sigterm_answers_all_accepted_requests_and_ends_ray(folder: str) -> None
 
 def model_processes(server: Running) -> set[int]:
     """Return the processes that hold a model, or that could start such a process."""
-    words = ("ServeReplica", "spawn_main", "ServeController", "Coordinator", "raylet", "gcs_server")
+    words = (
+        "ServeReplica",
+        "wavefront-dec",
+        "ServeController",
+        "Coordinator",
+        "raylet",
+        "gcs_server",
+    )
     return {pid for word in words for pid in named(server, word)}
 
 
@@ -320,7 +328,7 @@ def test_two_servers_share_an_existing_cluster(folder: str, cluster: str, alone:
         assert len(found) == 2
         for pid in found:
             (decoder,) = (
-                one for one, command in descendants(pid).items() if "spawn_main" in command
+                one for one, command in descendants(pid).items() if "wavefront-dec" in command
             )
             environment = Path(f"/proc/{decoder}/environ").read_bytes().split(b"\0")
             assert b"CUDA_VISIBLE_DEVICES=0" in environment

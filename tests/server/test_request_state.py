@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import time
+import tracemalloc
+import weakref
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from helpers.workers import make_job, run_job
 
 from wavefront.server.request_state import RequestRegistry, RequestState
 from wavefront.server.worker_messages import (
-    Accepted,
     Job,
-    Progress,
-    Started,
+    RequestAccepted,
+    RequestFailed,
+    RequestProgress,
+    RequestStarted,
 )
 
 START = {"type": "start"}
@@ -39,17 +46,77 @@ def make_state(job: Job, *messages: Any) -> RequestState:
 
 
 def test_reset_only_before_output_was_read() -> None:
-    accepted, started = Accepted("a", 3, None, START), Started("a")
+    accepted, started = RequestAccepted("a", 3, None, START), RequestStarted("a")
     unread = make_state(
-        Job(id="a", incremental=False), accepted, started, Progress("a", "some text", None)
+        Job(id="a", incremental=False), accepted, started, RequestProgress("a", "some text", None)
     )
     assert unread.reset()
     assert (unread.text, unread.started_after, unread.accepted) == ("", None, accepted)
-    assert not make_state(Job(id="a"), accepted, Progress("a", "some text", None)).reset()
-    assert not make_state(Job(id="a", events=True), accepted, Progress("a", "", STEP)).reset()
+    assert not make_state(Job(id="a"), accepted, RequestProgress("a", "some text", None)).reset()
+    assert not make_state(
+        Job(id="a", events=True), accepted, RequestProgress("a", "", STEP)
+    ).reset()
     watched = make_state(Job(id="a", events=True), accepted, started)
     assert watched.reset()
-    for message in (accepted, started, Progress("a", "", STEP)):
+    for message in (accepted, started, RequestProgress("a", "", STEP)):
         watched.update(message)
     assert len(watched.events) == 2  # the start event is not repeated
     assert watched.event_bytes == sum(len(one) + 64 for one in watched.events)
+
+
+def finish(registry: RequestRegistry, state: RequestState) -> None:
+    registry.active[state.id] = state
+    registry.close(state)
+
+
+@pytest.mark.slow
+def test_kept_memory_is_counted(lm: Any) -> None:
+    """The count is at least what the kept requests really use, and forks still work."""
+    registry = RequestRegistry(event_ttl=1000, event_bytes=1 << 30)
+    jobs = [make_job(str(n), events=True, prompt="x" * 90) for n in range(20)]
+    finish(registry, run_job(lm, jobs[0]))  # imports and caches
+    tracemalloc.start()
+    for job in jobs[1:]:
+        finish(registry, run_job(lm, replace(job, prompt="x" * 90 + job.id)))
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    kept = [registry.find(job.id) for job in jobs]
+    assert all(kept)
+    counted = sum(one.event_bytes for one in kept[1:] if one)
+    assert 0.5 * counted < used < 1.2 * counted
+    (last,) = kept[-1:]
+    assert last is not None
+    assert last.job.prompt is None
+    assert not any(last.canvas_at(last.steps).holes)
+
+
+def test_ended_request_keeps_no_long_option(lm: Any) -> None:
+    options = {"regex": "(" + "a" * 9000 + "|.*)", "logit_bias": {"7": 1.0}, "logprobs": 2}
+    state = RequestState(Job(id="a", events=True, options=options, prompt="x"))
+    state.update(RequestAccepted("a", 3, None, START))
+    assert state.job.options == options
+    state.update(RequestFailed("a", 499, "cancelled", "cancelled"))
+    assert state.job.options == {"logprobs": 2}  # the format of the answer depends on it
+
+
+def test_refused_requests_keep_nothing() -> None:
+    registry = RequestRegistry(event_ttl=1000, event_bytes=1 << 30)
+    for number in range(50):
+        state = RequestState(Job(id=str(number), events=True, prompt="x" * 100_000))
+        state.update(RequestFailed(state.id, 400, "no", "invalid_value"))
+        finish(registry, state)
+        assert registry.find(state.id) is None
+        assert state.job.prompt is None
+
+
+def test_expired_requests_are_dropped_without_another_request(lm: Any) -> None:
+    registry = RequestRegistry(event_ttl=0.05, event_bytes=1 << 30)
+    state = run_job(lm, make_job("a", events=True))
+    finish(registry, state)
+    gone = weakref.ref(state)
+    del state
+    time.sleep(0.06)
+    registry.evict()
+    gc.collect()
+    assert gone() is None

@@ -22,7 +22,7 @@ SPECS = (
     "block(size=4)",
     "standard",
     "rcr(size=16)",
-    "tide(selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=0, horizon=0, selector=threshold(tau=0.3))",
     "left_to_right",
     "dsb(size=8)",
     "tbd(size=8, drop=2)",
@@ -39,6 +39,7 @@ CONFLICTING = (
     "radius",
 )
 CONFLICTING += ("max_wave_size", "remasking", "eos_policy", "logits_eos_inf", "stop_ids")
+CONFLICTING += ("regex", "choices", "response_format", "tools", "tool_choice", "top_logprobs")
 CONFLICTING += ("confidence_eos_eot_inf", "max_tokens", "gen_length", "max_completion_tokens")
 WITH_BODY = {
     "/v1/chat/completions",
@@ -73,6 +74,10 @@ def repair(body: Any) -> Any:
     for name in ("steps", "max_new_tokens"):
         if fixed.get(name):
             fixed[name] = fixed[name] % 24 + 1
+    if fixed.get("n"):
+        fixed |= {"n": fixed["n"] % 3 + 1, "events": False}
+    if fixed.get("logit_bias"):
+        fixed["logit_bias"] = {"7": 2.5}
     if fixed.get("messages"):
         fixed["messages"] = [*fixed["messages"], {"role": "user", "content": "Hi"}]
     elif "at" not in fixed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ import httpx
 import openai
 import pytest
 from helpers.commands import save_talker
+from helpers.processes import kill_and_count_survivors
 from helpers.servers import PATIENCE, Running, serving
 
 import wavefront
@@ -127,8 +130,8 @@ def test_options_have_the_names_of_the_library(client: openai.OpenAI, alone: Any
 def test_openai_client_gets_errors(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(model="talker", messages=user_message("Hi"), logprobs=True)
-    assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_field")
+        chat(model="talker", messages=user_message("Hi"), presence_penalty=1)
+    assert (caught.value.param, caught.value.code) == ("presence_penalty", "unsupported_field")
     with pytest.raises(openai.BadRequestError) as caught:
         chat(model="talker", messages=user_message("Hi"), extra_body={"strategy": "os.path"})
     assert caught.value.param == "strategy"
@@ -151,7 +154,7 @@ def test_concurrent_requests_equal_lone_decodes(client: openai.OpenAI, alone: An
         {"strategy": "block(size=8)"},
         {"strategy": "standard", "steps": 9},
         {"temperature": 0.9, "seed": 3},
-        {"strategy": "tide(selector=threshold(tau=0.3))"},
+        {"strategy": "tide(cascade_rounds=0, horizon=0, selector=threshold(tau=0.3))"},
     ]
 
     def request(number: int) -> tuple[str, str]:
@@ -203,6 +206,28 @@ def test_events_can_be_read_again_and_from_any_number(server: Running, alone: An
     assert (late.status_code, late.json()["error"]["param"]) == (400, "at")
     odd = server.post(f"/v1/wavefront/decodes/{id}/fork", at=1, put={"x": "z"})
     assert odd.json()["error"]["param"] == "put"
+
+
+def test_fork_keeps_every_option_of_its_origin(server: Running) -> None:
+    options = {
+        "temperature": 0.9,
+        "top_p": 0,
+        "seed": 7,
+        "cfg_scale": 0.5,
+        "cache": "wave(refresh=4, size=64, delay=2, near=16, drop=0.0)",
+        "order_noise": 0.25,
+        "max_new_tokens": 8,
+    }
+    id = server.post("/v1/wavefront/decodes", prompt="Once", **options).json()["id"]
+    origin = server.events(id)[0]["options"]
+    assert {name: origin[name] for name in options} == options
+    fork = server.post(f"/v1/wavefront/decodes/{id}/fork", at=3).json()["id"]
+    kept = server.events(fork)[0]["options"]
+    assert kept | {"steps": 8, "max_new_tokens": 8} == origin
+    other = {"cfg_scale": 0.0, "top_p": 1.0, "speculate": 2, "cache": "none"}
+    fork = server.post(f"/v1/wavefront/decodes/{id}/fork", at=3, **other).json()["id"]
+    changed = server.events(fork)[0]["options"]
+    assert changed == kept | other | {"cache": None}
 
 
 def test_completion_with_events_can_be_watched(server: Running) -> None:
@@ -301,6 +326,47 @@ def test_invalid_addresses_methods_and_json(server: Running) -> None:
     assert (odd.status_code, odd.json()["error"]["param"]) == (400, "prompt")
 
 
+ODD_PATHS = (
+    "//", "/../../etc/passwd", "/..%2f..%2fetc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
+    "/page/index.html", "/static_files.py", "/%00", "/%ff%fe", "/%ed%a0%80", "/player.js%00.html",
+    "/v1/models/%ed%a0%80", "/v1/models/%00", "/v1/models/" + "a" * 5000, "/metrics/",
+    "/health/../metrics", "/player.js/..", "*", "http://evil.example/",
+    "/v1/wavefront/decodes/%ff/events?from=1", "/v1/wavefront/decodes/x/events?from=%ed%a0%80",
+    "/v1/wavefront/decodes/x/events?from=1" + "0" * 5000, "/v1/wavefront/decodes/x/events?from=nan",
+    "/v1/wavefront/decodes/%ed%a0%80/fork", "/nowhere?" + "a=1&" * 3000,
+)  # fmt: skip
+ODD_HEADERS = (
+    b"Host: \xff", b"Host: localhost\r\nHost: evil.example", b"Host: localhost\r\nX: \xed\xa0\x80",
+    b"Host: localhost\r\nAuthorization: Bearer \xff", b"Host: localhost\r\nContent-Length: -1",
+    b"Host: localhost\r\nContent-Length: " + b"9" * 5000, b"Host: localhost\r\nX-Request-Id: \xff",
+    b"Host: localhost\r\nUpgrade: websocket\r\nConnection: upgrade", b"Host: evil.example", b"",
+    b"Host: localhost\r\nTransfer-Encoding: gzip", b"X: " + b"a" * 100_000, b"\x00: \x00",
+)  # fmt: skip
+
+
+def test_odd_paths_and_headers_are_answered_with_4xx(server: Running) -> None:
+    def status(method: str, path: str, headers: bytes) -> int:
+        line = f"{method} {path} HTTP/1.1\r\n".encode() + headers
+        with server.connect() as connection:
+            connection.sendall(line + b"\r\nConnection: close\r\n\r\n")
+            return int(connection.recv(65536).split()[1])
+
+    right = f"Host: localhost\r\nAuthorization: Bearer {KEY}".encode()
+    right += b"\r\nContent-Type: application/json\r\nContent-Length: 0"
+    for path in ODD_PATHS:
+        for method in ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "FOO"):
+            assert 400 <= status(method, path, right) < 500, (method, path)
+            assert status(method, path, b"Host: localhost") in (401, 400), (method, path)
+    for headers in ODD_HEADERS:
+        for path in ("/version", "/metrics", "/v1/models"):
+            assert 400 <= status("GET", path, headers) < 500, headers
+    # Files and probes need no key, but the right name.
+    for path in ("/", "/health", "/ready", "/share.html", "/player.js"):
+        assert status("GET", path, b"Host: localhost") == 200
+        assert status("GET", path, b"Host: evil.example") == 421
+    assert server.client.get("/health").status_code == 200
+
+
 def test_request_timeout_is_enforced(server: Running) -> None:
     late = server.post("/v1/completions", **LONG, timeout=0.05)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
@@ -353,11 +419,15 @@ def test_killed_decode_process_is_restarted(folder: str, alone: Any) -> None:
 
 def test_health_fails_during_a_restart(folder: str) -> None:
     with serving("-m", folder) as server:
-        os.kill(server.decoder(), signal.SIGKILL)
+        decoder = server.decoder()
+        fork_server = int(Path(f"/proc/{decoder}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(fork_server, signal.SIGSTOP)  # the restart takes as long as this test needs
+        os.kill(decoder, signal.SIGKILL)
         server.wait("/health", 503)
         refused = server.post("/v1/completions", prompt="Hi")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_down")
         assert server.client.get("/ready").status_code == 503
+        os.kill(fork_server, signal.SIGCONT)
         server.wait("/health", 200)
         server.wait()
 
@@ -371,6 +441,213 @@ def test_stalled_decode_process_is_restarted(folder: str) -> None:
         server.wait()
         assert server.decoder() != pid
         assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["environment", "option"])
+def test_api_key_does_not_reach_other_processes(folder: str, given: str) -> None:
+    """Neither the environment nor the memory of a child process contains the key."""
+    key = f"only-for-the-{given}-of-the-server"
+    arguments = ("--api-key", key) if given == "option" else ()
+    with serving("-m", folder, *arguments, key=key) as server:
+        assert server.post("/v1/completions", prompt="Hi", max_tokens=4).status_code == 200
+        names = server.children()
+        assert {"wavefront-dec", "wavefront-enc"} <= set(names.values())
+        for pid in names:
+            for file in ("environ", "cmdline"):
+                assert key.encode() not in Path(f"/proc/{pid}/{file}").read_bytes()
+            assert key.encode() not in writable_memory(pid)
+        assert key.encode() in writable_memory(server.process.pid)  # so the check can fail
+
+
+def writable_memory(pid: int) -> bytes:
+    """Return the private, writable memory of a process."""
+    found = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            where, mode, *_ = line.split()
+            first, last = (int(part, 16) for part in where.split("-"))
+            if mode.startswith("rw") and last - first < 256 << 20:
+                with contextlib.suppress(OSError):
+                    memory.seek(first)
+                    found.append(memory.read(last - first))
+    return b"".join(found)
+
+
+def test_ten_restarts_in_a_minute_are_quick() -> None:
+    """Kill the decode process 10 times in a minute: each time it answers within 5 seconds."""
+    took = []
+    with serving("-m", "ripple") as server:
+        begun = time.monotonic()
+        for number in range(10):
+            eventually(lambda due=begun + 6 * number: time.monotonic() >= due)
+            os.kill(server.decoder(), signal.SIGKILL)
+            killed = time.monotonic()
+            while server.post("/v1/completions", prompt="Hi", max_tokens=2).status_code != 200:
+                assert time.monotonic() < killed + PATIENCE
+                time.sleep(0.05)
+            took.append(time.monotonic() - killed)
+        assert max(took) < 5, took
+        assert server.metric("engine_restarts_total") == 10
+
+
+def test_health_reports_a_stalled_decode_process(folder: str) -> None:
+    with serving("-m", folder) as server:
+        os.kill(server.decoder(), signal.SIGSTOP)
+        begun = time.monotonic()
+        server.wait("/health", 503)
+        assert time.monotonic() - begun < 10
+        assert server.client.get("/health").json() == {"status": "stalled"}
+        os.kill(server.decoder(), signal.SIGCONT)
+        server.wait("/health", 200)
+
+
+def test_server_answers_probes_while_it_starts(folder: str) -> None:
+    """The imports of the decode process do not block the HTTP process."""
+    command = [sys.executable, "-m", "wavefront", "serve", "-m", folder, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        statuses, slowest = [], 0.0
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            while "ready" not in statuses:
+                begun = time.monotonic()
+                statuses.append(client.get("/health").json()["status"])
+                slowest = max(slowest, time.monotonic() - begun)
+                time.sleep(0.05)
+        process.kill()
+        process.communicate()
+    assert statuses[0] == "loading"
+    assert slowest < 2
+
+
+def test_long_prompts_do_not_delay_other_requests(folder: str) -> None:
+    """66 prompts of almost 1 MB are refused at once, and a stream goes on."""
+    huge = "word " * (200_000)
+    bodies = [
+        {"prompt": huge},
+        {"messages": user_message(huge)},
+        {"prompt": [1] * 300_000},
+        {"messages": user_message("Hi") * 10_000},
+    ]
+    paths = ["/v1/completions", "/v1/chat/completions"]
+    with serving("-m", folder, "--stall-timeout", "5") as server:
+        pid, waits = server.decoder(), []
+        stop = threading.Event()
+
+        def ask() -> None:
+            while not stop.is_set():
+                begun = time.monotonic()
+                answer = server.post("/v1/completions", prompt="Hi", max_tokens=4)
+                assert answer.status_code == 200, answer.text
+                waits.append(time.monotonic() - begun)
+
+        def refuse(number: int) -> Any:
+            body = bodies[number % len(bodies)]
+            return server.post(paths["messages" in body], **body)
+
+        with ThreadPoolExecutor(10) as pool:
+            asking = pool.submit(ask)
+            refused = list(pool.map(refuse, range(66)))
+            stop.set()
+            asking.result()
+        for number, answer in enumerate(refused):
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["param"] in bodies[number % len(bodies)]
+            assert len(answer.text) < 1000
+        assert max(waits) < 5, waits
+        assert server.decoder() == pid
+        assert server.metric("engine_restarts_total") == 0
+
+
+def test_prompt_that_takes_too_long_to_encode_is_refused(folder: str, tmp_path: Path) -> None:
+    """The chat template of this model never ends for one message; other requests go on."""
+    slow = tmp_path / "slow"
+    shutil.copytree(folder, slow)
+    loop = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    template = "{% if messages[0].content == 'slow' %}" + loop + "{% endif %}"
+    template += "{{ messages[0].content }}"
+    settings = json.loads((slow / "tokenizer_config.json").read_text())
+    (slow / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    with serving("-m", str(slow)) as server, ThreadPoolExecutor(2) as pool:
+        begun = time.monotonic()
+        late = pool.submit(server.post, "/v1/chat/completions", messages=user_message("slow"))
+        with server.client.stream(
+            "POST", "/v1/completions", json={"prompt": [72], "max_tokens": 200, "stream": True}
+        ) as answer:
+            assert "[DONE]" in answer.read().decode()
+        answer = late.result()
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+        assert "takes longer than 2 seconds" in answer.json()["error"]["message"]
+        assert time.monotonic() - begun < 30
+        fine = server.post("/v1/chat/completions", messages=user_message("Hi"), max_tokens=4)
+        assert fine.status_code == 200
+        assert server.metric("engine_restarts_total") == 0
+
+
+def test_one_address_gets_only_its_share(folder: str) -> None:
+    with serving("-m", folder, "--rows", "2", "--queue", "4") as server:
+        ends = [httpx.HTTPTransport(local_address=f"127.0.0.{n}") for n in (2, 3)]
+        greedy, other = (
+            httpx.Client(base_url=server.url, transport=end, timeout=PATIENCE) for end in ends
+        )
+        with greedy, other, ThreadPoolExecutor(12) as pool:
+            jobs = [pool.submit(greedy.post, "/v1/completions", json=LONG) for _ in range(12)]
+            eventually(lambda: server.metric("num_requests_running") == 1)
+            # One row is free for others, although requests of the first address wait.
+            answer = other.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 4})
+            assert answer.status_code == 200, answer.text
+            ended = [one.result().status_code for one in jobs if one.done()]
+            assert 200 not in ended  # the other address waited for no request of the first
+            made = [one.result() for one in jobs]
+        refused = [one for one in made if one.status_code == 429]
+        assert {one.status_code for one in made} == {200, 429}
+        assert {one.json()["error"]["code"] for one in refused} == {"client_limit"}
+        assert "Your address already has 3 requests" in refused[0].json()["error"]["message"]
+
+
+def test_refused_requests_use_little_memory(folder: str) -> None:
+    with serving("-m", folder) as server:
+        huge = "x" * 900_000
+
+        def send(_: int) -> None:
+            for path in ("/v1/wavefront/decodes", "/v1/completions"):
+                body = {"prompt": huge, "events": True} if "comp" in path else {"prompt": huge}
+                assert server.post(path, **body).status_code == 400
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(send, range(4)))
+            before = resident(server.process.pid)
+            list(pool.map(send, range(75)))
+        assert resident(server.process.pid) - before < 50
+
+
+def resident(pid: int) -> float:
+    """Return the resident memory of a process in MiB."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) / 1024
+
+
+def test_failing_request_does_not_affect_others(server: Running, alone: Any) -> None:
+    """Options that make a step fail do not change other answers or restart the process."""
+    pid = server.decoder()
+    bad = {
+        "prompt": "Hi",
+        "strategy": "tide(cascade_rounds=0, horizon=0, "
+        "distance_temperatures=(1e300,), selector=quota())",
+        "max_tokens": 16,
+    }
+    with ThreadPoolExecutor(12) as pool:
+        good = [
+            pool.submit(server.post, "/v1/completions", prompt=f"n{n}", max_tokens=60)
+            for n in range(4)
+        ]
+        failed = [pool.submit(server.post, "/v1/completions", **bad) for _ in range(8)]
+        assert {one.result().status_code for one in failed} <= {400, 500}
+        for n, one in enumerate(good):
+            want = alone.generate(f"n{n}", raw=True, max_new_tokens=60).text
+            assert one.result().json()["choices"][0]["text"] == want
+    assert server.decoder() == pid
 
 
 def test_sigterm_answers_all_accepted_requests(folder: str) -> None:
@@ -418,6 +695,15 @@ def test_decode_process_ends_with_a_killed_server(folder: str) -> None:
         eventually(ended)
 
 
+def test_decode_process_that_loads_ends_with_a_killed_server() -> None:
+    command = ["-m", "wavefront", "serve", "-m", "toy", "--port", "0", "--threads", "1"]
+    # The fork server, the decode process, the tokenizing process and multiprocessing's tracker.
+    # The others end at once; the fork server needs about a second to unload its modules.
+    assert kill_and_count_survivors(command, children=4, wait=0.0, seconds=5.0) == 0
+    # A fork server that still imports notices it after its imports.
+    assert kill_and_count_survivors(command, children=2, wait=0.2, seconds=20.0) == 0
+
+
 def test_unknown_model_exits_with_an_error() -> None:
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "nothing-like-it", "--port", "0"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -451,10 +737,9 @@ def test_probes_answer_while_all_rows_are_busy(server: Running) -> None:
             job.result()
 
 
-def test_load_with_misbehaving_clients() -> None:
-    """Run runs/load.py for a short time: no answer is lost or wrong, and memory stays flat."""
-    script = Path(__file__).parents[2] / "runs" / "load.py"
-    arguments = ["--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24"]
+def run_load(*arguments: str, name: str = "load.py") -> str:
+    """Run a script of runs/ and return what it prints."""
+    script = Path(__file__).parents[2] / "runs" / name
     made = subprocess.run(
         [sys.executable, str(script), *arguments],
         capture_output=True,
@@ -464,9 +749,45 @@ def test_load_with_misbehaving_clients() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    found = json.loads(made.stdout)
+    return made.stdout
+
+
+def test_server_speed_is_compared_with_a_decode_without_a_server(tmp_path: Path) -> None:
+    """Run runs/server_speed.py with a shape of random weights, made tiny."""
+    width = {"d_model": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 128}
+    ids = {"vocab_size": 512, "embedding_size": 512, "mask_token_id": 300, "eos_token_id": 301}
+    shape = json.dumps({**width, **ids, "pad_token_id": 301})
+    sizes = ("--prompt-tokens", "16", "--max-new-tokens", "32", "--seconds", "1")
+    out = tmp_path / "server.json"
+    run_load("--changes", shape, "--device", "cpu", *sizes, "--clients", "2", "--repeats", "1",
+             "--out", str(out), name="server_speed.py")  # fmt: skip
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["requests"] >= 2
+    assert 0 < row["first_event_p50_s"] <= row["first_event_p99_s"] <= row["end_p99_s"]
+    whole = row["tokens_per_s"] / row["without_server_tokens_per_s"]
+    assert row["share_percent"] == pytest.approx(100 * whole)
+
+
+def test_load_with_misbehaving_clients() -> None:
+    """Run runs/load.py for a short time: no answer is lost or wrong, and memory stays flat."""
+    found = json.loads(
+        run_load("--clients", "60", "--seconds", "10", "--rows", "8", "--queue", "24")
+    )
     assert found["lost or mixed"] == 0
     assert found["answers checked"] > 20
     assert found["rejected"] > 0
     assert found["server MiB"]["end"] < 1.5 * found["server MiB"]["at third"] + 50
     assert found["decoder MiB"]["end"] < 1.5 * found["decoder MiB"]["at third"] + 50
+
+
+def test_load_with_hostile_clients() -> None:
+    """A tenth of the clients is hostile: good answers stay correct and almost as fast."""
+    found = json.loads(
+        run_load("--clients", "40", "--seconds", "15", "--rows", "8", "--hostile", "0.1")
+    )
+    assert found["lost or mixed"] == 0
+    assert found["rejected"] == 0
+    assert min(found["answers checked"], found["answered without hostile clients"]) > 100
+    assert found["slowdown of p99"] < 2
+    kinds = {name.split()[1] for name in found["counts"] if name.startswith("hostile")}
+    assert kinds == {"extreme", "flood", "stump", "leave", "half", "slow"}

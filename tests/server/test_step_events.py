@@ -12,12 +12,12 @@ from wavefront.analysis.measures import mhco
 from wavefront.server.decode_worker import DecodeWorker
 from wavefront.server.step_events import _hold_back
 from wavefront.server.worker_messages import (
-    Accepted,
-    Finished,
     Fork,
     Job,
-    Progress,
+    RequestAccepted,
     RequestFailed,
+    RequestFinished,
+    RequestProgress,
 )
 
 
@@ -29,11 +29,11 @@ def test_beginning_of_a_stop_string_is_held_back() -> None:
 
 def events_of(worker: DecodeWorker, job: Job) -> list[dict[str, Any]]:
     (taken,) = worker.handle(job)
-    assert isinstance(taken, Accepted), taken
+    assert isinstance(taken, RequestAccepted), taken
     messages = run_to_end(worker)
     events = [
         taken.start_event,
-        *(one.event for one in messages if isinstance(one, Progress | Finished)),
+        *(one.event for one in messages if isinstance(one, RequestProgress | RequestFinished)),
     ]
     return [event for event in events if event is not None]
 

@@ -38,7 +38,7 @@ def decode(
     """(step, commit, remask, final) of every step of one row, as sets of positions."""
     sampling = sampling or Sampling()
     config = Config(strategy=strategy, fixed_budget=fixed_budget, sampling=sampling)
-    rows = start(canvas, config, [steps], [0])
+    rows = start(canvas, config, [steps], seeds=[0])
     no = torch.zeros(1, dtype=torch.bool)
     while not rows.done:
         step = int(rows.step)
@@ -240,6 +240,7 @@ def test_options_are_checked():
         Rcr(size=3).validate(12, 3)
 
 
+@pytest.mark.slow
 def test_built_in_model_remasks_in_an_earlier_block():
     """A quarter of the steps: the second block's tokens push two of the first block's out."""
     lm = wavefront.load("ripple")

@@ -21,7 +21,9 @@ from wavefront.engine.batcher import decode
 from wavefront.models.toy import toy
 from wavefront.strategies.selectors.entropy_bound import EntropyBound
 from wavefront.strategies.selectors.factor import Factor
+from wavefront.strategies.selectors.hierarchy import Hierarchy
 from wavefront.strategies.selectors.local_leap import LocalLeap
+from wavefront.strategies.selectors.share import Share
 from wavefront.strategies.selectors.threshold import Threshold
 
 LAST = (float("-inf"), float("nan"))
@@ -64,6 +66,7 @@ def committed(selector: Selector, *rows: Row) -> list[list[int]]:
         known=~masked,
         slot=torch.where(masked, masked.long().cumsum(-1) - 1, -1),
         progress=RowProgress(masked.sum(-1), column + 9, column, masked.sum(-1), column),
+        tokens=torch.full(masked.shape, 7),
     )
     return [row.nonzero()[:, 0].tolist() for row in selector.select(view, candidates, fallback)]
 
@@ -93,6 +96,45 @@ def test_threshold_by_hand():
     assert committed(Threshold(0), row(confident)) == [[0, 1, 2, 3, 4]]
     assert committed(Threshold(1), row([0.5, 1.0, 1.0])) == [[1, 2]]
     assert committed(Threshold(), row(confident, candidates=[0, 2, 4])) == [[4]]
+
+
+def test_threshold_commits_the_floor_if_too_few_are_confident():
+    confident = [0.2, 0.95, 0.5, 0.91, 0.89]
+    assert committed(Threshold(floor=2), row(confident)) == [[1, 3]]
+    assert committed(Threshold(floor=3), row(confident)) == [[1, 3, 4]]
+    assert committed(Threshold(0.99, floor=2), row(confident)) == [[1, 3]]
+    assert committed(Threshold(0.5, floor=2), row(confident)) == [[1, 2, 3, 4]]
+    assert committed(Threshold(floor=9), row(confident)) == [[0, 1, 2, 3, 4]]  # all there are
+    # The quota of 9 steps for 5 positions is 1 at the first step.
+    assert committed(Threshold(0.99, floor=None), row(confident)) == [[1]]
+
+
+def test_hierarchy_by_hand():
+    confident = [0.5, 0.45, 0.95, 0.3, 0.6, 0.92]
+    # One gap: its best, and every confident one.
+    assert committed(Hierarchy(), row(confident)) == [[2, 5]]
+    assert committed(Hierarchy(tau=0.99), row(confident)) == [[2]]
+    # Position 2 is known, so there are two gaps.
+    gaps = [0, 1, 3, 4, 5]
+    assert committed(Hierarchy(tau=0.99), row(confident, candidates=gaps)) == [[0, 5]]
+    assert committed(Hierarchy(tau=0.99, low=0.55), row(confident, candidates=gaps)) == [[5]]
+    assert committed(Hierarchy(tau=0.99, low=0.97), row(confident, candidates=gaps)) == [[5]]
+    assert committed(Hierarchy(low=0.3), row([0.5, 0.5, 0.5])) == [[0]]  # ties: from the left
+
+
+def test_share_divides_what_is_left_over_the_steps_that_are_left():
+    def counts(selector, length: int, steps: int) -> list[int]:
+        left, found = length, []
+        while left:
+            numbers = (length, steps, len(found), left, 0)
+            progress = RowProgress(*(torch.tensor([number]) for number in numbers))
+            found.append(int(selector.min_commits(progress)))
+            left -= found[-1]
+        return found
+
+    assert counts(Share(), 8, 3) == [3, 3, 2]
+    assert counts(Share("nearest"), 8, 3) == [3, 2, 3]
+    assert counts(Share(), 3, 9) == counts(Share("nearest"), 3, 9) == [1, 1, 1]
 
 
 def test_factor_by_hand():
@@ -126,7 +168,7 @@ def test_factor_counts_uncertainty_below_float_rounding():
 def test_entropy_bound_by_hand():
     sure = [0.5] * 5
     entropy = [0.5, 0.0625, 0.25, 0.125, 2.0]
-    # In order .0625, .125, .25, .5, 2: the sum less the maximum is 0, .0625, .1875, .4375, .9375.
+    # In order .0625, .125, .25, .5, 2: sums without the maximum are 0, .0625, .1875, .4375, .9375.
     for gamma, expected in (
         (0, [1]),
         (0.0625, [1, 3]),
@@ -167,7 +209,7 @@ def test_local_leap_by_hand():
 
 # --- what they have in common -------------------------------------------------------------------
 
-EVERY = (Threshold(), Factor(), EntropyBound(), LocalLeap())
+EVERY = (Threshold(), Factor(), EntropyBound(), LocalLeap(), Hierarchy())
 inf = float("inf")
 
 
@@ -231,6 +273,9 @@ def test_min_commits_is_one_while_positions_are_masked(selector):
         "entropy_bound(gamma='0.1')",
         "local_leap(tau=2)",
         "local_leap(relaxed=0.95)",
+        "hierarchy(low=0.95)",
+        "threshold(floor=0)",
+        "share(rounding='down')",
         "local_leap(radius=1.5)",
         "local_leap(radius=-1)",
     ],

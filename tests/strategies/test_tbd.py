@@ -166,7 +166,7 @@ def test_quotas_end_in_time_and_every_block_gets_its_share():
         sureness = rng.choice((0.0, 0.5, 0.9))  # 0: every block would keep the least
         source = torch.Generator().manual_seed(n)
         config = Config(strategy=rule)
-        rows = start(line(n), config, [steps], [0])
+        rows = start(line(n), config, [steps], seeds=[0])
         while not rows.done:
             sure = torch.rand(rows.score.shape, generator=source) < sureness
             before = fill(rows, torch.where(sure, 0.95, 0.5))
@@ -192,7 +192,7 @@ def test_finished_row_does_not_change_others():
 def last_canvas(rule, canvas, steps):
     """Return the final state and committed_at, with scores that vary by step."""
     config = Config(strategy=rule)
-    rows = start(canvas, config, steps, [0] * len(steps))
+    rows = start(canvas, config, steps, seeds=[0] * len(steps))
     no = torch.zeros(len(steps), dtype=torch.bool)
     for step in range(max(steps)):
         drawn = torch.rand(1, canvas.tokens.shape[1], generator=torch.Generator().manual_seed(step))
@@ -241,7 +241,7 @@ def test_confidence_equal_to_gamma_counts():
 def test_confidence_is_the_probability_whatever_the_priority():
     rule = Tbd(size=4, drop=1, gamma=0.9, min_kept=1)
     config = Config(strategy=rule)
-    rows = start(line(10), config, [3], [0])  # one step a block
+    rows = start(line(10), config, [3], seeds=[0])  # one step a block
     rows = fill(rows, torch.full(rows.score.shape, 0.95))._replace(score=rows.score - 2)
     no = torch.zeros(1, dtype=torch.bool)
     rows, _, decision = decide_and_write(config, rows, MASK, bad=no, void=no)
@@ -300,7 +300,7 @@ def test_options_are_checked(wrong):
 
 
 def test_fewer_steps_than_blocks_is_refused_for_fixed_budgets():
-    with pytest.raises(OptionError, match="fewer than the 4 blocks"):
+    with pytest.raises(OptionError, match="12 positions need 4 blocks"):
         Tbd(size=5, drop=2, min_kept=1).validate(12, 3)
     Tbd(size=5, drop=2, min_kept=1).validate(12, 4)
     Tbd(size=5, drop=2, min_kept=1, selector=Threshold()).validate(12, 3)

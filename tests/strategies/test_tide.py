@@ -1,4 +1,4 @@
-"""Tide: without options it is wavefront; each option against a plain loop, and by hand."""
+"""Tide: with all options off it is wavefront; each option against a plain loop, and by hand."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ from wavefront.testing.simulation import MASK, PAD, to_meta
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 Places = frozenset[int]
+OFF = {"cascade_rounds": 0, "horizon": 0, "selector": Quota()}
+
+
+def plain_tide(*args: int, **options: Any) -> Tide:
+    """Return tide with everything off, but for the given options."""
+    return Tide(*args, **OFF | options)
+
+
+def plain_spec(text: str) -> str:
+    """Return a spec of tide with everything off, but for the options that it names."""
+    if not text.startswith("tide("):
+        return text
+    off = [f"{name}={value!r}" for name, value in OFF.items() if f"{name}=" not in text]
+    return f"{', '.join([text[:-1], *off])})".replace("(, ", "(")
 
 
 class Reading(NamedTuple):
@@ -177,7 +191,7 @@ def play(
 ) -> Iterator[Record]:
     """Every step of one row of the tensors. What they did not ask for is noise to them."""
     config = Config(strategy=rule, fixed_budget=fixed_budget)
-    rows = start(canvas, config, [steps], [0])
+    rows = start(canvas, config, [steps], seeds=[0])
     no, source = torch.zeros(1, dtype=torch.bool), torch.Generator().manual_seed(0)
     while not rows.done:
         wanted = candidates(config, rows)
@@ -250,7 +264,7 @@ def drawn(rng: random.Random, *names: str) -> Tide:
         *(["cascade_rounds"] if "cascade_rounds" in names else []),
     ):  # its takes stand
         choices |= EACH[name]
-    return Tide(**{name: rng.choice(values) for name, values in choices.items()})
+    return plain_tide(**{name: rng.choice(values) for name, values in choices.items()})
 
 
 def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple[bool, int, int]:
@@ -268,16 +282,33 @@ def compared(rng: random.Random, rule: Tide, other: Tide | None = None) -> tuple
     return ours == theirs, beyond, sum(len(one.remask) for one in ours)
 
 
-def test_tide_without_options_equals_wavefront():
+def test_tide_with_all_options_off_equals_wavefront():
     rng = random.Random("tide")
     for number in range(24):
         canvas, case = random_case(rng, KINDS[number % 4])
         readings = random_readings(rng, canvas.tokens.shape[1], fine=rng.random() < 0.3)
         options = {name: rng.choice(values) for name, values in WAVE.items()}
         one, two = (
-            list(play(made(**options), canvas, case.steps, readings)) for made in (Tide, Wavefront)
+            list(play(made(**options), canvas, case.steps, readings))
+            for made in (plain_tide, Wavefront)
         )
         assert one == two, (options, case)
+
+
+def test_default_tide_is_not_wavefront():
+    """Its defaults are the recommended setting, and they commit more than a front at once."""
+    assert Tide() == Tide(cascade_rounds=8, horizon=64, selector=Threshold(0.98))
+    assert Tide.recommended_spec() == repr(Tide())
+    rows = [{0: 0.99}, {slot: 0.99 for slot in range(12) if slot != 9}]
+    canvas = blank([[5, 5]], 12, mask_id=MASK, pad_id=PAD)
+
+    def readings(step: int) -> Reading:
+        sure = {place: rows[min(step, 1)].get(place - 2, 0.3) for place in range(14)}
+        return Reading(sure, {place: log(value) for place, value in sure.items()}, sure)
+
+    ours, theirs = (list(play(rule, canvas, 12, readings)) for rule in (Tide(), Wavefront()))
+    assert [slots(one.commit) for one in ours[:2]] == [{0}, {1, 2, 3, 4, 5, 6, 7, 8, 10, 11}]
+    assert [len(one.commit) for one in theirs] == [1] * 12
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -334,7 +365,9 @@ def test_compositions_equal_the_loop(count):
 def test_comparison_notices_every_wrong_rule(right, wrong):
     """A number that is a little off is noticed."""
     rng = random.Random(right)
-    one, two = (spec.resolve(f"tide(size=4, {text})", "strategies") for text in (right, wrong))
+    one, two = (
+        spec.resolve(plain_spec(f"tide(size=4, {text})"), "strategies") for text in (right, wrong)
+    )
     assert sum(not compared(rng, one, two)[0] for _ in range(8)) > 1
 
 
@@ -343,7 +376,10 @@ def test_comparison_notices_every_wrong_rule(right, wrong):
 
 
 def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict[int, float]] = ()):
-    """(committed, remasked) of every step, in slots; `rows` repeat their last. Else 0.3 sure."""
+    """(committed, remasked) of every step, in slots; `rows` repeat their last. Else 0.3 sure.
+
+    Options of tide that the text does not name are off.
+    """
 
     def readings(step: int) -> Reading:
         row, stands = (part[min(step, len(part) - 1)] if part else {} for part in (rows, own))
@@ -351,7 +387,7 @@ def by_hand(text: str, length: int, rows: list[dict[int, float]], own: list[dict
         score = {p: log(value) for p, value in sure.items()}
         return Reading(sure, score, {p: stands.get(p - 2, 1.0) for p in sure})
 
-    rule = spec.resolve(text, "strategies")
+    rule = spec.resolve(plain_spec(text), "strategies")
     canvas = blank([[5, 5]], length, mask_id=MASK, pad_id=PAD)
     found = list(play(rule, canvas, length, readings))
     return [(slots(one.commit), slots(one.remask)) for one in found], [
@@ -375,10 +411,10 @@ def test_cascade_commits_a_run_of_confident_positions_at_once():
     rows = [{0: 0.9}, {slot: 0.97 for slot in range(12) if slot != 9}]
     expected = {
         "wavefront(": {1, 2},
-        "tide(": {1, 2},
-        "tide(cascade_rounds=1, ": {1, 2, 3, 4},
-        "tide(cascade_rounds=3, ": {1, 2, 3, 4, 5, 6, 7, 8},
-        "tide(cascade_rounds=4, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
+        "tide(cascade_rounds=0, horizon=0, ": {1, 2},
+        "tide(cascade_rounds=1, horizon=0, ": {1, 2, 3, 4},
+        "tide(cascade_rounds=3, horizon=0, ": {1, 2, 3, 4, 5, 6, 7, 8},
+        "tide(cascade_rounds=4, horizon=0, ": {1, 2, 3, 4, 5, 6, 7, 8, 10},
         # The model was shown no more than two positions after the front, which was slots 1 and 2.
         "tide(cascade_rounds=4, horizon=3, ": {1, 2, 3, 4, 5},
     }
@@ -425,7 +461,7 @@ def test_waiting_position_is_one_of_several_commits():
     sure = {place: 0.1 + place / 100 for place in range(18)}
     sure[17] = 0.99  # far from everything known
     reading = Reading(sure, {p: log(v) for p, v in sure.items()}, sure)
-    first, second, *_ = play(Tide(patience=1), canvas, 4, lambda step: reading)
+    first, second, *_ = play(plain_tide(patience=1), canvas, 4, lambda step: reading)
     assert slots(first.commit) == {4, 5, 6, 7}  # the best of slots 0 to 7
     assert slots(first.front) == {0, 1, 2, 3, 8, 9}
     assert slots(second.commit) == {0, 3, 8, 9}
@@ -581,7 +617,7 @@ class Watched:
 def test_hidden_masks_equal_removed_masks(family, cfg_scale):
     """Rows of unequal prompts: what is read at positions in sight is read off a shorter canvas."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
-    config = Config(strategy=Tide(size=3, horizon=2), cfg_scale=cfg_scale)
+    config = Config(strategy=plain_tide(size=3, horizon=2), cfg_scale=cfg_scale)
     list(decode(model, ragged(model), config, steps=[12] * 4, seeds=range(4)))
     hid = 0
     for tokens, attend, at, found in model.calls[::3]:
@@ -600,7 +636,7 @@ def test_hidden_masks_equal_removed_masks(family, cfg_scale):
 def test_token_at_a_hidden_position_changes_nothing(family):
     """Holes anywhere, so that something known lies beyond what is hidden."""
     model = Watched(toy(seed=3, family=family, dtype="float64"))
-    config = Config(strategy=Tide(size=1, radius=1, horizon=1))
+    config = Config(strategy=plain_tide(size=1, radius=1, horizon=1))
     list(decode(model, holes(model), config, steps=[10] * 2, seeds=range(2)))
     hid = 0
     for tokens, attend, at, found in model.calls:
@@ -622,15 +658,15 @@ def test_horizon_by_hand():
       P . . . . . .
     """
     canvas = blank([[5, 5], [5]], 6, mask_id=MASK, pad_id=PAD)
-    rule = Tide(size=2, horizon=2)
+    rule = plain_tide(size=2, horizon=2)
     seen = rule.attended(canvas, rule.init(canvas))
     assert seen is not None
     assert [places(seen[row : row + 1]) for row in (0, 1)] == [set(range(6)), set(range(1, 6))]
-    assert Tide().attended(canvas, Tide().init(canvas)) is None
+    assert plain_tide().attended(canvas, plain_tide().init(canvas)) is None
     # A text with holes: what is known is shown, wherever it stands.
     #   P . . . P . . . P      front at 1, with 1 more: 1 and 2
     text = infill([[5] * 9], [[i % 4 > 0 for i in range(9)]], mask_id=MASK, pad_id=PAD)
-    near = Tide(size=1, horizon=1)
+    near = plain_tide(size=1, horizon=1)
     seen = near.attended(text, near.init(text))
     assert seen is not None
     assert places(seen) == {0, 1, 2, 4, 8}
@@ -646,8 +682,8 @@ def test_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
     model = toy(seed=3, family="dream", dtype="float64")
     canvas = ragged(model)
     changed = 0
-    cascade = Tide(horizon=3, cascade_rounds=2, selector=Threshold(0.4))
-    for rule, cfg_scale in ((Tide(size=3, horizon=1), 0.0), (cascade, 0.7)):
+    cascade = plain_tide(horizon=3, cascade_rounds=2, selector=Threshold(0.4))
+    for rule, cfg_scale in ((plain_tide(size=3, horizon=1), 0.0), (cascade, 0.7)):
         together = answers(rule, canvas, model, cfg_scale=cfg_scale).tokens
         for row in range(len(canvas.tokens)):
             real = canvas.real[row]
@@ -662,10 +698,10 @@ def test_row_with_a_horizon_is_the_same_alone_and_in_a_batch():
                 )
             )[-1]
             assert torch.equal(shifted.canvas.tokens[0], together[row, real])
-        far = Tide(
+        far = plain_tide(
             rule.size, cascade_rounds=rule.cascade_rounds, horizon=99, selector=rule.selector
         )
-        none = Tide(rule.size, cascade_rounds=rule.cascade_rounds, selector=rule.selector)
+        none = plain_tide(rule.size, cascade_rounds=rule.cascade_rounds, selector=rule.selector)
         same_far, plain = (answers(one, canvas, model, cfg_scale=cfg_scale) for one in (far, none))
         assert torch.equal(same_far.tokens, plain.tokens)
         changed += not torch.equal(plain.tokens, together)
@@ -682,7 +718,7 @@ SHORT_SIGHTED = (
 
 @pytest.mark.parametrize("text", SHORT_SIGHTED)
 def test_speculation_is_lossless_with_a_horizon(text):
-    strategy = spec.resolve(text, "strategies")
+    strategy = spec.resolve(plain_spec(text), "strategies")
     model = toy(seed=0, dtype="float64")
     assert same(*both(model, ragged(model), Config(strategy=strategy), speculate=4))
     model = toy(seed=2, family="dream", dtype="float64")
@@ -693,7 +729,7 @@ def test_speculation_is_lossless_with_a_horizon(text):
 
 def test_draft_with_another_horizon_is_rejected(monkeypatch):
     """Equal tokens are not enough: the front that was drafted may end elsewhere."""
-    config = Config(strategy=Tide(size=3, horizon=1))
+    config = Config(strategy=plain_tide(size=3, horizon=1))
     models = [toy(seed=seed, dtype="float64") for seed in (0, 1)]
     assert all(same(*both(model, ragged(model), config)) for model in models)
     monkeypatch.setattr(
@@ -706,7 +742,7 @@ def test_step_with_all_options_runs_on_the_meta_device():
     """No host sync and no shape that depends on data, model included."""
     model = toy(seed=3)
     rule = spec.resolve(FULL, "strategies")
-    rows = to_meta(start(ragged(model), Config(strategy=rule), [12] * 4, [0] * 4))
+    rows = to_meta(start(ragged(model), Config(strategy=rule), [12] * 4, seeds=[0] * 4))
     after, _, _ = advance(toy().to("meta"), Config(strategy=rule, cfg_scale=0.5), rows, 8, True)
     assert after.canvas.tokens.shape == rows.canvas.tokens.shape
 
@@ -721,7 +757,7 @@ def test_skipped_tide_steps_would_change_nothing():
     for number in range(6):
         canvas, case = random_case(rng, "more steps than places")
         readings = random_readings(rng, canvas.tokens.shape[1], fine=False)
-        rule = Tide(size=3, patience=1 + number % 3, selector=Dream())
+        rule = plain_tide(size=3, patience=1 + number % 3, selector=Dream())
         every, few = (
             list(play(rule, canvas, case.steps, readings, fixed_budget=fixed))
             for fixed in (True, False)
@@ -736,10 +772,10 @@ def test_noise_differs_at_every_step_with_a_band():
     canvas = blank([[5, 5]], 40, mask_id=MASK, pad_id=PAD)
     sure = dict.fromkeys(range(42), 0.9)
     reading = Reading(sure, sure, sure)
-    wide = Tide(size=40, radius=40, revisable_band=2, selector=Origin())
+    wide = plain_tide(size=40, radius=40, revisable_band=2, selector=Origin())
     ours = [one.commit for one in play(wide, canvas, 12, lambda step: reading)]
     config = Config(strategy=Standard(selector=Origin()))
-    rows, expected = start(canvas, config, [12], [0]), []
+    rows, expected = start(canvas, config, [12], seeds=[0]), []
     no = torch.zeros(1, dtype=torch.bool)
     while not rows.done:
         rows, _, decision = decide_and_write(config, rows, MASK, bad=no, void=no)
@@ -760,7 +796,7 @@ def test_quota_is_divided_over_the_remaining_positions():
     doubted = [{}, dict.fromkeys(range(14), 0.01), {}, {}]
     readings = lambda step: Reading(sure, score, sure | doubted[step])  # noqa: E731
     for size, third in ((8, {0, 1, 5, 6}), (3, {0, 1, 5, 8})):
-        found = list(play(Tide(size, revisable_band=20), canvas, 4, readings))
+        found = list(play(plain_tide(size, revisable_band=20), canvas, 4, readings))
         counts = [(len(one.commit), len(one.remask)) for one in found]
         assert counts == [(3, 0), (3, 2), (4, 0), (4, 0)]
         assert slots(found[2].commit) == third
@@ -778,23 +814,24 @@ FULL = (
     ("text", "sentence"),
     [
         (
-            "tide(cascade_rounds=4)",
+            "tide(cascade_rounds=4, selector=quota())",
             r"tide: cascade_rounds needs an adaptive selector, .*=threshold\(tau=0.9\)\)\.",
         ),
         ("tide(cascade_rounds=1, selector=dream())", "needs an adaptive selector"),
-        ("tide(size=0)", "size must be at least 1, not 0"),
-        ("tide(radius=0)", "radius must be at least 1, not 0"),
+        ("tide(selector=quota())", r"Write tide\(cascade_rounds=0, selector=quota\(\)\), or try"),
+        ("tide(size=0)", "size must be between 1 and 1048576, not 0"),
+        ("tide(radius=0)", "radius must be between 1 and 1048576, not 0"),
         (
             "tide(cascade_rounds=-1, selector=threshold())",
-            "cascade_rounds must be at least 0, not -1",
+            "cascade_rounds must be between 0 and 64, not -1",
         ),
         ("tide(cascade_rounds=1.5, selector=threshold())", "cascade_rounds must be a whole number"),
-        ("tide(horizon=-1)", "horizon must be at least 0"),
-        ("tide(patience=-2)", "patience must be at least 0"),
+        ("tide(horizon=-1)", "horizon must be between 0"),
+        ("tide(patience=-2)", "patience must be between 0"),
         ("tide(patience=True)", "patience must be a whole number"),
-        ("tide(revisable_band=-1)", "revisable_band must be at least 0"),
-        ("tide(max_remasks=-1)", "max_remasks must be at least 0"),
-        ("tide(risk=-0.1)", "risk must be at least 0"),
+        ("tide(revisable_band=-1)", "revisable_band must be between 0"),
+        ("tide(max_remasks=-1)", "max_remasks must be between 0"),
+        ("tide(risk=-0.1)", "risk must be between 0"),
         ("tide(density_sigma=-1.0)", "density_sigma must be between 0 and 100"),
         ("tide(density_sigma=1e9)", "density_sigma must be between 0 and 100"),
         ("tide(remask_below=1.1)", "remask_below must be between 0 and 1"),
@@ -808,7 +845,7 @@ FULL = (
         ),
         (
             "tide(distance_temperatures=(1.0, 0.0))",
-            "distance_temperatures must be at least 0.001, not 0.0",
+            "distance_temperatures must be between 0.001 and 1000, not 0.0",
         ),
         ("tide(distance_temperatures=('warm',))", "distance_temperatures must be a number"),
         ("tide(tides=2)", "tide has no option 'tides'"),
@@ -822,14 +859,22 @@ def test_invalid_options_are_refused(text, sentence):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("tide", "tide(size=8, radius=2)"),
+        (
+            "tide",
+            "tide(size=8, radius=2, cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
+        ),
+        (
+            "tide(cascade_rounds=0, horizon=0, selector=quota())",
+            "tide(size=8, radius=2, cascade_rounds=0, horizon=0, selector=quota())",
+        ),
         (
             "tide(cascade_rounds=4, horizon=32, selector=threshold(tau=0.9))",
             "tide(size=8, radius=2, cascade_rounds=4, horizon=32, selector=threshold(tau=0.9))",
         ),
         (
             "tide(distance_temperatures=(1.5,))",
-            "tide(size=8, radius=2, distance_temperatures=(1.5,))",
+            "tide(size=8, radius=2, cascade_rounds=8, horizon=64, distance_temperatures=(1.5,), "
+            "selector=threshold(tau=0.98))",
         ),
         (FULL, FULL.replace("size=6, ", "size=6, radius=2, ")),
     ],
@@ -843,12 +888,12 @@ def test_spec_and_repr_resolve_to_the_same_tide(text, shown):
 
 def test_quota_above_the_size_warns_like_wavefront():
     with pytest.warns(WavefrontWarning, match="more than the front's size"):
-        Tide(size=4).validate(64, 8)
+        plain_tide(size=4).validate(64, 8)
 
 
 def test_only_a_band_revises_and_needs_current_logp():
-    assert (Tide().revises, Tide().needs) == (False, ())
-    assert (Tide(revisable_band=1).revises, Tide(revisable_band=1).needs) == (
+    assert (plain_tide().revises, plain_tide().needs) == (False, ())
+    assert (plain_tide(revisable_band=1).revises, plain_tide(revisable_band=1).needs) == (
         True,
         ("current_logp",),
     )
@@ -860,10 +905,10 @@ def test_command_line_describes_and_runs_tide():
     for name in (*EACH, "risk", "remask_below", "max_remasks"):
         assert f"`{name}`" in told
     assert "tide" in run("list", "strategies").stdout
-    for text in (FULL, "tide(cascade_rounds=4, selector=threshold(tau=0.9))"):
+    for text in (FULL, "tide", "tide(cascade_rounds=4, selector=threshold(tau=0.9))"):
         (record,) = records(run("generate", "hi", "-n", "16", "--json", "-s", text))
         assert len(record["tokens"]) <= 16
         assert spec.resolve(record["settings"]["strategy"], "strategies") == spec.resolve(
             text, "strategies"
         )
-    assert "needs an adaptive selector" in refused("generate", "hi", "-s", "tide(cascade_rounds=4)")
+    assert "needs an adaptive selector" in refused("generate", "hi", "-s", "tide(selector=quota())")

@@ -16,10 +16,10 @@ import pytest
 
 from wavefront import tasks
 from wavefront.core.errors import MissingExtraError, OptionError
-from wavefront.engine.options import Source, plan
+from wavefront.engine.options import ModelProperties, plan
 from wavefront.tasks import sandbox
 from wavefront.tasks.base import PROCEDURAL, Ask, Sample, paper_prompt
-from wavefront.tasks.benchmarks import _data, _hub
+from wavefront.tasks.benchmarks import _data, _hub, mbpp
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 from wavefront.tasks.benchmarks.countdown import reaches
 from wavefront.tasks.grading.maths import last_boxed
@@ -273,6 +273,7 @@ def test_function_is_found_in_the_answer(few: str, text: str, strict: bool) -> N
     assert "pid namespace" in grade.layers
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_wrong_functions_fail(few: str) -> None:
     task, sample = task_and_item("humaneval", few)
@@ -291,6 +292,7 @@ def test_test_that_calls_the_function_by_name_gets_the_published_solution(few: s
     assert not task.grade(sample, "    return 9 if n == 2 else -2").correct
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_solution_may_shadow_a_builtin(few: str) -> None:
     task, sample = task_and_item("mbpp", few)
@@ -300,6 +302,13 @@ def test_solution_may_shadow_a_builtin(few: str) -> None:
         assert task.grade(sample, text).correct, text
     for text in (*MALFORMED, "def sum(a, b): return a", "sum = sum", "def add(a, b): return a + b"):
         assert not task.grade(sample, text).correct, text
+
+
+def test_tests_use_the_solution_for_a_built_in_name_only_if_they_test_it() -> None:
+    row = {"code": "def len(x): return 3\ndef f(x): return x", "test_list": ["assert len(f([]))"]}
+    assert mbpp.sandbox_arguments(row)["names"] == ["f"]
+    row = {"code": "def sum(a, b): return a + b", "test_list": ["assert sum(1, 2) == 3"]}
+    assert mbpp.sandbox_arguments(row)["names"] == ["sum"]
 
 
 def test_code_is_not_run_without_a_sandbox(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +383,7 @@ def test_wikitext_sentences_are_cut(few: str) -> None:
 
 def test_presets_are_valid_decoding_options() -> None:
     known = {*tasks.benchmarks(), "bbh", "countdown", "sudoku"}
-    model = Source(mask_id=5, stop_ids=(1, 2), family="llada", vocab_size=100)
+    model = ModelProperties(mask_id=5, stop_ids=(1, 2), family="llada", vocab_size=100)
     assert set(tasks.presets()) >= {"paper", "llada", "llada-1.5", "dream", "dream-base"}
     for name, covered in tasks.presets().items():
         assert set(covered) <= known
@@ -588,6 +597,7 @@ def test_every_countdown_and_sudoku_answer_is_right() -> None:
         assert assert_wrong(name, wrong) > 300
 
 
+@pytest.mark.slow
 @needs_data
 def test_wikitext_sentences_are_ordinary_text() -> None:
     first, again, other = (items("wikitext", seed=seed) for seed in (0, 0, 1))

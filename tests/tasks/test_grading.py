@@ -59,6 +59,7 @@ def test_code_is_graded_by_running_it() -> None:
     assert grader.grade(sample, "    return (").answer == "SyntaxError"
 
 
+@pytest.mark.slow
 def test_running_code_is_limited() -> None:
     def verdict(body: str) -> str:
         code = f"def f(x):\n    {body}"

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.processes import kill_and_count_survivors
 
 from wavefront.core.errors import OptionError
 from wavefront.tasks import sandbox
@@ -48,6 +49,52 @@ def test_tests_can_catch_an_exception_of_the_solution() -> None:
     tests = "try:\n    f(0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    assert False"
     assert verdict(body("return 1 / x"), tests).passed
     assert verdict(body("return 1"), tests).reason == "wrong value"
+
+
+CATCH = "try:\n    f(1)\nexcept {0}:\n    pass\nelse:\n    assert False, 'no exception'"
+
+
+@pytest.mark.parametrize("name", ["ValueError", "KeyError", "AssertionError", "StopIteration"])
+def test_solution_cannot_replace_a_built_in_exception(name: str) -> None:
+    own = f"class {name}(Exception): pass\n" + body(f"raise {name}('own')")
+    assert verdict(own, CATCH.format(name))[:2] == (False, name)
+    assert verdict(own, CATCH.format("Exception")).passed
+    assert verdict(body(f"raise {name}('own')"), CATCH.format(name)).passed
+    derived = f"class {name}({name}): pass\n" + body(f"raise {name}('own')")
+    assert verdict(derived, CATCH.format(name)).passed
+
+
+def test_tests_catch_a_subclass_of_a_built_in_exception() -> None:
+    own = "class Wrong(LookupError): pass\n" + body("raise Wrong('own')")
+    assert verdict(own, CATCH.format("LookupError")).passed
+    assert verdict(own, CATCH.format("KeyError")).reason == "Wrong"
+    assert verdict(body("import json", "json.loads('{')"), CATCH.format("ValueError")).passed
+    decode = body("b'\\xff'.decode()")
+    assert verdict(decode, CATCH.format("UnicodeDecodeError")).passed
+    assert verdict(body("raise SystemExit"), CATCH.format("Exception")).reason == "SystemExit"
+    lying = "class M(type):\n    __mro__ = property(lambda c: 1 / 0)\n"
+    lying += "class E(Exception, metaclass=M): pass\n" + body("raise E")
+    assert verdict(lying, CATCH.format("ValueError")).reason == "E"
+
+
+@pytest.mark.parametrize("entry", ["type", "repr", "isinstance", "set", "list", "f"])
+def test_tested_function_does_not_replace_what_the_tests_use(entry: str) -> None:
+    def passed(returned: str) -> bool:
+        code = f"def {entry}(x, *more): return {returned}"
+        return check_cases(code, entry, [((1,), 2)], allow_unsandboxed=True).passed
+
+    assert passed("x + 1")
+    assert not passed("3")
+    assert not passed("True")
+
+
+@pytest.mark.parametrize("name", ["len", "abs", "isinstance", "sorted", "AssertionError", "math"])
+def test_solution_may_use_a_built_in_name_and_tests_do_not_see_it(name: str) -> None:
+    code = f"def {name}(*a): return 2\n" + body(f"return {name}(x)")
+    tests = "import math\nassert f(1) == 2 and isinstance(f(1), int) and len([f(1)]) == 1\n"
+    tests += "assert abs(math.sqrt(4) - f(1)) < 1e-9 and sorted([2, f(1)]) == [2, 2]"
+    assert verdict(code, tests).passed
+    assert not verdict(f"def {name}(*a): return True\n" + body("return 3"), tests).passed
 
 
 def test_cases_distinguish_types() -> None:
@@ -177,6 +224,7 @@ def test_forged_verdict_does_not_pass(trick: str) -> None:
     assert done.reason != "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["assert f(1) == 2", "assert abs(f(1) - 2) < 1e-6",
                                   "assert 2 in f(1)", "assert not f(1) != 2",
                                   "import math\nassert math.isclose(f(1), 2)"])  # fmt: skip
@@ -240,6 +288,7 @@ def test_disk_space_is_limited(tmp_path: Path) -> None:
     Path("/tmp/wavefront-test-file").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_threads_and_children_do_not_outlive_the_check(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     late = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w').write('x')"
@@ -251,6 +300,27 @@ def test_threads_and_children_do_not_outlive_the_check(tmp_path: Path) -> None:
     verdict(code, timeout=1)
     time.sleep(2)
     assert not mark.exists()
+
+
+SLEEPING_CHECK = """
+import threading
+from wavefront.tasks import sandbox
+def check():
+    sandbox.check("import time; time.sleep(60)", "", names=[], allow_unsandboxed=True, timeout=60)
+{call}
+"""
+
+
+@pytest.mark.parametrize("broken", ["", "enter_namespaces"])
+@pytest.mark.parametrize(
+    "call", ["check()", "t = threading.Thread(target=check); t.start(); t.join()"]
+)
+def test_sandbox_ends_with_a_killed_caller(call: str, broken: str, tmp_path: Path) -> None:
+    script = SLEEPING_CHECK.format(call=call)
+    if broken:  # as on a machine without user namespaces
+        entry_point = broken_entry_point(tmp_path, broken)
+        script = script.replace("def check", f"sandbox.ENTRY_POINT = {entry_point!r}\ndef check")
+    assert kill_and_count_survivors(["-c", script], children=3) == 0
 
 
 def test_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,15 +442,20 @@ os._exit(0)
     assert lines[3] == "few processes True"
 
 
-def break_isolation(monkeypatch: pytest.MonkeyPatch, folder: Path, function: str) -> None:
-    """Make one function of `isolation` fail, as on a machine that forbids it."""
+def broken_entry_point(folder: Path, function: str) -> str:
+    """Write an entry point with one function of `isolation` that fails; return its path."""
     start, found, end = sandbox.ENTRY_POINT.read_text().partition("    supervisor.main(")
     assert found
     start = start.replace("os.path.abspath(__file__)", repr(str(sandbox.ENTRY_POINT)))
     broken = "    def fail(): raise OSError('not permitted')\n"
     broken += f"    supervisor.isolation.{function} = fail\n"
     (folder / "entry_point.py").write_text(f"{start}{broken}    supervisor.main({end}")
-    monkeypatch.setattr(sandbox, "ENTRY_POINT", folder / "entry_point.py")
+    return str(folder / "entry_point.py")
+
+
+def break_isolation(monkeypatch: pytest.MonkeyPatch, folder: Path, function: str) -> None:
+    """Make one function of `isolation` fail, as on a machine that forbids it."""
+    monkeypatch.setattr(sandbox, "ENTRY_POINT", broken_entry_point(folder, function))
 
 
 def test_without_isolation_code_runs_only_if_allowed(

@@ -275,7 +275,7 @@ def test_items_are_distinct_and_a_longer_list_starts_with_the_shorter() -> None:
     assert task.items(Ask(count=5, seed=1)) != few
     bare = task.items(Ask(count=5, style="bare", split="train"))
     assert all("/train/" in item.id and not item.prompt.startswith("You're") for item in bare)
-    with pytest.raises(OptionError, match="without examples"):
+    with pytest.raises(OptionError, match="does not support examples"):
         task.items(Ask(shots=2))
 
 
@@ -295,5 +295,5 @@ def test_task_without_held_out_skeletons_raises() -> None:
     kept_out = contract.is_held_out("constant|always the same")
     empty, full = ("train", "held-out") if kept_out else ("held-out", "train")
     assert Constant().sample(Random(0), split=full).target == "1"
-    with pytest.raises(OptionError, match=f"drafts was {empty}; give it more skeletons"):
+    with pytest.raises(OptionError, match=f"drafts belongs to {empty}; add more skeletons"):
         Constant().sample(Random(0), split=empty)

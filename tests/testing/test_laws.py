@@ -22,6 +22,7 @@ from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
+PLAIN_TIDE = "tide(cascade_rounds=0, horizon=0, selector=quota())"
 # Options beyond the defaults that reach other branches; every file is walked with its defaults too.
 MORE = (
     "block(size=5)",
@@ -29,21 +30,31 @@ MORE = (
     "wavefront(size=3, radius=5)",
     "wavefront(grow='accumulate')",
     "wavefront(size=2, radius=6, grow='accumulate')",
+    "blockwise(size=4, strategy=standard(selector=threshold(0.6)))",
+    "blockwise(size=5, strategy=wavefront(size=3, radius=1))",
+    "blockwise(size=4, strategy=rcr(size=4))",
     "rcr(size=5)",
     "rcr(size=5, stat='max', selector=threshold(0.6))",
     "tbd(size=5, drop=2, min_kept=1)",
     "tbd(size=5, drop=2, min_kept=1, selector=threshold(0.6))",
-    "tide(cascade_rounds=2, selector=threshold(0.6))",
-    "tide(density_sigma=1.5)",
-    "tide(revisable_band=3, selector=threshold(0.6))",
+    PLAIN_TIDE,
+    "tide(cascade_rounds=2, horizon=0, selector=threshold(0.6))",
+    "tide(cascade_rounds=0, horizon=0, density_sigma=1.5, selector=quota())",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=3, selector=threshold(0.6))",
     "tide(cascade_rounds=2, horizon=3, density_sigma=2.0, patience=1, revisable_band=3, "
     "distance_temperatures=(1.1, 1.4), selector=factor(2.0))",
 )
 
 
+# What a strategy needs to take any selector: a quota is used up after one round.
+PLAIN = {"tide": "cascade_rounds=0, "}
+
+
 def slow(text: str):
     """A spec that only the slow tests check; the quick ones check every strategy's defaults."""
-    quick = text in ("wavefront(selector=threshold())", "tbd(size=5, drop=2, min_kept=1)")
+    quick = text in (
+        PLAIN_TIDE, "wavefront(selector=threshold())", "tbd(size=5, drop=2, min_kept=1)"
+    )  # fmt: skip
     return text if quick else pytest.param(text, marks=pytest.mark.slow)
 
 
@@ -51,11 +62,11 @@ EVERY = [
     *(f"{strategy}()" for strategy in spec.names("strategies")),
     *map(slow, MORE),
     *(
-        slow(f"{strategy}(selector={selector}())")
+        slow(f"{strategy}({PLAIN.get(strategy, '')}selector={selector}())")
         for strategy, selector in itertools.product(
             spec.names("strategies"), spec.names("selectors")
         )
-        if selector != "quota"
+        if selector != "quota" and strategy != "blockwise"  # it takes the selector of its strategy
     ),
 ]
 
@@ -256,7 +267,7 @@ class Forgets(Base):
         (Overreaches(), laws.reads_only_candidates),
         (AsksTheHost(), laws.runs_on_meta),
         (HasDataShapes(), laws.runs_on_meta),
-        (Forgets(2), laws.repr_is_a_spec),
+        (Forgets(pace=2), laws.repr_is_a_spec),
         (Overreaches(), model_laws.scoring_candidates_is_enough),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else named(value),
@@ -322,6 +333,7 @@ def test_class_instead_of_strategy_raises_type_error():
         testing.check(ReturnsATensor)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_strategy_that_remasks_obeys_every_law():
     assert testing.check(Reviser()) == [law.__name__ for law in LAWS]
 

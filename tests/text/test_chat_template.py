@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wavefront.core.errors import CheckpointError, PromptError
+from wavefront.text import chat_template
 from wavefront.text.chat_template import (
     DREAM_TEMPLATE,
     HOLE_LIMIT,
@@ -181,7 +182,7 @@ def test_template_errors_become_prompt_errors(template: str, reason: str) -> Non
         ([], "is empty"),
         ("Hi", "not str"),
         ({"role": "user"}, "not dict"),
-        (["Hi"], "Message 1 must have a role"),
+        (["Hi"], "Message 1 must be an object with a role"),
         ([turn("usr", "a")], "did you mean 'user'"),
         ([turn("developer", "a")], "the roles are system, user, assistant"),
         ([{"role": 3, "content": "a"}], "role 3"),
@@ -315,3 +316,34 @@ def test_any_text_may_surround_holes(texts: list[str]) -> None:
     parsed = parse_holes("<mask:3>".join(map(escape, given_texts)))
     assert parsed[::2] == given_texts
     assert set(parsed[1::2]) == {3}
+
+
+BOMBS = {
+    "endless loop": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+        "{% endfor %}{% endfor %}{% endfor %}"
+    ),
+    "large string": "{{ 'a' * 99999999999 }}",
+    "wide format": "{{ '%099999999999d' % 1 }}",
+    "large number": "{{ 9 ** (9 ** 9) }}",
+    "doubling": "{% set n = namespace(x='aaaaaaaa') %}{% for a in range(60) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+    "large output": "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+    "deep nesting": "{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}",
+    "deep list": "{{ " + "[" * 20_000 + "]" * 20_000 + " }}",
+    "recursion": "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_template_bomb_is_refused(monkeypatch: pytest.MonkeyPatch, bomb: str) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_SECONDS", 0.2)
+    with pytest.raises(PromptError, match=r"^The checkpoint's chat template .*\.$"):
+        render([turn("user", "a")], template=BOMBS[bomb])
+    assert render([turn("user", "a")], template="{{ messages[0].content }}").text == "a"
+
+
+def test_special_tokens_cannot_replace_the_conversation() -> None:
+    names = {"messages": "x", "self": "y", "tools": "z"}
+    template = "{{ messages[0].content }}{{ tools is none }}"
+    assert render([turn("user", "a")], template=template, special_tokens=names).text == "aTrue"

@@ -15,9 +15,20 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from wavefront.core.errors import CheckpointError, PromptError
-from wavefront.text import chat_template
-from wavefront.text.tokenizer import Infill, Tokenizer, infill_ids, prompt_ids, stable_text, visible
+from wavefront.storage.hub import builtin_checkpoints
+from wavefront.text import chat_template, limited
+from wavefront.text import tokenizer as tokenizer_module
+from wavefront.text.byte_tokenizer import byte_tokenizer
+from wavefront.text.tokenizer import (
+    Infill,
+    Tokenizer,
+    infill_ids,
+    prompt_ids,
+    stable_text,
+    visible_tokens,
+)
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 SENTENCES = [
     "The cat sat on the mat, and the dog doesn't mind.",
     "def f(x):\n    return x + 12345\n\n\nprint(f(7))",
@@ -283,9 +294,9 @@ def test_streamed_text_only_grows(text: str, ids: list[int], llada: Tokenizer) -
 
 
 def test_visible_ends_before_the_first_stop() -> None:
-    assert visible([5, 6, 2, 7, 1], (1, 2)) == [5, 6]
-    assert visible([5, 6], (1, 2)) == [5, 6]
-    assert visible(iter([2, 5]), [2]) == []
+    assert visible_tokens([5, 6, 2, 7, 1], (1, 2)) == [5, 6]
+    assert visible_tokens([5, 6], (1, 2)) == [5, 6]
+    assert visible_tokens(iter([2, 5]), [2]) == []
 
 
 # What the checkpoint says
@@ -401,7 +412,7 @@ def test_prompts_of_the_wrong_kind_are_refused(tmp_path: Path, llada: Tokenizer)
 
 
 def test_infilling(tmp_path: Path, dream: Tokenizer) -> None:
-    before, after = dream.encode("def f(x): "), dream.encode(" return <|mask|><mask:3>")
+    before, after = dream.encode("def f(x):"), dream.encode(" return <|mask|><mask:3>")
     filled = infill_ids(dream, r"def f(x): <mask:2> return <|mask|>\<mask:3>", mask_id=999)
     assert filled == Infill(
         [*before, 999, 999, *after], [False] * len(before) + [True] * 2 + [False] * len(after)
@@ -410,6 +421,121 @@ def test_infilling(tmp_path: Path, dream: Tokenizer) -> None:
     base = edited(tmp_path / "Dream-Base", add_bos_token=True)
     for _ in range(2):  # twice, because the first must leave the tokenizer as it was
         assert infill_ids(base, "<mask:1>", mask_id=999) == ([base.bos_id, 999], [False, True])
+
+
+def sentencepiece(**parts: Any) -> Tokenizer:
+    """Return the tokenizer of tale, with some of its parts replaced."""
+    folder = builtin_checkpoints()["tale"]
+    described = json.loads((folder / "tokenizer.json").read_text("utf-8")) | parts
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    return Tokenizer(Backend.from_str(json.dumps(described)), settings, {}, trusted=True)
+
+
+def llama_parts() -> dict[str, Any]:
+    """Return the parts of Llama 2's tokenizer.json that add the space before a text."""
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    prepended = {"type": "Prepend", "prepend": "▁"}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    decoder = json.loads((builtin_checkpoints()["tale"] / "tokenizer.json").read_text("utf-8"))
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [prepended, replaced]},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": [*decoder["decoder"]["decoders"], strip]},
+    }
+
+
+def qwen2() -> Tokenizer:
+    """Return Qwen2's tokenizer, cut after its first 4,000 merges."""
+    lines = (GOLDEN / "qwen2-merges.txt").read_text("utf-8").splitlines()
+    merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    return Tokenizer(tokenizer_module.qwen2_backend(vocabulary, merges), {}, {})
+
+
+def byte_level_with_prefix() -> Tokenizer:
+    """Return a byte-level tokenizer that adds a space before a text, as RoBERTa's may."""
+    backend = Backend.from_str(qwen2().to_json())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+    return Tokenizer(backend, {}, {})
+
+
+TOKENIZERS = {
+    "byte-level": lambda: Tokenizer.load(builtin_checkpoints()["ripple"]),
+    "byte-level with a prefix": byte_level_with_prefix,
+    "qwen2": qwen2,
+    "sentencepiece": sentencepiece,
+    "llama 2": lambda: sentencepiece(**llama_parts()),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("before", "inside", "after"),
+    [
+        ("Once there was a ", "little girl", ". She was"),
+        ("Once there was a ", "little girl", " in the house"),
+        ("She said: ", "I see", '", and then'),
+        ("One. ", "Two", "\nThree"),
+        ("One\n", "two", ", three"),
+        ("", "She was", " here."),
+    ],
+)
+def test_holes_leave_the_other_tokens_of_a_text_unchanged(
+    kind: str, before: str, inside: str, after: str
+) -> None:
+    """The ids around a hole are those that the whole text has there."""
+    tokenizer = TOKENIZERS[kind]()
+    whole = prompt_ids(tokenizer, before + inside + after, raw=True)
+    head = prompt_ids(tokenizer, before.removesuffix(" "), raw=True) if before else []
+    head = head or list(tokenizer.opening)
+    length = len(prompt_ids(tokenizer, before + inside, raw=True)) - len(head)
+    filled = infill_ids(tokenizer, f"{before}<mask:{length}>{after}", mask_id=-1)
+    hole = range(len(head), len(head) + length)
+    assert filled.ids == [-1 if n in hole else id for n, id in enumerate(whole)]
+    assert filled.holes == [n in hole for n in range(len(whole))]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_spaces_between_holes_belong_to_the_holes(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    given = prompt_ids(tokenizer, "One", raw=True)
+    assert infill_ids(tokenizer, "One <mask:2> <mask:1>", mask_id=-1).ids == [*given, -1, -1, -1]
+    assert infill_ids(tokenizer, " <mask:2>", mask_id=-1).ids == [*tokenizer.opening, -1, -1]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_only_one_space_is_folded_into_a_hole(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    one = infill_ids(tokenizer, "One <mask:2>", mask_id=-1)
+    assert infill_ids(tokenizer, "One  <mask:2>", mask_id=-1).ids != one.ids
+    assert infill_ids(tokenizer, "One<mask:2>", mask_id=-1) == one
+    assert infill_ids(tokenizer, "One\n<mask:2>", mask_id=-1).ids != one.ids
+
+
+def test_byte_tokenizer_keeps_the_space_before_a_hole() -> None:
+    """Its tokens hold no spaces, so a hole would need one position more."""
+    tokenizer = byte_tokenizer()
+    assert infill_ids(tokenizer, "a <mask:1>b", mask_id=-1).ids == [
+        *tokenizer.encode("a "),
+        -1,
+        *tokenizer.encode("b"),
+    ]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", ["She", " She", ". She", "\n", "s and", "é", "字", " ", ""])
+def test_text_inside_another_gets_no_space(kind: str, text: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    whole = tokenizer.encode("One") + tokenizer.encode(text, inside=True)
+    assert tokenizer.decode(whole, start=True) == f"One{text}"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_decoding_from_the_start_drops_an_added_space(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    assert tokenizer.decode(prompt_ids(tokenizer, "One day", raw=True), start=True) == "One day"
+    assert tokenizer.decode([], start=True) == ""
 
 
 # Damaged files
@@ -477,3 +603,208 @@ def test_settings_may_add_to_tokenizer_json(tmp_path: Path) -> None:
     tokenizer = edited(tmp_path / "llada", added_tokens_decoder=more)
     assert tokenizer.token_to_id("<|late|>") == plain.vocab_size
     assert tokenizer.decode(tokenizer.encode("<|late|>")) == "<|late|>"
+
+
+# Tokenizers that take time or memory without end
+
+
+def replaced(char: str, count: int, times: int) -> dict[str, Any]:
+    """Return normalizers that replace a character by more of it, again and again."""
+    step = {"type": "Replace", "pattern": {"String": char}, "content": char * count}
+    return {"type": "Sequence", "normalizers": [step] * times}
+
+
+def split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def repeated_template(times: int) -> dict[str, Any]:
+    single = [{"Sequence": {"id": "A", "type_id": 0}}] * times
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {}}
+
+
+def write_bomb(directory: Path, **parts: Any) -> Path:
+    write_dream(directory, whole=True)
+    path = directory / "tokenizer.json"
+    write(path, json.loads(path.read_text()) | parts)
+    return directory
+
+
+BOMBS = {
+    "replacements": {"normalizer": replaced("a", 16, 12)},
+    "prepends": {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "a"}, replaced("a", 9, 40)],
+        }
+    },
+    "regex": {"pre_tokenizer": split("(a+|a+a)+b|(a|aa|aaa)+c|((a?){30}){30}d")},
+    "regex in a normalizer": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": "c"}
+    },
+    "decoder": {
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 999}] * 9,
+        }
+    },
+    "template": {"post_processor": {"type": "Sequence", "processors": [repeated_template(60)] * 9}},
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_tokenizer_bomb_is_refused_when_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: str
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "LOAD_SECONDS", 0.5)
+    directory = write_bomb(tmp_path / "bomb", **BOMBS[bomb])
+    with pytest.raises(CheckpointError, match=r"^The checkpoint's tokenizer .*\.$"):
+        Tokenizer.load(directory)
+
+
+RARE = {
+    "replacements": {"normalizer": replaced("☃", 16, 12)},
+    "regex": {"pre_tokenizer": split("(☃+|☃+☃)+b|(☃|☃☃|☃☃☃)+c|((☃?){30}){30}d")},
+}
+
+
+@pytest.mark.parametrize("bomb", RARE)
+def test_tokenizer_bomb_for_rare_characters_is_refused_when_it_encodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: str
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "CALL_SECONDS", 0.2)
+    loaded = Tokenizer.load(write_bomb(tmp_path / "bomb", **RARE[bomb]))
+    assert loaded.decode(loaded.encode("plain")) == "plain"
+    with pytest.raises(PromptError, match=r"^The checkpoint's tokenizer .*\.$"):
+        loaded.encode("☃" * 4096)
+    assert loaded.decode(loaded.encode("plain")) == "plain"
+
+
+@pytest.mark.slow
+def test_huge_tokens_are_decoded_with_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "CALL_SECONDS", 1.0)
+    directory = write_bomb(tmp_path / "bomb")
+    path = directory / "tokenizer.json"
+    values = json.loads(path.read_text())
+    token = max(values["added_tokens"], key=lambda entry: entry["id"])
+    token |= {"content": "x" * 1_000_000, "special": True}
+    write(path, values)
+    write(directory / "tokenizer_config.json", {})
+    with pytest.raises(CheckpointError, match="control token has 1000000 characters"):
+        Tokenizer.load(directory)
+    token["special"] = False
+    write(path, values)
+    loaded = Tokenizer.load(directory)
+    with pytest.raises(PromptError, match=r"^The checkpoint's tokenizer .*\.$"):
+        loaded.decode([token["id"]] * 500)
+
+
+@pytest.mark.parametrize(
+    ("parts", "linear"),
+    [
+        ({}, (False, True)),  # another regular expression
+        ({"pre_tokenizer": None}, (True, True)),
+        ({"pre_tokenizer": split(tokenizer_module._QWEN2_PIECES)}, (True, True)),
+        ({"normalizer": replaced(" ", 3, 1), "pre_tokenizer": None}, (True, True)),
+        ({"normalizer": replaced("☃", 3, 9), "pre_tokenizer": None}, (False, True)),
+        ({"post_processor": repeated_template(1), "pre_tokenizer": None}, (True, True)),
+        ({"post_processor": repeated_template(60), "pre_tokenizer": None}, (False, True)),
+        ({"decoder": replaced("a", 3, 9) | {"type": "CTC"}, "pre_tokenizer": None}, None),
+    ],
+)
+def test_only_linear_parts_run_in_this_process(
+    tmp_path: Path, parts: dict[str, Any], linear: tuple[bool, bool] | None
+) -> None:
+    directory = write_bomb(tmp_path / "checkpoint", **parts)
+    if linear is None:
+        with pytest.raises(CheckpointError):
+            Tokenizer.load(directory)
+        return
+    loaded = Tokenizer.load(directory)
+    found = (loaded._encode_in_child is None, loaded._decode_in_child is None)
+    assert found == linear
+
+
+def test_tokenizer_of_the_package_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited, "call", None)
+    loaded = Tokenizer.load(builtin_checkpoints()["ripple"])
+    assert loaded.trusted
+    assert prompt_ids(loaded, "How many?")
+
+
+def test_changed_files_are_refused_in_the_child(tmp_path: Path) -> None:
+    directory = write_bomb(tmp_path / "checkpoint")
+    loaded = Tokenizer.load(directory)
+    assert loaded.encode("a")
+    write(directory / "tokenizer_config.json", {"changed": 1})
+    limited._child().close()
+    with pytest.raises(PromptError, match=r"^The files in .* have changed; load it again\.$"):
+        loaded.encode("a")
+
+
+def test_panic_becomes_a_sentence() -> None:
+    with pytest.raises(PromptError, match=r"^The checkpoint's tokenizer failed: oh no\.$"):  # noqa: SIM117
+        with tokenizer_module._panics(PromptError):
+            raise type("PanicException", (BaseException,), {})("oh no.")
+    with pytest.raises(KeyboardInterrupt), tokenizer_module._panics(PromptError):
+        raise KeyboardInterrupt
+
+
+def test_panic_of_the_backend_becomes_a_sentence_in_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panic = type("PanicException", (BaseException,), {})
+
+    class Panicking:
+        def __getattr__(self, name: str) -> Any:
+            raise panic(f"no {name}")
+
+        def id_to_token(self, id: int) -> str:
+            return "a"
+
+    write_llada(tmp_path / "llada")
+    loaded = Tokenizer.load(tmp_path / "llada")
+    monkeypatch.setattr(loaded, "_backend", Panicking())
+    monkeypatch.setattr(loaded, "_encode_in_child", None)
+    monkeypatch.setattr(loaded, "_decode_in_child", None)
+    with pytest.raises(PromptError, match=r"^The checkpoint's tokenizer failed: no encode\.$"):
+        loaded.encode("a")
+    with pytest.raises(PromptError, match=r"^The checkpoint's tokenizer failed: no decode\.$"):
+        loaded.decode([1])
+
+    def fail(self: Tokenizer, *_: Any, **__: Any) -> None:
+        raise panic("no vocabulary")
+
+    monkeypatch.setattr(Tokenizer, "__init__", fail)
+    with pytest.raises(CheckpointError, match=r"tokenizer failed: no vocabulary\.$"):
+        Tokenizer._load(tmp_path / "llada", trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "reason"),
+    [
+        ({}, {"eos_token": "<|mdm_mask|>"}, "mask token .* is also an end token"),
+        ({"eos_token_id": "mask"}, {}, "mask token .* is also an end token"),
+        ({"eos_token_id": -1}, {}, "eos_token_id = -1 is not a token id"),
+        ({"eos_token_id": [True]}, {}, "eos_token_id = True is not a token id"),
+        ({"mask_token_id": -1}, {}, "mask_token_id = -1 is not a token id"),
+        ({"mask_token_id": False}, {}, "mask_token_id = False is not a token id"),
+        ({"eos_token_id": [1] * 1000}, {}, "eos_token_id lists 1000 ids, more than 256"),
+    ],
+)
+def test_wrong_ids_are_refused(
+    tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], reason: str
+) -> None:
+    directory = tmp_path / "llada"
+    write_llada(directory)
+    known = json.loads((directory / "config.json").read_text())
+    if settings:
+        known["eos_token_id"] = None
+    if config.get("eos_token_id") == "mask":
+        config = {"eos_token_id": [known["mask_token_id"]]}
+    write(directory / "config.json", known | config)
+    with pytest.raises(CheckpointError, match=reason):
+        edited(directory, **settings)

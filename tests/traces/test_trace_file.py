@@ -25,22 +25,35 @@ from wavefront.core.errors import TraceError
 from wavefront.core.state import Config, Step
 from wavefront.engine.session import ALTERNATIVES, begin
 from wavefront.models.toy import toy
+from wavefront.player.player_data import decode_record
+from wavefront.player.token_text import TokenReaders
+from wavefront.strategies.blockwise import Blockwise
+from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.selectors.threshold import Threshold
+from wavefront.strategies.tide import Tide
+from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing.simulation import MASK, PAD, simulate, tied_scores
 from wavefront.traces import trace_file
 from wavefront.traces.trace import BOARDS, Recorder
+from wavefront.viewer.cells import Board
+from wavefront.viewer.trace_stream import TraceStream
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]
 PLACES = 12
+BAND = (
+    "tide(size=4, cascade_rounds=0, horizon=0, revisable_band=3, remask_below=0.9, "
+    "selector=quota())"
+)
 EVERY = [
     *(f"{name}()" for name in spec.names("strategies") if name != "adablock"),
     "adablock(delimiters=(7, 30))",
     "wavefront(grow='accumulate')",
     "rcr(size=4, stat='max')",
     "tbd(size=5, drop=2, min_kept=1, gamma=0.5)",
-    "tide(size=4, revisable_band=3, remask_below=0.9)",
-    "tide(cascade_rounds=2, selector=threshold(tau=0.3))",
+    BAND,
+    "tide(cascade_rounds=2, horizon=0, selector=threshold(tau=0.3))",
 ]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "traces.md"
 
@@ -116,7 +129,7 @@ def test_saved_trace_replays_every_canvas(model, tmp_path, text, kind):
 
 
 def test_full_trace_has_statistics_for_every_masked_position(model, tmp_path):
-    trace, _ = decoded(model, "full", strategy="block(size=4)")
+    trace, _ = decoded(model, "full", strategy="block(size=4)", eos="keep")
     again = saved(trace, tmp_path)
     assert again.entropy is not None
     assert again.alternatives is not None
@@ -127,7 +140,7 @@ def test_full_trace_has_statistics_for_every_masked_position(model, tmp_path):
     assert bool((proposed[:, :2].sum(-1) == 1).all())
     assert torch.allclose(again.alternatives.logp[masked][proposed], again.logp[masked], rtol=1e-3)
     assert again.alternatives.tokens.shape[-1] == ALTERNATIVES
-    basic, _ = decoded(model, "basic", strategy="block(size=4)")
+    basic, _ = decoded(model, "basic", strategy="block(size=4)", eos="keep")
     assert torch.equal(basic.commit, again.commit)
     assert not basic.full
 
@@ -155,7 +168,8 @@ def test_infill_round_trips(lm, tmp_path, kind):
 
 
 def test_header_records_model_and_options(lm, tmp_path):
-    made = lm.generate("Hi", max_new_tokens=4, seed=7, temperature=0.5, trace=True)
+    options = {"max_new_tokens": 4, "seed": 7, "temperature": 0.5, "strategy": "wavefront"}
+    made = lm.generate("Hi", trace=True, **options)
     about = saved(made.trace, tmp_path).about
     assert about["model"] == "toy"
     assert about["family"] == lm.model.family
@@ -213,9 +227,7 @@ def test_row_is_a_separate_trace(model, kind):
 
 @pytest.mark.parametrize("kind", ["basic", "full"])
 def test_trace_can_be_cut_and_joined(model, tmp_path, kind):
-    trace, canvases = decoded(
-        model, kind, strategy="tide(size=4, revisable_band=3, remask_below=0.9)"
-    )
+    trace, canvases = decoded(model, kind, strategy=BAND)
     for at in (0, 1, 5, len(trace)):
         begun = trace.until(at)
         assert len(begun) == at
@@ -263,7 +275,7 @@ def long_trace(strategy: str) -> Trace:
     recorder = Recorder(canvas, Config(strategy=made), MASK)
     steps = []
     for number, (_, view, decision, rows) in enumerate(
-        simulate(made, canvas, tied_scores(0, 1 << 20), 1024)
+        simulate(made, canvas, tied_scores(0, 1 << 20), steps=1024)
     ):
         steps.append(
             Step(number, number + 1, 0, view, decision, rows.canvas, rows.final, rows.done)
@@ -272,6 +284,7 @@ def long_trace(strategy: str) -> Trace:
     return recorder.trace()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["wavefront", "standard"])
 def test_thousand_steps_take_less_than_four_megabytes(tmp_path, strategy):
     trace = long_trace(strategy)
@@ -441,11 +454,74 @@ def test_foreign_file_raises(kind, tmp_path):
     assert ("damaged" in said) == (kind == "PK")
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None])
+@pytest.mark.parametrize("version", [0, 3, 99, "1", True, None])
 def test_other_version_raises_with_its_number(good, tmp_path, version):
     said = refusal(with_header(good, tmp_path, version=version))
     assert f"version {version!r}" in said
-    assert "reads version 1" in said
+    assert "reads versions 1 to 2" in said
+
+
+def test_file_of_version_1_keeps_the_defaults_of_its_time(good, tmp_path):
+    """Its specs of tide did not name the options that were off."""
+    old = {
+        "tide(size=8, radius=2)": Tide(cascade_rounds=0, horizon=0, selector=Quota()),
+        "tide": Tide(cascade_rounds=0, horizon=0, selector=Quota()),
+        "tide(size=4, radius=2, horizon=5)": Tide(4, cascade_rounds=0, horizon=5, selector=Quota()),
+        "tide(cascade_rounds=2, selector=threshold(tau=0.3))": Tide(
+            cascade_rounds=2, horizon=0, selector=Threshold(0.3)
+        ),
+        "blockwise(size=4, strategy=tide(size=8, radius=2))": Blockwise(
+            4, Tide(cascade_rounds=0, horizon=0, selector=Quota())
+        ),
+        "wavefront(size=8, radius=2)": Wavefront(),
+    }
+    for text, meant in old.items():
+        options = {"strategy": text}
+        about = {"options": options, "fork": {"of": {"options": options}}}
+        found = trace_file.load(with_header(good, tmp_path, version=1, about=about)).about
+        for part in (found, found["fork"]["of"]):
+            assert spec.resolve(part["options"]["strategy"], "strategies") == meant
+        new = trace_file.load(with_header(good, tmp_path, version=2, about=about)).about
+        assert new["options"] == options
+    about = {"options": {"strategy": "tide(("}, "fork": 3}
+    assert trace_file.load(with_header(good, tmp_path, version=1, about=about)).about == about
+
+
+@pytest.mark.parametrize("infilling", [False, True])
+def test_pinned_tokens_are_recorded_saved_and_shown(lm, tmp_path, infilling):
+    """The digits are the model's choice; the rest is that of the expression."""
+    regex = r"<[0-9]{3}>"
+    if infilling:
+        trace = lm.infill("a <mask:5> b", regex=regex, trace=True).trace
+    else:
+        trace = lm.generate(["hi", "ho"], max_new_tokens=8, regex=regex, trace=True)[0].trace
+    *_, last = trace.replay()
+    inside = (last.slot[0] >= 0).nonzero()[:, 0][:5]
+    assert lm.tokenizer.decode(last.tokens[0, inside].tolist()).strip()[0] == "<"
+    assert trace.pinned[0, inside].tolist() == [True, False, False, False, True]
+    assert int(trace.pinned[0].sum()) == 2
+    again = saved(trace, tmp_path)
+    assert torch.equal(again.pinned, trace.pinned)
+    assert torch.equal(again.row(-1).pinned, trace.pinned[-1:])
+    assert again.until(1).pinned is None
+    # The player and a terminal show the same positions.
+    record = decode_record(
+        again.row(0), TokenReaders().reader(again.about), title="", file="", trim=False
+    )
+    assert record.events[-1]["end"]["pinned"] == [0, 4]
+    board = Board(stream := TraceStream(again), glow=0.0)
+    for step in stream:
+        board.add(step)
+    board.frame()  # new commits are marked once
+    assert [c.text for c in board.frame().cells if c.state == "pinned"] == ["<", ">"]
+    plain, _ = decoded(lm.model, "basic")
+    assert saved(plain, tmp_path).pinned is None
+
+
+def test_pinned_position_outside_the_answer_raises(good, tmp_path):
+    with np.load(good) as found:
+        everywhere = np.full_like(found["known"], 255)
+    assert "outside the answer" in refusal(changed(good, tmp_path, pinned=everywhere))
 
 
 @pytest.mark.parametrize(
@@ -650,3 +726,61 @@ def test_equal_traces_give_equal_files(model, tmp_path):
         for trace, name in ((one, "1"), (two, "2"))
     ]
     assert files[0] == files[1]
+
+
+# Archives that claim more than they hold.
+
+
+def with_end(file: Path, target: Path, *, entries: int, size: int, offset: int = 0) -> Path:
+    """Write a sparse file whose end record claims a large directory."""
+    with target.open("wb") as out:
+        out.write(b"PK\x03\x04")
+        out.truncate(1 << 36)
+        out.seek(0, 2)
+        counts = min(entries, 0xFFFF).to_bytes(2, "little") * 2
+        sizes = min(size, 0xFFFFFFFF).to_bytes(4, "little") + offset.to_bytes(4, "little")
+        if size > 0xFFFFFFFF:
+            where = out.tell()
+            record = b"PK\x06\x06" + (44).to_bytes(8, "little") + bytes(2 + 2 + 4 + 4)
+            record += entries.to_bytes(8, "little") * 2 + size.to_bytes(8, "little") + bytes(8)
+            out.write(record)
+            out.write(b"PK\x06\x07" + bytes(4) + where.to_bytes(8, "little") + bytes(4))
+        out.write(b"PK\x05\x06" + bytes(4) + counts + sizes + bytes(2))
+    return target
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 31, 1 << 35])
+def test_directory_that_claims_to_be_huge_is_not_read(good, tmp_path, size):
+    file = with_end(good, tmp_path / "end.npz", entries=size // 46, size=size)
+    assert peak(file) < 2_000_000
+
+
+def rewritten(
+    good: Path, file: Path, *, method: int = zipfile.ZIP_DEFLATED, extra: int = 0
+) -> Path:
+    """Write the file with another compression, or with more members."""
+    with zipfile.ZipFile(good) as found, zipfile.ZipFile(file, "w", method) as out:
+        for member in found.namelist():
+            out.writestr(member, found.read(member))
+        for number in range(extra):
+            out.writestr(f"extra{number}.npy", b"")
+    return file
+
+
+def test_archive_with_many_members_is_refused(good, tmp_path):
+    assert "members" in refusal(rewritten(good, tmp_path / "many.npz", extra=1000))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archive_with_a_member_twice_is_refused(good, tmp_path):
+    file = rewritten(good, tmp_path / "twice.npz")
+    with zipfile.ZipFile(file, "a") as out:
+        out.writestr("tokens.npy", b"")
+    assert "tokens.npy is stored twice" in refusal(file)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_refused(good, tmp_path, method):
+    """Their decoders allocate as much memory as the file says."""
+    assert "compress" in refusal(rewritten(good, tmp_path / "other.npz", method=method))
+    assert_equal(trace_file.load(good), trace_file.load(rewritten(good, tmp_path / "same.npz")))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,15 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.processes import kill_and_count_survivors
 
 from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.models.loader import load_model
+from wavefront.models.transformer import Transformer
 from wavefront.text.tokenizer import Tokenizer, prompt_ids
 from wavefront.train import TrainConfig, run
 from wavefront.train.command import main, mixture
 from wavefront.train.config import DataConfig
 from wavefront.train.corpus import with_corpus
-from wavefront.train.data import Batch, BatchSource, allocate_batches
+from wavefront.train.data import BatchSource, TrainingBatch, allocate_batches
 from wavefront.train.export import build_architecture, build_model, export_run
 from wavefront.train.lr_schedule import StepClock, WallClock, lr_factor
 from wavefront.train.optimizer import MUON_MATRICES, build_optimizers
@@ -35,8 +38,8 @@ from wavefront.train.prefetch import DataError, Prefetcher
 from wavefront.train.row_layout import (
     MAX_CANVAS,
     MIN_CANVAS,
-    Encoder,
     Pair,
+    RowEncoder,
     choose_bucket,
     fits_bucket,
 )
@@ -44,15 +47,6 @@ from wavefront.train.tokenizer import train_tokenizer, training_texts, write_tok
 from wavefront.train.train_step import DeviceBatch, TrainStep
 
 TASKS = {"boolean_expressions": 1.0, "navigate": 1.0, "tracking_shuffled_objects_five_objects": 0.3}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Use one thread: small models gain nothing from more, and a busy machine delays them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +122,7 @@ def test_rows_are_prompt_answer_eot_eos(tokenizer: Path) -> None:
 
 
 def test_prompts_have_the_ids_of_the_chat_template(tokenizer: Path) -> None:
-    encoder, reader = Encoder(tokenizer), Tokenizer.load(tokenizer)
+    encoder, reader = RowEncoder(tokenizer), Tokenizer.load(tokenizer)
     prompts = ["Is it?", "  two\n\nlines <|eot_id|>  ", "def f(x):\n    return 1", "12 + 345"]
     pairs = encoder.pairs([(prompt, "yes") for prompt in prompts], [0] * len(prompts))
     for prompt, pair in zip(prompts, pairs, strict=True):
@@ -164,7 +158,7 @@ def test_batches_are_allocated_without_bias() -> None:
 # ---------------------------------------------------------------- prefetching
 
 
-def equal_batches(first: Batch, second: Batch) -> bool:
+def equal_batches(first: TrainingBatch, second: TrainingBatch) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
@@ -184,6 +178,22 @@ def test_dead_worker_raises(tokenizer: Path) -> None:
         os.kill(batches._processes[0].pid or 0, signal.SIGKILL)
         with pytest.raises(DataError, match="died"):
             list(islice(batches, 100))
+
+
+@pytest.mark.slow
+def test_data_workers_end_with_a_killed_trainer(tokenizer: Path, tmp_path: Path) -> None:
+    """The workers make a group that takes minutes, so they do not write to their pipes."""
+    script = tmp_path / "trainer.py"
+    config = replace(data(tokenizer), group=1024, tokens_per_step=100_000)
+    script.write_text(
+        "import pickle, sys, time\n"
+        "from wavefront.train.prefetch import Prefetcher\n"
+        "if __name__ == '__main__':\n"
+        f"    with Prefetcher(pickle.loads({pickle.dumps(config)!r}), workers=2):\n"
+        "        time.sleep(100)\n"
+    )
+    # The third process tracks the resources of multiprocessing.
+    assert kill_and_count_survivors([str(script)], children=3, wait=8) == 0
 
 
 def test_failing_worker_reports_the_reason(tokenizer: Path, tmp_path: Path) -> None:
@@ -243,7 +253,7 @@ def test_muon_gets_only_the_hidden_matrices(tokenizer: Path, tmp_path: Path) -> 
 
 
 def test_ripple_has_19_million_parameters(tokenizer: Path) -> None:
-    encoder = Encoder(tokenizer)
+    encoder = RowEncoder(tokenizer)
     encoder.vocab_size = 2048
     model = build_architecture(
         encoder, width=384, layers=10, heads=6, mlp_width=1024, max_length=1024
@@ -305,16 +315,17 @@ from pathlib import Path
 import wavefront.train.loop as loop
 from train.test_train import toy
 from wavefront.train import run
+from wavefront.models.transformer import Transformer
 
 at = int(sys.argv[3])
-learn = loop.Run._train_one_step
+learn = loop.TrainingRun._train_one_step
 
 def learn_until(self, *given):
     if self.step == at:
         os.kill(os.getpid(), signal.SIGKILL)
     learn(self, *given)
 
-loop.Run._train_one_step = learn_until
+loop.TrainingRun._train_one_step = learn_until
 if __name__ == "__main__":
     run(toy(Path(sys.argv[1]), Path(sys.argv[2]), workers=1))
 """
@@ -374,13 +385,19 @@ def test_exported_model_loads(tokenizer: Path, tmp_path: Path) -> None:
     run(config)
     model = load_model(tmp_path / "model", device="cpu")
     reader = Tokenizer.load(tmp_path / "model")
-    special = Encoder(tokenizer).special
+    special = RowEncoder(tokenizer).special
     assert model.family == "llada"
     assert (model.mask_id, model.pad_id) == (special.mask, special.eos)
     assert reader.stop_ids == (special.eos, special.eot)
     export_run(tmp_path, tokenizer, tmp_path / "again", weights="raw")
     files = [tmp_path / name / "model.safetensors" for name in ("model", "again")]
     assert files[0].read_bytes() == files[1].read_bytes()
+    export_run(tmp_path, tokenizer, tmp_path / "int8", weights="raw", storage="int8")
+    stored = load_model(tmp_path / "int8", device="cpu")
+    assert isinstance(stored, Transformer)
+    assert isinstance(model, Transformer)
+    assert torch.allclose(stored.embedding.weight, model.embedding.weight, atol=1e-3)
+    assert (tmp_path / "int8" / "model.safetensors").stat().st_size < 0.7 * files[0].stat().st_size
     arguments = [
         "loss",
         "--model",
@@ -456,7 +473,7 @@ def test_unusable_data_raises(tokenizer: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="No example fits"):
         BatchSource(data(tokenizer, mixture=long, buckets=(96,))).make_group(0)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is missing"):
-        Encoder(tmp_path)
+        RowEncoder(tmp_path)
 
 
 def test_mismatched_or_damaged_state_raises(tokenizer: Path, tmp_path: Path) -> None:
@@ -486,3 +503,15 @@ def test_commands_run_and_report_errors(
     speed = ["speed", "--tokenizer", str(out), "--mixture", "boolean_expressions", "--group", "2"]
     assert main([*speed, "--tokens-per-step", "4096"]) == 0
     assert "rows/s" in capsys.readouterr().out
+
+
+def test_held_out_loss_of_the_average_is_not_that_of_the_weights(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mixed precision keeps copies of the weights; those of the raw weights must not be used."""
+    monkeypatch.setattr(TrainStep, "precision", lambda _: torch.autocast("cpu", torch.bfloat16))
+    run(toy(tokenizer, tmp_path, eval_every=12))
+    measured = [line["held_out"] for line in logged(tmp_path) if "held_out" in line]
+    before, at_the_end = measured
+    assert at_the_end["ema"]["loss"] == before["ema"]["loss"]
+    assert at_the_end["raw"]["loss"] != before["ema"]["loss"]

@@ -21,7 +21,7 @@ from wavefront.player.page import ASSETS, SCRIPTS, START
 from wavefront.player.player_data import DecodeRecord, decode_record
 from wavefront.player.token_text import TokenReaders
 from wavefront.results import table as run_tables
-from wavefront.results.table import Interval, Item, Run, Table
+from wavefront.results.table import Interval, Run, RunFile, Table
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 from wavefront.viewer import html_report, visible
@@ -98,7 +98,7 @@ def test_page_loads_nothing_from_the_network(trace, tmp_path):
         assert tag in ("svg", "path", "line", "circle") or "xmlns" not in attributes
 
 
-def test_policy_allows_only_the_own_script_and_style(trace, tmp_path):
+def test_policy_allows_only_its_own_script_and_style(trace, tmp_path):
     page = html_report.make([saved(trace, tmp_path)]).html
     elements = Elements(page)
     (policy,) = [a["content"] for t, a in elements.found if t == "meta" and "http-equiv" in a]
@@ -137,7 +137,7 @@ def test_hostile_texts_are_shown_as_text(trace, tmp_path, words):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "a.svg").write_text(SVG)
-    run_tables.save(Run(words, words, settings, [table], [Item("a.svg", words, words)]), folder)
+    run_tables.save(Run(words, words, settings, [table], [RunFile("a.svg", words, words)]), folder)
     page = html_report.make([file, folder], title=words).html
     page.encode()  # a lone surrogate would fail
     plain = html_report.make([saved(trace, tmp_path, "p.npz"), make_run(tmp_path / "q")]).html
@@ -179,7 +179,9 @@ def test_record_holds_the_events_of_the_trace(trace):
         for at, token, _, p in event["commits"]:
             assert token == int(trace.tokens[step, 0, at + start])
             assert p == pytest.approx(float(trace.logp[step, 0, at + start].exp()), abs=1e-4)
-    assert [bits(event["scope"], count) for event in steps] == trace.scope[:, 0, start:].tolist()
+    assert [bits(event["scope"], count) for event in steps] == trace.candidates[
+        :, 0, start:
+    ].tolist()
     assert [bits(event["front"], count) for event in steps] == trace.front[:, 0, start:].tolist()
     assert first["places"] == count
     assert first["around"] is None
@@ -349,6 +351,31 @@ def test_run_shows_its_tables_figures_and_settings(tmp_path):
     assert 'id="player"' not in page
 
 
+def test_page_says_its_title_once(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert html_report.make([folder]).html.count("A run</h") == 1
+    assert "<h2>A run</h2>" in html_report.make([folder], title="Another").html
+    twice = html_report.make([folder, folder]).html
+    assert twice.count("<h2>A run</h2>") == 2
+
+
+def test_run_is_shown_as_a_person_would_write_it(tmp_path):
+    verdict = "not measurable here: fewer than 6 stories"
+    table = {"title": "T", "columns": ["a", "verdict"], "rows": [["x", verdict]]}
+    folder = make_run(
+        tmp_path / "run",
+        text="[Some <b> stories](texts.md) and [1, 2](javascript:x).",
+        tables=[table],
+        configuration={"tasks": ["gsm", "code"], "sizes": [1, 2]},
+    )
+    page = html_report.make([folder]).html
+    assert "<p>Some &lt;b&gt; stories (<code>texts.md</code>) and [1, 2](javascript:x).</p>" in page
+    assert f'<td class="long">{verdict}</td>' in page
+    assert "<td>x</td>" in page
+    assert "<td>gsm, code</td>" in page
+    assert "<td>[1, 2]</td>" in page
+
+
 def test_listed_files_come_first_with_their_titles(trace, tmp_path):
     folder = make_run(tmp_path / "run", figures=[{"file": "b.png", "title": "Bees"}])
     saved(trace, folder, "z.npz")
@@ -357,6 +384,15 @@ def test_listed_files_come_first_with_their_titles(trace, tmp_path):
     assert [one.file for one in found.figures] == ["b.png", "a.png"]
     assert [one.file for one in found.traces] == ["y.npz", "z.npz"]
     assert html_report.make([folder]).decodes == 2
+
+
+def test_title_of_a_single_run_is_shown_once(tmp_path):
+    for name in ("a", "b"):
+        run_tables.save(Run(f"Run {name}", "text"), tmp_path / name)
+    one = html_report.make([tmp_path / "a"]).html
+    assert (one.count("<h1>Run a</h1>"), one.count("<h2>Run a</h2>")) == (1, 0)
+    both = html_report.make([tmp_path / "a", tmp_path / "b"]).html
+    assert (both.count("<h2>Run a</h2>"), both.count("<h2>Run b</h2>")) == (1, 1)
 
 
 def test_saved_run_can_be_read(tmp_path):
@@ -375,16 +411,16 @@ TABLE = {"columns": ["a"], "rows": [[1]]}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "other"}, "is not of a run"),
+        ({"format": "other"}, "is not the file of a run"),
         ({"version": 2}, "version 2"),
         ({"title": " "}, "has no title"),
-        ({"title": 3}, '"title" must be a text'),
+        ({"title": 3}, '"title" must be a string'),
         ({"titel": "x"}, "did you mean 'title'"),
         ({"configuration": []}, '"configuration" must be'),
         ({"tables": {}}, '"tables" must be a list'),
         ({"tables": [3]}, '"tables" must be a list'),
         ({"tables": [TABLE | {"columns": []}]}, "at least one column"),
-        ({"tables": [TABLE | {"columns": [1]}]}, "list of texts"),
+        ({"tables": [TABLE | {"columns": [1]}]}, "list of strings"),
         ({"tables": [TABLE | {"rows": [[1], [1, 2]]}]}, "table 1, row 2 must have 1 cells"),
         ({"tables": [TABLE | {"rows": [[[1]]]}]}, "a cell is"),
         ({"tables": [TABLE | {"rows": [[{"value": 1}]]}]}, "an interval has"),
@@ -392,9 +428,9 @@ TABLE = {"columns": ["a"], "rows": [[1]]}
         ({"tables": [TABLE | {"rows": [[{"value": "5", "low": 1, "high": 2}]]}]}, "an interval"),
         ({"tables": [TABLE | {"rows": [[10**400]]}]}, "a cell is"),
         ({"tables": [TABLE | {"row": []}]}, "did you mean 'rows'"),
-        ({"figures": [{"file": "../b.svg"}]}, "beside it"),
-        ({"figures": [{"file": "/etc/b.svg"}]}, "beside it"),
-        ({"figures": [{"file": "b.gif"}]}, "beside it"),
+        ({"figures": [{"file": "../b.svg"}]}, "in the same directory"),
+        ({"figures": [{"file": "/etc/b.svg"}]}, "in the same directory"),
+        ({"figures": [{"file": "b.gif"}]}, "in the same directory"),
         ({"figures": [{"file": "c.svg"}]}, "not in the directory"),
         ({"traces": [{"file": "c.npz"}]}, "not in the directory"),
     ],
@@ -417,11 +453,11 @@ def test_invalid_json_raises(tmp_path, text):
 def test_invalid_figure_raises(tmp_path):
     folder = make_run(tmp_path / "run")
     (folder / "a.png").write_text("<html>")
-    with pytest.raises(ReportError, match=r"a\.png is not a figure"):
+    with pytest.raises(ReportError, match=r"a\.png is not a valid \.png figure"):
         html_report.make([folder])
     (folder / "a.png").unlink()
     (folder / "b.svg").write_text("no picture")
-    with pytest.raises(ReportError, match=r"b\.svg is not a figure"):
+    with pytest.raises(ReportError, match=r"b\.svg is not a valid \.svg figure"):
         html_report.make([folder])
 
 
@@ -457,7 +493,7 @@ def test_rows_option_chooses_rows(tmp_path):
         "one.npz, row 9",
         "one.npz, row 1",
     ]
-    assert "has the rows 0 to 9" in refused("report", file, "-o", str(page), "--rows", "10")
+    assert "has rows 0 to 9" in refused("report", file, "-o", str(page), "--rows", "10")
 
 
 def test_command_errors_are_one_sentence(trace, tmp_path):

@@ -66,7 +66,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, of in wanted.items():
         page = html_report.make([files[one] for one in of]).html
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in wanted}
+    for name in ("wave", "hostile"):  # as the output of a cell in a notebook
+        cell = f"<!doctype html><style>* {{ color: red }}</style>{traces[name]._repr_html_()}"
+        (folder / f"notebook-{name}.html").write_text(cell, encoding="utf-8")
+    names = (*wanted, "notebook-wave", "notebook-hostile")
+    return {name: folder / f"{name}.html" for name in names}
 
 
 @pytest.fixture
@@ -83,7 +87,8 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
         address = pages[name].as_uri()
-        page.on("request", lambda one: one.url == address or problems.append(one.url))
+        own = (address, "about:srcdoc")  # the second is the frame in a notebook
+        page.on("request", lambda one: one.url in own or problems.append(one.url))
         page.goto(address)
         return page
 
@@ -102,13 +107,32 @@ def scrub(page: Page, to: int) -> None:
     page.locator("#scrub").fill(str(to))
 
 
+def by_step(page: Page) -> None:
+    page.get_by_text("by step", exact=True).click()
+
+
 def known(page: Page, pane: int) -> int:
     return page.locator(".pane").nth(pane).locator("[data-position].k").count()
 
 
+@pytest.mark.parametrize("name", ["notebook-wave", "notebook-hostile"])
+def test_trace_plays_in_the_frame_of_a_notebook(show: Any, name: str) -> None:
+    page = show(name)
+    frame = page.frame_locator("iframe")
+    expect(frame.locator(".pane")).to_have_count(1)
+    frame.locator("#scrub").fill("0")
+    expect(frame.locator(".pane")).to_have_attribute("data-moment", "0")
+    frame.locator("#scrub").fill("12")
+    expect(frame.locator(".pane [data-position].k")).to_have_count(12)
+    frame.locator("#theme").click()
+    red = frame.locator("#theme").evaluate("one => getComputedStyle(one).color")
+    assert red != "rgb(255, 0, 0)"  # the notebook's style stays outside
+
+
 def test_scrubber_moves_both_decodes(show: Any) -> None:
     page = show("two")
-    assert moments(page) == [5, 5]  # the page opens at 40 % of the steps
+    assert moments(page) == [5, 10]  # the page opens at 40 % of the forward passes
+    by_step(page)
     scrub(page, 0)
     assert [known(page, 0), known(page, 1)] == [0, 0]
     scrub(page, 7)
@@ -137,15 +161,17 @@ def test_text_is_the_decode_s_answer(show: Any) -> None:
 def test_decode_with_fewer_forwards_is_ahead_by_forward(show: Any) -> None:
     page = show("two")
     scrub(page, 4)
-    page.get_by_text("by forward", exact=True).click()
     assert moments(page) == [4, 8]
-    expect(page.locator("#moment")).to_have_text("forward 4 / 12")
+    expect(page.locator("#moment")).to_have_text("pass 4 / 12")
     expect(page.locator("[data-number=change]").last).to_have_text("+2")
     expect(page.locator(".pane").last.locator(".now")).to_have_count(2)
     scrub(page, 12)
     assert moments(page) == [12, 12]
-    page.get_by_text("by step", exact=True).click()
-    assert moments(page) == [12, 12]
+    scrub(page, 4)
+    by_step(page)
+    assert moments(page) == [4, 4]  # the page stays where the first decode is
+    page.get_by_text("by forward pass", exact=True).click()
+    assert moments(page) == [4, 8]
 
 
 def test_play_runs_to_the_end_and_then_restarts(show: Any) -> None:
@@ -154,17 +180,18 @@ def test_play_runs_to_the_end_and_then_restarts(show: Any) -> None:
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.locator("#speed").select_option("40")
-    expect(page.locator("#moment")).to_have_text("step 12 / 12")
+    expect(page.locator("#moment")).to_have_text("pass 12 / 12")
     expect(page.get_by_role("button", name="Play")).to_be_visible()  # playback has stopped
     page.locator("#speed").select_option("2")
     # Play and pause at once, because a busy machine may miss the first steps.
     page.get_by_role("button", name="Play").evaluate("(play) => { play.click(); play.click(); }")
-    expect(page.locator("#moment")).to_have_text(re.compile("step [01] /"))
+    expect(page.locator("#moment")).to_have_text(re.compile("pass [01] /"))
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
 def test_buttons_step(show: Any) -> None:
     page = show("two")
+    by_step(page)
     for name, moment in [
         ("Go to the start", 0),
         ("One step forward", 1),
@@ -184,7 +211,7 @@ def test_keyboard_steps_plays_and_moves_between_positions(show: Any) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press(".")
     page.keyboard.press("ArrowLeft")
-    assert moments(page) == [2, 2]
+    assert moments(page) == [2, 4]  # the second decode needs half the forward passes
     page.keyboard.press("End")
     assert moments(page) == [12, 12]
     page.locator("#speed").select_option("2")
@@ -194,12 +221,12 @@ def test_keyboard_steps_plays_and_moves_between_positions(show: Any) -> None:
     page.keyboard.press("Space")
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")  # the slider's own
-    assert moments(page) == [11, 11]
+    assert moments(page) == [11, 12]
     page.locator("[data-position='0']").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".history .head").first).to_contain_text("Position 2")
     page.keyboard.press(",")
-    assert moments(page) == [10, 10]
+    assert moments(page) == [10, 12]
     page.keyboard.press("Enter")
     page.keyboard.press("Shift+Tab")
     expect(page.locator(".history .head").first).to_contain_text("Position 2")  # kept
@@ -229,7 +256,7 @@ def test_click_in_the_map_goes_to_that_moment(show: Any) -> None:
     page = show("two")
     box = page.locator(".frame").last.bounding_box()
     page.mouse.click(box["x"] + box["width"] * 8.5 / 12, box["y"] + 20)
-    assert moments(page) == [9, 9]
+    assert moments(page) == [9, 12]
 
 
 def test_light_and_dark(show: Any) -> None:

@@ -227,7 +227,7 @@ def test_tokens_of_one_character_are_joined(lm: wavefront.LM) -> None:
     assert [text for text in texts if text] == ["日", "本", "é", "😀", "!", "·", "·"]
 
 
-def test_end_and_control_tokens_have_own_signs(lm: wavefront.LM) -> None:
+def test_end_and_control_tokens_have_their_own_signs(lm: wavefront.LM) -> None:
     stream = lm.stream("Hi", max_new_tokens=2)
     end, mask = lm.stop_ids[0], lm.model.mask_id
     tokens = stream.decoding.canvas.tokens.clone()
@@ -292,6 +292,13 @@ def test_redraws_are_limited_but_include_the_last(
     assert drawn == [0, 9]
 
 
+def test_legend_explains_every_sign() -> None:
+    text = terminal_layout.legend(80).plain
+    signs = ("MASKED", "FRONT", "END", "CONTROL")
+    assert all(getattr(terminal_layout, sign) in text for sign in signs)
+    assert all(level in text for level in ("sure", "likely", "unsure"))
+
+
 def test_transient_picture_leaves_one_line(lm: wavefront.LM) -> None:
     console = terminal(no_color=True)
     for _ in watch(lm.stream("Hi", max_new_tokens=4), console=console, transient=True):
@@ -313,7 +320,8 @@ def test_untrusted_prompt_sends_no_control_characters(lm: wavefront.LM) -> None:
 
 def test_snapshots_in_a_file_are_plain_text(lm: wavefront.LM) -> None:
     console = Console(file=io.StringIO(), width=60)
-    for _ in watch(lm.stream("Hi", max_new_tokens=40), console=console):
+    stream = lm.stream("Hi", max_new_tokens=40, strategy="wavefront")
+    for _ in watch(stream, console=console):
         pass
     out = written(console)
     assert ESCAPE not in out

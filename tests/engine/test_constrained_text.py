@@ -1,0 +1,145 @@
+"""Constrained texts through the public object: every answer can be parsed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pydantic
+import pytest
+
+import wavefront
+from wavefront.core.errors import OptionError, WavefrontError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "fruit": {"enum": ["fig", "pear"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "note": {"type": "string", "maxLength": 6},
+    },
+    "required": ["fruit", "count"],
+}
+QUESTION = "I have two figs and a pear. How many fruits do I have?"
+
+
+@pytest.fixture(scope="module")
+def lm() -> wavefront.LM:
+    return wavefront.load("toy")  # random weights, one token per byte: it wants anything else
+
+
+class Basket(pydantic.BaseModel):
+    fruit: str = pydantic.Field(pattern="^[a-z]{1,4}$")
+    count: int = pydantic.Field(ge=0, le=99)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"steps": 12},
+        {"steps": 1, "strategy": "standard"},
+        {"strategy": "standard", "temperature": 1.0, "seed": 3},
+        {"strategy": "rcr", "steps": 20},
+        {"strategy": "block(size=16, selector=threshold(tau=0.2))"},
+        {"cache": "wave(refresh=8)", "steps": 20},
+        {"cfg_scale": 1.0, "steps": 10},
+        {"eos": "keep", "steps": 10},
+    ],
+    ids=str,
+)
+def test_answers_satisfy_the_schema(lm, options):
+    answer = lm.generate(QUESTION, schema=SCHEMA, max_new_tokens=64, **options)
+    jsonschema.validate(json.loads(answer.text), SCHEMA)
+    assert answer.finish_reason == "stop"
+
+
+def test_answers_parse_into_a_pydantic_model(lm):
+    for answer in lm.generate([QUESTION, "Hi"], schema=Basket, max_new_tokens=48, steps=12):
+        assert 0 <= Basket.model_validate_json(answer.text).count <= 99
+
+
+def test_answers_match_a_pattern_and_choices(lm):
+    made = lm.generate(QUESTION, regex=r"^\d{1,3} (figs|pears)\.$", max_new_tokens=16, steps=8)
+    assert re.fullmatch(r"\d{1,3} (figs|pears)\.", made.text)
+    choices = ["yes", "no", "it depends: é"]
+    for steps in (20, 3, 1):
+        options = {"max_new_tokens": 20, "steps": steps, "strategy": "standard"}
+        assert lm.generate(QUESTION, choices=choices, **options).text in choices
+
+
+def test_a_bias_against_every_allowed_token_does_not_break_the_constraint(lm):
+    bias = dict.fromkeys(lm.tokenizer.encode("yesno"), -100.0)
+    for steps in (8, 1):
+        options = {"max_new_tokens": 8, "steps": steps, "strategy": "standard"}
+        made = lm.generate(QUESTION, choices=["yes", "no"], logit_bias=bias, **options)
+        assert made.text in ("yes", "no")
+
+
+def test_an_answer_that_fills_the_canvas_is_complete(lm):
+    answer = lm.generate(QUESTION, choices=["abc"], max_new_tokens=3)
+    assert (answer.text, answer.finish_reason) == ("abc", "stop")
+
+
+def test_unfinished_answers_have_no_finish_reason(lm):
+    stream = lm.stream(QUESTION, schema=SCHEMA, max_new_tokens=64, steps=16)
+    next(stream)
+    assert stream.completions[0].finish_reason is None
+
+
+def test_each_hole_of_a_text_satisfies_the_constraint(lm):
+    filled = lm.infill("From <mask:3> to <mask:5>.", regex="[0-9]+")
+    assert re.fullmatch(r"From [0-9]{1,3} to [0-9]{1,5}\.", filled.text)
+    with pytest.raises(OptionError, match="2 tokens are too few"):
+        lm.infill("From <mask:5> to <mask:2>.", regex="[0-9]{3}")
+
+
+def test_traces_replay_and_fork_with_their_constraint(lm):
+    answer = lm.generate(QUESTION, schema=SCHEMA, max_new_tokens=48, steps=16, trace=True)
+    assert json.loads(answer.trace.about["options"]["schema"]) == SCHEMA
+    assert lm.replay(answer.trace) is None
+    for strategy in (None, "standard"):
+        other = lm.fork(answer.trace, at=5, strategy=strategy)
+        other.decoding.drain()
+        jsonschema.validate(json.loads(other.completions[0].text), SCHEMA)
+    with pytest.raises(OptionError, match="already written contradict"):
+        lm.fork(answer.trace, at=5, overrides={0: "x"})
+    filled = lm.infill("From <mask:3> to <mask:5>.", choices=["one", "two"], trace=True)
+    assert lm.replay(filled.trace) is None
+
+
+def test_requests_with_different_constraints_share_a_batch(lm):
+    batcher = wavefront.Batcher(lm.model, rows=3, length=128)
+    asked: list[dict[str, Any]] = [{"choices": ["yes", "no"]}, {}, {"regex": "[0-9]{2}"}]
+    active = [batcher.admit(lm.request("Hi", max_new_tokens=12, **options)) for options in asked]
+    while batcher.busy:
+        batcher.step()
+    texts = [lm.completion(one).text for one in active]
+    alone = [lm.generate("Hi", max_new_tokens=12, **options).text for options in asked]
+    assert texts == alone
+    assert texts[0] in ("yes", "no")
+    assert re.fullmatch("[0-9]{2}", texts[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schema": SCHEMA, "max_new_tokens": 8}, "8 tokens are too few for the schema"),
+        ({"regex": "a{5}", "stop_ids": (), "max_new_tokens": 6}, "exactly 6 tokens"),
+        ({"regex": "a{5}", "eos": "suppress-logit", "max_new_tokens": 6}, "exactly 6 tokens"),
+        ({"choices": ["a"], "speculate": 4}, "speculate and choices cannot be combined"),
+        ({"choices": ["a"], "regex": "b"}, "cannot be combined"),
+        ({"schema": SCHEMA, "stop_ids": [92]}, "cannot spell any answer"),  # the closing brace
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_impossible_requests_are_refused_before_decoding(lm, options, message):
+    with pytest.raises(WavefrontError, match=message):
+        lm.stream("Hi", **options)
+
+
+def test_token_ids_without_a_tokenizer_take_no_constraint(lm):
+    with pytest.raises(OptionError, match="needs a tokenizer"):
+        wavefront.generate_ids(lm.model, [[1, 2]], choices=["a"])

@@ -1,0 +1,107 @@
+"""Recorded pages name the decoding version that made them, or say that it was an earlier one."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.pages import ROOT
+
+from wavefront.core.spec import resolve
+from wavefront.evaluation.fingerprint import DECODING_VERSION
+from wavefront.evaluation.protocol import ADAPTIVE, FIXED, settings_of
+from wavefront.results.interval import Interval
+from wavefront.results.table import interval_texts
+from wavefront.testing.simulation import budgets, decisions, random_canvas, tied_scores
+
+RESULTS = ROOT / "docs" / "results"
+PAGES = sorted(file.parent.name for file in RESULTS.glob("*/summary.md"))
+MARK = "**Recorded with an earlier decoding version; kept for reference.**"
+INDEX = "## Pages of earlier decoding versions"
+# The order of all commits on given scores, by decoding version. If this changes, raise the version.
+DIGESTS = {2: "de644e292bdb1ced", 3: "641b79d5e5bbc63e"}
+
+
+def recorded_version(page: str) -> int | None:
+    """Return the decoding version that a page names, or None."""
+    found = re.search(r"^\* decoding version: `(\d+)`$", page, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def stale_pages(results: Path, index: str) -> list[str]:
+    """Return what is wrong with the pages: versions without a mark, and marks without a reason."""
+    listed = index.partition(INDEX)[2].partition("\n## ")[0]
+    wrong = []
+    for file in sorted(results.glob("*/summary.md")):
+        name, text = file.parent.name, file.read_text("utf-8")
+        current = recorded_version(text) == DECODING_VERSION
+        in_index = f"(results/{name}/summary.md)" in listed
+        if current and (MARK in text or in_index):
+            wrong.append(f"{name} has the current version and is marked as an earlier one")
+        elif not current and not (MARK in text and in_index):
+            wrong.append(f"{name} has another decoding version: make it again, or mark it")
+    return wrong
+
+
+def test_pages_have_the_current_decoding_version_or_say_so() -> None:
+    assert len(PAGES) > 15
+    assert stale_pages(RESULTS, (ROOT / "docs" / "results.md").read_text("utf-8")) == []
+
+
+def test_unmarked_page_of_another_version_is_found(tmp_path: Path) -> None:
+    def page(name: str, text: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.md").write_text(text, "utf-8")
+
+    page("new", f"# New\n\n* decoding version: `{DECODING_VERSION}`\n")
+    page("old", f"# Old\n\n{MARK}\n\n* decoding version: `1`\n")
+    page("silent", "# Silent\n")
+    page("both", f"# Both\n\n{MARK}\n\n* decoding version: `{DECODING_VERSION}`\n")
+    index = f"{INDEX}\n\n* [old](results/old/summary.md)\n\n## Other\n"
+    assert stale_pages(tmp_path, index) == [
+        "both has the current version and is marked as an earlier one",
+        "silent has another decoding version: make it again, or mark it",
+    ]
+    assert "old has another decoding version: make it again, or mark it" in stale_pages(
+        tmp_path, "nothing is listed"
+    )
+
+
+NUMBER = r"([+-]?\d+(?:\.\d+)?)"
+INTERVAL = re.compile(rf"\| {NUMBER} \[{NUMBER}, {NUMBER}\] (?=\|)")
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "bench"])  # it has quartiles
+def test_intervals_have_the_decimals_of_their_sample(name: str) -> None:
+    """Two digits of the width are enough; more would pretend a precision that is not there."""
+    for texts in INTERVAL.findall((RESULTS / name / "summary.md").read_text("utf-8")):
+        value, low, high = map(float, texts)
+        if high > low:
+            expected = interval_texts(Interval(value, low, high))
+            # Some pages give all percentage points with one decimal, so one more is allowed.
+            most = max(len(text.partition(".")[2]) for text in expected) + 1
+            assert max(len(text.partition(".")[2]) for text in texts) <= most, texts
+
+
+def commit_digest() -> str:
+    """Return a hash of every commit of every compared strategy, on scores with and without ties."""
+    found = sha256()
+    for family in (*FIXED, *ADAPTIVE):
+        for spec in settings_of(family)[::3]:
+            strategy = resolve(spec, "strategies")
+            for steps in budgets(strategy):
+                scores = tied_scores(3, 7), tied_scores(4, 1 << 20)
+                for some in scores:
+                    made = decisions(strategy, random_canvas(5), some, steps=steps)
+                    board = torch.stack([one.commit for one in made]).to(torch.uint8)
+                    found.update(f"{spec} {steps}".encode() + bytes(board.flatten().tolist()))
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.slow
+def test_other_commits_need_another_decoding_version() -> None:
+    """If this fails, a decode gives another order: raise DECODING_VERSION, and add the digest."""
+    assert commit_digest() == DIGESTS[DECODING_VERSION]

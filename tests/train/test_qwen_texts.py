@@ -1,0 +1,123 @@
+"""The script that lets an original write mathematics and functions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.pages import load_script
+from helpers.tiny_llamas import write_published
+
+from wavefront.core.errors import OptionError
+from wavefront.tasks import sandbox
+
+qwen_texts = load_script("qwen_texts")
+try:
+    HAS_SANDBOX = bool(sandbox.layers())
+except OptionError:
+    HAS_SANDBOX = False
+
+DOUBLE = '''def double_numbers(numbers: List[int]) -> List[int]:
+    """Return every number twice as large.
+
+    >>> double_numbers([1, 2])
+    [2, 4]
+    >>> double_numbers([])
+    []
+    """
+    return [2 * number for number in numbers]
+'''
+WRONG = DOUBLE.replace("2 * number for", "3 * number for")
+
+
+def test_function_is_split_into_stub_and_body() -> None:
+    found = qwen_texts.read_function(f"{DOUBLE}\n\ndef next_one(")
+    assert found is not None
+    assert found.stub + found.body == DOUBLE.rstrip()
+    assert found.summary == "Return every number twice as large."
+    assert found.examples == (("double_numbers([1, 2])", "[2, 4]"), ("double_numbers([])", "[]"))
+    human_eval, mbpp = found.pairs()
+    assert human_eval.prompt.rstrip().endswith('"""')
+    assert human_eval.answer == "    return [2 * number for number in numbers]"
+    assert "assert double_numbers([1, 2]) == [2, 4]" in mbpp.prompt
+    assert '"""' not in mbpp.answer
+    assert "return [2 * number" in mbpp.answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DOUBLE,  # nothing follows, so it may be cut
+        "def f(x):\n    return x\n\nprint()",  # no docstring
+        'def f(x):\n    """Do it.\n\n    >>> f(1)\n    1\n    """\n    pass\n\nprint()',
+        'def f(x):\n    """Do it.\n\n    >>> g(1)\n    1\n    """\n    return x\n\nprint()',
+        'def f(x):\n    """Do it."""\n    return x\n\nprint()',  # no examples
+        "def f(x:\n    return (\n\nprint()",
+    ],
+)
+def test_functions_that_teach_nothing_are_dropped(text: str) -> None:
+    assert qwen_texts.read_function(text) is None
+
+
+@pytest.mark.skipif(not HAS_SANDBOX, reason="no sandbox on this machine")
+def test_only_functions_that_pass_their_examples_are_kept(tmp_path: Path) -> None:
+    functions = [qwen_texts.read_function(f"{text}\n\n#") for text in (DOUBLE, WRONG)]
+    known = tmp_path / "checked.jsonl"
+    passed = qwen_texts.check_functions(functions, known, 2)
+    assert [function.code for function in passed] == [DOUBLE.rstrip()]
+    assert len(known.read_text().splitlines()) == 2
+    # A second run reads the verdicts instead of running the functions again.
+    known.write_text(known.read_text().replace("true", "false"))
+    assert qwen_texts.check_functions(functions, known, 2) == []
+
+
+def test_parts_come_in_turn_and_only_once(tmp_path: Path) -> None:
+    kinds = [qwen_texts.Functions(5), qwen_texts.Functions(2)]
+    kinds[1].name = "others"
+    (tmp_path / "functions-0001.jsonl").write_text("")
+    names = [path.name for _, _, path in qwen_texts.missing_parts(kinds, tmp_path, 2)]
+    assert names == ["functions-0000.jsonl", "others-0000.jsonl", "functions-0002.jsonl"]
+
+
+@pytest.mark.slow  # imports transformers
+def test_write_continues_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_published(tmp_path / "original", "qwen2")
+    monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    command = ["write", "--original", str(tmp_path / "original"), "--out", str(tmp_path / "texts")]
+    command += ["--functions", "5", "--batch", "2", "--answer-tokens", "4", "--device", "cpu"]
+    assert qwen_texts.main(command) == 0
+    parts = tmp_path / "texts" / "parts"
+    assert len(list(parts.iterdir())) == 3
+    written = {path.name: path.read_bytes() for path in parts.iterdir()}
+    (parts / "functions-0001.jsonl").unlink()
+    assert qwen_texts.main(command) == 0
+    assert {path.name: path.read_bytes() for path in parts.iterdir()} == written
+    assert capsys.readouterr().out.count("functions-0001") == 2
+
+
+def test_check_writes_every_pair_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    line = json.dumps({"code": DOUBLE.rstrip()}) + "\n"
+    (parts / "functions-0000.jsonl").write_text(line)
+    (parts / "functions-0001.jsonl").write_text(line)
+    (tmp_path / "checked.jsonl").write_text(
+        json.dumps({"code": DOUBLE.rstrip(), "passed": True}) + "\n"
+    )
+    assert qwen_texts.main(["check", "--out", str(tmp_path), "--workers", "1"]) == 0
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert len(pairs) == 2
+    assert all(set(pair) == {"prompt", "answer"} for pair in pairs)
+
+
+def test_check_without_texts_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    (tmp_path / "parts").mkdir()
+    assert qwen_texts.main(["check", "--out", str(tmp_path)]) == 2
+    assert "run write first" in capsys.readouterr().err
