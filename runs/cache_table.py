@@ -1,4 +1,4 @@
-"""What caches cost in accuracy: every cache and refresh interval beside the same decode without.
+"""The accuracy cost of caches: every cache and refresh interval against decoding without a cache.
 
     python runs/cache_table.py generate --out caches.jsonl.gz --device cuda --rows 512 --items 500
     python runs/cache_table.py grade caches.jsonl.gz --out caches.md --json caches.json
@@ -168,4 +168,4 @@ def add_options(make: argparse.ArgumentParser, judge: argparse.ArgumentParser) -
 
 
 if __name__ == "__main__":
-    run_script("Caches beside no cache.", generate, grade, add_options)
+    run_script("Compare caches with decoding without a cache.", generate, grade, add_options)

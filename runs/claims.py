@@ -4,7 +4,8 @@
 
 claims.toml lists the claims; docs/results/*/numbers.json has the results. An experiment without
 that file counts as not run yet. The script stops if a result has a claim that no entry matches, or
-if an entry matches nothing.
+if an entry matches nothing. An entry with `pooled` uses the tables of docs/results/ripple, which
+have the most items.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from typing import Any, NamedTuple
 
 from wavefront import paper
 from wavefront.paper import published
+from wavefront.paper.claims import (
+    BY_CONSTRUCTION,
+    CONFIRMED,
+    NO_DIFFERENCE,
+    NOT_CONFIRMED,
+    NOT_MEASURABLE,
+    VERDICTS,
+    verdict_word,
+)
+from wavefront.results.interval import NORMAL
 
 ROOT = Path(__file__).parents[1]
 LIST, RESULTS, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs/results", "docs/claims.md"
-VERDICTS = ("confirmed", "not confirmed", "undecided", "not measurable here")
-# The verdict by the first word of an experiment's own.
-VERDICT_INDEX = {"agrees": 0, "disagrees": 1, "undecided": 2, "not": 3}
-FEW = 6  # so many results are all shown; of more, those that decide or contradict
+DECIDED = (CONFIRMED, NOT_CONFIRMED)
+BIASED = "ripple does not decide between schedules"
+FEW = 6  # up to this many results are all shown; beyond that, only those that decide or contradict
 
 
 class Result(NamedTuple):
@@ -35,8 +45,9 @@ class Result(NamedTuple):
     shown: str  # the value with its interval
     about: tuple[str, ...]  # unit and items
     verdict: str  # one of VERDICTS
-    reason: str = ""  # why it is undecided, beyond the interval
+    reason: str = ""  # why it cannot be measured
     other_reading: bool = False  # of how the wave grows
+    excluded: float | None = None  # if no difference was found: the size above which one is not
 
 
 class Row(NamedTuple):
@@ -53,7 +64,7 @@ def write() -> None:
     """Write the page, and print the number of claims by verdict."""
     themes = read()
     (ROOT / PAGE).write_text(page(themes), "utf-8")
-    count = Counter(row.verdict for rows in themes.values() for row in rows)
+    count = Counter(verdict_word(row.verdict) for rows in themes.values() for row in rows)
     print(f"{PAGE}: " + ", ".join(f"{count[one]} {one}" for one in VERDICTS))
 
 
@@ -96,24 +107,71 @@ def row(entry: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
     paper = signed(entry.get("paper", "–"))
     if "verdict" in entry:
         return Row(claim, paper, entry["found"], entry["verdict"], entry["by"])
-    if not found[name]:
-        return Row(claim, paper, f"not run yet: `wavefront paper run {name}`", VERDICTS[2], "")
-    results = list(
-        table_results(entry, found[name]) if "table" in entry else claim_results(entry, found[name])
-    )
+    if "pooled" in entry:
+        results, by = list(pooled_results(entry)), "[ripple](results/ripple/summary.md)"
+    elif not found[name]:
+        return Row(claim, paper, f"not run yet: `wavefront paper run {name}`", NOT_MEASURABLE, "")
+    else:
+        measured = table_results if "table" in entry else claim_results
+        results, by = list(measured(entry, found[name])), f"[{name}](results/{name}/summary.md)"
     if not results:
         raise SystemExit(f"{name} has nothing for this entry of {LIST.name}: {entry['text']}.")
-    verdict = combine([one.verdict for one in results if not one.other_reading])
-    return Row(claim, paper, lines(results), verdict, f"[{name}](results/{name}/summary.md)")
+    if more := entry.get("more"):
+        by = f"{more}<br>{by}"
+    return Row(claim, paper, lines(results), combine(results, entry.get("unit", "")), by)
 
 
-def combine(verdicts: list[str]) -> str:
-    """Combine verdicts of several places: one contradiction is enough, confirming takes all."""
-    known = [one for one in verdicts if one != VERDICTS[3]]
-    for one in (VERDICTS[1], VERDICTS[2]):
-        if one in known:
-            return one
-    return VERDICTS[0] if known else VERDICTS[3]
+def combine(results: list[Result], unit: str = "") -> str:
+    """Combine several places: all must confirm, and a claim that holds in some is not confirmed."""
+    own = [one for one in results if not one.other_reading]
+    words = {one.verdict for one in own} - {NOT_MEASURABLE}
+    if not words:
+        return NOT_MEASURABLE
+    if words == {NO_DIFFERENCE}:
+        largest = max(one.excluded or 0.0 for one in own)
+        return f"{NO_DIFFERENCE} {value(largest, unit, sign=False)}{_unit_word(unit)}"
+    return words.pop() if len(words) == 1 else NOT_CONFIRMED
+
+
+def _unit_word(unit: str) -> str:
+    return " points" if unit.startswith("points") else ""
+
+
+def pooled_results(entry: dict[str, Any]) -> Iterator[Result]:
+    """Yield wave minus block over all tasks of a table of ripple's page, pooled by items.
+
+    The interval adds the variances of the tasks, which have different items. ripple was trained
+    with masks shaped like a schedule, so it does not decide between schedules.
+    """
+    for section, label in entry["pooled"].items():
+        rows = ripple_rows(section)
+        items = sum(row["n"] for row in rows)
+        mean = sum(row["n"] * row["gap"] for row in rows) / items
+        variance = sum((row["n"] * row["error"] / items) ** 2 for row in rows)
+        half = NORMAL * variance**0.5
+        found = {"value": mean, "low": mean - half, "high": mean + half}
+        about_it = about(entry["unit"], items)
+        yield Result((label,), value(found, entry["unit"]), about_it, NOT_MEASURABLE, BIASED)
+
+
+def ripple_rows(section: str, results: Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the tasks of one table of ripple's page: items, wave minus block, standard error."""
+    text = (results / "ripple" / "summary.md").read_text("utf-8")
+    part = text.partition(f"#### {section}\n")[2].partition("\n#### ")[0]
+    number = r"([+-]?[\d.]+)"
+    pattern = rf"^\| \w+ \| (\d+) \| \d+ \| {number} \| {number} \| {number} \| {number} "
+    pattern += rf"\[{number}, {number}\] \|$"
+    rows = [
+        {
+            "n": int(items),
+            "gap": float(wave) - float(block),
+            "error": (float(high) - float(low)) / (2 * NORMAL),
+        }
+        for items, _, block, wave, _, low, high in re.findall(pattern, part, re.MULTILINE)
+    ]
+    if not rows:
+        raise SystemExit(f"docs/results/ripple/summary.md has no table {section!r}.")
+    return rows
 
 
 def claim_results(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Result]:
@@ -126,14 +184,15 @@ def claim_results(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Resu
             continue
         parts = places(claim["where"], found["configuration"]["models"])
         word, _, reason = claim["verdict"].partition(": ")
-        margin = re.match(r"the interval reaches beyond (\S+)", reason)
+        excluded = word.removeprefix(NO_DIFFERENCE) if word.startswith(NO_DIFFERENCE) else ""
         yield Result(
             (*match.groups(), *(part for part in parts if part not in left_out)),
             value(claim["found"], unit),
             about(unit, claim["items"]),
-            VERDICTS[VERDICT_INDEX[word.split()[0]]],
-            f"the margin is ±{margin[1]}" if margin else re.sub("the interval holds 0", "", reason),
+            verdict_word(claim["verdict"]),
+            reason,
             "accumulate" in claim["where"],
+            float(excluded) if excluded else None,
         )
 
 
@@ -163,8 +222,10 @@ def table_results(entry: dict[str, Any], found: dict[str, Any]) -> Iterator[Resu
                 against = f"against {below}'s {value(other, unit, sign=False)}"
             low, high = cell["high"] < other["low"], cell["low"] > other["high"]
             shown = f"{value(cell, unit, sign=False)} {against}"
-            verdict = VERDICTS[0 if low else 1 if high else 2]
-            yield Result((one["task"],), shown, about(unit, measured["n"]), verdict)
+            verdict = CONFIRMED if low else NOT_CONFIRMED if high else NO_DIFFERENCE
+            excluded = max(abs(cell["high"] - other["low"]), abs(cell["low"] - other["high"]))
+            more = (verdict, "", False, excluded)
+            yield Result((one["task"],), shown, about(unit, measured["n"]), *more)
 
 
 def lines(results: list[Result]) -> str:
@@ -175,8 +236,8 @@ def lines(results: list[Result]) -> str:
     shown, wanted = [], {*VERDICTS}
     if len(first) > FEW:
         shown.append(", ".join(f"{count[one]} {one}" for one in VERDICTS if count[one]))
-        few = sum(count[one] for one in VERDICTS[:2]) <= FEW
-        wanted = {*VERDICTS[:2]} if few else {VERDICTS[1]}
+        few = sum(count[one] for one in DECIDED) <= FEW
+        wanted = {*DECIDED} if few else {NOT_CONFIRMED}
     for one in first:
         if one.verdict in wanted:
             shown.append(line(one, shared, with_verdict=len(count) > 1))
@@ -187,7 +248,7 @@ def lines(results: list[Result]) -> str:
 
 
 def details(result: Result) -> list[str]:
-    """Return what is shown beside a value: unit, place, number of items, and the reason."""
+    """Return the details of a value: unit, place, number of items, and the reason."""
     *unit, items = result.about
     return [*unit, *result.parts, items, *([result.reason] if result.reason else [])]
 
@@ -201,7 +262,7 @@ def line(result: Result, shared: list[str], *, with_verdict: bool) -> str:
 
 
 def value(found: Any, unit: str, *, sign: bool = True) -> str:
-    """Return a number with its interval, with enough digits to show an interval clear of 0."""
+    """Return a number with its interval, with enough digits to show that an interval excludes 0."""
     if found is None:
         return "no value"
     if isinstance(found, bool):
@@ -226,7 +287,7 @@ def about(unit: str, items: int) -> tuple[str, ...]:
 
 
 def signed(text: str) -> str:
-    """Replace hyphens before digits by minus signs."""
+    """Replace hyphens before digits with minus signs."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
 
 
@@ -235,7 +296,9 @@ def page(themes: dict[str, list[Row]], results: Path = RESULTS) -> str:
     rows = [one for theme in themes.values() for one in theme]
     waiting = sum(one.measured.startswith("not run yet") for one in rows)
     later = [f"{waiting} of them wait for an experiment that was not run yet.\n"] if waiting else []
-    parts = [read_list()["opening"], f"## {len(rows)} claims\n", *counts(themes), "", *later]
+    apart = sum(verdict_word(one.verdict) == BY_CONSTRUCTION for one in rows)
+    title = f"## {len(rows) - apart} claims, and {apart} that hold by construction\n"
+    parts = [read_list()["opening"], title, *counts(themes), "", *later]
     for title, theme in themes.items():
         parts.append(f"## {title}\n")
         parts += ["| claim | in the paper | here | verdict |", "|---|---|---|---|"]
@@ -248,12 +311,13 @@ def page(themes: dict[str, list[Row]], results: Path = RESULTS) -> str:
 
 def counts(themes: dict[str, list[Row]]) -> list[str]:
     """Return the table of verdicts by theme."""
-    lines = ["| | " + " | ".join(VERDICTS) + " |", "|---" * (len(VERDICTS) + 1) + "|"]
+    names = [f"{one} x" if one == NO_DIFFERENCE else one for one in VERDICTS]
+    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(VERDICTS) + 1) + "|"]
     for title, rows in themes.items():
-        found = Counter(row.verdict for row in rows)
+        found = Counter(verdict_word(row.verdict) for row in rows)
         linked = f"[{title}](#{re.sub('[^a-z ]', '', title.lower()).replace(' ', '-')})"
         lines.append(f"| {linked} | " + " | ".join(str(found[v] or "") for v in VERDICTS) + " |")
-    total = Counter(row.verdict for rows in themes.values() for row in rows)
+    total = Counter(verdict_word(row.verdict) for rows in themes.values() for row in rows)
     return [*lines, "| **all** | " + " | ".join(f"**{total[v]}**" for v in VERDICTS) + " |"]
 
 

@@ -32,12 +32,17 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {  # the strategy and other optio
     "dcd": ("dcd(masks=8, span=12)", {}),
     "rcr": ("rcr(size=48)", {"steps": 12}),
     "tbd": ("tbd(size=16, drop=4)", {}),
+    "blockwise": ("blockwise(size=12, strategy=wavefront(size=4, radius=2))", {}),
+    "edit": ("edit(tau=0.5, selector=threshold(tau=0.6))", {}),
+    "wino": ("wino(size=24, keep=0.9, selector=threshold(tau=0.6))", {}),
     "tide": ("tide(cascade_rounds=4, horizon=12, selector=threshold(tau=0.9))", {}),
     "quota": ("block(size=16, selector=quota())", {"steps": 12}),
     "threshold": ("block(size=16, selector=threshold(tau=0.9))", {}),
     "factor": ("block(size=16, selector=factor(factor=1.0))", {}),
     "entropy_bound": ("block(size=16, selector=entropy_bound(gamma=0.01))", {}),
     "local_leap": ("block(size=16, selector=local_leap(tau=0.9, relaxed=0.75, radius=4))", {}),
+    "hierarchy": ("block(size=16, selector=hierarchy(tau=0.9, low=0.4))", {}),
+    "share": ("block(size=16, selector=share(rounding='nearest'))", {"steps": 12}),
     "dream": ("standard(selector=dream(eps=0.001))", {"steps": 12}),
     "origin": ("standard(selector=origin(eps=0.001))", {"steps": 12}),
     "speculate": ("wavefront(size=8, radius=2)", {"speculate": 4}),
@@ -46,7 +51,7 @@ KINDS = {  # dark and light, blue and orange: told apart by eyes that see few co
     "now": ("fill='#0b5cad'", "committed at this step"),
     "before": ("fill='#c3d5ea'", "decided before"),
     "scope": ("fill='#ffe9a8'", "looked at"),
-    "back": ("fill='#d55e00'", "taken back"),
+    "back": ("fill='#d55e00'", "remasked"),
     "hidden": ("fill='#d9d9d9'", "hidden from the model"),
     "front": ("fill='none' stroke='#8a5200'", "the front"),
     "forward": ("stroke='#222' stroke-width='.8'", "a new forward"),
@@ -78,7 +83,8 @@ def decode(lm: wavefront.LM, prompt: str, name: str) -> Decode:
     strategy, canvas = stream.decoding.plan.config.strategy, stream.decoding.canvas
     state, none, rows, forwards = strategy.init(canvas), torch.zeros_like(canvas.masked), [], []
     for step in stream:
-        commit, scope, after, remask, _ = step.decision
+        commit, scope, after, remask, _, edit = step.decision
+        commit = commit if edit is None else commit | edit  # both write a token
         seen, front = strategy.attended(canvas, state), strategy.front(state)
         back = none if remask is None else remask
         blind = none if seen is None else canvas.masked & ~seen & ~scope & ~commit

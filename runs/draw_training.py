@@ -3,8 +3,8 @@
     python runs/draw_training.py run1/log.jsonl run2/log.jsonl --out docs/results/ripple
     python runs/draw_training.py docs/results/ripple/training.jsonl --out docs/results/ripple
 
-Takes the `log.jsonl` that `wavefront train` leaves, one for each run, in order, or what this script
-wrote of them: training.jsonl, the lines' step, loss, losses of the drawn tasks, and held-out loss.
+The input is the `log.jsonl` of each run of `wavefront train`, in order, or the `training.jsonl`
+that this script writes: step, loss, losses of the drawn tasks, and held-out loss.
 """
 
 from __future__ import annotations

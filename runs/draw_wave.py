@@ -1,4 +1,4 @@
-"""Draw docs/pictures/wave.svg: an animation of one problem under four strategies.
+"""Draw docs/pictures/wave.svg: an animation of one story under three strategies.
 
 python runs/draw_wave.py            (a minute on two cores)
 """
@@ -8,25 +8,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import wavefront
-from wavefront.cli.demo_compare import STRATEGIES
+from wavefront.cli.demo_stories import PAPER, draw_opening
+from wavefront.models import builtin
 from wavefront.viewer.svg_animation import animation
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "wave.svg"
-QUESTION = (
-    "Ivy reads a book of 304 pages. After 9 days of 24 pages each, how many pages does she still "
-    "have to read?"
-)
+LENGTH = 64
 
 
 def main() -> None:
-    lm = wavefront.load("ripple", dtype="float64")  # all but tied places keep their turn anywhere
+    lm = wavefront.load(builtin.STORIES, dtype="float64")  # so that ties break the same anywhere
+    opening = draw_opening(0).prompt  # the opening of `wavefront demo`
+    print(opening)
     traces = []
-    for name, strategy in STRATEGIES.items():
-        made = lm.generate(QUESTION, strategy=strategy, max_new_tokens=64, eos="stop", trace=True)
+    for name in PAPER:
+        made = lm.generate(opening, strategy=name, max_new_tokens=LENGTH, trace=True)
         assert made.trace is not None
         traces.append(made.trace)
         print(f"{name}: {made.forwards} forwards: {made.text!r}")
-    OUT.write_text(animation(traces, names=list(STRATEGIES), seconds=12), encoding="utf-8")
+    OUT.write_text(animation(traces, names=PAPER, seconds=12), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
 """Load-test a server of the toy model with many clients, some of them misbehaving.
 
     python runs/load.py --clients 200 --seconds 120
+    python runs/load.py --clients 200 --seconds 120 --queue 200 --hostile 0.1
     python runs/load.py --clients 60 --seconds 120 --replicas 2 --kill 20
 
 Clients stream, wait, disconnect, cancel and read slowly, at random. Every finished answer is
 compared with the one the library gives alone. The script samples the memory of the server and of
 its decode processes. `--kill N` sends SIGKILL to one of the replicas every N seconds.
+
+With `--hostile 0.1`, a tenth of the clients send hostile requests: extreme options, 1 MB prompts,
+incomplete bodies, early disconnects and slow readers. The others only stream and wait. Periods with
+and without hostile clients alternate, and the report compares them.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -34,12 +39,42 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"max_tokens": 16, "strategy": "block(size=4)"},
     {"max_tokens": 24, "steps": 8, "strategy": "standard"},
     {"max_tokens": 12, "temperature": 0.8, "seed": 5},
-    {"max_tokens": 16, "strategy": "tide(selector=threshold(tau=0.3))"},
+    {
+        "max_tokens": 16,
+        "strategy": "tide(cascade_rounds=0, horizon=0, selector=threshold(tau=0.3))",
+    },
 )
 PROMPTS = tuple(f"Client {n} says" for n in range(8))
 PATIENCE = 90  # seconds; a slower request counts as lost
 BROKEN = 598  # our status for a stream whose replica was lost
 MISBEHAVIOURS = ("leave", "cancel", "slow", "half")
+HOSTILITIES = ("extreme", "flood", "stump", "leave", "half", "slow")
+# Short, but its expression would be very long.
+NESTED: dict[str, Any] = {"type": "string"}
+for _ in range(30):
+    NESTED = {"type": "array", "items": NESTED}
+EXTREMES: tuple[dict[str, Any], ...] = (
+    {
+        "strategy": "tide(cascade_rounds=0, horizon=0, "
+        "distance_temperatures=(1e300,), selector=quota())"
+    },
+    {"strategy": f"block(size={10**31})"},
+    {"strategy": f"wavefront(size={10**31})"},
+    {"strategy": "tide(cascade_rounds=0, horizon=99999999999999999999, selector=quota())"},
+    {"max_tokens": 2**31 - 1},
+    {"steps": 2**31 - 1},
+    {"stop": ["x" * 256] * 4, "speculate": 8, "cfg_scale": 100},
+    {"temperature": 1e-300, "top_p": 1e-300},
+    {"cache": f"wave(refresh={10**31})"},
+    {"regex": "(a?){5000}a{5000}"},
+    {"regex": "[a-z ]{0,6000}"},
+    {"choices": ["x" * 4000] * 30},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": NESTED}}},
+    {"logit_bias": {str(n): 1 for n in range(2000)}},
+    {"n": 10**9},
+)
+ROUNDS = 3  # each without and then with hostile clients
+MAX_SLOWDOWN = 2.0  # maximum factor by which hostile clients may raise the p99 of good requests
 
 
 class LoadResult:
@@ -49,6 +84,7 @@ class LoadResult:
         self.counts: Counter[str] = Counter()
         self.rejected: list[float] = []
         self.answered: list[float] = []
+        self.undisturbed: list[float] = []  # answered while there were no hostile clients
         self.problems: list[str] = []
         self.kills = 0
         self.back: list[float] = []  # seconds until the replica was replaced
@@ -74,10 +110,86 @@ def expected() -> dict[tuple[int, int], str]:
     return texts
 
 
-async def one_client(
-    number: int, address: Any, tally: LoadResult, wanted: dict[Any, str], until: float
-) -> None:
+async def hostile_client(number: int, server: Server, tally: LoadResult, until: float) -> None:
+    """Send hostile requests. They must not affect the answers of other clients."""
     dice = random.Random(number)
+    address = server.seen_from(number)
+    while time.monotonic() < until:
+        manner = dice.choice(HOSTILITIES)
+        body = {"prompt": dice.choice(PROMPTS), **dice.choice(KINDS)}
+        with contextlib.suppress(OSError, EOFError, ValueError):
+            async with asyncio.timeout(PATIENCE):
+                status, _ = await MANNERS[manner](address, body, dice)
+                tally.counts[f"hostile {manner} {status}"] += 1
+        await asyncio.sleep(dice.uniform(0.05, 0.5))
+
+
+async def good_client(
+    number: int, server: Server, times: list[float], tally: LoadResult, until: float
+) -> None:
+    """Send ordinary requests one after another, and check the answers."""
+    dice = random.Random(number)
+    address = server.seen_from(number)
+    while time.monotonic() < until:
+        p, k = dice.randrange(len(PROMPTS)), dice.randrange(len(KINDS))
+        manner = dice.choice(("stream", "whole"))
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                status, text = await MANNERS[manner](
+                    address, {"prompt": PROMPTS[p], **KINDS[k]}, dice
+                )
+        except (OSError, EOFError, ValueError) as error:
+            tally.problem(f"{manner}: {type(error).__name__} {error}")
+            continue
+        times.append(time.monotonic() - begun)
+        tally.counts[f"{manner} {status}"] += 1
+        if (status, text) != (200, server.wanted[p, k]):
+            tally.problem(f"{manner}: {status} {str(text)[:200]}, not {server.wanted[p, k]!r}")
+
+
+async def with_and_without_hostility(
+    server: Server, tally: LoadResult, arguments: argparse.Namespace
+) -> None:
+    """Alternate between good clients alone, and good clients among hostile ones."""
+    hostile = max(1, round(arguments.clients * arguments.hostile))
+    numbers = range(arguments.clients)
+    for turn in range(2 * ROUNDS):
+        until = time.monotonic() + arguments.seconds / ROUNDS
+        times = tally.answered if turn % 2 else tally.undisturbed
+        clients = [good_client(n, server, times, tally, until) for n in numbers[hostile:]]
+        if turn % 2:
+            clients += [hostile_client(n, server, tally, until) for n in numbers[:hostile]]
+        await asyncio.gather(*clients)
+
+
+class Server(NamedTuple):
+    """The address of the server, and the answers that the library gives alone."""
+
+    host: str
+    port: int
+    wanted: dict[tuple[int, int], str]
+
+    def seen_from(self, client: int) -> Address:
+        """Return the address of the server, and a separate address for a client."""
+        return Address(self.host, self.port, f"127.0.{1 + client // 250}.{1 + client % 250}")
+
+
+class Address(NamedTuple):
+    """The address of the server, and the one that a connection comes from."""
+
+    host: str
+    port: int
+    own: str
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection."""
+        return await asyncio.open_connection(self.host, self.port, local_addr=(self.own, 0))
+
+
+async def one_client(number: int, server: Server, tally: LoadResult, until: float) -> None:
+    dice = random.Random(number)
+    address, wanted = server.seen_from(number), server.wanted
     while time.monotonic() < until:
         p, k = dice.randrange(len(PROMPTS)), dice.randrange(len(KINDS))
         body = {"prompt": PROMPTS[p], "user": str(number), **KINDS[k]}
@@ -109,16 +221,14 @@ async def one_client(
 class Answer:
     """Send a request on its own connection, with little client overhead."""
 
-    def __init__(
-        self, address: tuple[str, int], path: str, body: Any, method: str = "POST"
-    ) -> None:
+    def __init__(self, address: Address, path: str, body: Any, method: str = "POST") -> None:
         data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: {address[0]}\r\nConnection: close\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {address.host}\r\nConnection: close\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         self.address, self.request = address, head.encode() + data
 
     async def __aenter__(self) -> Answer:
-        self.reader, self.writer = await asyncio.open_connection(*self.address)
+        self.reader, self.writer = await self.address.connect()
         self.writer.write(self.request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         self.status = int(head.split()[1])
@@ -208,8 +318,30 @@ async def cancel(address: Any, body: dict[str, Any], dice: Any) -> Any:
         return (0, None) if gone.status == 204 else (gone.status, "not cancelled")
 
 
+async def extreme(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Request options that no model supports."""
+    return await whole(address, {**body, **dice.choice(EXTREMES)}, dice)
+
+
+async def flood(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Send a prompt of almost 1 MB."""
+    return await whole(address, {**body, "prompt": "word " * 200_000}, dice)
+
+
+async def stump(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Send half of a body, and disconnect."""
+    request = Answer(address, "/v1/completions", {**body, "prompt": "x" * 2000}).request
+    _, writer = await address.connect()
+    writer.write(request[: len(request) // 2])
+    await asyncio.sleep(dice.uniform(0, 1))
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return 0, None
+
+
 MANNERS = {"whole": whole, "stream": stream, "slow": slow, "leave": leave}
-MANNERS |= {"half": half, "cancel": cancel}
+MANNERS |= {"half": half, "cancel": cancel, "extreme": extreme, "flood": flood, "stump": stump}
 
 
 def resident(pid: int) -> float:
@@ -218,28 +350,30 @@ def resident(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def below(pid: int, word: bytes) -> list[int]:
-    """Return the descendants of a process whose command contains this word."""
+def below(pid: int, word: str) -> list[int]:
+    """Return the descendants of a process whose name or command contains this word."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in map(int, file.read_text().split()):
-                mine = word in Path(f"/proc/{child}/cmdline").read_bytes()
-                found += [child] * mine + below(child, word)
+                about = Path(f"/proc/{child}/comm").read_text()
+                about += Path(f"/proc/{child}/cmdline").read_bytes().decode("utf-8", "replace")
+                found += [child] * (word in about) + below(child, word)
     return found
 
 
 async def drive(url: str, pid: int, arguments: argparse.Namespace) -> LoadResult:
-    tally, wanted = LoadResult(), expected()
+    tally = LoadResult()
     host, port = url.removeprefix("http://").split(":")
-    address = (host, int(port))
+    server = Server(host, int(port), expected())
+    address = server.seen_from(arguments.clients)
     until = time.monotonic() + arguments.seconds
 
     async def sample() -> None:
         while True:
             tally.memory["server"].append(resident(pid))
             with contextlib.suppress(OSError):  # one may have just been killed
-                tally.memory["decoder"].append(sum(map(resident, below(pid, b"spawn_main"))))
+                tally.memory["decoder"].append(sum(map(resident, below(pid, "wavefront-dec"))))
             before = time.monotonic()
             await asyncio.sleep(1)
             tally.lag.append(time.monotonic() - before - 1)
@@ -249,7 +383,7 @@ async def drive(url: str, pid: int, arguments: argparse.Namespace) -> LoadResult
             await asyncio.sleep(arguments.kill)
             if time.monotonic() < until - 5:
                 tally.kills += 1
-                os.kill(random.choice(below(pid, b"ServeReplica")), signal.SIGKILL)
+                os.kill(random.choice(below(pid, "ServeReplica")), signal.SIGKILL)
                 begun = time.monotonic()
                 for whole in (False, True):  # first it has to be noticed
                     while (await metric(address, "replicas") == arguments.replicas) != whole:
@@ -257,8 +391,11 @@ async def drive(url: str, pid: int, arguments: argparse.Namespace) -> LoadResult
                 tally.back.append(time.monotonic() - begun)
 
     sampling, killing = asyncio.create_task(sample()), asyncio.create_task(kill())
-    numbers = range(arguments.clients)
-    await asyncio.gather(*(one_client(n, address, tally, wanted, until) for n in numbers))
+    if arguments.hostile:
+        await with_and_without_hostility(server, tally, arguments)
+    else:
+        numbers = range(arguments.clients)
+        await asyncio.gather(*(one_client(n, server, tally, until) for n in numbers))
     sampling.cancel()
     killing.cancel()
     # All is quiet again: nothing may be left in the server.
@@ -281,6 +418,12 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
+def slowdown(tally: LoadResult) -> float:
+    """Return the factor by which hostile clients raise the p99 of good requests; 0 if none ran."""
+    alone = quantile(tally.undisturbed, 0.99)
+    return quantile(tally.answered, 0.99) / alone if alone else 0.0
+
+
 def report(tally: LoadResult, arguments: argparse.Namespace) -> dict[str, Any]:
     def memory(name: str) -> dict[str, float]:
         found = tally.memory[name]
@@ -301,6 +444,8 @@ def report(tally: LoadResult, arguments: argparse.Namespace) -> dict[str, Any]:
         "replicas killed": tally.kills,
         "replaced after s": [round(one, 1) for one in tally.back],
         "answers checked": len(tally.answered),
+        "answered without hostile clients": len(tally.undisturbed),
+        "undisturbed p99 s": round(quantile(tally.undisturbed, 0.99), 2),
         "answers a second": round(len(tally.answered) / arguments.seconds, 1),
         "lost or mixed": tally.counts["problems"],
         "rejected": len(tally.rejected),
@@ -308,6 +453,7 @@ def report(tally: LoadResult, arguments: argparse.Namespace) -> dict[str, Any]:
         "rejected p99 ms": round(1000 * quantile(tally.rejected, 0.99), 1),
         "answered p50 s": round(quantile(tally.answered, 0.5), 2),
         "answered p99 s": round(quantile(tally.answered, 0.99), 2),
+        "slowdown of p99": round(slowdown(tally), 2),
         "own lag p99 ms": round(1000 * quantile(tally.lag, 0.99), 1),
         "server MiB": memory("server"),
         "decoder MiB": memory("decoder"),
@@ -324,7 +470,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--queue", type=int, default=64)
     parser.add_argument("--replicas", type=int, default=0, help="on Ray Serve; 0: without")
-    parser.add_argument("--kill", type=float, default=0, help="a replica every so many seconds")
+    parser.add_argument("--hostile", type=float, default=0, help="share of hostile clients")
+    parser.add_argument("--kill", type=float, default=0, help="seconds between kills of a replica")
     arguments = parser.parse_args()
     shape = ["--rows", str(arguments.rows), "--queue", str(arguments.queue), "--threads", "1"]
     if arguments.replicas:
@@ -342,7 +489,7 @@ def main() -> int:
             code = process.wait(60)
     found = report(tally, arguments) | {"exit code": code}
     print(json.dumps(found, indent=2))
-    return 1 if tally.counts["problems"] or code else 0
+    return 1 if tally.counts["problems"] or code or slowdown(tally) > MAX_SLOWDOWN else 0
 
 
 if __name__ == "__main__":

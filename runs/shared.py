@@ -148,8 +148,7 @@ def decode(
 ) -> Iterator[tuple[Sample, Row]]:
     """Decode items in batches of similar length; yield each with its part of a row.
 
-    The cost is in forward passes over the whole canvas. A batch continues until its last row is
-    done, and each row is charged its share of that.
+    The cost is in forward passes over the whole canvas, until the row is done.
     """
     lengths = {item.id: len(prompt_ids(lm.tokenizer, item.prompt)) for item in items}
     order = sorted(items, key=lambda item: lengths[item.id])
@@ -157,8 +156,6 @@ def decode(
         some = order[start : start + rows]
         answers = lm.generate([item.prompt for item in some], **options)
         canvas = max(one.prompt_tokens for one in answers) + options["max_new_tokens"]
-        full = answers[0].token_forwards / (canvas * len(some))
-        last = max(one.steps for one in answers)
         for item, one in zip(some, answers, strict=True):
             yield (
                 item,
@@ -169,7 +166,7 @@ def decode(
                     "text": one.text,
                     "tokens": one.tokens,
                     "steps": one.steps,
-                    "cost": full * one.steps / max(1, last),
+                    "cost": one.token_forwards / canvas,
                 },
             )
 

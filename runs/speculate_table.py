@@ -1,12 +1,12 @@
-"""Speculative decodes beside stepwise ones: how many are the same, steps per forward, time.
+"""Compare speculative and stepwise decodes: how many are equal, steps per forward pass, time.
 
     python runs/speculate_table.py --prompts 10 --dtype float32
     python runs/speculate_table.py --prompts 200 --places 64 --device cuda --batch 200
 
-`order` counts the decodes whose every commit (step, position, token) equals the stepwise one's,
-`answer` those whose tokens do. In float64 both are all of them. In lower precision a batch of
-another size rounds differently, so nearly tied positions can swap. Steps per forward pass are
-counted per row, up to the pass that finished the row; the interval is a bootstrap over rows.
+`order` counts the decodes in which every commit (step, position, token) equals the stepwise one,
+and `answer` those with equal tokens. In float64 all decodes are equal in both. In lower precision a
+batch of another size rounds differently, so nearly tied positions can swap. Steps per forward pass
+are counted per row, up to the pass that finished the row; the interval is a bootstrap over rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def decode_all(lm: wavefront.LM, asked: list[list[int]], size: int, options: dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Speculative beside stepwise decodes.")
+    parser = argparse.ArgumentParser(description="Compare speculative and stepwise decodes.")
     parser.add_argument("--model", default="ripple")
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--batch", type=int, default=1, help="prompts decoded together")

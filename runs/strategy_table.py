@@ -55,10 +55,10 @@ PLANNED = (
     "dcd(masks=16, selector=quota())",
     "rcr(size=32)",
     "tbd(size=32)",
-    "tide(horizon=32)",
-    "tide(patience=6)",
-    "tide(density_sigma=4.0)",
-    "tide(revisable_band=8)",
+    "tide(cascade_rounds=0, horizon=32, selector=quota())",
+    "tide(cascade_rounds=0, horizon=0, patience=6, selector=quota())",
+    "tide(cascade_rounds=0, horizon=0, density_sigma=4.0, selector=quota())",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=8, selector=quota())",
 )
 ADAPTIVE = (
     "standard(selector=threshold(tau=0.9))",
@@ -73,8 +73,8 @@ ADAPTIVE = (
     "dsb(size=32)",
     "dcd(masks=16)",
     "tbd(size=32, selector=threshold(tau=0.9))",
-    "tide(cascade_rounds=4, selector=threshold(tau=0.9))",
-    "tide(cascade_rounds=8, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=4, horizon=0, selector=threshold(tau=0.9))",
+    "tide(cascade_rounds=8, horizon=0, selector=threshold(tau=0.9))",
     "tide(cascade_rounds=8, horizon=32, selector=threshold(tau=0.9))",
     "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.9))",
     "tide(cascade_rounds=8, horizon=64, selector=threshold(tau=0.98))",
@@ -179,4 +179,4 @@ def add_options(make: argparse.ArgumentParser, judge: argparse.ArgumentParser) -
 
 
 if __name__ == "__main__":
-    run_script("Every strategy beside the others.", generate, grade, add_options)
+    run_script("Compare every strategy with the others.", generate, grade, add_options)

@@ -1,0 +1,416 @@
+"""Let an instruction-tuned model write texts for `train adapt`: mathematics and Python functions.
+
+    python runs/qwen_texts.py write --original qwen.gguf --out texts --minutes 9
+    python runs/qwen_texts.py check --out texts
+
+`write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
+keeps those with the right result. It also samples small functions with a docstring and examples.
+Run it again to continue. `check` runs the examples of the functions in the sandbox, keeps the
+functions that pass them, and writes `pairs.jsonl` for `wavefront train adapt --texts-from`. A
+function becomes two pairs: one with the prompt of HumanEval, one with that of MBPP.
+
+The benchmarks' data files come from WAVEFRONT_DATA or `--data`. No test item is used; `train adapt
+--exclude` checks this again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import doctest
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from wavefront.core.errors import OptionError, RunError, WavefrontError
+from wavefront.storage.read_file import parse_json, read_lines
+from wavefront.storage.write_file import write_text
+from wavefront.tasks import load, sandbox
+from wavefront.tasks.base import Ask, Sample, paper_prompt
+from wavefront.tasks.grading.program import parse_or_none
+
+SHOTS = 4
+MAX_ANSWER = 256  # tokens of a sampled answer
+QUESTIONS = {"gsm8k": 8, "math": 4}  # answers per training question
+FUNCTIONS = 60_000  # functions to sample
+VERBS = """
+add all any average best build capitalize check clean closest collect combine common compare
+compress convert count cumulative decode decrease difference digits distinct double drop encode
+even expand extract fill filter find first flatten format frequency get group has increase index
+insert interleave intersect invert is join largest last length longest make map match max mean
+median merge min mirror missing most move multiply next nth number odd pad pair partition pick
+prefix previous product rank reduce remove repeat replace reverse rotate running search second
+select shift shortest shuffle sign smallest sort split square strip sum swap take total
+transform trim truncate union unique update validate weave zip
+"""
+NOUNS = """
+age amounts anagram angle area array average balance bits blocks brackets bytes calendar cells
+character characters chunks coins column columns consonants coordinates cost counts cube dates
+days decimal dictionary digit digits discount distance divisors duplicates elements email
+factorial factors fibonacci file_name fraction gap grade grid hex hours increments integers
+interval intervals inventory keys latitude letters lines list lists lowercase matrix median
+message minutes money multiples name names neighbors number numbers odds order pairs palindrome
+parentheses password path peak percentage perimeter permutations phone points polygon positions
+price primes products queue range ranges ratio records rectangle remainder roman rows salary
+scores seconds segments sentence sequence series shapes signs slope spaces squares stack steps
+string strings subsets substring sums symbols table tags temperature text times title tokens
+triangle tuples url values version vowels weekday weights word words years zeros
+"""
+EXAMPLES = '''from typing import Dict, List, Optional, Tuple
+
+
+def count_vowels(text: str) -> int:
+    """Return how many vowels the text has.
+
+    >>> count_vowels("Hello")
+    2
+    >>> count_vowels("sky")
+    0
+    """
+    return sum(1 for letter in text.lower() if letter in "aeiou")
+
+
+def split_by_sign(numbers: List[int]) -> Tuple[List[int], List[int]]:
+    """Split the numbers into those below zero and the others. Keep their order.
+
+    >>> split_by_sign([3, -1, 0, -7])
+    ([-1, -7], [3, 0])
+    >>> split_by_sign([])
+    ([], [])
+    """
+    negative, others = [], []
+    for number in numbers:
+        if number < 0:
+            negative.append(number)
+        else:
+            others.append(number)
+    return negative, others
+
+
+'''
+IMPORTS = "from typing import Any, Dict, List, Optional, Set, Tuple, Union\n\n\n"
+
+
+class Pair(NamedTuple):
+    """A prompt as evaluation asks it, and an answer."""
+
+    prompt: str
+    answer: str
+
+
+class Request(NamedTuple):
+    """What the original continues, and the item that it belongs to."""
+
+    text: str
+    raw: bool  # without a chat template
+    item: Any
+
+
+class Kind(Protocol):
+    """A kind of texts: what to ask, and what to keep."""
+
+    name: str
+    count: int  # texts to sample
+
+    def request(self, number: int) -> Request: ...
+    def keep(self, request: Request, text: str) -> dict[str, Any] | None: ...
+
+
+class Questions:
+    """The training questions of a benchmark, answered after worked examples."""
+
+    def __init__(self, name: str, times: int, data: str) -> None:
+        self.name, self.task = name, load(name)
+        asked = self.task.items(Ask(split="train", shots=SHOTS, data=data))
+        alone = self.task.items(Ask(split="train", data=data))
+        self.items = list(zip(asked, alone, strict=True))
+        self.count = times * len(self.items)
+
+    def request(self, number: int) -> Request:
+        asked, alone = self.items[number % len(self.items)]
+        return Request(asked.prompt, raw=False, item=alone)
+
+    def keep(self, request: Request, text: str) -> dict[str, Any] | None:
+        item: Sample = request.item
+        answer = text.split("\nQ:")[0].strip()
+        right = self.task.grade(item, answer).strict
+        return {"prompt": item.prompt, "answer": answer} if right else None
+
+    def worked(self) -> Iterator[Pair]:
+        """Return the answers of the data file."""
+        return (Pair(alone.prompt, alone.answer) for _, alone in self.items)
+
+
+class Functions:
+    """Small functions with a docstring and examples, written from a name."""
+
+    name = "functions"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def request(self, number: int) -> Request:
+        rng = random.Random(number)
+        name = f"{rng.choice(VERBS.split())}_{rng.choice(NOUNS.split())}"
+        return Request(f"{EXAMPLES}def {name}(", raw=True, item=name)
+
+    def keep(self, request: Request, text: str) -> dict[str, Any] | None:
+        found = read_function(f"def {request.item}({text}")
+        return None if found is None else {"code": found.code}
+
+
+class Function(NamedTuple):
+    """A function with a docstring: its source, in parts."""
+
+    name: str
+    stub: str  # signature and docstring, with a line end
+    body: str
+    summary: str
+    examples: tuple[tuple[str, str], ...]  # expression and its printed value
+
+    @property
+    def code(self) -> str:
+        return self.stub + self.body
+
+    @property
+    def plain(self) -> str:
+        """The function without its docstring."""
+        head = self.stub.split('"""', 1)[0].split("'''", 1)[0].rstrip()
+        return f"{head}\n{self.body}"
+
+    def tests(self) -> str:
+        """Return the examples as assertions."""
+        return "\n".join(f"assert repr({call}) == {value!r}" for call, value in self.examples)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Return the pairs that teach this function."""
+        yield Pair(paper_prompt("humaneval", IMPORTS + self.stub), self.body)
+        tests = [f"assert {call} == {value}" for call, value in self.examples]
+        if len(tests) > 1 and all(parse_or_none(test) for test in tests):
+            question = "\n".join([self.summary, "", "It must pass these tests:", *tests])
+            yield Pair(paper_prompt("mbpp", question), f"```python\n{self.plain}\n```")
+
+
+def read_function(text: str) -> Function | None:
+    """Return the function at the start of a text; None if it is incomplete or has no examples."""
+    lines = text.split("\n")
+    end = next(
+        (
+            n
+            for n, line in enumerate(lines)
+            if n and line and not line[0].isspace() and line[0] != ")"
+        ),
+        None,
+    )
+    if end is None:
+        return None  # nothing follows, so it may be cut
+    code = "\n".join(lines[:end]).rstrip()
+    tree = parse_or_none(code)
+    if tree is None or len(tree.body) != 1:
+        return None
+    node = tree.body[0]
+    if not isinstance(node, ast.FunctionDef) or len(node.body) < 2:
+        return None
+    said = ast.get_docstring(node)
+    if not said:
+        return None
+    try:
+        parsed = doctest.DocTestParser().get_examples(said)
+    except ValueError:
+        return None
+    examples = tuple((one.source.strip(), one.want.strip()) for one in parsed)
+    calls = all(is_call(call, node.name) and value for call, value in examples)
+    summary = " ".join(said.split("\n\n")[0].split())
+    if not examples or not calls or ">>>" in summary:
+        return None
+    first = node.body[0].end_lineno or 0
+    body = "\n".join(code.split("\n")[first:]).strip("\n")
+    if not body.strip() or is_stub(node.body[1:]):
+        return None
+    stub = "\n".join(code.split("\n")[:first]) + "\n"
+    return Function(node.name, stub, body, summary, examples)
+
+
+def is_call(source: str, name: str) -> bool:
+    """Return whether a source is one expression that calls the function."""
+    try:
+        tree = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(call, ast.Name) and call.id == name for call in calls)
+
+
+def is_stub(body: Sequence[ast.stmt]) -> bool:
+    """Return whether a body does nothing: `pass`, `...` or an exception alone."""
+    return len(body) == 1 and (
+        isinstance(body[0], ast.Pass | ast.Raise)
+        or (isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant))
+    )
+
+
+# ---------------------------------------------------------------- write
+
+
+def write(given: argparse.Namespace) -> None:
+    """Sample all parts that are not written yet, until the time is up."""
+    import torch
+
+    from wavefront.models.loader import resolve_device, resolve_dtype
+    from wavefront.text.tokenizer import Tokenizer, prompt_ids
+    from wavefront.train.original import read_original, save_original
+    from wavefront.train.sampling import Writer
+
+    began = time.monotonic()
+    folder = given.out / "original"
+    if not (folder / "original.json").is_file():
+        save_original(read_original(given.original), folder)
+    original, tokenizer = read_original(folder), Tokenizer.load(folder)
+    device = resolve_device(given.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    dtype = resolve_dtype("bfloat16" if device.type == "cuda" else "float32")
+    writer = Writer(original, device=device, dtype=dtype)
+    parts = given.out / "parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    for kind, number, path in missing_parts(all_kinds(given), parts, given.batch):
+        if time.monotonic() - began > 60 * given.minutes:
+            print("The time is up. Run the same command again to continue.", flush=True)
+            return
+        first = number * given.batch
+        requests = [kind.request(n) for n in range(first, min(first + given.batch, kind.count))]
+        prompts = [prompt_ids(tokenizer, one.text, raw=one.raw) for one in requests]
+        length = max(map(len, prompts)) + given.answer_tokens
+        started = time.monotonic()
+        texts = writer.write(prompts, length=length, temperature=given.temperature, seed=number)
+        found = [
+            kind.keep(request, original.tokenizer.decode(text.answer.tolist()))
+            for request, text in zip(requests, texts, strict=True)
+        ]
+        kept = [item for item in found if item is not None]
+        seconds = time.monotonic() - started
+        write_text(path, "".join(json.dumps(item) + "\n" for item in kept), error=RunError)
+        print(f"{path.name}: kept {len(kept)} of {len(requests)} in {seconds:.1f} s", flush=True)
+    print("All texts are written.", flush=True)
+
+
+def all_kinds(given: argparse.Namespace) -> list[Kind]:
+    """Return the kinds of texts."""
+    questions = [Questions(name, times, given.data) for name, times in QUESTIONS.items()]
+    return [*questions, Functions(given.functions)]
+
+
+def missing_parts(
+    kinds: Sequence[Kind], folder: Path, batch: int
+) -> Iterator[tuple[Kind, int, Path]]:
+    """Return the missing parts, the kinds in turn, so that a short run has some of each kind."""
+    most = max(-(-kind.count // batch) for kind in kinds)
+    for number in range(most):
+        for kind in kinds:
+            path = folder / f"{kind.name}-{number:04d}.jsonl"
+            if number * batch < kind.count and not path.exists():
+                yield kind, number, path
+
+
+# ---------------------------------------------------------------- check
+
+
+def check(given: argparse.Namespace) -> None:
+    """Run the examples of the functions, and write all pairs once, in a fixed order."""
+    parts = given.out / "parts"
+    pairs: dict[Pair, None] = {}
+    for name, times in QUESTIONS.items():
+        kind = Questions(name, times, given.data)
+        before = len(pairs)
+        for item in read_parts(parts, name):
+            pairs[Pair(item["prompt"], item["answer"])] = None
+        print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
+        for pair in kind.worked():
+            pairs[pair] = None
+    functions = {
+        (found.name, found.body): found
+        for item in read_parts(parts, Functions.name)
+        if (found := read_function(item["code"] + "\n#")) is not None
+    }
+    passed = check_functions(list(functions.values()), given.out / "checked.jsonl", given.workers)
+    print(f"functions: {len(passed)} of {len(functions)} pass their examples", flush=True)
+    for function in passed:
+        for pair in function.pairs():
+            pairs[pair] = None
+    if not pairs:
+        raise OptionError(f"{parts} holds no texts; run write first.")
+    lines = [json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs]
+    random.Random(0).shuffle(lines)
+    write_text(given.out / "pairs.jsonl", "".join(lines), error=RunError)
+    print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
+
+
+def read_parts(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Return the items of all parts of a kind."""
+    for path in sorted(folder.glob(f"{name}-*.jsonl")):
+        for line in read_lines(path, error=RunError):
+            yield parse_json(line, str(path), error=RunError)
+
+
+def check_functions(functions: Sequence[Function], known: Path, workers: int) -> list[Function]:
+    """Return the functions that pass their examples. What was checked is kept in `known`."""
+    done: dict[str, bool] = {}
+    if known.is_file():
+        for line in read_lines(known, error=RunError):
+            item = parse_json(line, str(known), error=RunError)
+            done[item["code"]] = item["passed"]
+    left = [function for function in functions if function.code not in done]
+
+    def run(function: Function) -> bool:
+        verdict = sandbox.check(
+            IMPORTS + function.code, function.tests(), names=[function.name], timeout=2.0
+        )
+        return verdict.passed
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(workers) as pool, known.open("a", encoding="utf-8") as log:
+        for number, (function, passed) in enumerate(zip(left, pool.map(run, left), strict=True), 1):
+            done[function.code] = passed
+            log.write(json.dumps({"code": function.code, "passed": passed}) + "\n")
+            if number % 500 == 0:
+                pace = number / (time.monotonic() - began)
+                print(f"checked {number} of {len(left)}, {pace:.0f} per second", flush=True)
+    return [function for function in functions if done[function.code]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for act, text in ((write, "sample texts"), (check, "check the functions, write pairs.jsonl")):
+        command = commands.add_parser(act.__name__, help=text)
+        command.set_defaults(act=act)
+        command.add_argument("--out", type=Path, required=True, help="directory of the texts")
+        command.add_argument("--data", default="", help="benchmark data [WAVEFRONT_DATA]")
+        if act is check:
+            command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+            continue
+        command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")
+        command.add_argument("--minutes", type=float, default=float("inf"), help="stop after this")
+        command.add_argument("--batch", type=int, default=1024, help="texts sampled at once [1024]")
+        command.add_argument("--functions", type=int, default=FUNCTIONS, help=f"[{FUNCTIONS}]")
+        command.add_argument("--answer-tokens", type=int, default=MAX_ANSWER, help="[256]")
+        command.add_argument("--temperature", type=float, default=0.8, help="[0.8]")
+        command.add_argument("--device", default="auto", help="cuda, mps, cpu or auto")
+    given = parser.parse_args(arguments)
+    try:
+        given.act(given)
+    except WavefrontError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
