@@ -16,4 +16,5 @@ for strategy in ("standard", "wavefront(size=8, radius=2)", "dsb(size=16)"):
     answers = lm.generate(prompts, strategy=strategy, max_new_tokens=24, eos="defer")
     graded = [task.grade(*pair) for pair in zip(samples, (a.text for a in answers), strict=True)]
     right = sum(grade.correct for grade in graded)
-    print(f"{strategy:<28} {right} of {len(samples)}  {answers[0].forwards:>8}")
+    mean = sum(answer.forwards for answer in answers) / len(answers)
+    print(f"{strategy:<28} {right} of {len(samples)}  {mean:>8.1f}")

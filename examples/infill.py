@@ -2,8 +2,8 @@
 
 import wavefront
 
-lm = wavefront.load("ripple")
-text = "Ivy reads 24 * 9 = <mask:3> pages.\n304 - 216 = <mask:2> pages are left.\n#### <mask:2>"
+lm = wavefront.load("tale")
+text = "Once upon a time there was a <mask:6>. She <mask:12>."
 
 stream = lm.stream_infill(text, strategy="wavefront(size=4)")
 for step in stream:
@@ -11,4 +11,5 @@ for step in stream:
     token = int(step.canvas.tokens[0, position])
     print(f"step {step.number}: {lm.tokenizer.decode([token])!r} at position {position}")
 
-print(stream.completions[0].text)
+answer = stream.completions[0]
+print(answer.text, f"({answer.finish_reason})")

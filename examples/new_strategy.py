@@ -10,12 +10,13 @@ scored. All rows of a batch are decided together, as tensors of shape (batch, po
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 import wavefront
-from wavefront.core.errors import check_int
+from wavefront.core.bounds import MAX_POSITIONS, IntRange
 from wavefront.core.masks import first
 from wavefront.strategies.selectors.quota import Quota
 
@@ -24,11 +25,8 @@ from wavefront.strategies.selectors.quota import Quota
 class OutsideIn(wavefront.Strategy):
     """Choose from the `size` masked positions next to either end of the answer."""
 
-    size: int = 4
+    size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 4
     selector: wavefront.Selector = field(default=Quota(), repr=False)
-
-    def __post_init__(self) -> None:
-        check_int("size", self.size, 1)
 
     def candidates(
         self, canvas: wavefront.Canvas, state: object, progress: wavefront.RowProgress

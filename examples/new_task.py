@@ -34,7 +34,7 @@ class Fruits(Procedural):
             *(NUMBERS[count - 2] for count in (figs, pears, plums))
         )
         # A wording that is used for testing only: the split "held-out-template".
-        asked = "How many fruits are that?" if reserved else "How many fruits do I have?"
+        asked = "How many fruits is that?" if reserved else "How many fruits do I have?"
         both, total = figs + pears, figs + pears + plums
         steps = f"fig + {figs} = {figs}, pear + {pears} = {both}, plum + {plums} = {total}"
         return Draft(

@@ -45,8 +45,8 @@ try:
 except openai.APIError as error:  # in the middle of a stream, if the decoder was lost
     print(f"\nThe stream broke off: {error.message}")
 
-# The server refuses fields that it does not support, and names them.
+# The server rejects unsupported fields and names them.
 try:
-    client.chat.completions.create(**ask, logprobs=True)
+    client.chat.completions.create(**ask, presence_penalty=0.5)
 except openai.BadRequestError as error:
     print(f"refused: {error.param}: {error.message}")
