@@ -2,6 +2,7 @@
 
 python tests/gpu/script.py                 # every module, several processes at a time
 python tests/gpu/script.py --jobs 1        # one process at a time
+python tests/gpu/script.py --timed skip    # without the tests that compare times
 python tests/gpu/test_cuda.py              # one module
 python tests/gpu/test_cuda.py test_name    # some tests of a module
 
@@ -122,10 +123,14 @@ def run_job(job: Job) -> JobResult:
     return JobResult(job, output, failed, time.monotonic() - began)
 
 
-def run_folder(files: Sequence[Path], *, jobs: int) -> int:
+def run_folder(files: Sequence[Path], *, jobs: int, timed: str = "last") -> int:
     """Run the tests of these modules, print a summary, and return the exit status."""
     began = time.monotonic()
     together, alone = find_jobs(files)
+    if timed == "only":
+        together = []
+    elif timed == "skip":
+        alone = []
     results: list[JobResult] = []
     for group, count in ((together, jobs), (alone, 1)):
         with ThreadPoolExecutor(max_workers=count) as pool:
@@ -146,6 +151,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the GPU tests.")
     parser.add_argument("modules", nargs="*", help="such as test_cuda; default: all")
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time; default: 6")
+    parser.add_argument(
+        "--timed",
+        choices=("last", "only", "skip"),
+        default="last",
+        help="when to run the tests that compare times; default: last",
+    )
     options = parser.parse_args()
     order = {name: number for number, name in enumerate(FIRST)}
     files = sorted(
@@ -153,7 +164,7 @@ def main() -> int:
     )
     if options.modules:
         files = [file for file in files if file.stem in options.modules]
-    return run_folder(files, jobs=options.jobs)
+    return run_folder(files, jobs=options.jobs, timed=options.timed)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,16 @@ class Running:
         """Return the pid of the decode process."""
         return next(iter(self.children("wavefront-dec")))
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the decode process for a while, so that a request lasts as long as a test needs."""
+        decoder = self.decoder()
+        os.kill(decoder, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(decoder, signal.SIGCONT)
+
     def children(self, name: str = "") -> dict[int, str]:
         """Return the names of all processes below the server, or those with one name, by pid."""
         found = descendants(self.process.pid)

@@ -368,11 +368,19 @@ def test_odd_paths_and_headers_are_answered_with_4xx(server: Running) -> None:
 
 
 def test_request_timeout_is_enforced(server: Running) -> None:
-    late = server.post("/v1/completions", **LONG, timeout=0.05)
+    with server.paused():
+        late = server.post("/v1/completions", **LONG, timeout=0.05)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
-    body = {**LONG, "timeout": 0.3, "stream": True}
-    with server.client.stream("POST", "/v1/completions", json=body) as answer:
-        text = answer.read().decode()
+    body = {**LONG, "timeout": 1.0, "stream": True}
+    text = ""
+    for _ in range(10):  # a fast decode may end before it is paused
+        with server.client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            with server.paused():
+                text = "\n".join(lines)
+        if '"code":"timeout"' in text:
+            break
     assert '"code":"timeout"' in text
     assert text.rstrip().endswith("[DONE]")
 
@@ -380,7 +388,10 @@ def test_request_timeout_is_enforced(server: Running) -> None:
 def test_full_queue_rejects_at_once(folder: str) -> None:
     with serving("-m", folder, "--rows", "1", "--queue", "1") as server:
         with ThreadPoolExecutor(12) as pool:
-            made = list(pool.map(lambda _: server.post("/v1/completions", **LONG), range(12)))
+            with server.paused():
+                jobs = [pool.submit(server.post, "/v1/completions", **LONG) for _ in range(12)]
+                eventually(lambda: any(job.done() for job in jobs))  # one was rejected
+            made = [job.result() for job in jobs]
         statuses = sorted(one.status_code for one in made)
         assert set(statuses) == {200, 429}
         assert statuses.count(200) >= 2
