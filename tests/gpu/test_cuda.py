@@ -290,17 +290,20 @@ def test_model_on_another_device_than_the_current_one_is_captured():
 
 
 def test_capture_does_not_disturb_other_threads():
-    """Another thread allocates and computes on the device while steps are captured."""
+    """Another thread allocates and computes on the device while steps are captured.
+
+    It uses its own random generator: torch reserves the default one during a capture.
+    """
     model = toy(vocab_size=258, device="cuda", dtype="float64")
     expected = wavefront.LM(model, byte_tokenizer(), cuda_graphs=False).generate("Once")
     end, errors = threading.Event(), []
 
     def work():
-        stream = torch.cuda.Stream()
+        stream, source = torch.cuda.Stream(), torch.Generator(device="cuda")
         try:
             with torch.cuda.stream(stream):
                 while not end.is_set():
-                    torch.randn(1 << 16, device="cuda").sum().item()
+                    torch.randn(1 << 16, device="cuda", generator=source).sum().item()
                     torch.empty(1 << 16, pin_memory=True)
         except Exception as error:
             errors.append(error)

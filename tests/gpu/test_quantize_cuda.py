@@ -45,17 +45,27 @@ def off(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @torch.no_grad()
 def test_products_equal_those_of_the_dequantised_weights():
-    """Few rows by the kernels, more by blocks; fp8 of many positions also rounds the inputs."""
+    """Few rows by the kernels, more by blocks; fp8 also rounds the inputs."""
     for kind in KINDS:
         for width, depth in (*LAYER.values(), (126464, 4096)):
             linear = quantized(kind, width, depth)
             for rows in ((1, 1), (1, 32), (4, 8), (1, 33), (2, 63), (1, 64), (1, 200)):
                 x = torch.randn(*rows, depth, device="cuda", dtype=torch.bfloat16)
                 wanted = F.linear(x, linear.weight.dequantize(torch.bfloat16))
-                in_fp8 = kind == "fp8" and rows[1] >= fp8_product.POSITIONS
-                bound = 0.04 if in_fp8 and fp8_product.hardware_scales(x.device) else 0.006
+                in_fp8 = kind == "fp8" and fp8_product.hardware_scales(x.device)
+                bound = 0.04 if in_fp8 else 0.006
                 error = off(linear(x), wanted)
                 assert error < bound, (kind, width, depth, rows, error)
+
+
+@torch.no_grad()
+def test_rows_are_rounded_to_fp8_as_on_the_cpu():
+    for rows, depth in ((1, 4096), (32, 4096), (200, 12288), (7, 1000)):
+        x = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16) * 3
+        x[0] = 0
+        (codes, scale), (wanted, wanted_scale) = map(fp8_product.quantize_rows, (x, x.cpu()))
+        assert torch.equal(scale.cpu(), wanted_scale)
+        assert torch.equal(codes.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 
 @torch.no_grad()

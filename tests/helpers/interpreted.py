@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from wavefront.kernels import small_batch_ops
-from wavefront.models.quantize import KINDS, QuantizedLinear, quantize_model
+from wavefront.kernels.fp8_product import E4M3_LARGEST, quantize_rows
+from wavefront.models.quantize import QuantizedLinear, QuantizedWeight, quantize_model
 from wavefront.models.toy import toy
 
 
@@ -37,18 +38,36 @@ def products() -> None:
 
 def quantized_products() -> None:
     """Compare products in 8 and 4 bits with those of the dequantised weight."""
-    wide = small_batch_ops.PROGRAMS * small_batch_ops.TILE
-    for kind in KINDS:
-        for rows, width, depth in (((1, 5), 128, 512), ((2, 16), 256, 256), ((1, 3), wide, 128)):
+    wide = small_batch_ops.CONVERTING * small_batch_ops.TILE
+    for kind in ("int8", "int4"):
+        for rows, width, depth in (((1, 5), 128, 512), ((2, 16), 256, 512), ((1, 3), wide, 128)):
             x, linear = torch.randn(*rows, depth), nn.Linear(depth, width, bias=width == 256)
             made = QuantizedLinear(kind, linear)
             made.weight.copy_(linear.weight.detach())
             made._kernels = True  # as on a GPU
-            assert small_batch_ops.fits(x, made.weight)
+            assert small_batch_ops.fits(x, made.weight, parts=small_batch_ops.quantized_part_count)
             parts = made.parts(x)
-            assert len(parts) == (1 if width in (256, wide) else 2)  # a bias adds the parts up
+            assert len(parts) == (1 if width in (256, wide) else 4)  # a bias adds the parts up
             plain = F.linear(x, made.weight.dequantize(torch.float32), linear.bias)
-            close(made(x), plain)
+            close(made(x), plain, 1e-4)
+
+
+def fp8_products() -> None:
+    """Compare the product of rounded rows with that of the same numbers in float32.
+
+    The interpreter rounds to fp8 less exactly than a GPU, so the codes are compared there.
+    """
+    for rows, width, depth in (((1, 5), 128, 512), ((2, 16), 256, 256)):
+        x, matrix = torch.randn(*rows, depth), torch.randn(width, depth)
+        weight = QuantizedWeight.of(matrix, "fp8")
+        made, scale = small_batch_ops.round_rows(x.flatten(0, 1), E4M3_LARGEST)
+        assert torch.equal(scale, quantize_rows(x.flatten(0, 1))[1])
+        codes = weight.codes.view(torch.float8_e4m3fn)
+        parts = small_batch_ops.fp8_product(
+            made.view(x.shape), scale.flatten(), codes, weight.scale
+        )
+        plain = (made.float() * scale) @ weight.dequantize(torch.float32).T
+        close(parts.sum(0).flatten(0, 1), plain, 1e-3)
 
 
 def attention() -> None:
@@ -101,7 +120,8 @@ if __name__ == "__main__":
     with torch.no_grad():
         products()
         quantized_products()
+        fp8_products()
         attention()
-        for chosen in (None, *KINDS):
+        for chosen in (None, "int8", "int4"):
             models(chosen)
     print("as torch computes it")

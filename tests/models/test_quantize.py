@@ -148,19 +148,19 @@ def test_fp8_product_is_close_to_the_product(scales: str | None) -> None:
     """torch computes fp8 products on a CPU too, so all three ways run here."""
     weight, x = matrix(64, 128), torch.randn(2, 70, 128, dtype=torch.bfloat16)
     made = QuantizedWeight.of(weight, "fp8")
-    found = fp8_product.product(x, made.codes, made.scale, scales=scales)
+    (found,) = fp8_product.parts(x, made.codes, made.scale, scales=scales)
     assert found.dtype == x.dtype
     assert error(found, x.float() @ weight.T) < 0.05
     # A row does not depend on the other rows.
-    alone = fp8_product.product(x[:1], made.codes, made.scale, scales=scales)
+    (alone,) = fp8_product.parts(x[:1], made.codes, made.scale, scales=scales)
     assert torch.equal(found[:1], alone)
 
 
-def test_fp8_product_needs_many_positions_of_a_row() -> None:
+def test_fp8_product_needs_bfloat16_and_whole_tiles() -> None:
     codes = torch.empty(64, 128, dtype=torch.uint8)
     x = torch.empty(2, 64, 128, dtype=torch.bfloat16)
     assert fp8_product.fits(x, codes)
-    assert not fp8_product.fits(x[:, :63], codes)  # few positions: the weights limit the time
+    assert fp8_product.fits(x[:, :1], codes)  # any number of rows, so that batches change nothing
     assert not fp8_product.fits(x.float(), codes)
     assert not fp8_product.fits(x, codes[:60])  # no whole tiles
     assert fp8_product.hardware_scales(torch.device("cpu")) is None

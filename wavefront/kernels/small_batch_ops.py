@@ -8,6 +8,7 @@ operations instead, in half precision. The compiler treats them as opaque and fu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ ROWS = 32  # the most rows of a product; with more, library kernels are as fast
 QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
+CONVERTING = 256  # the same for kernels that convert weights, which wait less with a neighbour
+WIDEST = 1 << 14  # columns of a row that one program rounds to fp8
 PARTS = 8  # the most parts that a head's keys are split into; one program combines them
 GROUP, PAIRED = 64, 128  # columns of an int4 weight with one scale; columns that share bytes
 LOG2_E = 1.4426950408889634  # the kernels use exp2
@@ -58,6 +61,12 @@ def part_count(width: int) -> int:
     return 1 if width >= PROGRAMS * TILE else 2
 
 
+def quantized_part_count(width: int) -> int:
+    """Return the same for a weight in int8 or int4, whose numbers the kernel converts."""
+    tiles = width // TILE
+    return next((count for count in (1, 2) if count * tiles >= CONVERTING), 4)
+
+
 class Matrix(Protocol):
     """A weight, quantised or not."""
 
@@ -65,12 +74,18 @@ class Matrix(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-def fits(x: Tensor, weight: Matrix) -> bool:
-    """Return whether x (B, S, D) has few rows and the weight consists of whole tiles."""
+def fits(x: Tensor, weight: Matrix, *, parts: Callable[[int], int] = part_count) -> bool:
+    """Return whether x (B, S, D) has few rows and the weight consists of whole tiles.
+
+    Args:
+        x: The input of the product.
+        weight: Its weight.
+        parts: `part_count`, or `quantized_part_count` for a weight in int8 or int4.
+    """
     if x.device.type != DEVICE or x.dtype not in HALF or x.shape[0] * x.shape[1] > ROWS:
         return False
     width, depth = weight.shape
-    return width % (2 * TILE) == 0 and depth % (DEEP * part_count(width)) == 0
+    return width % (2 * TILE) == 0 and depth % (DEEP * parts(width)) == 0
 
 
 def attention_fits(query: Tensor) -> bool:
@@ -115,37 +130,92 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     return _parts_like(x, weight.shape[0])
 
 
-def _parts_like(x: Tensor, width: int) -> Tensor:
+def _parts_like(
+    x: Tensor,
+    width: int,
+    *,
+    parts: Callable[[int], int] = part_count,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Return an empty tensor for the result of `product`."""
-    count = part_count(width)
-    dtype = x.dtype if count == 1 else torch.float32
+    count = parts(width)
+    dtype = (dtype or x.dtype) if count == 1 else torch.float32
     return x.new_empty((count, x.shape[0], x.shape[1], width), dtype=dtype)
 
 
-@torch.library.custom_op("wavefront::small_batch_scaled_product", mutates_args=())
-def scaled_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
-    """Return (P, B, S, width) as `product` does, for a weight in int8 or fp8.
+@torch.library.custom_op("wavefront::small_batch_int8_product", mutates_args=())
+def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    """Return (P, B, S, width) as `product` does, for a weight in int8.
 
     Args:
         x: (B, S, depth).
-        codes: (width, depth), int8 or float8_e4m3fn.
+        codes: int8 (width, depth).
+        scale: float32 (width,), which multiplies each row of the weight.
+    """
+    width, depth = codes.shape
+    count, rows = quantized_part_count(width), x.shape[0] * x.shape[1]
+    assert rows <= ROWS
+    out = _parts_like(x, width, parts=quantized_part_count)
+    _launch(
+        "scaled_product", (width // TILE, count),
+        x.contiguous(), codes, scale, out, rows, width, depth, depth // count,
+        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=3, like=x,
+    )  # fmt: skip
+    return out
+
+
+@int8_product.register_fake
+def _(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    return _parts_like(x, codes.shape[0], parts=quantized_part_count)
+
+
+@torch.library.custom_op("wavefront::small_batch_fp8_product", mutates_args=())
+def fp8_product(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    """Return (P, B, S, width) as `product` does, for inputs and a weight in fp8.
+
+    The result is in bfloat16 unless it has parts.
+
+    Args:
+        x: float8_e4m3fn (B, S, depth).
+        row_scale: float32 (B * S,), which multiplies each row of x.
+        codes: float8_e4m3fn (width, depth).
         scale: float32 (width,), which multiplies each row of the weight.
     """
     width, depth = codes.shape
     count, rows = part_count(width), x.shape[0] * x.shape[1]
     assert rows <= ROWS
-    out = _parts_like(x, width)
+    out = _parts_like(x, width, dtype=torch.bfloat16)
     _launch(
-        "scaled_product", (width // TILE, count),
-        x.contiguous(), codes, scale, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=_stages(x, count), like=x,
+        "fp8_product", (width // TILE, count),
+        x.contiguous(), row_scale, codes, scale, out, rows, width, depth, depth // count,
+        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=6, like=x,
     )  # fmt: skip
     return out
 
 
-@scaled_product.register_fake
-def _(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
-    return _parts_like(x, codes.shape[0])
+@fp8_product.register_fake
+def _(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    return _parts_like(x, codes.shape[0], dtype=torch.bfloat16)
+
+
+@torch.library.custom_op("wavefront::round_rows", mutates_args=())
+def round_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """Return x (M, K) in fp8, and the float32 scales (M, 1) that make a row at most `largest`."""
+    rows, depth = x.shape
+    assert depth <= WIDEST
+    out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    scale = x.new_empty((rows, 1), dtype=torch.float32)
+    _launch(
+        "round_rows", (rows, 1), x.contiguous(), out, scale, depth,
+        LARGEST=largest, WIDE=1 << (depth - 1).bit_length(), like=x,
+    )  # fmt: skip
+    return out, scale
+
+
+@round_rows.register_fake
+def _(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    made = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    return made, x.new_empty((x.shape[0], 1), dtype=torch.float32)
 
 
 @torch.library.custom_op("wavefront::small_batch_int4_product", mutates_args=())
@@ -160,21 +230,21 @@ def int4_product(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Te
         minimum: float16 (width, depth / 64), which is then added.
     """
     width, depth = codes.shape[0], 2 * codes.shape[1]
-    count, rows = part_count(width), x.shape[0] * x.shape[1]
+    count, rows = quantized_part_count(width), x.shape[0] * x.shape[1]
     assert rows <= ROWS
     assert depth == x.shape[-1]
-    out = _parts_like(x, width)
+    out = _parts_like(x, width, parts=quantized_part_count)
     _launch(
         "int4_product", (width // TILE, count),
         x.contiguous(), codes, scale, minimum, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=_stages(x, count), like=x,
+        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=3, like=x,
     )  # fmt: skip
     return out
 
 
 @int4_product.register_fake
 def _(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
-    return _parts_like(x, codes.shape[0])
+    return _parts_like(x, codes.shape[0], parts=quantized_part_count)
 
 
 @torch.library.custom_op("wavefront::small_batch_gated_product", mutates_args=())

@@ -68,11 +68,51 @@ def scaled_product(
 
 
 @triton.jit
+def fp8_product(
+    x, row_scale, codes, scale, out, rows, width, depth, share,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """As `scaled_product`, with x in fp8 too; row_scale (rows,) multiplies the rows of x."""
+    begin(CHAIN)
+    part = tl.program_id(1)
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    total = tl.zeros((TILE, ROWS), tl.float32)
+    for start in range(part * share, part * share + share, DEEP):
+        of_codes = codes + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        of_x = x + row[:, None] * depth + (start + deep)[None, :]
+        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
+        total = tl.dot(tl.load(of_codes), tl.trans(read), total)
+    total = total * tl.load(scale + at)[:, None]
+    total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
+    here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
+    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+
+
+@triton.jit
+def round_rows(x, out, scale, depth, LARGEST: tl.constexpr, WIDE: tl.constexpr,
+               CHAIN: tl.constexpr):  # fmt: skip
+    """out = x / scale in fp8, where the scale of a row makes its largest number `LARGEST`."""
+    begin(CHAIN)
+    row, deep = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
+    read = tl.load(x + row * depth + deep, mask=deep < depth, other=0.0).to(tl.float32)
+    step = tl.div_rn(tl.maximum(tl.max(tl.abs(read), 0), 1e-12), LARGEST)
+    made = tl.minimum(tl.maximum(tl.div_rn(read, step), -LARGEST), LARGEST)
+    tl.store(scale + row, step)
+    tl.store(out + row * depth + deep, made.to(out.dtype.element_ty), mask=deep < depth)
+
+
+@triton.jit
 def int4_product(
     x, codes, scale, minimum, out, rows, width, depth, share,
     ROWS: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """As `product`, for a weight in 4 bits; a byte holds columns of two neighbouring groups."""
+    """As `product`, for a weight in 4 bits; a byte holds columns of two neighbouring groups.
+
+    The product of a group uses the codes, and the scale and minimum are applied to its sum. A code
+    becomes a bfloat16 by setting the bits of 128 around it, without a conversion; the 128 is
+    subtracted with the minimum.
+    """
     begin(CHAIN)
     part = tl.program_id(1)
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -84,15 +124,17 @@ def int4_product(
         group = at.to(tl.int64) * (depth // GROUP) + start // GROUP
         of_x = x + row[:, None] * depth + (start + deep)[None, :]
         read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
-        step = tl.load(scale + group).to(tl.float32)[:, None]
-        low = tl.load(minimum + group).to(tl.float32)[:, None]
-        weight = (pair & 15).to(tl.float32) * step + low
-        total = tl.dot(weight.to(read.dtype), tl.trans(read), total)
+        step = tl.load(scale + group).to(tl.float32)
+        low = tl.load(minimum + group).to(tl.float32) - 128 * step
+        code = ((pair & 15).to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
+        made = tl.dot(code.to(read.dtype), tl.trans(read))
+        total += step[:, None] * made + low[:, None] * tl.sum(read.to(tl.float32), 1)[None, :]
         read = tl.load(of_x + GROUP, mask=row[:, None] < rows, other=0.0)
-        step = tl.load(scale + group + 1).to(tl.float32)[:, None]
-        low = tl.load(minimum + group + 1).to(tl.float32)[:, None]
-        weight = (pair >> 4).to(tl.float32) * step + low
-        total = tl.dot(weight.to(read.dtype), tl.trans(read), total)
+        step = tl.load(scale + group + 1).to(tl.float32)
+        low = tl.load(minimum + group + 1).to(tl.float32) - 128 * step
+        code = ((pair >> 4).to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
+        made = tl.dot(code.to(read.dtype), tl.trans(read))
+        total += step[:, None] * made + low[:, None] * tl.sum(read.to(tl.float32), 1)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
     tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
 

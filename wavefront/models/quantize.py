@@ -145,6 +145,14 @@ def padded_columns(columns: int) -> int:
     return -(-columns // PAIRED) * PAIRED
 
 
+def _divide(numbers: Tensor, by: float) -> Tensor:
+    """Divide by a tensor. torch multiplies by the reciprocal of a number on CUDA, but not on a CPU.
+
+    With this, every device computes the same scales.
+    """
+    return numbers / numbers.new_full((), by)
+
+
 def _quantize(matrix: Tensor, into: QuantizedWeight) -> None:
     """Quantise a float32 matrix into a weight of the same shape and device."""
     if into.minimum is not None:
@@ -153,14 +161,14 @@ def _quantize(matrix: Tensor, into: QuantizedWeight) -> None:
         into.minimum.copy_(groups.amin(2))
         low = into.minimum.float()
         # The codes are computed from the rounded numbers, as they are read.
-        into.scale.copy_((groups.amax(2) - low) / 15)
+        into.scale.copy_(_divide(groups.amax(2) - low, 15))
         step = into.scale.float().clamp_min(torch.finfo(torch.float16).tiny)
         codes = ((groups - low[..., None]) / step[..., None]).round().clamp_(0, 15)
         first, second = codes.to(torch.uint8).unflatten(1, (-1, 2)).unbind(2)
         into.codes.copy_((first | (second << 4)).flatten(1))
         return
     largest = 127 if into.kind == "int8" else E4M3_LARGEST
-    into.scale.copy_(matrix.abs().amax(1).clamp_min(1e-12) / largest)
+    into.scale.copy_(_divide(matrix.abs().amax(1).clamp_min(1e-12), largest))
     scaled = (matrix / into.scale[:, None]).clamp_(-largest, largest)
     if into.kind == "int8":
         into.codes.copy_(scaled.round_())
@@ -220,9 +228,7 @@ class QuantizedLinear(nn.Module):
     def find_hardware(self) -> None:
         """Look up what the layer's device can do, which a compiled pass must not ask for."""
         self._fp8_scales = fp8_product.hardware_scales(self.codes.device)
-        self._kernels = small_batch_ops.available(self.codes.device) and (
-            self.kind != "fp8" or self._fp8_scales is not None
-        )
+        self._kernels = small_batch_ops.available(self.codes.device)
 
     @property
     def weight(self) -> QuantizedWeight:
@@ -233,12 +239,15 @@ class QuantizedLinear(nn.Module):
     def parts(self, x: Tensor) -> Tensor:
         """Return the output as (P, ..., N): P partial sums, to be added up."""
         weight = self.weight
-        few = self._kernels and x.dim() == 3 and small_batch_ops.fits(x, weight)
-        if few and not torch.is_grad_enabled():  # the kernels have no gradient
-            parts = _few_rows(x, weight)
-        elif self.kind == "fp8" and self._fp8_scales and fp8_product.fits(x, self.codes):
-            made = fp8_product.product(x, self.codes, self.scale, scales=self._fp8_scales)
-            parts = made[None]
+        if self.kind == "fp8":
+            if self._fp8_scales and fp8_product.fits(x, self.codes):
+                parts = fp8_product.parts(
+                    x, self.codes, self.scale, scales=self._fp8_scales, kernels=self._kernels
+                )
+            else:
+                parts = product(x, weight)[None]
+        elif self._kernels and x.dim() == 3 and _fits(x, weight) and not torch.is_grad_enabled():
+            parts = _few_rows(x, weight)  # the kernels have no gradient
         else:
             parts = product(x, weight)[None]
         if self.bias is None:
@@ -264,12 +273,16 @@ class QuantizedLinear(nn.Module):
         return self
 
 
+def _fits(x: Tensor, weight: QuantizedWeight) -> bool:
+    """Return whether the kernels for few rows compute this product."""
+    return small_batch_ops.fits(x, weight, parts=small_batch_ops.quantized_part_count)
+
+
 def _few_rows(x: Tensor, weight: QuantizedWeight) -> Tensor:
-    """Return (P, B, S, N) from the kernels for few rows."""
+    """Return (P, B, S, N) from the kernels for few rows, for int8 and int4."""
     if weight.minimum is not None:
         return small_batch_ops.int4_product(x, weight.codes, weight.scale, weight.minimum)
-    codes = weight.codes.view(E4M3) if weight.kind == "fp8" else weight.codes
-    return small_batch_ops.scaled_product(x, codes, weight.scale)
+    return small_batch_ops.int8_product(x, weight.codes, weight.scale)
 
 
 def product(x: Tensor, weight: QuantizedWeight) -> Tensor:
