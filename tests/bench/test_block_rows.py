@@ -11,11 +11,13 @@ from helpers.commands import run
 
 import wavefront
 from wavefront import bench
+from wavefront.bench import roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, by_block, published_loop
-from wavefront.bench.block_rows import FirstBlock
+from wavefront.bench.block_rows import FirstBlock, count_experts
 from wavefront.bench.workloads import Case
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
+from wavefront.models.experts import Router
 from wavefront.models.toy import toy
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22, 23, 24, 25, 26, 27]]
@@ -54,6 +56,54 @@ def test_published_loop_gives_the_same_tokens(family):
         model, PROMPTS, max_new_tokens=count, strategy="standard", eos="keep"
     )
     assert canvas[:, 8:].tolist() == found.tokens
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe"])
+def test_experts_of_a_step_are_counted(family):
+    """The count is that of a plain loop over the steps, not that of independent routing."""
+    model = model_of(family, dtype="float32")
+    case = Case(model, 8, 16, batch=2)
+    layout = model.config.experts
+    assert layout is not None
+    found = count_experts(case, 8)
+    assert found is not None
+    assert layout.per_token <= found <= layout.count
+    assert not any(part._forward_hooks for part in model.modules())
+    # A router that sends all positions to the same experts.
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, Router):
+                part.weight.zero_()
+    assert count_experts(case, 8) == layout.per_token
+    assert count_experts(Case(model_of("sdar"), 8, 16)) is None
+
+
+def test_floor_follows_the_counted_experts():
+    """Fewer experts mean a lower floor, so a target cannot be met by counting too many."""
+    arch = model_of("llada2").config
+    given: dict[str, Any] = {"size": 32, "read": 32, "dtype": torch.bfloat16}
+    few, many = (
+        roofline.window_step(arch, 64, experts=count, **given).bytes for count in (2.0, 8.0)
+    )
+    assert few < roofline.window_step(arch, 64, **given).bytes <= many
+    layers = arch.layers - arch.experts.dense_layers
+    assert many - few == 6 * 3 * arch.width * arch.experts.width * layers * 2
+
+
+def test_row_shows_the_experts():
+    model = toy(family="llada2", vocab_size=96, max_length=128)
+    sizes: dict[str, Any] = {"prompt_tokens": 16, "max_new_tokens": 32, "repeats": 1}
+    report = bench.run(
+        bench.Settings(
+            model=model, name="toy", quick=True, only=("blocks",), lengths=(), batches=(), **sizes
+        )
+    )
+    row = report.find("blocks-1")
+    assert row is not None
+    assert row.experts is not None
+    assert row.what == f"block step, batch 1, {row.experts:.0f} experts of a layer"
+    theirs = report.find("blocks-published-1")
+    assert theirs is None or theirs.experts is None
 
 
 @pytest.mark.parametrize("shared", [False, True])

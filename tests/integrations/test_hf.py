@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -17,19 +18,23 @@ from helpers.masked_lms import make, tokenizer
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
     GenerationConfig,
+    LlamaConfig,
     LogitsProcessorList,
     MinLengthLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
     TopPLogitsWarper,
 )
+from transformers.generation.streamers import BaseStreamer
 
 import wavefront
 from wavefront.core.errors import OptionError, PromptError, WavefrontError
 from wavefront.integrations import hf
+from wavefront.models.loader import family_modules
 from wavefront.storage.hub import builtin_checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +186,136 @@ def test_loaded_tokenizer_equals_that_of_transformers() -> None:
 
 def test_end_of_turn_is_a_stop_token(ripple: Any) -> None:
     assert tuple(ripple.generation_config.eos_token_id) == wavefront.load("ripple").stop_ids
+
+
+# Every family
+
+# Folder -> the options that its files do not hold.
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "llada-tiny": {},
+    "dream-tiny": {},
+    "dream-tiny-sharded": {},
+    "a2d/checkpoint": {"mask_id": 251},
+    "fast_dllm_v2/checkpoint": {"mask_id": 249},
+    "illada/checkpoint": {"mask_id": 5},
+    "llada2/llada2-tiny": {"mask_id": 271},
+    "llada2/llada2-tiny-alt": {"mask_id": 255},
+    "llada_moe/llada-moe-tiny": {"mask_id": 263},
+    "sdar/checkpoint": {},
+    "sdar_moe/sdar-moe-tiny": {"mask_id": 262},
+    "stable_diffcoder/checkpoint": {"mask_id": 5},
+}
+ALL_OPTIONS = [
+    *CHECKPOINTS.items(),
+    ("a2d/checkpoint", {"mask_id": 251, "attention": "block", "block_size": 4}),
+    ("sdar/checkpoint", {"block_size": 8}),
+    ("sdar/checkpoint", {"attention": "bidirectional"}),
+    ("fast_dllm_v2/checkpoint", {"mask_id": 249, "block_size": 8}),
+]
+
+
+def named(value: Any) -> str:
+    return value if isinstance(value, str) else "-".join(map(str, value.values())) or "default"
+
+
+def test_table_has_every_checkpoint_of_the_golden_folder() -> None:
+    found = {str(file.parent.relative_to(GOLDEN)) for file in GOLDEN.rglob("config.json")}
+    assert {name for name in found if "encoders" not in name} == {*CHECKPOINTS}
+    named = {kind for module in family_modules().values() for kind in module.ARCHITECTURES}
+    assert named == {*hf.CLASSES}
+
+
+@pytest.mark.parametrize(("folder", "options"), ALL_OPTIONS, ids=named)
+def test_auto_class_loads_every_family(folder: str, options: Any, tmp_path: Path) -> None:
+    path = GOLDEN / folder
+    ours: Any = wavefront.load_model(path, device="cpu", **options)
+    (name,) = json.loads((path / "config.json").read_text())["architectures"]
+    made = AutoModelForMaskedLM.from_pretrained(path, **options)
+    assert type(made) is hf.CLASSES[name]
+    assert type(hf.DiffusionModel.from_pretrained(path, **options)) is hf.CLASSES[name]
+    assert made.net.config == ours.config
+    assert (made.config.mask_token_id, made.net.family) == (ours.mask_id, ours.family)
+    ids = torch.randint(6, 240, (2, 9))
+    with torch.no_grad():
+        assert torch.equal(made(ids).logits, ours.raw_logits(ids))
+    for given in ({"strategy": "standard", "steps": 7}, {}):
+        given |= {"max_new_tokens": 7, "eos": "keep"}
+        expected = wavefront.generate_ids(ours, PROMPTS.tolist(), **given).tokens
+        assert made.generate(PROMPTS, **given)[:, 4:].tolist() == expected
+    made.save_pretrained(tmp_path)
+    kind = options.get("attention")  # no file of SDAR can say that it is bidirectional
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path, attention=kind)
+    assert torch.equal(again.generate(PROMPTS, **given), made.generate(PROMPTS, **given))
+    # The config of a loaded model says everything about it.
+    assert AutoModelForMaskedLM.from_config(made.config).net.mask_id == ours.mask_id
+
+
+@pytest.mark.parametrize("folder", CHECKPOINTS)
+def test_padding_changes_no_answer_of_a_family(folder: str) -> None:
+    made = AutoModelForMaskedLM.from_pretrained(GOLDEN / folder, **CHECKPOINTS[folder])
+    ids, mask = torch.tensor([[0, 6, 7, 8], [9, 10, 11, 12]]), torch.ones(2, 4).long()
+    mask[0, 0] = 0
+    given: Any = {"max_new_tokens": 6, "eos": "keep"}
+    found = made.generate(ids, attention_mask=mask, **given)
+    assert found[0, 4:].equal(made.generate(ids[:1, 1:], **given)[0, 3:])
+
+
+@pytest.mark.parametrize("folder", CHECKPOINTS)
+def test_streamer_receives_the_answer_of_a_family(folder: str) -> None:
+    made = AutoModelForMaskedLM.from_pretrained(GOLDEN / folder, **CHECKPOINTS[folder])
+    heard: list[Tensor] = []
+
+    class Streamer(BaseStreamer):
+        def put(self, value: Tensor) -> None:
+            heard.append(value)
+
+        def end(self) -> None:
+            pass
+
+    found = made.generate(PROMPTS[:1], max_new_tokens=7, eos="keep", streamer=Streamer())
+    assert heard[0].equal(PROMPTS[:1])
+    assert torch.cat(heard[1:]).equal(found[0, 4:])
+
+
+@pytest.mark.parametrize(
+    "folder", ["llada_moe/llada-moe-tiny", "sdar_moe/sdar-moe-tiny", "llada2/llada2-tiny"]
+)
+def test_missing_mask_id_can_be_given(folder: str) -> None:
+    """The sentence names an option that the same call accepts."""
+    with pytest.raises(WavefrontError, match="give mask_id"):
+        AutoModelForMaskedLM.from_pretrained(GOLDEN / folder)
+    AutoModelForMaskedLM.from_pretrained(GOLDEN / folder, **CHECKPOINTS[folder])
+
+
+def test_class_of_another_family_is_refused() -> None:
+    with pytest.raises(OptionError, match="use DreamForDiffusion or AutoModelForMaskedLM"):
+        hf.LLaDAForDiffusion.from_pretrained(DREAM)
+
+
+def test_plain_llama_is_no_masked_lm() -> None:
+    with pytest.raises(WavefrontError, match="StableDiffcoderForCausalLM"):
+        AutoModelForMaskedLM.from_config(LlamaConfig(num_hidden_layers=1))
+
+
+def test_block_causal_model_of_other_code_is_refused() -> None:
+    """transformers reads Stable-DiffCoder as a causal Llama; nothing decodes it by mistake."""
+    theirs: Any = AutoModelForCausalLM.from_pretrained(GOLDEN / "stable_diffcoder" / "checkpoint")
+    assert type(theirs).__name__ == "LlamaForCausalLM"
+    for call in (
+        lambda: hf.MaskedLM(theirs, mask_id=5),
+        lambda: hf.enable(theirs, mask_id=5),
+        lambda: theirs.generate(PROMPTS, custom_generate=hf.generate, max_new_tokens=4),
+    ):
+        with pytest.raises(OptionError, match=r"attends by blocks.*wavefront\.load\(path\)\.$"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["SDARForCausalLM", "LLaDA2MoeModelLM", "DreamModel"])
+def test_remote_code_of_a_family_is_refused(name: str) -> None:
+    remote = make("Bert")
+    remote.__class__ = type(name, (type(remote),), {})
+    with pytest.raises(OptionError, match=r"wavefront\.load\(path\)"):
+        hf.MaskedLM(remote, mask_id=3)
 
 
 # generate

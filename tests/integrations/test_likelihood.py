@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import wavefront
 from wavefront.core.errors import OptionError
+from wavefront.engine.layout import prompt_canvas
 from wavefront.integrations.lm_eval.likelihood import (
     LikelihoodSettings,
     NoisedBatch,
@@ -21,7 +25,9 @@ from wavefront.integrations.lm_eval.likelihood import (
     is_greedy,
     log_likelihood,
     noised_batches,
+    segments,
 )
+from wavefront.models.loader import families, family_module
 from wavefront.models.toy import toy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -166,16 +172,124 @@ def test_long_prompt_is_cut_on_its_left():
     assert len(prompt) + len(answer) == 8
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
-def test_greedy_answer_is_the_decoded_one(family):
-    net = toy(4, family=family)
-    options = {"strategy": "standard", "max_new_tokens": 6, "sampling": "llada"}
-    (written,) = wavefront.generate_ids(net, [[1, 2, 3]], **options).tokens
-    assert is_greedy(net, [1, 2, 3], written)
-    for position in (0, 5):
-        other = list(written)
-        other[position] = (other[position] + 1) % 60
-        assert not is_greedy(net, [1, 2, 3], other)
+# Every family, and a bd3lm of Tiny-A2D.
+KINDS = [*families(), "bd3lm"]
+BY_BLOCK = [kind for kind in KINDS if kind == "bd3lm" or "block_size" in family_module(kind).TOY]
+
+
+def toy_of(kind: str, seed: int = 4, **sizes: int) -> Any:
+    net = toy(seed, family="a2d" if kind == "bd3lm" else kind, **sizes)
+    if kind == "bd3lm":
+        net = type(net)(replace(net.config, block_size=4)).to_empty(device="cpu").eval()
+        net.init_weights(seed, std=0.3)
+    return net
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2, 3, 4], [5]], ids=len)
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_greedy_answer_is_the_decoded_one(kind, prompt, scale):
+    for seed, length in ((4, 6), (5, 8), (6, 5)):
+        net = toy_of(kind, seed)
+        options = {"strategy": "standard", "sampling": "llada", "cfg_scale": scale, "eos": "keep"}
+        found = wavefront.generate_ids(net, [prompt], max_new_tokens=length, **options)
+        (written,) = found.tokens
+        assert is_greedy(net, prompt, written, cfg_scale=scale)
+        for position in (0, length - 1):
+            other = list(written)
+            other[position] = (other[position] + 1) % 60
+            assert not is_greedy(net, prompt, other, cfg_scale=scale)
+
+
+# Block-causal models
+
+
+def canvas_logp(net: Any, prompt: list[int], tokens: list[int], at: int) -> Tensor:
+    """Return the log-probabilities of one position of a canvas, computed from the whole canvas."""
+    board = prompt_canvas(net, [prompt], len(tokens))
+    place = board.slot >= 0
+    row = board.tokens.clone()
+    row[0, place[0].nonzero()[: len(tokens), 0]] = torch.tensor(tokens)
+    where = (board.slot == at).nonzero()[:, 1][None]
+    attend = None if bool(board.real.all()) else board.real
+    return net.head(net.hidden(row, attend, where))[0, 0].log_softmax(-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", BY_BLOCK)
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2, 3, 4], [5]], ids=len)
+def test_left_to_right_of_a_block_model_is_the_value_of_its_decode(kind, prompt):
+    """Each token is scored on the canvas that left-to-right decoding would show the model."""
+    net, answer = toy_of(kind), [7, 8, 9, 10, 11, 12, 13]
+    scored = [*answer, net.stop_ids[0]]
+    expected = 0.0
+    for place, token in enumerate(scored):
+        shown = [*scored[:place], *[net.mask_id] * (len(scored) - place)]
+        expected += float(canvas_logp(net, prompt, shown, place)[token])
+    found = log_likelihood(net, prompt, answer, settings=LikelihoodSettings("left_to_right", 1, 3))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", BY_BLOCK)
+def test_estimate_of_a_block_model_sums_exact_blocks(kind):
+    """The estimate converges to the sum over blocks, each after the clean text before it."""
+    net, prompt, answer = toy_of(kind), [1, 2, 3], [7, 8, 9, 10, 11]
+    start = 0 if net.padded_blocks else -len(prompt)
+    blocks: dict[int, list[int]] = {}
+    for place in range(len(answer)):
+        blocks.setdefault((place - start) // 4, []).append(place)
+    expected = 0.0
+    for places in blocks.values():
+        for count in range(1, len(places) + 1):
+            sets = list(itertools.combinations(places, count))
+            for chosen in sets:
+                shown = [
+                    net.mask_id if place in chosen or place > places[-1] else token
+                    for place, token in enumerate(answer)
+                ]
+                logp = sum(
+                    float(canvas_logp(net, prompt, shown, place)[answer[place]]) for place in chosen
+                )
+                expected += logp / count / len(sets)
+    found = [
+        log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=256, seed=seed))
+        for seed in range(4)
+    ]
+    assert sum(found) / len(found) == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", BY_BLOCK)
+@pytest.mark.parametrize("rule", ["llada", "dream", "left_to_right"])
+def test_later_blocks_do_not_change_the_value_of_earlier_ones(kind, rule):
+    """The value of an answer is the value of its first blocks and of the rest after them."""
+    net, prompt, answer = toy_of(kind), [1, 2, 3, 4], [7, 8, 9, 10, 11, 12]
+    parts = list(segments(net, prompt, answer))
+    size = net.block_size
+    assert [(len(one.before), len(one.part), one.last) for one in parts] == [
+        (4, 4, False), (8, 2, True)
+    ]  # fmt: skip
+    assert size == 4
+    settings = LikelihoodSettings(rule, 32, 8)
+    value = log_likelihood(net, prompt, answer, settings=settings)
+    assert -1000 < value < 0
+    assert log_likelihood(net, prompt, answer, settings=settings) == value
+    if rule == "left_to_right":
+        rest = log_likelihood(net, [*prompt, *answer[:4]], answer[4:], settings=settings)
+        changed = log_likelihood(net, prompt, [*answer[:4], 20, 21], settings=settings)
+        other = log_likelihood(net, [*prompt, *answer[:4]], [20, 21], settings=settings)
+        assert value - rest == pytest.approx(changed - other, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", BY_BLOCK)
+def test_long_items_of_a_block_model_are_cut_to_whole_blocks(kind):
+    net = toy_of(kind, max_length=16)
+    prompt, answer = fit_to_model(net, list(range(20)), [1, 2, 3], rule="llada")
+    board = prompt_canvas(net, [prompt], len(answer))
+    assert board.tokens.shape[1] <= 16
+    assert len(prompt) >= 12
+    assert prompt == list(range(20 - len(prompt), 20))
+    assert log_likelihood(net, prompt, answer, settings=LikelihoodSettings(copies=4)) < 0
 
 
 @pytest.mark.parametrize(

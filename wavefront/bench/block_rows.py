@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from wavefront.bench import roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, published_loop
@@ -13,9 +17,11 @@ from wavefront.bench.timing import synchronize
 from wavefront.bench.workloads import Case, Loop, Steps, call_for, new_batcher
 from wavefront.engine.batcher import Batcher, Request, power_of_two
 from wavefront.engine.prefixes import PrefixStore
+from wavefront.models.experts import Router
 from wavefront.strategies.caches.blocks import Blocks
 
 PUBLISHED = "published"  # the program of the family's published loop
+COUNTED_STEPS = 64  # in which the routers' choices are counted
 COMMON_TOKENS = 4000  # of the prompt that requests share, if the model's canvas is long enough
 
 
@@ -25,15 +31,20 @@ def block_rows(stage: Stage) -> list[Row]:
     for batch in (1, 8):
         case, entries = stage.case(batch=batch), []
         make = partial(Workload, kind="blocks", batch=batch)
-        what, floor = f"block step, batch {batch}", _floor(stage, case)
-        entries.append(Entry(make(), what, _steps(stage, case), floor))
+        experts = count_experts(case)
+        what, floor = f"block step, batch {batch}", _floor(stage, case, experts)
+        if experts is not None:
+            what += f", {experts:.0f} experts of a layer"
+        entries.append(Entry(make(), what, _steps(stage, case), floor, experts))
         if stage.settings.cuda:
             usual = Steps(case, new_batcher(case, Blocks(), captured=None), stage.count)
-            entries.append(Entry(make(variant=DEFAULT), f"{what}, default settings", usual, floor))
+            more = make(variant=DEFAULT)
+            entries.append(Entry(more, f"{what}, default settings", usual, floor, experts))
         if stage.settings.compile:
             other = stage.case(batch=batch, model=stage.compiled())
             workload = make(compiled=True)
-            entries.append(Entry(workload, f"{what}, compiled", _steps(stage, other), floor))
+            steps = _steps(stage, other)
+            entries.append(Entry(workload, f"{what}, compiled", steps, floor, experts))
         if batch == 1 and stage.model.family in FAMILIES:
             entries.append(_reference(stage, case))
         rows += stage.measure(entries, case, reference=PUBLISHED)
@@ -44,7 +55,35 @@ def _steps(stage: Stage, case: Case) -> Steps:
     return Steps(case, new_batcher(case, Blocks()), stage.count)
 
 
-def _floor(stage: Stage, case: Case) -> float:
+@torch.no_grad()
+def count_experts(case: Case, steps: int = COUNTED_STEPS) -> float | None:
+    """Return how many different experts a layer uses in a step; None without experts.
+
+    The mean over the layers and the first steps of the decode that is timed, from hooks on the
+    routers. Passes over more than the block, which store earlier blocks, do not count.
+    """
+    model, counts = case.model, []
+    routers = [part for part in model.modules() if isinstance(part, Router)]
+    if not routers:
+        return None
+    assert model.block_size is not None
+    positions = case.batch * model.block_size
+
+    def count(_: Any, given: tuple[Tensor], found: tuple[Tensor, Tensor]) -> None:
+        if given[0].shape[0] <= positions:
+            counts.append(found[1].unique().numel())
+
+    piece = Steps(case, new_batcher(case, Blocks(), captured=False), steps)
+    hooks = [router.register_forward_hook(count) for router in routers]
+    try:
+        piece()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts) / len(counts) if counts else None
+
+
+def _floor(stage: Stage, case: Case, experts: float | None) -> float:
     """Return the floor of a step in milliseconds, with the mean number of earlier positions."""
     block = stage.model.block_size
     assert block is not None
@@ -55,6 +94,7 @@ def _floor(stage: Stage, case: Case) -> float:
         read=block,
         rows=case.batch,
         dtype=stage.dtype,
+        experts=experts,
     )
     return 1000 * cost.floor(stage.limits)
 

@@ -170,7 +170,7 @@ def memory_rows(stage: Stage) -> MemoryRows:
         loop = Loop(case, lambda x: reference_loops.llada(llada, x, prompt, steps=steps), 1)
         entries.append(Entry(workload(program="llada"), "memory: llada step, not captured", loop))
     rows, most = [], 0
-    for one, what, piece, _ in entries:
+    for one, what, piece, *_ in entries:
         stage.settings.tick(one.name)
         peak = peak_memory(stage.model, piece)
         most = max(most, peak.logits if one.program == OURS else 0)

@@ -67,6 +67,7 @@ class Row(Workload):
     tokens_per_s: float | None = None  # all positions
     visible_per_s: float | None = None  # tokens before the stop token
     floor_ms: float | None = None
+    experts: float | None = None  # different experts that a layer used in a step, by count
     reference: str | None = None  # the program it is compared with, of the same kind and work
     ratio: float | None = None  # the reference's time over this one's
     published_ms: float | None = None  # the published time of a reference loop

@@ -30,14 +30,15 @@ class StepCost(NamedTuple):
 WEIGHT_BYTES = {"int8": (1.0, 1.0), "fp8": (1.0, 1.0), "int4": (4.5 / 8, 1.0)}
 
 
-def layer_weights(arch: Architecture, positions: int = 1) -> int:
+def layer_weights(arch: Architecture, positions: int = 1, *, experts: float | None = None) -> int:
     """Return the number of matrix entries of all layers that this many positions use together.
 
-    A mixture of experts uses more of them with more positions. The count is the expected one if
-    positions choose their experts independently.
+    A mixture of experts uses more of them with more positions. `experts` is the counted number of
+    a layer. Without it, the number is the expected one if positions choose their experts
+    independently, which is too large for positions with similar inputs.
     """
-    used, layout = None, arch.experts
-    if layout is not None and positions > 1:
+    used, layout = experts, arch.experts
+    if used is None and layout is not None and positions > 1:
         used = layout.count * (1 - (1 - layout.per_token / layout.count) ** positions)
     project = arch.width * (2 * arch.heads + 2 * arch.kv_heads) * arch.head_dim
     return sum(project + arch.mlp_weights(layer, used) for layer in range(arch.layers))
@@ -62,13 +63,17 @@ def window_step(
     rows: int = 1,
     dtype: torch.dtype,
     quantized: str | None = None,
+    experts: float | None = None,
 ) -> StepCost:
-    """Return the cost of computing `size` positions of a row against all keys and values."""
+    """Return the cost of computing `size` positions of a row against all keys and values.
+
+    `experts` is the counted number of different experts that a layer uses; see `layer_weights`.
+    """
     weights, head = layer_weights(arch), arch.width * arch.vocab_size
     attention = 4 * length * size * arch.heads * arch.head_dim * arch.layers
     stored = 2 * arch.layers * rows * length * arch.kv_heads * arch.head_dim
     flops = rows * (2 * weights * size + attention + 2 * head * read)
-    used = layer_weights(arch, rows * size)
+    used = layer_weights(arch, rows * size, experts=experts)
     of_layer, of_head = WEIGHT_BYTES.get(quantized or "", (dtype.itemsize, dtype.itemsize))
     return StepCost(flops, of_layer * used + of_head * head + dtype.itemsize * stored)
 

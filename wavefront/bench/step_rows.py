@@ -69,6 +69,7 @@ class Entry(NamedTuple):
     what: str
     piece: Piece
     floor_ms: float | None = None
+    experts: float | None = None
 
 
 class Stage:
@@ -120,7 +121,7 @@ class Stage:
         times = {entry.workload: timings[entry.workload.name] for entry in entries}
         base = next((times[w] for w in times if (w.program, w.work) == (reference, "step")), None)
         rows = []
-        for workload, what, _, floor in entries:
+        for workload, what, _, floor, experts in entries:
             timing, ours = times[workload], workload.program == OURS
             steps = workload.work != "forward"
             compared = base if ours and steps else None
@@ -132,6 +133,7 @@ class Stage:
                 length=case.length,
                 tokens_per_s=workload.batch / timing.median if steps else None,
                 floor_ms=floor if ours else None,
+                experts=experts if ours else None,
                 reference=reference if compared else None,
                 ratio=compared.median / timing.median if compared else None,
                 published_ms=published if self.settings.as_published else None,

@@ -5,7 +5,7 @@
 >>> model = AutoModel.from_pretrained("GSAI-ML/LLaDA-8B-Instruct")  # doctest: +SKIP
 >>> model.generate(ids, strategy="wavefront(size=8)", max_new_tokens=64)  # doctest: +SKIP
 
-Importing this registers LLaDA and Dream with the Auto classes, so no remote code is needed. For any
+Importing this registers every family with the Auto classes, so no remote code is needed. For any
 other model, pass `custom_generate=wavefront.integrations.hf.generate`. Masked LMs such as BERT work
 too: `enable(model, tokenizer)` adds `generate`, and `MaskedLM` wraps one as a wavefront model.
 Install the extra: `pip install 'wavefront[transformers]'`.
@@ -32,12 +32,20 @@ from wavefront.integrations.hf.enable import enable, lm
 from wavefront.integrations.hf.generate_call import DiffusionOutput
 from wavefront.integrations.hf.generation import DiffusionGenerationMixin, call_generate, generate
 from wavefront.integrations.hf.masked_lm import MaskedLM
-from wavefront.integrations.hf.modeling import DreamForDiffusion, LLaDAForDiffusion, register
+from wavefront.integrations.hf.modeling import (
+    CLASSES,
+    DiffusionModel,
+    DreamForDiffusion,
+    LLaDAForDiffusion,
+    register,
+)
 from wavefront.integrations.hf.streaming import TextDiffusionStreamer, WaveStreamer
 from wavefront.integrations.hf.tokenizer import encode_holes, load_tokenizer, read_tokenizer
 
 __all__ = [
+    "CLASSES",
     "DiffusionGenerationMixin",
+    "DiffusionModel",
     "DiffusionOutput",
     "DreamConfig",
     "DreamForDiffusion",

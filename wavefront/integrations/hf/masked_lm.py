@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from wavefront.core.errors import OptionError
 from wavefront.integrations.hf.tokenizer import end_of, frame
+from wavefront.models.loader import family_modules
 from wavefront.models.protocol import KV
 from wavefront.models.transformer import attend_rows, token_rows
 
@@ -45,6 +46,7 @@ class MaskedLM:
         stop_ids: Sequence[int] | None = None,
         closing: bool = True,
     ) -> None:
+        _check_family(model)
         self.model = model.eval()  # without dropout, forward passes are deterministic
         self.family = str(model.config.model_type)
         self.mask_id = _mask_id(model, tokenizer) if mask_id is None else mask_id
@@ -235,6 +237,24 @@ def longest(model: Any, tokenizer: Any = None) -> int:
             sizes = [part.num_embeddings - (-1 if (p := part.padding_idx) is None else p) - 1]
     sizes.append(getattr(tokenizer, "model_max_length", 0))
     return min((size for size in sizes if size > 0), default=1 << 20)
+
+
+def _check_family(model: Any) -> None:
+    """Raise for a model of a family that must not be decoded as a bidirectional masked LM."""
+    named = {type(model).__name__, *(getattr(model.config, "architectures", None) or ())}
+    for family, module in family_modules().items():
+        if not named & {*module.ARCHITECTURES}:
+            continue
+        if module.TOY.get("block_size") is not None:
+            what = "attends by blocks"
+        elif module.Net.shifted:
+            what = "predicts the next position"
+        else:
+            continue
+        raise OptionError(
+            f"{type(model).__name__} is of the family {family}, which {what}, so it is no plain "
+            "masked LM: load the checkpoint with wavefront.load(path)."
+        )
 
 
 def _mask_id(model: Any, tokenizer: Any) -> int:

@@ -1,4 +1,4 @@
-"""LLaDA and Dream as transformers models, without remote code."""
+"""The diffusion families as transformers models, without remote code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     GenerationConfig,
+    LlamaConfig,
+    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import MaskedLMOutput
 
 from wavefront.core.errors import OptionError
-from wavefront.integrations.hf.config import DiffusionConfig, DreamConfig, LLaDAConfig
+from wavefront.integrations.hf import config as configs
+from wavefront.integrations.hf.config import DiffusionConfig, architecture
 from wavefront.integrations.hf.generation import DiffusionGenerationMixin
-from wavefront.models.loader import family_module, load_model, resolve_device, save_checkpoint
+from wavefront.models.loader import find_family, load_model, resolve_device, save_checkpoint
 from wavefront.models.transformer import Transformer
 from wavefront.storage.checkpoint import Checkpoint, open_checkpoint
 from wavefront.text.tokenizer import END_OF_TURN
@@ -32,15 +35,22 @@ IGNORED = (
 )  # fmt: skip
 
 
+# Config keys that an option of `from_pretrained` decides.
+DECIDED = ("mask_token_id", "block_size", "bd_size")
+
+
 class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
-    """Base class of the families. `forward` returns the published model's logits, unshifted."""
+    """Base class of the families. `forward` returns the published model's logits, unshifted.
+
+    Its `from_pretrained` loads a checkpoint of any family.
+    """
 
     config_class: Any = DiffusionConfig
     base_model_prefix = "net"
     main_input_name = "input_ids"
     _supports_sdpa = True
 
-    def __init__(self, config: DiffusionConfig, net: Transformer | None = None) -> None:
+    def __init__(self, config: PretrainedConfig, net: Transformer | None = None) -> None:
         """Create the model with random weights, or around an existing network."""
         super().__init__(config)
         self.net = _random(config) if net is None else net
@@ -92,27 +102,42 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
         revision: str | None = None,
         local_files_only: bool = False,
         generation_config: Any = None,
+        mask_id: int | None = None,
+        attention: str | None = None,
+        block_size: int | None = None,
         **others: Any,
     ) -> Any:
         """Load a checkpoint in the published layout with `wavefront.load_model` (safetensors only).
 
         The default dtype is float32 on a CPU and the stored dtype on a GPU; "auto" is the stored
-        dtype everywhere. `device_map` names one device.
+        dtype everywhere. `device_map` names one device. `mask_id`, `attention` and `block_size` are
+        those of `wavefront.load_model`.
         """
         _check_keywords(cls.__name__, others)
         files = open_checkpoint(
             pretrained_model_name_or_path, revision=revision, offline=local_files_only
         )
+        kind = _class_of(files)
+        if not issubclass(kind, cls):
+            raise OptionError(
+                f"{files.directory} is no checkpoint for {cls.__name__}: use {kind.__name__} or "
+                "AutoModelForMaskedLM."
+            )
         chosen = torch_dtype if dtype is None else dtype
         net: Any = load_model(
             files.directory,
             device=_device(device_map),
             dtype=files.dtype if chosen == "auto" else chosen,
+            mask_id=mask_id,
+            attention=attention,
+            block_size=block_size,
         )
-        if not isinstance(config, DiffusionConfig):
-            config = cls.config_class.from_pretrained(files.directory)
+        if not isinstance(config, kind.config_class):
+            config = kind.config_class.from_pretrained(files.directory)
         config._name_or_path = str(pretrained_model_name_or_path)
-        model = cls(config, net)
+        published = net.config.to_json()
+        config.update({key: published[key] for key in DECIDED if key in published})
+        model = kind(config, net)
         ends = (*net.stop_ids, *_ends_of_turn(files, net.stop_ids))
         model.generation_config = generation_config or _generation(ends, net.pad_id)
         return model.eval()
@@ -130,26 +155,127 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
 class LLaDAForDiffusion(DiffusionModel):
     """LLaDA 8B, LLaDA 1.5 and models of their architecture."""
 
-    config_class = LLaDAConfig
+    config_class = configs.LLaDAConfig
+
+
+class LLaDAMoEForDiffusion(DiffusionModel):
+    """LLaDA-MoE."""
+
+    config_class = configs.LLaDAMoEConfig
 
 
 class DreamForDiffusion(DiffusionModel):
     """Dream 7B and models of its architecture; logits predict the next position, as published."""
 
-    config_class = DreamConfig
+    config_class = configs.DreamConfig
+
+
+class ILLaDAForDiffusion(DiffusionModel):
+    """iLLaDA."""
+
+    config_class = configs.ILLaDAConfig
+
+
+class SDARForDiffusion(DiffusionModel):
+    """SDAR, TraDo and DiRL; block-causal."""
+
+    config_class = configs.SDARConfig
+
+
+class SDARMoEForDiffusion(DiffusionModel):
+    """SDAR-MoE; block-causal."""
+
+    config_class = configs.SDARMoEConfig
+
+
+class LLaDA2ForDiffusion(DiffusionModel):
+    """LLaDA2.0 and 2.1; block-causal."""
+
+    config_class = configs.LLaDA2Config
+
+
+class FastDLLMForDiffusion(DiffusionModel):
+    """Fast-dLLM v2; block-causal, and logits predict the next position, as published."""
+
+    config_class = configs.FastDLLMConfig
+
+
+class A2DQwen3ForDiffusion(DiffusionModel):
+    """Tiny-A2D of Qwen3. A bd3lm needs `attention="block"`."""
+
+    config_class = configs.A2DQwen3Config
+
+
+class A2DQwen2ForDiffusion(DiffusionModel):
+    """Tiny-A2D of Qwen2. A bd3lm needs `attention="block"`."""
+
+    config_class = configs.A2DQwen2Config
+
+
+class A2DLlamaForDiffusion(DiffusionModel):
+    """Tiny-A2D of Llama. A bd3lm needs `attention="block"`."""
+
+    config_class = configs.A2DLlamaConfig
+
+
+class StableDiffCoderForDiffusion(DiffusionModel):
+    """Stable-DiffCoder; block-causal. Its files name transformers' own config of Llama."""
+
+    config_class = LlamaConfig
+
+
+# By the name in `architectures`.
+CLASSES: dict[str, type[DiffusionModel]] = {
+    "LLaDAModelLM": LLaDAForDiffusion,
+    "LLaDAMoEModelLM": LLaDAMoEForDiffusion,
+    "DreamModel": DreamForDiffusion,
+    "ILLaDAForCausalLM": ILLaDAForDiffusion,
+    "SDARForCausalLM": SDARForDiffusion,
+    "SDARMoeForCausalLM": SDARMoEForDiffusion,
+    "LLaDA2MoeModelLM": LLaDA2ForDiffusion,
+    "Fast_dLLM_QwenForCausalLM": FastDLLMForDiffusion,
+    "A2DQwen3LMHeadModel": A2DQwen3ForDiffusion,
+    "A2DQwen2LMHeadModel": A2DQwen2ForDiffusion,
+    "A2DLlamaLMHeadModel": A2DLlamaForDiffusion,
+    "StableDiffcoderForCausalLM": StableDiffCoderForDiffusion,
+}
 
 
 def register() -> None:
-    """Register these classes, so that the Auto classes load LLaDA and Dream checkpoints."""
-    for model in (LLaDAForDiffusion, DreamForDiffusion):
-        AutoConfig.register(model.config_class.model_type, model.config_class, exist_ok=True)
-        for auto in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
-            auto.register(model.config_class, model, exist_ok=True)
+    """Register these classes, so that the Auto classes load checkpoints of every family.
+
+    transformers keeps Llama for `AutoModel` and `AutoModelForCausalLM`, so Stable-DiffCoder needs
+    `AutoModelForMaskedLM`.
+    """
+    for model in CLASSES.values():
+        kind, autos = model.config_class, (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM)
+        if issubclass(kind, DiffusionConfig):
+            if kind is not configs.LLaDAMoEConfig:  # LLaDA's config class finds it
+                AutoConfig.register(kind.model_type, kind, exist_ok=True)
+        else:
+            autos = (AutoModelForMaskedLM,)
+        for auto in autos:
+            auto.register(kind, model, exist_ok=True)
 
 
-def _random(config: DiffusionConfig) -> Transformer:
-    family = family_module(config.model_type)
-    net: Transformer = family.Net(config.architecture())
+def _class_of(files: Checkpoint) -> type[DiffusionModel]:
+    """Return the class of a checkpoint, found as `wavefront.load_model` finds the family."""
+    family = find_family(files.config)
+    listed = files.config.get("architectures") or ()
+    names = [name for name in family.ARCHITECTURES if name in listed]
+    if not names:  # the family was found by its model type
+        said = str(files.config["model_type"]).lower()
+        names = [
+            name
+            for name in family.ARCHITECTURES
+            if CLASSES[name].config_class.model_type.lower() == said
+        ]
+    return CLASSES[(names or family.ARCHITECTURES)[0]]
+
+
+def _random(config: PretrainedConfig) -> Transformer:
+    family, checked = architecture(config)
+    net: Transformer = family.Net(checked)
     device = torch.empty(0).device
     if device.type == "meta":
         return net

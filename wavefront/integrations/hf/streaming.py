@@ -43,8 +43,10 @@ class StreamerFeed:
         """Yield the steps unchanged, and pass each to the streamer. Always call its `end`."""
         try:
             for step in steps:
-                tokens, final = step.canvas.tokens[0, -new_tokens:], step.final[0, -new_tokens:]
-                self._send(tokens.cpu(), final.cpu())
+                # The last block of a block-causal model may hold more positions than requested.
+                slot = step.canvas.slot[0]
+                answer = (slot >= 0) & (slot < new_tokens)
+                self._send(step.canvas.tokens[0, answer].cpu(), step.final[0, answer].cpu())
                 yield step
         finally:
             self.streamer.end()

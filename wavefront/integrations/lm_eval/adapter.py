@@ -23,6 +23,7 @@ from wavefront.core.errors import (
     did_you_mean,
     install_command,
 )
+from wavefront.engine.layout import room_after
 from wavefront.engine.options import Options, Plan, plan, resolve_builtin_specs
 from wavefront.engine.session import begin, model_properties
 from wavefront.evaluation import fingerprint
@@ -248,7 +249,7 @@ class WavefrontLM(Base):
         with self._bar("loglikelihood", len(requests), disable_tqdm) as bar:
             for request in requests:
                 prompt, answer = self.prompts.pair(*request.args[:2])
-                if len(prompt) + len(answer) > self.max_length:
+                if len(answer) > room_after(self.model, len(prompt), self.max_length):
                     _warn_cut(len(prompt) + len(answer), self.max_length)
                 value = likelihood.log_likelihood(
                     self.model, prompt, answer, settings=self.likelihood
@@ -278,11 +279,11 @@ class WavefrontLM(Base):
     def _windows(self, text: str) -> Iterator[float]:
         tokenizer = self.lm.tokenizer
         first = tokenizer.bos_id if tokenizer.bos_id is not None else self.lm.stop_ids[0]
-        added = 1 + (self.likelihood.rule != "llada")  # the token before, and Dream's end token
+        room = room_after(self.model, 1, self.max_length)  # after the token before
         windows = get_rolling_token_windows(
             tokenizer.encode(text),
             prefix_token=first,
-            max_seq_len=self.max_length - added,
+            max_seq_len=room - (self.likelihood.rule != "llada"),  # without Dream's end token
             context_len=1,
         )
         for before, scored in map(make_disjoint_window, windows):

@@ -15,21 +15,27 @@ scores only token j; the sum is the log-likelihood of writing the answer from le
 token is appended here too.
 
 As in both projects, the mask token remains a class. Guidance works as in decoding.
+
+A block-causal model writes block by block, and never sees a masked position before the block that
+it writes. So each rule scores one block of the answer at a time, after the clean text before it, on
+the canvas of a decode. The log-likelihood is the sum over blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from wavefront.core import canvas
 from wavefront.core.bounds import check_option
 from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.core.reading import log_probability
+from wavefront.engine.layout import masks_after, padding_before, prompt_canvas, room_after
 from wavefront.engine.options import plan
 from wavefront.engine.session import DecodeSession, model_properties
 from wavefront.models.protocol import Model
@@ -46,6 +52,16 @@ class NoisedBatch(NamedTuple):
     tokens: Tensor  # (b, L) long
     scored: Tensor  # (b, L) bool: the positions whose true token is scored
     weight: Tensor  # (b,) float64; the estimate is the sum of weight times log p over all copies
+
+
+class Segment(NamedTuple):
+    """A part of an answer that is scored at once: one block, or all of it."""
+
+    before: list[int]  # the clean text before it
+    part: list[int]
+    padding: int = 0  # positions before the text
+    masks: int = 0  # masked positions after the part, which complete its block
+    last: bool = True
 
 
 class LikelihoodSettings(NamedTuple):
@@ -84,8 +100,31 @@ def log_likelihood(
         return 0.0
     ids = fit_to_model(model, prompt, answer, rule=settings.rule)
     generator = torch.Generator().manual_seed(_item_seed(settings.seed, *ids))
-    copies = noised_batches(*ids, settings=settings, mask_id=model.mask_id, generator=generator)
-    return estimate(model, *ids, copies=copies, cfg_scale=settings.cfg_scale)
+    total = 0.0
+    for segment in segments(model, *ids):
+        copies = noised_batches(
+            segment.before, segment.part, settings=settings, mask_id=model.mask_id,
+            generator=generator, last=segment.last,
+        )  # fmt: skip
+        total += estimate(
+            model, segment.before, segment.part, copies=copies, cfg_scale=settings.cfg_scale,
+            padding=segment.padding, masks=segment.masks, prompt_length=len(ids[0]),
+        )  # fmt: skip
+    return total
+
+
+def segments(model: Model, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[Segment]:
+    """Yield the parts of an answer that the model writes one after another."""
+    if model.block_size is None:
+        yield Segment([*prompt], [*answer])
+        return
+    ids, size, padding = [*prompt, *answer], model.block_size, padding_before(model, len(prompt))
+    start = len(prompt)
+    while start < len(ids):
+        end = start + size - (padding + start) % size
+        masks = masks_after(model, len(ids)) if end >= len(ids) else 0
+        yield Segment(ids[:start], ids[start:end], padding, masks, end >= len(ids))
+        start = end
 
 
 def fit_to_model(
@@ -96,8 +135,10 @@ def fit_to_model(
         if not model.stop_ids:
             raise OptionError(f"likelihood={rule!r} appends an end token, but the model has none.")
         answer = [*answer, model.stop_ids[0]]
-    answer = list(answer)[-model.max_length :]
-    room = model.max_length - len(answer)
+    answer = list(answer)[-room_after(model, 0, model.max_length) :]
+    room = room_after(model, 0, model.max_length) - len(answer)
+    if model.block_size is not None and model.padded_blocks:
+        room -= room % model.block_size  # the prompt fills whole blocks
     return list(prompt)[-room:] if room else [], answer
 
 
@@ -108,8 +149,12 @@ def noised_batches(
     settings: LikelihoodSettings,
     mask_id: int,
     generator: torch.Generator,
+    last: bool = True,
 ) -> Iterator[NoisedBatch]:
-    """Yield batches of noised copies, drawn on the host so that all devices get the same ones."""
+    """Yield batches of noised copies, drawn on the host so that all devices get the same ones.
+
+    Without `last`, the answer goes on after this part, so Dream's end token is not in it.
+    """
     if settings.rule == "left_to_right":
         yield from _from_the_left(prompt, answer, settings.at_once, mask_id=mask_id)
         return
@@ -117,7 +162,9 @@ def noised_batches(
     exact = settings.rule == "llada" and len(answer) == 1
     copies = 1 if exact else settings.copies
     rows = min(settings.at_once, copies)
-    draw: Callable[..., tuple[Tensor, Tensor]] = _llada if settings.rule == "llada" else _dream
+    draw: Callable[..., tuple[Tensor, Tensor]] = _llada
+    if settings.rule == "dream":
+        draw = partial(_dream, last=last)
     for _ in range(copies // rows):
         masked, share = draw(len(prompt), len(answer), rows, generator=generator)
         tokens = torch.tensor([*prompt, *answer]).expand(rows, -1)
@@ -139,14 +186,15 @@ def _llada(
 
 
 def _dream(
-    before: int, length: int, rows: int, *, generator: torch.Generator
+    before: int, length: int, rows: int, *, generator: torch.Generator, last: bool
 ) -> tuple[Tensor, Tensor]:
     shared = torch.rand(1, generator=generator)
     level = (shared + torch.arange(rows) / rows) % 1.0
     share = (1.0 - _FLOOR) * level + _FLOOR
     masked = torch.rand(rows, before + length, generator=generator) < share[:, None]
     masked[:, : max(before, 1)] = False
-    masked[:, -1] = False
+    if last:
+        masked[:, -1] = False
     return masked, share
 
 
@@ -169,14 +217,32 @@ def estimate(
     *,
     copies: Iterable[NoisedBatch],
     cfg_scale: float = 0.0,
+    padding: int = 0,
+    masks: int = 0,
+    prompt_length: int | None = None,
 ) -> float:
-    """Return the weighted sum of the log-probabilities of the masked true tokens."""
+    """Return the weighted sum of the log-probabilities of the masked true tokens.
+
+    Args:
+        model: The model.
+        prompt: The clean text before the scored part.
+        answer: The scored part.
+        copies: Its noised copies.
+        cfg_scale: The scale of guidance.
+        padding: Positions of padding before the text.
+        masks: Masked positions after the scored part.
+        prompt_length: The tokens that guidance hides; by default the whole clean text.
+    """
     truth = torch.tensor([*prompt, *answer], device=model.device)
-    at = torch.arange(len(prompt), len(truth), device=model.device)
+    at = padding + torch.arange(len(prompt), len(truth), device=model.device)
+    hidden_part = slice(
+        padding, padding + (len(prompt) if prompt_length is None else prompt_length)
+    )
     total = 0.0
     for batch in copies:
         tokens, scored = batch.tokens.to(model.device), batch.scored.to(model.device)
-        hidden = _hidden(model, tokens, at, before=len(prompt), cfg_scale=cfg_scale)
+        board = pad(pad(tokens, (padding, 0), value=model.pad_id), (0, masks), value=model.mask_id)
+        hidden = _hidden(model, board, at, padding=padding, prompt=hidden_part, cfg_scale=cfg_scale)
         here = hidden[:, scored[:, len(prompt) :]]
         logp = _log_probabilities(model, here, truth.expand_as(tokens)[scored], cfg_scale=cfg_scale)
         weight = batch.weight[:, None].expand(batch.scored.shape)[batch.scored]
@@ -186,15 +252,24 @@ def estimate(
 
 
 def _hidden(
-    model: Model, tokens: Tensor, positions: Tensor, *, before: int, cfg_scale: float
+    model: Model,
+    tokens: Tensor,
+    positions: Tensor,
+    *,
+    padding: int,
+    prompt: slice,
+    cfg_scale: float,
 ) -> Tensor:
     """Return (G, b, A, D) states of the answer; G = 2 with guidance: with and without prompt."""
-    at = positions.expand(len(tokens), -1)
+    at, attend = positions.expand(len(tokens), -1), None
+    if padding:
+        attend = (torch.arange(tokens.shape[1], device=tokens.device) >= padding).expand_as(tokens)
     if cfg_scale == 0:
-        return model.hidden(tokens, None, at)[None]
+        return model.hidden(tokens, attend, at)[None]
     blind = tokens.clone()
-    blind[:, :before] = model.mask_id
-    both = model.hidden(torch.cat([tokens, blind]), None, torch.cat([at, at]))
+    blind[:, prompt] = model.mask_id
+    attend = None if attend is None else torch.cat([attend, attend])
+    both = model.hidden(torch.cat([tokens, blind]), attend, torch.cat([at, at]))
     return both.unflatten(0, (2, -1))
 
 
@@ -221,18 +296,21 @@ def is_greedy(
     if not answer:
         return True
     prompt, answer = fit_to_model(model, prompt, answer, rule="llada")
-    holes = [False] * len(prompt) + [True] * len(answer)
-    masked = canvas.infill(
-        [[*prompt, *answer]], [holes], mask_id=model.mask_id, pad_id=model.pad_id,
-        device=model.device,
-    )  # fmt: skip
-    options = {"strategy": "standard", "cfg_scale": cfg_scale, "sampling": "llada"}
-    decoding = DecodeSession(
-        model, masked, plan(options, model_properties(model), length=len(answer))
-    )
-    truth = torch.tensor([[*prompt, *answer]], device=model.device)
+    masked = prompt_canvas(model, [prompt], len(answer))
+    options = {
+        "strategy": "standard",
+        "cfg_scale": cfg_scale,
+        "sampling": "llada",
+        "eos": "keep",
+        "max_new_tokens": len(answer),
+    }
+    decoding = DecodeSession(model, masked, plan(options, model_properties(model)))
+    # The last block of a block-causal model may hold more positions than the answer.
+    place = (masked.slot >= 0) & (masked.slot < len(answer))
+    truth = torch.tensor(answer, device=model.device)
     return not any(
-        bool(((step.canvas.tokens != truth) & ~step.canvas.masked).any()) for step in decoding
+        bool(((step.canvas.tokens[place] != truth) & ~step.canvas.masked[place]).any())
+        for step in decoding
     )
 
 
