@@ -200,6 +200,7 @@ def test_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
         ("block(size=8)", ["block(size=4)"], "block size=8"),
         ("wavefront(size=8, grow='accumulate')", ["wavefront(size=8)"], "wavefront accumulate"),
         ("block(selector=factor(a=1, b=2))", ["block()"], "block selector=factor(a=1, b=2)"),
+        ("block(size=8, selector=share(tau={tau}))", ["block(size=8)"], "block share"),
     ],
 )
 def test_labels_are_short_and_distinct(spec, beside, expected) -> None:

@@ -46,13 +46,27 @@ def _launch_options(device: torch.device) -> dict[str, Any]:
     return {"CHAIN": True, "launch_pdl": True} if can else {"CHAIN": False}
 
 
-def _launch(kernel: str, grid: tuple[int, int], *given: Any, like: Tensor, **fixed: Any) -> None:
-    """Run a kernel on the device of `like`, which need not be torch's current device."""
+def _launch(
+    kernel: str,
+    grid: tuple[int, int],
+    *given: Any,
+    like: Tensor,
+    chain: bool = True,
+    **fixed: Any,
+) -> None:
+    """Run a kernel on the device of `like`, which need not be torch's current device.
+
+    With `chain`, it may start while the previous kernel still runs. A kernel that needs several
+    programs on a processor is faster without, because those of the next kernel take their place.
+    """
     from wavefront.kernels import triton_kernels  # on first use: Triton needs a GPU
 
     with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
         getattr(triton_kernels, kernel)[grid](
-            *given, num_warps=4, **fixed, **_launch_options(like.device)
+            *given,
+            num_warps=4,
+            **fixed,
+            **(_launch_options(like.device) if chain else {"CHAIN": False}),
         )
 
 
@@ -159,7 +173,7 @@ def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
     _launch(
         "scaled_product", (width // TILE, count),
         x.contiguous(), codes, scale, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=3, like=x,
+        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=3, chain=False, like=x,
     )  # fmt: skip
     return out
 
@@ -237,7 +251,7 @@ def int4_product(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Te
     _launch(
         "int4_product", (width // TILE, count),
         x.contiguous(), codes, scale, minimum, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=3, like=x,
+        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=3, chain=False, like=x,
     )  # fmt: skip
     return out
 

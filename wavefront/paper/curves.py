@@ -443,6 +443,9 @@ def _figures(benches: Sequence[Bench]) -> Figures:
         if bench.judged:
             own = bounds(quality.estimates(bench.originals)["nats"])[0]
         unit = "nats per token" if bench.judged else "correct answers (%)"
-        title = f"{bench.task}, {bench.length} positions"
-        panels.append(figures.CurvePanel(title, unit, lines, own))
+        title = (
+            f"{bench.model} on {bench.task}, {bench.length} positions, "
+            f"{len(bench.report)} items of the report half"
+        )
+        panels.append(figures.CurvePanel(title, unit, lines, own, log=bench.judged))
     return {"curves": (figures.curves(panels), "Quality against forward passes, report half")}

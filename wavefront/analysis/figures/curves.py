@@ -32,12 +32,13 @@ class CurvePanel(NamedTuple):
     ylabel: str
     lines: Mapping[str, Sequence[CurvePoint]]  # by strategy
     reference: float | None = None  # a level drawn across, such as the original's own texts
+    log: bool = False  # draw the quality on a logarithmic axis
 
 
 @lazy_figure
 def curves(style: Style, panels: Sequence[CurvePanel]) -> MplFigure:
     """Draw a row for every panel: quality against forward passes and against positions."""
-    figure = MplFigure(figsize=(TWO_COLUMNS, 2.4 * len(panels) + 0.8))
+    figure = MplFigure(figsize=(TWO_COLUMNS, 3.0 * len(panels) + 0.8))
     figure.set_layout_engine("constrained", w_pad=0.08)
     grid = figure.subplots(len(panels), len(COSTS), sharey="row", squeeze=False)
     for row, panel in zip(grid, panels, strict=True):
@@ -62,6 +63,9 @@ def curves(style: Style, panels: Sequence[CurvePanel]) -> MplFigure:
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             axes.set_xlabel(words)
             axes.grid(axis="y")
+            if panel.log:
+                axes.set_yscale("log", base=2)
+                axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
         row[0].set(ylabel=panel.ylabel, title=panel.title)
     add_legend(figure, legend_entries(grid[0][0]))
     return figure

@@ -7,6 +7,7 @@ mark. The font is bundled with matplotlib, so that a figure is the same file on 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -181,6 +182,8 @@ def label(spec: str, beside: Sequence[str]) -> str:
     own = [part for part in _options(spec) if not all(part in other for other in kin)]
     # A word needs no option name; a number does.
     own = [part.partition("=")[2] if part.endswith("'") else part for part in own]
+    # A selector that takes every value of its grid is named by its kind.
+    own = [re.sub(r"^selector=(\w+)\(\w+=\{\w+\}\)$", r"\1", part) for part in own]
     return f"{one} {', '.join(own)}".replace("'", "").replace("_", " ").strip()
 
 
