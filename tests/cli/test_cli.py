@@ -182,6 +182,17 @@ def test_wrong_constraints_end_with_one_sentence(tmp_path: Path) -> None:
         assert words in " ".join(said.split())
 
 
+def test_compare_shows_specs_without_defaults() -> None:
+    given = "wavefront(size=8, radius=2, grow='rebuild')"
+    made = run("compare", "x", "-s", "standard()", "-s", given, "-n", "4").stdout
+    assert "grow=" not in made
+    assert "standard()" not in made
+    assert [line.split()[0] for line in made.splitlines() if line.startswith("wavefront")] == [
+        "wavefront",
+        "wavefront",
+    ], "above the canvas and in the table"
+
+
 def test_compare_shows_the_constraint() -> None:
     args = ["-n", "4", "--choice", "yes", "--choice", "no", "--no-watch"]
     made = run("compare", "x", "-s", "standard", "-s", "block", *args).stdout

@@ -30,6 +30,7 @@ from wavefront.cli.options import (
     options_set,
 )
 from wavefront.cli.output import say_json
+from wavefront.core import spec
 from wavefront.player.visible_text import BREAK
 from wavefront.viewer import can_animate, side_by_side, visible
 
@@ -126,7 +127,8 @@ def compare(
     if constraint is not None:
         line = " ".join(visible(str(constraint)).split())
         console.print(Text(cut(line, console.width)), soft_wrap=True)
-    _print_table(console, names, answers, seconds=seconds, qualities=found)
+    shown_names = [spec.short(name, "strategies") for name in names]
+    _print_table(console, shown_names, answers, seconds=seconds, qualities=found)
 
 
 def _qualities(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.table import Table
 
+from wavefront.core import spec
 from wavefront.viewer.cells import GLOW, Board
 from wavefront.viewer.screen import LiveScreen, can_animate
 from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_line, panel, plain
@@ -75,7 +76,13 @@ def side_by_side(
 
 def _frames(boards: Sequence[Board], seconds: Sequence[float]) -> list[Frame]:
     frames = zip((board.frame() for board in boards), seconds, strict=True)
-    return [one if one.seconds is None else one._replace(seconds=spent) for one, spent in frames]
+    return [
+        one._replace(
+            strategy=spec.short(one.strategy, "strategies"),
+            seconds=None if one.seconds is None else spent,
+        )
+        for one, spent in frames
+    ]
 
 
 def layout(count: int, width: int) -> tuple[int, int]:
