@@ -37,7 +37,7 @@ from wavefront.text.tokenizer import Tokenizer, prompt_ids
 from wavefront.train import gguf_file, loop, lr_schedule, train_step
 from wavefront.train import original as original_module
 from wavefront.train.adapt import adapt, choose_filters
-from wavefront.train.card import COLOURS, KINDS, draw_curve
+from wavefront.train.card import COLOURS, KINDS, card_text, draw_curve
 from wavefront.train.command import main, read_settings
 from wavefront.train.config import AdaptConfig, RowConfig, TrainConfig
 from wavefront.train.original import (
@@ -730,6 +730,26 @@ def polylines(svg: str) -> dict[str, list[tuple[float, float]]]:
         ]
         for line in root.iter("{http://www.w3.org/2000/svg}polyline")
     }
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (1.0, "linear decay over the whole run"),
+        (0.3, "linear decay over the last 30 % of the run"),
+        (0.0, "no decay"),
+    ],
+)
+def test_card_writes_numbers_and_decay_in_words(
+    tmp_path: Path, fraction: float, words: str
+) -> None:
+    config, training = settings(tmp_path / "tiny.bin", tmp_path)
+    data = replace(training.data, tokens_per_step=131_072)
+    facts = {"texts": 2000, "tokens": 64_000, "overlap": 0, "held_out": 1024, "excluded": 0}
+    facts |= {"step": 17_370, "exported": "ema", "levels": {}, "peak_bytes": None}
+    card = card_text(config, replace(training, data=data, decay_fraction=fraction), facts)
+    assert f"17,370 steps of 131,072 tokens, adamw at 0.003, warm-up 4 steps,\n{words}, " in card
+    assert "2,000 texts of 32 tokens" in card
 
 
 def test_curve_has_a_line_for_each_kind_of_held_out_loss() -> None:
