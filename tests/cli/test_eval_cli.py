@@ -139,6 +139,7 @@ def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
     ("args", "words"),
     [
         ((*GENERATE, "--task", "gsn", "--out", "x"), "no task 'gsn' (did you mean 'gsm'"),
+        ((*GENERATE, "--task", "zzz", "--out", "x"), "'zzz'. `wavefront list tasks` lists all"),
         ((*GENERATE, "--items", "0", "--out", "x"), "items must be at least 1"),
         ((*GENERATE, "--shard", "2/2", "--out", "x"), "i/n"),
         ((*GENERATE, "--style", "odd", "--out", "x"), "style must be one of bare, paper"),

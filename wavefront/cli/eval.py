@@ -53,8 +53,8 @@ wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
 RUN_EXAMPLES = """\
 Examples
 wavefront eval run --task gsm -i 4 -n 96 --out runs/first
-wavefront eval run --task gsm --task code -i 4 -s block -s wavefront -o runs/two
-wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
+wavefront eval run --task gsm --task code -i 4 -s block -s wavefront -o two
+wavefront eval diff two/gsm--block two/gsm--wavefront
 wavefront eval run --task stories -m tale -i 20 -s standard -s block -o tale
 wavefront eval run --task prompts.jsonl --out runs/mine
 wavefront eval run --task "examples.new_task.Fruits(most=8)" --out runs/own
