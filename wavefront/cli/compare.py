@@ -112,7 +112,9 @@ def compare(
     next(lm.stream(text, raw=raw, **several[0]))  # the first forward pass of a process is slower
     console = Console(highlight=False, emoji=False, markup=False)
     shown = console if output.watch and not output.json else None
-    seconds = side_by_side(streams, console=shown, delay=output.delay)
+    strategies = [stream.decoding.plan.config.strategy for stream in streams]
+    titles = [spec.short(repr(strategy), "strategies") for strategy in strategies]
+    seconds = side_by_side(streams, console=shown, delay=output.delay, titles=titles)
     answers = [stream.completions[0] for stream in streams]
     found = _qualities(lm, text, answers, raw=raw)
     if output.json:
