@@ -7,9 +7,9 @@ text = "Once upon a time there was a <mask:6>. She <mask:12>."
 
 stream = lm.stream_infill(text, strategy="wavefront(size=4)")
 for step in stream:
-    (position,) = step.decision.commit[0].nonzero().flatten().tolist()
-    token = int(step.canvas.tokens[0, position])
-    print(f"step {step.number}: {lm.tokenizer.decode([token])!r} at position {position}")
+    tokens, known = step.canvas.tokens[0].tolist(), step.canvas.known[0].tolist()
+    pairs = zip(tokens, known, strict=True)
+    print("".join(lm.tokenizer.decode([token]) if final else "_" for token, final in pairs))
 
 answer = stream.completions[0]
 print(answer.text, f"({answer.finish_reason})")

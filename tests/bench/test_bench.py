@@ -33,6 +33,7 @@ from wavefront.bench.results import DEFAULT, Row, Workload
 from wavefront.bench.settings import FULL_ROWS
 from wavefront.bench.step_rows import Stage, window_policy
 from wavefront.bench.targets import at_least, at_most, targets
+from wavefront.bench.text_decodes import decodes
 from wavefront.bench.timing import summarise, time_in_turns, time_piece
 from wavefront.bench.workloads import (
     Case,
@@ -578,8 +579,9 @@ def test_texts_equal_those_of_the_loops():
         prompt_tokens=16,
     )
     found = {one.name: one for one in bench.run(settings).rows}
-    assert "1 of 1 texts as llada" in found["text-standard-stop"].note
-    assert "1 of 1 texts as llada-block" in found["text-block-stop"].note
+    same = "1 of 1 texts equal to those of LLaDA-style loop"
+    assert found["text-standard-stop"].note.endswith(f"; {same}, standard")
+    assert found["text-block-stop"].note.endswith(f"; {same}, blocks of 32")
     assert all((one.visible_per_s or 0) > 0 for one in found.values())
 
 
@@ -614,6 +616,28 @@ def test_table_fits_a_terminal_and_has_readable_numbers(monkeypatch, capsys, nam
     assert "± 0.00" not in page
     assert "floor" not in page
     assert ("speedup: " in page) == (name == "numbers")
+
+
+def test_words_of_the_rows_are_explained(capsys):
+    assert [one.label for one in decodes(quick=True)] == [
+        "LLaDA-style loop, standard",
+        "wavefront(size=8, radius=2), eos=defer",
+        "wavefront(size=8, radius=2), eos=defer, cache=wave(refresh=32, size=32, near=4)",
+    ]
+    _, model, _ = bench.load_model("toy", device="cpu")
+    small = {"prompt_tokens": 16, "max_new_tokens": 32, "repeats": 1}
+    settings = bench.Settings(model=model, name="toy", only=("memory",), **small)
+    report = bench.run(settings)
+    show(report, as_json=False)
+    page = capsys.readouterr().out
+    assert "memory: a step of the LLaDA-style loop" in page
+    assert re.search(r"positions at once; largest tensor \d+ MB *$", page, re.MULTILINE)
+    assert "memory: what a step needs beyond the weights" in page
+    assert "eos=defer:" not in page, "only words of its own rows"
+    show(
+        replace(report, rows=tuple(replace(one, kind="text") for one in report.rows)), as_json=False
+    )
+    assert "eos=defer:" in capsys.readouterr().out
 
 
 def test_quick_run_is_small_on_a_cpu():

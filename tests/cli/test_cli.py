@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import records, run, save_talker
+from rich.console import Console
 
 import wavefront
 from wavefront import tasks
@@ -182,6 +183,17 @@ def test_wrong_constraints_end_with_one_sentence(tmp_path: Path) -> None:
         assert words in " ".join(said.split())
 
 
+def test_compare_shows_specs_without_defaults() -> None:
+    given = "wavefront(size=8, radius=2, grow='rebuild')"
+    made = run("compare", "x", "-s", "standard()", "-s", given, "-n", "4").stdout
+    assert "grow=" not in made
+    assert "standard()" not in made
+    assert [line.split()[0] for line in made.splitlines() if line.startswith("wavefront")] == [
+        "wavefront",
+        "wavefront",
+    ], "above the canvas and in the table"
+
+
 def test_compare_shows_the_constraint() -> None:
     args = ["-n", "4", "--choice", "yes", "--choice", "no", "--no-watch"]
     made = run("compare", "x", "-s", "standard", "-s", "block", *args).stdout
@@ -278,6 +290,12 @@ def test_chat_answers_line_by_line(talker: str) -> None:
     assert again.text == second["text"]
 
 
+@pytest.mark.parametrize("command", ["/quit", "/exit"])
+def test_chat_ends_with_either_word(talker: str, command: str) -> None:
+    result = run("chat", "-m", talker, "-n", "4", "--json", input=f"Hello\n{command}\nno\n")
+    assert len(records(result)) == 1
+
+
 def test_chat_commands_change_the_conversation(talker: str) -> None:
     typed = "Hello\n/strategy block(size=2)\nAnd?\n/reset\nOnce more\n/help\n"
     args = ["-m", talker, "-n", "4", "--json", "--system", "Be kind."]
@@ -318,7 +336,9 @@ def test_wrong_line_ends_a_chat_from_a_pipe(talker: str, typed: str, words: str)
 def test_model_without_template_cannot_chat() -> None:
     result = run("chat", "-m", "toy", input="Hello\n", code=1)
     assert "has no chat template" in result.stderr
-    assert "generate --raw" in result.stderr
+    assert '`wavefront generate -m toy "Once upon a time"`' in result.stderr
+    result = run("chat", "-m", "tale", input="Hello\n", code=1)
+    assert '`wavefront generate -m tale "Once upon a time"`' in result.stderr
 
 
 # Listing.
@@ -391,10 +411,19 @@ def test_unknown_strategy_is_not_explained() -> None:
     assert "not a strategy" in run("list", "strategies", "pathlib.Path", code=1).stderr
 
 
-def test_models_are_listed_with_how_to_load_them() -> None:
+def test_models_are_listed_with_how_to_load_them(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = json.loads(run("list", "models", "--json").stdout)
     assert tuple(one["name"] for one in listed["built_in"]) == builtin.names()
     assert {one["name"] for one in listed["families"]} >= {"llada", "dream"}
+    monkeypatch.setattr(
+        "wavefront.cli.output.stdout",
+        lambda: Console(width=80, highlight=False, emoji=False, markup=False),
+    )
+    narrow = run("list", "models").stdout
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "…" not in narrow
+    assert all(name in narrow for one in listed["families"] for name in one["architectures"])
+    monkeypatch.undo()
     text = run("list", "models").stdout
     for one in (*listed["built_in"], *listed["families"]):
         assert one["load"][0] in text

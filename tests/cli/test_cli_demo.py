@@ -173,6 +173,8 @@ def test_table_has_the_quality_of_every_story_and_of_the_original(tale: wavefron
     lines = text_of(file).splitlines()
     assert len(lines) == 5
     assert all(len(line) <= 80 for line in lines)
+    assert [line.split()[-2] for line in (lines[0], lines[1])] == ["nats,", "64"]
+    assert "  first 64" in lines[1]
     judge = QualityJudge.load("tale")
     short, long = judge.measure([opening.prompt] * 2, [one.made for one in stories])
     text, finished = opening.extra["text"], opening.extra["finished"]

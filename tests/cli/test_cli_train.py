@@ -94,6 +94,18 @@ def test_tokenizer_is_trained(tmp_path: Path) -> None:
         (["--out", "x"], 2, "no option --out"),
         (["run", "--out", "x", "--tokenizer", "y", "--steps", "0"], 1, "steps must be"),
         (["run", "--out", "x", "--tokenizer", "y", "--steps", "two"], 2, "--steps"),
+        (["run", "--out", "x", "--tokenizer", "y"], 1, "Give the length of training: steps,"),
+        (
+            ["run", "--out", "x", "--tokenizer", "y", "--steps", "1", "--minutes", "1"],
+            1,
+            "either steps or minutes, not both",
+        ),
+        (["adapt", "--original", "x", "--out", "y"], 1, "needs --steps or --train-minutes"),
+        (
+            ["adapt", "--original", "x", "--out", "y", "--minutes", "5"],
+            1,
+            "--minutes only limits how long this command runs",
+        ),
     ],
 )
 def test_wrong_input_gets_one_sentence(args: list[str], code: int, words: str) -> None:

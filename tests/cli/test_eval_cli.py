@@ -11,9 +11,10 @@ from helpers.commands import records, refused, run
 from helpers.toy_runs import rewrite
 from rich.console import Console
 
-from wavefront.cli import output
+from wavefront.cli import eval_tables, output
 from wavefront.cli.eval_options import override_preset
 from wavefront.evaluation import open_run
+from wavefront.results.interval import Interval
 
 GENERATE = ("eval", "generate")
 SMALL = ("--task", "boolean_expressions", "--items", "5", "--style", "bare", "-n", "8", "-b", "2")
@@ -46,11 +47,16 @@ def test_several_tasks_and_strategies_make_one_run_each_and_a_comparison(tmp_pat
     assert lines[0].split()[:3] == ["task", "strategy", "items"]
     note = "did not end within 8 tokens; raise -n to give them more."
     cut = [line for line in lines if line.endswith(note)]
-    assert len(lines) == 1 + 4 + len(cut) + 1 + 1 + 2
+    assert len(lines) == 1 + 4 + 1 + len(cut) + 1 + 1 + 2 + 1
+    assert lines[5] == eval_tables.GRADES
+    assert "strict: " in lines[5]
+    assert "flexible: " in lines[5]
+    assert lines[-1] == eval_tables.EXACT
     ended = [[o["finish_reason"] for o in open_run(tmp_path / n).answers.values()] for n in names]
     assert len(cut) == sum("length" in reasons for reasons in ended) > 0
     assert f"{ended[0].count('length')} of 5 answers" in cut[0]
-    assert all("block(size=4)" in line and "standard" in line for line in lines[-2:])
+    assert all("block(size=4)" in line and "standard" in line for line in lines[-3:-1])
+    assert not any("standard()" in line for line in lines)
     (told,) = records(run("eval", "grade", str(tmp_path), "--json"))
     assert [len(told["runs"]), len(told["pairs"])] == [4, 2]
     assert "holds several runs" in refused("eval", "diff", str(tmp_path), str(tmp_path))
@@ -94,11 +100,29 @@ def test_diff_describes_the_difference(two: tuple[str, str]) -> None:
     assert lines[:2] == [f"A: {two[0]}", f"B: {two[1]}"]
     assert lines[2].startswith("options.strategy: 'block(size=4)' in A, 'standard")
     assert "A has 100 % right and B 40 %: -60 points" in "\n".join(lines)
+    assert lines[2].endswith("'standard' in B"), "without options that equal the defaults"
+    assert "(95 %: -96 to +47)" in "\n".join(lines), "three of five items bound little"
     assert "p = 0.250" in "\n".join(lines)
     assert sum("right in A, wrong in B" in line for line in lines) == 3
     assert "\n2 more: --show 3 prints them." in run("eval", "diff", *two, "--show", "1").stdout
     (told,) = records(run("eval", "diff", *two, "--json"))
     assert told["comparison"]["mcnemar"]["first_only"] == 3
+
+
+def test_equal_verdicts_are_not_a_certain_difference_of_zero(two: tuple[str, str]) -> None:
+    text = run("eval", "diff", two[0], two[0]).stdout
+    assert "+0 points (95 %: -58 to +58)" in text
+    assert "No verdict changed, but 5 items cannot exclude a difference of 58 points." in text
+    assert "+0 to +0" not in text
+
+
+def test_quality_of_few_items_has_no_interval() -> None:
+    wide, point = Interval(0.2, -0.1, 0.5), Interval(0.0, 0.0, 0.0)
+    assert eval_tables.gap_text(wide, 1, items=20) == "-0.1 to +0.5"
+    assert eval_tables.gap_text(wide, 1, items=5) == eval_tables.TOO_FEW
+    assert eval_tables.gap_text(point, 1, items=20) == eval_tables.TOO_FEW
+    assert eval_tables.gap_text(0.0, 1, items=1) == eval_tables.TOO_FEW
+    assert eval_tables.gap_text(None, 1, items=20) == ""
 
 
 def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
@@ -115,6 +139,7 @@ def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
     ("args", "words"),
     [
         ((*GENERATE, "--task", "gsn", "--out", "x"), "no task 'gsn' (did you mean 'gsm'"),
+        ((*GENERATE, "--task", "zzz", "--out", "x"), "'zzz'. `wavefront list tasks` lists all"),
         ((*GENERATE, "--items", "0", "--out", "x"), "items must be at least 1"),
         ((*GENERATE, "--shard", "2/2", "--out", "x"), "i/n"),
         ((*GENERATE, "--style", "odd", "--out", "x"), "style must be one of bare, paper"),

@@ -41,6 +41,37 @@ class NotFrozen(Strategy):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("standard()", "standard"),
+        ("wavefront(size=8, radius=2, grow='rebuild')", "wavefront"),
+        ("wavefront(size=4, radius=2, grow='rebuild')", "wavefront(size=4)"),
+        ("wavefront(8, 3)", "wavefront(radius=3)"),
+        ("standard(selector=quota())", "standard"),
+        ("standard(selector=dream(eps=0.1))", "standard(selector=dream(eps=0.1))"),
+        (
+            "block(size=32, selector=threshold(tau=0.99, floor=None))",
+            "block(size=32, selector=threshold(tau=0.99, floor=None))",
+        ),
+        (f"{__name__}.Outsider(pace=0.5)", f"{__name__}.Outsider(pace=0.5)"),
+        ("unknown(size=8)", "unknown(size=8)"),
+        ("a title", "a title"),
+    ],
+)
+def test_short_spec_leaves_out_the_defaults(text, expected):
+    assert spec.short(text, "strategies") == expected
+
+
+@pytest.mark.parametrize("name", spec.names("strategies"))
+def test_short_spec_resolves_to_the_same_object(name):
+    cls = spec.find(name, "strategies")
+    for text in (cls.default_spec(), cls.recommended_spec()):
+        made = spec.resolve(text, "strategies")
+        assert spec.resolve(spec.short(text, "strategies"), "strategies") == made
+        assert len(spec.short(repr(made), "strategies")) <= len(repr(made))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("wavefront", Wavefront()),
         ("wavefront()", Wavefront()),
         (" wavefront( size = 4, grow='accumulate' ) ", Wavefront(size=4, grow="accumulate")),

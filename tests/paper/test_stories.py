@@ -72,6 +72,7 @@ def test_page_of_texts_has_every_story(home: Path) -> None:
     for answered in (home / "runs" / "tale").glob("*--N=8-*"):
         for answer in open_run(answered).answers.values():
             assert stories._escape(answer["text"].strip()) in page
+    assert "T = 8 decides one token a step, and T = 1 decides 8 tokens a step." in page
     assert "](summary.md)" in page
     assert "](texts.md)" in (home / "summary.md").read_text()
 

@@ -45,6 +45,16 @@ def test_example_runs(example: Path) -> None:
 
 
 @pytest.mark.slow
+def test_infilling_example_prints_the_text_as_it_forms() -> None:
+    *steps, last = run(ROOT / "examples" / "infill.py").stdout.strip().splitlines()
+    holes = [line.count("_") for line in steps]
+    assert holes == sorted(holes, reverse=True)
+    assert holes[0] > holes[-1] == 0
+    assert all(line.strip().startswith("Once upon a time there was a") for line in steps)
+    assert last.startswith(steps[-1].strip())
+
+
+@pytest.mark.slow
 def test_client_talks_to_a_server() -> None:
     with serving("-m", "ripple", key="a-secret") as server:
         done = run(CLIENT, "--url", server.url, WAVEFRONT_API_KEY="a-secret")

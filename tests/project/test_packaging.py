@@ -96,6 +96,15 @@ def test_built_in_weights_are_below_60_megabytes() -> None:
 
 
 @pytest.mark.slow
+def test_wheel_has_the_size_that_the_docs_state(wheel: Path) -> None:
+    megabytes = wheel.stat().st_size / 1e6
+    assert megabytes < 45
+    page = (ROOT / "docs" / "index.md").read_text("utf-8")
+    (stated,) = re.findall(r"The wheel has (\d+) MB", page)
+    assert megabytes == pytest.approx(int(stated), abs=1)
+
+
+@pytest.mark.slow
 def test_wheel_contains_exactly_the_package(wheel: Path) -> None:
     info = f"wavefront-{wavefront.__version__}.dist-info"
     about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}

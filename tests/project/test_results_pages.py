@@ -51,6 +51,12 @@ def test_pages_have_the_current_decoding_version_or_say_so() -> None:
     assert stale_pages(RESULTS, (ROOT / "docs" / "results.md").read_text("utf-8")) == []
 
 
+def test_page_of_our_own_tasks_is_not_titled_as_the_benchmark() -> None:
+    title, _, page = (RESULTS / "bbh" / "summary.md").read_text("utf-8").partition("\n")
+    assert "| bbh_" not in page, "the tasks are our own"
+    assert title == "# Our BBH-like tasks, one by one (Tables 6 and 7 of the paper)"
+
+
 def test_unmarked_page_of_another_version_is_found(tmp_path: Path) -> None:
     def page(name: str, text: str) -> None:
         (tmp_path / name).mkdir()

@@ -10,8 +10,8 @@ import torch
 
 from wavefront.core.errors import OptionError
 from wavefront.results.bootstrap import bootstrap_mean
-from wavefront.results.interval import Interval
-from wavefront.results.paired import compare, mcnemar, sign_test
+from wavefront.results.interval import FEWEST_DIFFERING, Interval, exact_share
+from wavefront.results.paired import compare, exact_gap, mcnemar, sign_test
 
 
 def pairs(both, first, second, neither):
@@ -44,6 +44,51 @@ def test_mcnemar_of_many_items_does_not_overflow():
     found = mcnemar(*pairs(0, 4000, 4200, 0))
     normal = math.erfc((200 - 1) / math.sqrt(8200) / math.sqrt(2))
     assert found.p == pytest.approx(normal, rel=0.01)
+
+
+def binomial(count: int, items: int, share: float) -> float:
+    return math.comb(items, count) * share**count * (1 - share) ** (items - count)
+
+
+@pytest.mark.parametrize("items", [1, 4, 9])
+def test_exact_share_leaves_the_tail_outside(items):
+    for count in range(items + 1):
+        low, high = exact_share(count, items, tail=0.025)
+        assert 0 <= low <= count / items <= high <= 1
+        if count:
+            above = sum(binomial(one, items, low) for one in range(count, items + 1))
+            assert above == pytest.approx(0.025)
+        if count < items:
+            below = sum(binomial(one, items, high) for one in range(count + 1))
+            assert below == pytest.approx(0.025)
+    assert exact_share(0, 8, tail=0.025)[1] == pytest.approx(1 - 0.025 ** (1 / 8))
+    with pytest.raises(OptionError, match="not a share"):
+        exact_share(2, 1, tail=0.025)
+
+
+def test_exact_gap_never_claims_that_a_difference_is_impossible():
+    none = exact_gap(mcnemar(*pairs(5, 0, 0, 3)))
+    assert (none.value, none.low) == (0.0, -none.high)
+    assert 0.3 < none.high < 0.5
+    assert exact_gap(mcnemar(*pairs(500, 0, 0, 500))).high < 0.005
+    some = exact_gap(mcnemar(*pairs(5, 1, 2, 0)))
+    assert some.low < 0 < some.value == 1 / 8 < some.high
+    for one in range(FEWEST_DIFFERING):
+        assert exact_gap(mcnemar(*pairs(9, 0, one, 9))).low < 0, "as McNemar's p is above 0.05"
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.05, 0.05), (0.01, 0.2), (0.0, 0.1)])
+def test_exact_gap_covers_the_true_difference(first, second):
+    """Sum the probabilities of all outcomes of ten items whose interval has the true value."""
+    items, covered = 10, 0.0
+    for a in range(items + 1):
+        for b in range(items + 1 - a):
+            rest = items - a - b
+            ways = math.factorial(items) // math.prod(map(math.factorial, (a, b, rest)))
+            found = exact_gap(mcnemar(*pairs(rest, a, b, 0)))
+            if found.low <= second - first <= found.high:
+                covered += ways * first**a * second**b * (1 - first - second) ** rest
+    assert covered >= 0.95
 
 
 def test_interval_contains_the_mean_and_shrinks_with_more_items():

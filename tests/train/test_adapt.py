@@ -21,7 +21,13 @@ import torch
 from helpers.tiny_llamas import plain_logits, write_gguf, write_llama2c, write_published
 
 import wavefront
-from wavefront.core.errors import CheckpointError, MissingExtraError, NumericalError, OptionError
+from wavefront.core.errors import (
+    CheckpointError,
+    MissingExtraError,
+    NumericalError,
+    OptionError,
+    WavefrontError,
+)
 from wavefront.models import loader as loader_module
 from wavefront.models.judge import Judge
 from wavefront.models.loader import load_model
@@ -31,7 +37,7 @@ from wavefront.text.tokenizer import Tokenizer, prompt_ids
 from wavefront.train import gguf_file, loop, lr_schedule, train_step
 from wavefront.train import original as original_module
 from wavefront.train.adapt import adapt, choose_filters
-from wavefront.train.card import COLOURS, KINDS, draw_curve
+from wavefront.train.card import COLOURS, KINDS, card_text, draw_curve
 from wavefront.train.command import main, read_settings
 from wavefront.train.config import AdaptConfig, RowConfig, TrainConfig
 from wavefront.train.original import (
@@ -661,6 +667,39 @@ def test_other_settings_in_a_begun_directory_raise(file: Path, tmp_path: Path) -
         adapt(config, replace(training, data=replace(training.data, seed=1)))
 
 
+def test_failed_first_try_does_not_fix_the_settings(file: Path, tmp_path: Path) -> None:
+    config, training = settings(file, tmp_path / "run", steps=1)
+    with pytest.raises(CheckpointError):
+        adapt(replace(config, original=tmp_path / "missing", texts=97), training)
+    for changes, words in (
+        ({"filters": "tall"}, "no filter 'tall'"),
+        ({"exclude": "gsm9k"}, "gsm9k"),
+        ({"texts_from": tmp_path / "missing.txt"}, "cannot be read"),
+        ({"text_length": 33}, "text_length must be at most 32"),
+    ):
+        with pytest.raises(WavefrontError, match=words):
+            adapt(replace(config, **changes), training)
+        assert not (tmp_path / "run" / "adapt.json").exists()
+    adapt(replace(config, stage="original"), training)
+    assert json.loads((tmp_path / "run" / "adapt.json").read_text())["texts"] == 96
+
+
+def test_missing_file_name_is_said_in_words(file: Path, tmp_path: Path) -> None:
+    config, training = settings(file, tmp_path / "run")
+    adapt(replace(config, stage="original"), training)
+    data = tmp_path / "texts.txt"
+    data.write_text("one text\n\nanother text")
+    with pytest.raises(OptionError, match="started without texts_from, not with texts_from=") as no:
+        adapt(replace(config, texts_from=data), training)
+    assert "None" not in str(no.value)
+    # Earlier versions stored the word None.
+    stored = tmp_path / "run" / "adapt.json"
+    stored.write_text(stored.read_text().replace('"texts_from": null', '"texts_from": "None"'))
+    adapt(replace(config, stage="original"), training)
+    with pytest.raises(OptionError, match="started with texts=96, not 97"):
+        adapt(replace(config, texts=97), training)
+
+
 @pytest.mark.slow
 def test_planned_run_keeps_its_plan_when_it_is_resumed(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -691,6 +730,26 @@ def polylines(svg: str) -> dict[str, list[tuple[float, float]]]:
         ]
         for line in root.iter("{http://www.w3.org/2000/svg}polyline")
     }
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (1.0, "linear decay over the whole run"),
+        (0.3, "linear decay over the last 30 % of the run"),
+        (0.0, "no decay"),
+    ],
+)
+def test_card_writes_numbers_and_decay_in_words(
+    tmp_path: Path, fraction: float, words: str
+) -> None:
+    config, training = settings(tmp_path / "tiny.bin", tmp_path)
+    data = replace(training.data, tokens_per_step=131_072)
+    facts = {"texts": 2000, "tokens": 64_000, "overlap": 0, "held_out": 1024, "excluded": 0}
+    facts |= {"step": 17_370, "exported": "ema", "levels": {}, "peak_bytes": None}
+    card = card_text(config, replace(training, data=data, decay_fraction=fraction), facts)
+    assert f"17,370 steps of 131,072 tokens, adamw at 0.003, warm-up 4 steps,\n{words}, " in card
+    assert "2,000 texts of 32 tokens" in card
 
 
 def test_curve_has_a_line_for_each_kind_of_held_out_loss() -> None:
@@ -892,6 +951,20 @@ def test_texts_that_share_13_tokens_with_excluded_ones_are_left_out(
     adapt_to_file(tmp_path, data, exclude=str(exclude))
     assert "1 of 10 training texts share a run of 13 tokens" in capsys.readouterr().err
     assert len(Rows.load(tmp_path / "run" / "rows" / "train")) == 9
+
+
+def test_texts_that_are_compared_with_no_benchmark_get_a_note(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "plain.txt"
+    data.write_text("\n\n".join(f"{chr(97 + i) * 20} {i}" for i in range(10)))
+    config, training = settings(file, tmp_path / "run")
+    adapt(replace(config, texts_from=data, stage="rows"), training)
+    assert "no benchmark" in (said := capsys.readouterr().err)
+    assert "--exclude NAME" in said
+    config, training = settings(file, tmp_path / "own")
+    adapt(replace(config, stage="rows"), training)
+    assert "--exclude" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -162,29 +162,32 @@ def memory_rows(stage: Stage) -> MemoryRows:
     exact = Steps(case, new_batcher(case, captured=False), 1)
     cached = Steps(case, new_batcher(case, window_policy(32), captured=False), 1)
     entries = [
-        Entry(workload(variant="exact"), "memory: exact step, not captured", exact),
-        Entry(workload(variant="cached"), "memory: cached step, not captured", cached),
+        Entry(workload(variant="exact"), "memory: exact step", exact),
+        Entry(workload(variant="cached"), "memory: cached step", cached),
     ]
     if llada is not None:
         prompt, steps = case.prompt_tokens, case.max_new_tokens
         loop = Loop(case, lambda x: reference_loops.llada(llada, x, prompt, steps=steps), 1)
-        entries.append(Entry(workload(program="llada"), "memory: llada step, not captured", loop))
+        entries.append(
+            Entry(workload(program="llada"), "memory: a step of the LLaDA-style loop", loop)
+        )
     rows, most = [], 0
     for one, what, piece, *_ in entries:
         stage.settings.tick(one.name)
         peak = peak_memory(stage.model, piece)
         most = max(most, peak.logits if one.program == OURS else 0)
+        kind, size = "peak memory", peak.bytes
+        if size is None:  # only CUDA reports its peak
+            kind, size = "largest tensor", peak.largest
         note = f"logits of {peak.logits} of {positions} positions at once"
-        if peak.bytes is None:
-            note += "; bytes: the largest tensor"
         rows.append(
             make_row(
                 one,
                 what,
                 stage.time({one.name: piece})[one.name],
                 length=case.length,
-                peak_bytes=peak.largest if peak.bytes is None else peak.bytes,
-                note=note,
+                peak_bytes=size,
+                note=f"{note}; {kind} {size / 1e6:.0f} MB",
             )
         )
     target = Target(

@@ -37,6 +37,15 @@ class TextDecode(NamedTuple):
     block: int | None = None  # of the reference loop
 
     @property
+    def label(self) -> str:
+        """What the table calls it, such as `standard, eos=stop`."""
+        if self.strategy is None:
+            schedule = "standard" if self.block is None else f"blocks of {self.block}"
+            return f"LLaDA-style loop, {schedule}"
+        cache = f", cache={self.cache}" if self.cache else ""
+        return f"{self.strategy}, eos={self.eos}{cache}"
+
+    @property
     def workload(self) -> Workload:
         if self.strategy is None:
             return Workload(kind="text", work="answer", program=self.name)
@@ -154,12 +163,11 @@ def _row(decode: TextDecode, found: Mapping[str, Sequence[Answer]], count: int) 
     if decode.like:
         pairs = list(zip(answers, found[decode.like], strict=True))
         same = sum(one.decoded.tokens == two.decoded.tokens for one, two in pairs)
-        notes.append(f"{same} of {len(pairs)} texts as {decode.like}")
-    what = f"{decode.strategy}, {decode.eos}" if ours else f"LLaDA-style loop, {decode.name}"
-    cache = f", {decode.cache}" if decode.cache else ""
+        (like,) = (one for one in DECODES if one.name == decode.like)
+        notes.append(f"{same} of {len(pairs)} texts equal to those of {like.label}")
     return make_row(
         decode.workload,
-        f"whole answer: {what}{cache}",
+        f"whole answer: {decode.label}",
         summarise([answer.seconds for answer in answers]),
         length=count,
         tokens_per_s=len(answers) * count / seconds if decode.eos == "keep" else None,

@@ -301,6 +301,7 @@ def _show(report: Report, *, as_json: bool) -> None:
             "\nlimit: the shortest time that the speed of this machine allows, as a share of the "
             "median.\nspeedup: the time of the published loop in the same group, over the median."
         )
+        console.print("\n".join(_terms(report)))
     for one in report.curves:
         if one.fit is not None:
             late = "" if one.late is None else f", for the larger sizes as {_power(one, one.late)}"
@@ -314,6 +315,23 @@ def _show(report: Report, *, as_json: bool) -> None:
         console.print(f"{one.work}: {target}: {_amount(one.found)}, {word}{where}")
     for note in report.notes:
         console.print(note)
+
+
+def _terms(report: Report) -> list[str]:
+    """Explain the words that the rows of this report use."""
+    kinds = {one.kind for one in report.rows}
+    lines = [
+        "exact step: over the whole canvas. cached step: over a window of it; the keys and values "
+        "of the rest are reused."
+    ]
+    if "memory" in kinds:
+        lines.append("memory: what a step needs beyond the weights, measured without CUDA graphs.")
+    if "text" in kinds:
+        lines.append(
+            "eos=stop: a decode ends with its answer. eos=defer: it writes the end only after all "
+            "other candidates. near, size, refresh: see `wavefront list caches wave`."
+        )
+    return lines
 
 
 def _power(curve: Curve, fit: Fit) -> str:
@@ -353,7 +371,7 @@ def _note(one: Row) -> str:
     notes = [one.note] if one.note else []
     if one.published_ms:
         notes.append(f"published {one.published_ms} ms, here × {one.ms / one.published_ms:.2f}")
-    if one.peak_bytes:
+    if one.peak_bytes and not one.note.endswith(" MB"):
         notes.append(f"{one.peak_bytes / 1e6:.0f} MB")
     return "; ".join(notes)
 

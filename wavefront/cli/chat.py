@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,11 +31,12 @@ Commands in the conversation
 /strategy SPEC   decode with another strategy from now on
 /reset           start the conversation again
 /help            show these commands
-/quit            leave; the end of input leaves too
+/quit or /exit   leave; the end of input leaves too
 //...            send a message that begins with a slash
 """
 HELP = EXAMPLES.partition("\n")[2].rstrip()
 COMMANDS = ("/strategy", "/reset", "/help", "/quit")
+LEAVE = ("/quit", "/exit")
 app = typer.Typer(add_completion=False)
 
 
@@ -64,9 +66,11 @@ def chat(
 
         summary = builtin.SUMMARIES.get(lm.name)
         about = f" ({summary})" if summary else ""
+        name = shlex.quote(model.model or lm.name)
         raise PromptError(
-            f"The model {lm.name!r}{about} has no chat template, so it cannot chat: "
-            "continue a text with `wavefront generate --raw`, or use another model."
+            f"The model {lm.name!r}{about} has no chat template, so it cannot chat: let it "
+            f'continue a text with `wavefront generate -m {name} "Once upon a time"`, or use '
+            "another model."
         )
     interactive = sys.stdin.isatty()
     messages = [] if system is None else [{"role": "system", "content": system}]
@@ -139,14 +143,14 @@ class Conversation:
             note = "The conversation starts again."
         elif command == "/help":
             note = HELP
-        elif command != "/quit":
+        elif command not in LEAVE:
             raise OptionError(
                 f"There is no command {command!r}{did_you_mean(command, COMMANDS)}; "
                 f"there are: {', '.join(COMMANDS)}."
             )
         if note and not self._output.quiet:
             stderr().print(note, style="dim", soft_wrap=True)
-        return command != "/quit"
+        return command not in LEAVE
 
     def _set_strategy(self, text: str) -> str:
         from wavefront.core import spec

@@ -30,6 +30,7 @@ from wavefront.cli.options import (
     options_set,
 )
 from wavefront.cli.output import say_json
+from wavefront.core import spec
 from wavefront.player.visible_text import BREAK
 from wavefront.viewer import can_animate, side_by_side, visible
 
@@ -111,7 +112,9 @@ def compare(
     next(lm.stream(text, raw=raw, **several[0]))  # the first forward pass of a process is slower
     console = Console(highlight=False, emoji=False, markup=False)
     shown = console if output.watch and not output.json else None
-    seconds = side_by_side(streams, console=shown, delay=output.delay)
+    strategies = [stream.decoding.plan.config.strategy for stream in streams]
+    titles = [spec.short(repr(strategy), "strategies") for strategy in strategies]
+    seconds = side_by_side(streams, console=shown, delay=output.delay, titles=titles)
     answers = [stream.completions[0] for stream in streams]
     found = _qualities(lm, text, answers, raw=raw)
     if output.json:
@@ -126,7 +129,8 @@ def compare(
     if constraint is not None:
         line = " ".join(visible(str(constraint)).split())
         console.print(Text(cut(line, console.width)), soft_wrap=True)
-    _print_table(console, names, answers, seconds=seconds, qualities=found)
+    shown_names = [spec.short(name, "strategies") for name in names]
+    _print_table(console, shown_names, answers, seconds=seconds, qualities=found)
 
 
 def _qualities(

@@ -128,8 +128,8 @@ def print_qualities(
     own = judge.original(opening.prompt, text, length=length, finished=finished)
     (original,) = judge.measure_texts([own])
     form = "{:<9}  {:>11}  {:>8}  {:>6}  {:>8}  {:>8}  {:>8}"
-    first = ("", "tokens per", "forward", "", "nats per", "of first", "distinct")
-    second = ("strategy", "step", "passes", "length", "token", str(FIRST), "trigrams")
+    first = ("", "tokens per", "forward", "", "nats per", "nats,", "distinct")
+    second = ("strategy", "step", "passes", "length", "token", f"first {FIRST}", "trigrams")
     for titles in (first, second):
         console.print(Text(form.format(*titles).rstrip(), "bold"), soft_wrap=True)
     found = judge.measure(given, [story.made for story in stories])

@@ -46,22 +46,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Examples
-wavefront eval run --task gsm --items 50 -n 128 --out runs/first
-wavefront eval run --task gsm -s block -s wavefront -n 128 --out runs/two
+wavefront eval run --task gsm -i 4 -n 96 --out runs/first
+wavefront eval run --task gsm -i 4 -n 96 -s block -s wavefront --out runs/two
 wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
 """
 RUN_EXAMPLES = """\
 Examples
-wavefront eval run --task gsm --items 50 -n 128 --out runs/first
-wavefront eval run --task gsm --task code -s block -s wavefront -o runs/two
-wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
+wavefront eval run --task gsm -i 4 -n 96 --out runs/first
+wavefront eval run --task gsm --task code -i 4 -s block -s wavefront -o two
+wavefront eval diff two/gsm--block two/gsm--wavefront
 wavefront eval run --task stories -m tale -i 20 -s standard -s block -o tale
 wavefront eval run --task prompts.jsonl --out runs/mine
 wavefront eval run --task "examples.new_task.Fruits(most=8)" --out runs/own
 """
 GENERATE_EXAMPLES = """\
 Examples
-wavefront eval generate --task gsm -i 100 -s block -n 128 --out runs/block
+wavefront eval generate --task gsm -i 4 -n 96 -s block --out runs/block
 wavefront eval generate --task gsm -s block -s wavefront --out runs/gsm
 wavefront eval generate --task gsm --out runs/gsm --engine ray --workers 4
 wavefront eval generate --task gsm --out part0 --shard 0/4

@@ -12,6 +12,7 @@ from wavefront.cli.eval_options import OwnTask
 from wavefront.cli.eval_tables import describe_pair, percent, quality_rows
 from wavefront.cli.options import Data, PlainOptions, flatten_options, option
 from wavefront.cli.output import ProgressBar, print_columns, say, say_json
+from wavefront.core import spec
 from wavefront.core.errors import check_int
 
 if TYPE_CHECKING:
@@ -133,7 +134,6 @@ def explain(
     each of them saw there. Items where they disagreed most come first. It reads the traces of the
     runs, or decodes the items again if there are none.
     """
-    from wavefront.core import spec
     from wavefront.evaluation import explain as explain_runs
     from wavefront.evaluation import open_run
 
@@ -196,7 +196,12 @@ def _print_quality(pair: QualityComparison, output: PlainOptions) -> None:
 
 def _names(pair: RunComparison | QualityComparison) -> list[str]:
     lines = [f"{name}: {folder}" for name, folder in zip("AB", pair.names, strict=True)]
-    return lines + [f"{one.name}: {one.mine} in A, {one.theirs} in B" for one in pair.settings]
+    short = [spec.short(strategy, "strategies") for strategy in pair.strategies]
+    for one in pair.settings:
+        if one.name == "options.strategy" and short[0] != short[1]:
+            one = one._replace(mine=repr(short[0]), theirs=repr(short[1]))
+        lines.append(f"{one.name}: {one.mine} in A, {one.theirs} in B")
+    return lines
 
 
 def _left_out(pair: RunComparison | QualityComparison) -> str:

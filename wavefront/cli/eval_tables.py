@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wavefront.cli.output import print_columns, stdout
-from wavefront.results.interval import Estimate, Interval, bounds
+from wavefront.core import spec
+from wavefront.results.interval import FEWEST_DIFFERING, Estimate, Interval, bounds
 
 if TYPE_CHECKING:
     from wavefront.evaluation.paired import QualityComparison, RunComparison
@@ -33,6 +34,16 @@ LEGEND = (
     "trigrams; @64: over the first 64 tokens; early ends: share that ends within them."
 )
 ORIGINAL = "(the original)"
+GRADES = (
+    "strict: share of correct answers in the exact form that the task asks for, such as after "
+    "####; flexible: also counts a correct answer elsewhere in the text; right: the flexible "
+    "share, except for wikitext, where an answer must match exactly."
+)
+TOO_FEW = "too few items differ"
+EXACT = (
+    f"95 %: where fewer than {FEWEST_DIFFERING} items differ, the interval is exact and wide; "
+    "otherwise it is a paired bootstrap."
+)
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -57,12 +68,13 @@ def _print_accuracies(runs: Sequence[Run]) -> None:
         shares, took = shares_of(run), cost(run)
         found = shares["correct"]
         digits = decimals(found.items)
-        row = [run.task_label, run.strategy, found.items, percent(found.value, digits)]
+        row = [run.task_label, _shown(run.strategy), found.items, percent(found.value, digits)]
         row += [f"{100 * found.low:.{digits}f} to {percent(found.high, digits)}"]
         row += [percent(shares[name].value, digits) for name in ("strict", "flexible")]
         row += [number(took["forwards"], 1), number(took["tokens_per_forward"], 2)]
         rows.append([*row, number(took["tokens_per_second"], 1), number(took["seconds"], 1)])
     print_columns(columns, rows)
+    stdout().print(Text(GRADES))
 
 
 def _print_qualities(runs: Sequence[Run]) -> None:
@@ -78,9 +90,8 @@ def _print_qualities(runs: Sequence[Run]) -> None:
     for run in runs:
         took, found = cost(run), [*qualities(run).values()]
         spent = [number(took["forwards"], 1), number(took["seconds"], 1)]
-        rows.append(
-            [run.task_label, run.strategy, len(found), *_quality_cells(estimates(found)), *spent]
-        )
+        cells = _quality_cells(estimates(found))
+        rows.append([run.task_label, _shown(run.strategy), len(found), *cells, *spent])
         canvases.setdefault((run.task, run.decides["options"]["max_new_tokens"]), run)
     for (task, length), run in canvases.items():
         found = [*qualities(run, "original").values()]
@@ -127,7 +138,7 @@ def print_pairs(pairs: Sequence[RunComparison | QualityComparison]) -> None:
         columns = ("task", "from", "to", "items", "measure", "first", "second", "difference",
                    "95 %")  # fmt: skip
         rows = [
-            [pair.task, *pair.strategies, pair.count, *cells]
+            [pair.task, *map(_shown, pair.strategies), pair.count, *cells]
             for pair in judged
             for cells in quality_rows(pair)
         ]
@@ -143,7 +154,7 @@ def quality_rows(pair: QualityComparison) -> list[list[str]]:
             estimate_text(pair.first[name], digits),
             estimate_text(pair.second[name], digits),
             estimate_text(pair.gaps[name], digits, sign="+"),
-            interval_text(pair.gaps[name], digits, sign="+"),
+            gap_text(pair.gaps[name], digits, items=pair.count),
         ]
         for name, (title, digits) in QUALITY.items()
     ]
@@ -155,11 +166,22 @@ def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
     rows = []
     for pair in pairs:
         found, test = pair.comparison, pair.comparison.mcnemar
-        row = [pair.task, *pair.strategies, found.count, *points(found)]
+        row = [pair.task, *map(_shown, pair.strategies), found.count, *points(found)]
         assert test is not None  # verdicts are right or wrong
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
     print()
     print_columns(columns, rows)
+    if any(_few_differ(pair.comparison) for pair in pairs):
+        stdout().print(Text(EXACT))
+
+
+def _shown(strategy: str) -> str:
+    """Return a strategy without the options that equal its defaults."""
+    return spec.short(strategy, "strategies")
+
+
+def _few_differ(found: Comparison) -> bool:
+    return found.mcnemar is not None and found.mcnemar.differing < FEWEST_DIFFERING
 
 
 def decimals(items: int) -> int:
@@ -172,9 +194,21 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def points(found: Comparison) -> tuple[str, str]:
-    """Return a difference in percentage points and its interval."""
-    digits, gap = decimals(found.count), found.gap.scaled(100)
+    """Return a difference in percentage points and its interval.
+
+    The interval is exact if few items differ, because a bootstrap cannot show what they leave open.
+    """
+    digits, gap = decimals(found.count), gap_of(found).scaled(100)
     return f"{gap.value:+.{digits}f}", f"{gap.low:+.{digits}f} to {gap.high:+.{digits}f}"
+
+
+def gap_of(found: Comparison) -> Interval:
+    """Return the difference with its exact interval if few items differ, else the bootstrap's."""
+    from wavefront.results.paired import exact_gap
+
+    if found.mcnemar is not None and _few_differ(found):
+        return exact_gap(found.mcnemar)
+    return found.gap
 
 
 def number(value: float | None, digits: int) -> str:
@@ -193,6 +227,16 @@ def interval_text(found: Estimate, digits: int, *, sign: str = "") -> str:
     return f"{found.low:{sign}.{digits}f} to {found.high:{sign}.{digits}f}"
 
 
+def gap_text(found: Estimate, digits: int, *, items: int) -> str:
+    """Return the interval of a paired difference, or say that too few items differ for one."""
+    if found is None:
+        return ""
+    _, low, high = bounds(found)
+    if items < FEWEST_DIFFERING or low == high:
+        return TOO_FEW
+    return interval_text(found, digits, sign="+")
+
+
 def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -207,8 +251,12 @@ def describe_pair(pair: RunComparison) -> str:
         f"A has {percent(found.first, digits)} right and B {percent(found.second, digits)}: "
         f"{gap} points (95 %: {interval}), exact McNemar p = {p_value(test.p)}."
     )
-    if test.first_only + test.second_only == 0:
-        return f"{text} No verdict changed."
+    if test.differing == 0:
+        open_gap = 100 * gap_of(found).excluded_above
+        return (
+            f"{text} No verdict changed, but {found.count} items cannot exclude a difference of "
+            f"{open_gap:.{digits}f} points."
+        )
     if test.p < CHANCE:
         return f"{text} The difference is significant."
     return f"{text} The difference is not significant."

@@ -125,7 +125,8 @@ def print_table(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under the names of their columns, with numbers to the right.
 
-    If a table with numbers does not fit the terminal, print a paragraph for each row.
+    If a table with numbers does not fit the terminal, print a paragraph for each row. A table of
+    texts may wrap them, but if a word does not fit, print a paragraph for each row too.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = 0  # columns of text at the beginning, which say what a row is about
@@ -137,9 +138,13 @@ def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console = stdout()
-    natural = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    if names == len(columns) or natural <= console.width:
+    natural = console.measure(table, options=console.options.update(max_width=1000))
+    least = natural.minimum if names == len(columns) else natural.maximum
+    if least <= console.width:
         _print_without_padding(console, table)
+        return
+    if names == len(columns):
+        _print_paragraphs(console, columns, rows)
         return
     for row in rows:
         console.print(Text(" · ".join(str(cell) for cell in row[:names]), "bold"))
@@ -148,6 +153,20 @@ def print_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None
         facts = [f"{name}: {cell}".replace(" ", "\u00a0") for name, cell in pairs if cell != ""]
         for line in textwrap.wrap(",  ".join(facts), console.width - 4, break_on_hyphens=False):
             console.print(Text(f"  {line}".replace("\u00a0", " ")))
+
+
+def _print_paragraphs(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Print the first cell of each row as a title, and one line for each other cell."""
+    for row in rows:
+        console.print(Text(row[0], "bold"))
+        for name, cell in zip(columns[1:], row[1:], strict=True):
+            fact = f"{name}: {', '.join(cell.splitlines())}"
+            lines = textwrap.wrap(
+                fact, console.width, initial_indent="  ", subsequent_indent="    "
+            )
+            console.print(Text("\n".join(lines)))
 
 
 def _print_without_padding(console: Console, table: Table) -> None:

@@ -85,6 +85,32 @@ def _render(self: Any) -> str:
     return f"{self.spec_name()}({', '.join(shown)})"
 
 
+def short(text: str, registry: str) -> str:
+    """Return a spec without the options that equal the defaults of its class, for display.
+
+    Nothing is imported, so the spec of a class from outside stays as it is. So does a text that is
+    no spec.
+
+    Args:
+        text: The spec string.
+        registry: The key in REGISTRIES where short names are found.
+    """
+    try:
+        return _short(resolve_builtin(text, registry))
+    except SpecError:
+        return text
+
+
+def _short(made: Any) -> str:
+    shown = []
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        if value != default_of(field):
+            written = _short(value) if isinstance(value, Spec) else repr(value)
+            shown.append(f"{field.name}={written}")
+    return f"{made.spec_name()}({', '.join(shown)})" if shown else made.spec_name()
+
+
 def default_of(field: dataclasses.Field[Any]) -> Any:
     """Return the default of a field, even if it comes from a `default_factory`; else MISSING."""
     if field.default_factory is not dataclasses.MISSING:

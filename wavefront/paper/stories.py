@@ -291,8 +291,8 @@ def _texts_page(name: str, results: Results) -> str:
         f"These are the first {len(results.openings)} held-out openings of the report half, "
         "unselected, each continued by every strategy with the same model: "
         f"{first} positions. T = {first} decides one token a step, and T = "
-        f"{max(1, first // RATIOS[-1])} {RATIOS[-1]}. Nats per token are under the judge; lower is "
-        "likelier. The numbers of the "
+        f"{max(1, first // RATIOS[-1])} decides {RATIOS[-1]} tokens a step. "
+        "Nats per token are under the judge; lower is likelier. The numbers of the "
         f"original's own text are those of its first {first} tokens. [The tables](summary.md) have "
         "all stories.\n",
         f"Command: `{about.get('command') or f'wavefront paper run {name}'}`; commit "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from wavefront.core.errors import OptionError
 
 NORMAL = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
+# With fewer differing items the exact McNemar test cannot reach p < 0.05, and a bootstrap interval
+# is too narrow: it is a point if no item differs.
+FEWEST_DIFFERING = 6
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,32 @@ def wilson_share(correct: int, count: int) -> Proportion:
     half = NORMAL * math.sqrt(part * (1 - part) / count + squared / (4 * count**2))
     half /= 1 + squared / count
     return Proportion(correct, count, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def exact_share(count: int, items: int, *, tail: float) -> tuple[float, float]:
+    """Return the exact (Clopper-Pearson) lower and upper bound of a share.
+
+    Each bound is wrong with a probability of at most `tail`, however few items there are.
+    """
+    if not 0 <= count <= items or items == 0:
+        raise OptionError(f"{count} of {items} items is not a share.")
+    low = _solve(lambda share: 1 - _at_most(count - 1, items, share) - tail)
+    high = _solve(lambda share: tail - _at_most(count, items, share))
+    return low if count else 0.0, high if count < items else 1.0
+
+
+def _at_most(count: int, items: int, share: float) -> float:
+    """Return the probability that a binomial number is at most `count`."""
+    return math.fsum(
+        math.comb(items, one) * share**one * (1 - share) ** (items - one)
+        for one in range(count + 1)
+    )
+
+
+def _solve(rising: Callable[[float], float]) -> float:
+    """Return where a rising function on [0, 1] crosses 0, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2

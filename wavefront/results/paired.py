@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError
 from wavefront.results.bootstrap import DRAWS, LEVEL, bootstrap_clusters
-from wavefront.results.interval import Interval
+from wavefront.results.interval import Interval, exact_share
 
 
 class McNemar(NamedTuple):
@@ -20,6 +20,11 @@ class McNemar(NamedTuple):
     second_only: int
     neither: int
     p: float  # exact and two-sided
+
+    @property
+    def differing(self) -> int:
+        """The items that only one of the runs answers correctly."""
+        return self.first_only + self.second_only
 
 
 class ItemDifference(NamedTuple):
@@ -69,6 +74,19 @@ def mcnemar(first: Sequence[Any], second: Sequence[Any]) -> McNemar:
         neither=pairs.count((False, False)),
         p=min(1.0, 2 * tail / 2**coins),
     )
+
+
+def exact_gap(test: McNemar, *, level: float = LEVEL) -> Interval:
+    """Return the difference of two runs with an interval that is valid for few items.
+
+    The ends come from the exact bounds of the two shares of items that only one run answers
+    correctly. The coverage is at least `level`, so the interval is wide.
+    """
+    items, tail = sum(test[:4]), (1 - level) / 4
+    first = exact_share(test.first_only, items, tail=tail)
+    second = exact_share(test.second_only, items, tail=tail)
+    value = (test.second_only - test.first_only) / items
+    return Interval.spanning(value, second[0] - first[1], second[1] - first[0])
 
 
 def sign_test(gaps: Sequence[float]) -> float:

@@ -143,10 +143,9 @@ def load(name: str, **options: Any) -> GeneratedTask:
     if name.endswith("_objects") and base in files and size in SIZES:
         return construct(_task_class(base), {"objects": SIZES[size], **options})
     known = [*names(), *benchmarks(), *judged_tasks()]
-    listed = ", ".join(known_name for known_name in known if not known_name.startswith("bbh_"))
     raise OptionError(
-        f"There is no task {name!r}{did_you_mean(name, known)}. Give FILE.jsonl or module.Class "
-        f"for your own, or choose from {listed}, or bbh_SUBSET for one of the 27 subsets of BBH."
+        f"There is no task {name!r}{did_you_mean(name, known)}. `wavefront list tasks` lists all; "
+        "give FILE.jsonl or module.Class for your own."
     )
 
 

@@ -32,18 +32,28 @@ from wavefront.storage.write_file import write_text
 from wavefront.train.card import write_card
 from wavefront.train.config import AdaptConfig, RowConfig, TrainConfig
 from wavefront.train.loop import train
-from wavefront.train.original import Original, load_original, read_original, save_original
+from wavefront.train.original import (
+    ORIGINAL,
+    Original,
+    load_original,
+    read_original,
+    save_original,
+)
 from wavefront.train.overlap import NGRAM, clean_rows, overlapping_rows
 from wavefront.train.prune import expected_usage, prune
 from wavefront.train.rows import Rows
 from wavefront.train.sampling import FILTERS, Filter, Writer, WrittenText
 from wavefront.train.state import STATE
-from wavefront.train.texts import Example, read_examples, unseen_texts
+from wavefront.train.texts import Example, read_examples, read_pairs, unseen_texts
 
 FACTS = "facts.json"  # what the stages found out, for the card
 SETTINGS = "adapt.json"  # the settings of the texts, which a continued run must share
 # What the config.json of an adaptation may have other than its original.
 MAY_DIFFER = {"max_position_embeddings", "max_sequence_length", "torch_dtype"}
+NOT_EXCLUDED = (
+    "The texts are compared with no benchmark. To leave out texts that overlap with one, give "
+    "its name or a file: --exclude NAME."
+)
 MAX_TEXT = 1024  # tokens of a written text, unless configured
 # The kinds of written texts. No two kinds share random numbers.
 VOCABULARY, HELD_OUT, TRAINING = 0, 1, 2
@@ -62,7 +72,7 @@ def adapt(config: AdaptConfig, training: TrainConfig) -> dict[str, Any]:
     device = resolve_device(training.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    original = prepare_original(config, device)
+    original = prepare_original(config, training, device)
     if config.stage == "original":
         return {}
     limit = begin + 60 * (config.minutes or float("inf"))
@@ -114,32 +124,68 @@ def _check_start(config: AdaptConfig) -> None:
             )
 
 
+def _text_settings(config: AdaptConfig, training: TrainConfig) -> dict[str, Any]:
+    """Return the settings that decide the texts."""
+    source = None if config.texts_from is None else str(config.texts_from)
+    chosen = {name: getattr(config, name) for name in config.fixed_settings()}
+    return chosen | {"texts_from": source, "seed": training.data.seed}
+
+
 def _check_settings(config: AdaptConfig, training: TrainConfig) -> None:
-    """Raise if the directory was started with different text settings; otherwise store them."""
-    wanted = {name: getattr(config, name) for name in config.fixed_settings()}
-    wanted |= {"texts_from": str(config.texts_from), "seed": training.data.seed}
+    """Raise if the directory was started with different text settings."""
     path = config.out / SETTINGS
-    stored = read_json(path, limit=MIB, error=RunError) if path.is_file() else wanted
-    for name, value in wanted.items():
+    # Without an original, an earlier try failed and nothing depends on its settings.
+    if not path.is_file() or not (config.out / "original" / ORIGINAL).is_file():
+        return
+    stored = read_json(path, limit=MIB, error=RunError)
+    if stored.get("texts_from") == "None":  # as earlier versions wrote it
+        stored["texts_from"] = None
+    for name, value in _text_settings(config, training).items():
         if stored.get(name) != value:
             raise OptionError(
-                f"{config.out} was started with {name}={stored.get(name)!r}, not {value!r}; "
+                f"{config.out} was started {_change(name, stored.get(name), value)}; "
                 "continue with the same value, or choose another directory.",
                 option=name,
                 value=value,
             )
-    write_text(path, json.dumps(wanted, indent=2) + "\n", error=RunError)
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    """Return in words how a setting differs."""
+    if before is None:
+        return f"without {name}, not with {name}={now!r}"
+    return f"with {name}={before!r}, not {'without it' if now is None else repr(now)}"
+
+
+def _store_settings(config: AdaptConfig, training: TrainConfig, original: Original) -> None:
+    """Check what the texts need, then store their settings.
+
+    Settings that cannot work are not stored, so that the next try may have others.
+    """
+    text_length(config, original)
+    choose_filters(config.filters)
+    if config.stage != "original":
+        unseen_texts(_excluded(config), lambda text: [])
+        if config.texts_from is not None:
+            read_pairs(config.texts_from)
+    stored = json.dumps(_text_settings(config, training), indent=2) + "\n"
+    write_text(config.out / SETTINGS, stored, error=RunError)
+
+
+def _excluded(config: AdaptConfig) -> list[str]:
+    return [name for name in config.exclude.split(",") if name]
 
 
 # ---------------------------------------------------------------- the original
 
 
-def prepare_original(config: AdaptConfig, device: torch.device) -> Original:
-    """Read the original, prune its vocabulary if requested, and save it."""
+def prepare_original(config: AdaptConfig, training: TrainConfig, device: torch.device) -> Original:
+    """Read the original, store the settings, prune its vocabulary if requested, and save it."""
     folder = config.out / "original"
-    if (folder / "original.json").is_file():
+    if (folder / ORIGINAL).is_file():
         return load_original(folder)
     original = read_original(config.original)
+    _store_settings(config, training, original)
     if config.vocabulary is not None and config.vocabulary < original.model.vocab_size:
         _print(f"finding the {config.vocabulary} tokens that {config.original.name} uses most")
         begin = [original.end_id if original.bos_id is None else original.bos_id]
@@ -176,14 +222,17 @@ def prepare_rows(
         return True
     folder.mkdir(exist_ok=True)
     np.save(folder / "end.npy", np.array(original.end_id))
+    if config.texts_from is not None and not _excluded(config):
+        _print(NOT_EXCLUDED)
     texts = AdaptTexts(config, training, original, limit=limit)
     found = texts.prepare(folder)
     if found is None:
         return False
     rows, held_out, unseen = found
     encode = original.tokenizer.encode
-    names = [name for name in config.exclude.split(",") if name]
-    others = unseen_texts(names, lambda text: encode(text, add_special_tokens=False).ids)
+    others = unseen_texts(
+        _excluded(config), lambda text: encode(text, add_special_tokens=False).ids
+    )
     shared = overlapping_rows(rows.contents, Rows.join([unseen, Rows.pack(others)]))
     _print(
         f"{int(shared.sum())} of {len(shared)} training texts share a run of {NGRAM} tokens with "

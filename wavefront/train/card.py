@@ -70,7 +70,7 @@ def card_text(config: AdaptConfig, training: TrainConfig, facts: dict[str, Any])
         for level, entry in facts["levels"].items()
     )
     pruned = (
-        f" Its vocabulary is pruned to {facts['vocabulary']} tokens, which cover "
+        f" Its vocabulary is pruned to {facts['vocabulary']:,} tokens, which cover "
         f"{facts['coverage']:.2%} of the original's texts."
         if "coverage" in facts
         else ""
@@ -88,11 +88,11 @@ def card_text(config: AdaptConfig, training: TrainConfig, facts: dict[str, Any])
 A masked diffusion model, adapted from the autoregressive `{config.original.name}` by
 `wavefront train adapt`.{pruned}
 
-**Data.** {facts["texts"]} texts of {facts["tokens"] / facts["texts"]:.0f} tokens on average, \
+**Data.** {facts["texts"]:,} texts of {facts["tokens"] / facts["texts"]:.0f} tokens on average, \
 {origin}.
-{facts["overlap"]} others shared a run of 13 tokens with one of the {facts["held_out"]} held-out \
-prompts or with one of
-{facts["excluded"]} excluded texts, and were left out. No other text was used.
+{facts["overlap"]:,} others shared a run of 13 tokens with one of the {facts["held_out"]:,} \
+held-out prompts or with one of
+{facts["excluded"]:,} excluded texts, and were left out. No other text was used.
 
 **Recipe.** The attention is bidirectional, and one row is added for the mask. A prefix of \
 {data.prefix[0]} to {data.prefix[1]} tokens stays
@@ -102,9 +102,9 @@ cross-entropy at the masked positions, divided by t. No mask has the shape of a 
 After its end, a text is padded with end tokens to a length from {data.buckets[0]} to \
 {data.buckets[-1]} positions: {", ".join(map(str, data.buckets))}
 (shares of the rows: {weights}).
-{facts["step"]} steps of {data.tokens_per_step} tokens, {training.optimizer} at {training.lr:g}, \
-warm-up {training.warmup} steps, linear
-decay over the last {training.decay_fraction:.0%}, seed {data.seed}; {memory}\
+{facts["step"]:,} steps of {data.tokens_per_step:,} tokens, {training.optimizer} at \
+{training.lr:g}, warm-up {training.warmup} steps,
+{_decay(training.decay_fraction)}, seed {data.seed}; {memory}\
 {facts["exported"]} weights.
 
 **Held-out loss**, in nats per masked token of the text, without the weight 1/t:
@@ -119,6 +119,15 @@ decay over the last {training.decay_fraction:.0%}, seed {data.seed}; {memory}\
 **Limits.** The model knows only what its original wrote. Texts longer than the original's context
 were never seen, and positions beyond {data.buckets[-1]} are out of range.
 """
+
+
+def _decay(share: float) -> str:
+    """Return in words how the learning rate falls."""
+    if share == 0:
+        return "no decay"
+    if share == 1:
+        return "linear decay over the whole run"
+    return f"linear decay over the last {100 * share:g} % of the run"
 
 
 def draw_curve(steps: list[dict[str, Any]], measured: list[dict[str, Any]]) -> str:

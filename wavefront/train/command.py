@@ -271,6 +271,11 @@ def _run(given: argparse.Namespace) -> None:
 def _adapt(given: argparse.Namespace) -> None:
     from wavefront.train.adapt import adapt
 
+    if given.steps is None and given.train_minutes is None:
+        raise OptionError(
+            "adapt needs --steps or --train-minutes, the length of training; --minutes only "
+            "limits how long this command runs."
+        )
     folder = {"tokenizer": given.out / "original", "rows_path": given.out / "rows"}
     data = RowConfig(**(_present(RowConfig, given) | folder))
     values: dict[str, Any] = _present(TrainConfig, given) | {"minutes": None}

@@ -151,7 +151,9 @@ class TrainConfig:
     quiet: bool = False  # print no progress
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.minutes is None) and self.train_minutes is None:
+        if self.steps is None and self.minutes is None and self.train_minutes is None:
+            raise OptionError("Give the length of training: steps, train_minutes or minutes.")
+        if self.steps is not None and self.minutes is not None:
             raise OptionError("Give either steps or minutes, not both.")
         if self.train_minutes is not None and (self.steps or self.minutes):
             raise OptionError("train_minutes plans the steps itself; leave out steps and minutes.")

@@ -29,6 +29,7 @@ def side_by_side(
     console: Console | None,
     delay: float = 0.0,
     timed: bool = True,
+    titles: Sequence[str] = (),
 ) -> list[float]:
     """Run all streams, one step of each in turn, and draw them.
 
@@ -39,6 +40,7 @@ def side_by_side(
         console: Where to draw, or None.
         delay: Seconds to wait after each round of the animation.
         timed: Show the seconds.
+        titles: What to write above each picture; by default the strategy of the stream.
 
     Returns:
         The seconds that each stream took, without drawing and `delay`.
@@ -51,7 +53,7 @@ def side_by_side(
     screen = LiveScreen(console, draw_side_by_side) if console and live else None
     with screen or contextlib.nullcontext():
         if screen:
-            screen.show(*_frames(boards, seconds))
+            screen.show(*_frames(boards, seconds, titles))
         while steps:
             for number in [*steps]:
                 began = time.monotonic()
@@ -62,20 +64,30 @@ def side_by_side(
                 else:
                     boards[number].add(step)
             if screen and screen.is_due(0):
-                screen.show(*_frames(boards, seconds))
+                screen.show(*_frames(boards, seconds, titles))
             if screen and delay > 0 and steps:
                 time.sleep(delay)
-        frames = _frames(boards, seconds)
+        frames = _frames(boards, seconds, titles)
         if screen:
             screen.show(*frames)
         elif console:
-            _print(_frames(boards, seconds), console)  # a second frame marks no commit as new
+            _print(
+                _frames(boards, seconds, titles), console
+            )  # a second frame marks no commit as new
     return seconds
 
 
-def _frames(boards: Sequence[Board], seconds: Sequence[float]) -> list[Frame]:
-    frames = zip((board.frame() for board in boards), seconds, strict=True)
-    return [one if one.seconds is None else one._replace(seconds=spent) for one, spent in frames]
+def _frames(
+    boards: Sequence[Board], seconds: Sequence[float], titles: Sequence[str]
+) -> list[Frame]:
+    frames = [board.frame() for board in boards]
+    timed = [
+        one if one.seconds is None else one._replace(seconds=spent)
+        for one, spent in zip(frames, seconds, strict=True)
+    ]
+    if not titles:
+        return timed
+    return [one._replace(strategy=title) for one, title in zip(timed, titles, strict=True)]
 
 
 def layout(count: int, width: int) -> tuple[int, int]:
