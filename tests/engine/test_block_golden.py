@@ -158,8 +158,15 @@ def test_fast_dllm_v2_matches_the_published_sampler(case, cache):
     if case["params"]["stop_token"] in expected["sequences"][0]:
         assert len(found.order[0]) == steps
     check_row(found._replace(order=[found.order[0][:steps]]), published)
-    leads = [entry["kind"] for entry in expected["trace"]].count("next_token")
-    assert steps - leads == expected["num_forward"]
+    kinds = [entry["kind"] for entry in expected["trace"]]
+    passes = expected["num_forward"] + kinds.count("next_token")
+    if case["params"]["stop_token"] not in expected["sequences"][0]:
+        # Decode up to the last finished block: without the first token of the next one.
+        assert kinds[-1] == "next_token"
+        passes, length = passes - 1, length - 1
+        found = decode(model, case, {**options, "max_new_tokens": length, "cache": cache})
+        assert found.order[0] == published.order[:-1]
+    assert found.forwards == found.row_forwards[0] == passes
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -169,12 +176,23 @@ def test_fast_dllm_v2_batches_match_the_published_sampler(case, cache):
     options = golden.fast_dllm_options(case["params"], eos="stop-block")
     length = max(len(row) for row in case["expected"]["sequences"])
     found = decode(model, case, {**options, "max_new_tokens": length, "cache": cache})
+    together: dict[int, list[int]] = {}  # sub-block -> the denoising passes of each row in it
     for row, trace in enumerate(rows):
         expected = golden.published(trace)
-        steps = [step for step in found.order[row] if step][: len(expected.order)]
-        assert steps == expected.order
+        made = [step for step in found.order[row] if step]
+        assert made[: len(expected.order)] == expected.order
         board = golden.boards(found)[row]
         assert {place: board[place] for place in expected.tokens} == expected.tokens
+        # Each of our steps is one pass. A row that stopped made no pass after its end.
+        assert found.row_forwards[row] == len(made)
+        if case["params"]["stop_token"] in expected.tokens.values():
+            assert found.row_forwards[row] == len(expected.order)
+        for step, entry in zip(made, trace, strict=False):
+            passes = together.setdefault(step[0] // case["params"]["small_block_size"], [0] * 2)
+            passes[row] += entry["kind"] != "next_token"
+    assert found.forwards == max(found.row_forwards)
+    # The published rows wait for each other at the end of every sub-block.
+    assert sum(map(max, together.values())) == case["expected"]["num_forward"]
 
 
 @pytest.mark.parametrize("case", golden.cases("illada")["generate"], ids=named)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import jsonschema
 import pydantic
 import pytest
+from helpers.random_constraints import PATTERNS, QUICK, SCHEMAS
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import wavefront
+from wavefront.core import spec
 from wavefront.core.errors import OptionError, WavefrontError
+from wavefront.models.toy import toy
+from wavefront.text.byte_tokenizer import byte_tokenizer
 
 SCHEMA = {
     "type": "object",
@@ -143,3 +150,104 @@ def test_impossible_requests_are_refused_before_decoding(lm, options, message):
 def test_token_ids_without_a_tokenizer_take_no_constraint(lm):
     with pytest.raises(OptionError, match="needs a tokenizer"):
         wavefront.generate_ids(lm.model, [[1, 2]], choices=["a"])
+
+
+# -- random constraints, and random ways to decode ------------------------------------------------
+
+LENGTH = 24
+# A strategy warns if there are too few steps for its front.
+ANY_STEPS = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
+# What a strategy needs to take any selector, and to fit the canvas.
+OPTIONS = {"tide": "cascade_rounds=0, ", "tbd": "size=5, drop=2, min_kept=1, "}
+
+
+def strategy_text(name: str, selector: str) -> str:
+    if name == "blockwise":  # it takes the selector of its strategy
+        return f"blockwise(size=8, strategy=standard(selector={selector}()))"
+    return f"{name}({OPTIONS.get(name, '')}selector={selector}())"
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """Return a kind of model, and options of a decode: a strategy, a selector and a cache."""
+    family = draw(st.sampled_from(["llada", "dream", "sdar", "fast_dllm_v2"]))
+    own = family in ("sdar", "fast_dllm_v2")
+    caches = ["blocks", "none"] if own else [n for n in spec.names("caches") if n != "blocks"]
+    names = draw(
+        st.tuples(
+            st.sampled_from(spec.names("strategies")), st.sampled_from(spec.names("selectors"))
+        )
+    )
+    return family, {
+        "strategy": strategy_text(*names),
+        "cache": draw(st.sampled_from([*caches, "none"])),
+        "steps": draw(st.sampled_from([LENGTH, 8, 1])),
+        "temperature": draw(st.sampled_from([0.0, 1.0])),
+        "seed": draw(st.integers(0, 99)),
+        "max_new_tokens": LENGTH,
+    }
+
+
+@cache
+def model_of(family: str) -> wavefront.LM:
+    """Return a model with random weights, which wants anything but the answer."""
+    words = byte_tokenizer()
+    net = toy(5, family=family, vocab_size=words.vocab_size, width=32, layers=1)
+    return wavefront.LM(net, words)
+
+
+def decode(way: tuple[str, dict[str, Any]], **constraint: Any) -> str | None:
+    """Return the answer; None if no word of the language fits, which is found before decoding."""
+    lm, options = model_of(way[0]), way[1]
+    try:
+        answer = lm.generate("Hi", raw=True, **options, **constraint)
+    except OptionError as error:
+        if re.search("tokens are too few|too large together", str(error)):
+            return None
+        with pytest.raises(OptionError):  # these options do not fit together in any decode
+            lm.generate("Hi", raw=True, **options)
+        assume(False)
+        return None
+    assert answer.finish_reason == "stop"
+    return answer.text
+
+
+def check_pattern(pattern: str, way: tuple[str, dict[str, Any]]) -> None:
+    text = decode(way, regex=pattern)
+    assert text is None or re.fullmatch(pattern, text, re.DOTALL), (pattern, way, text)
+
+
+def check_schema(schema: Any, way: tuple[str, dict[str, Any]]) -> None:
+    text = decode(way, schema=schema)
+    if text is not None:
+        jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+
+
+@ANY_STEPS
+@settings(QUICK, max_examples=40)
+@given(PATTERNS, ways())
+def test_decoded_answers_match_random_patterns(pattern, way):
+    check_pattern(pattern, way)
+
+
+@ANY_STEPS
+@settings(QUICK, max_examples=40)
+@given(SCHEMAS, ways())
+def test_decoded_answers_satisfy_random_schemas(schema, way):
+    check_schema(schema, way)
+
+
+@pytest.mark.slow
+@ANY_STEPS
+@settings(QUICK, max_examples=600)
+@given(PATTERNS, ways())
+def test_many_decoded_answers_match_random_patterns(pattern, way):
+    check_pattern(pattern, way)
+
+
+@pytest.mark.slow
+@ANY_STEPS
+@settings(QUICK, max_examples=400)
+@given(SCHEMAS, ways())
+def test_many_decoded_answers_satisfy_random_schemas(schema, way):
+    check_schema(schema, way)

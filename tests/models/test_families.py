@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,10 +14,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from wavefront.bench.model_shapes import DREAM_7B
+from wavefront.bench.model_shapes import DREAM_7B, LLADA_8B
 from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.models.families import a2d
-from wavefront.models.loader import find_family, load_model, save_checkpoint
+from wavefront.models.loader import (
+    families,
+    family_module,
+    find_family,
+    load_model,
+    save_checkpoint,
+)
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 from wavefront.storage.hub import INDEX
@@ -342,6 +348,96 @@ def test_config_of_another_architecture_is_refused(
     path = copied(folder, tmp_path, name)
     edit(path, changes)
     refuses(path, words, mask_id=12)
+
+
+# Keys of other architectures that would change the output.
+FOREIGN = {
+    "logit_scale": 0.0625,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "multiple_of": 256,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0078125,
+    "query_pre_attn_scalar": 256,
+    "num_nextn_predict_layers": 1,
+    "use_parallel_residual": True,
+    "a_key_that_nobody_knows": "yes",
+}
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+@pytest.mark.parametrize("family", families())
+def test_every_config_key_is_read_or_refused(family: str, key: str) -> None:
+    module, config = family_module(family), cast(Any, toy(family=family).config)
+    values = config.to_json()
+    assert module.Config.from_json(values) == config
+    with pytest.raises(CheckpointError) as caught:
+        module.Config.from_json(values | {key: FOREIGN[key]})
+    assert str(caught.value) == (
+        f"config.json: {key!r} = {FOREIGN[key]!r} is not known to this family; remove the key if "
+        "it does not change the output."
+    )
+    # A key that is off says nothing.
+    assert module.Config.from_json(values | {key: None}) == config
+
+
+# What the published files hold besides the sizes of `LLADA_8B` and `DREAM_7B`.
+LLADA_FILE = {
+    "alibi_bias_max": 8.0,
+    "attention_dropout": 0.0,
+    "attention_layer_norm_with_affine": True,
+    "auto_map": {"AutoModel": "modeling_llada.LLaDAModelLM"},
+    "embedding_dropout": 0.0,
+    "flash_attention": False,
+    "init_cutoff_factor": None,
+    "init_device": "meta",
+    "init_fn": "mitchell",
+    "init_std": 0.02,
+    "precision": "amp_bf16",
+    "residual_dropout": 0.0,
+    "transformers_version": "4.46.3",
+    "use_cache": False,
+}
+DREAM_FILE = {
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
+    "initializer_range": 0.02,
+    "max_window_layers": 28,
+    "transformers_version": "4.46.2",
+    "use_cache": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters"),
+    [
+        (LLADA_8B | LLADA_FILE | {"_name_or_path": "GSAI-ML/LLaDA-8B-Base"}, 8_015_581_184),
+        (LLADA_8B | LLADA_FILE | {"_name_or_path": "GSAI-ML/LLaDA-1.5"}, 8_015_581_184),
+        (DREAM_7B | DREAM_FILE, 7_615_616_512),
+        (
+            DREAM_7B | DREAM_FILE | {"_name_or_path": "Dream-org/Dream-Coder-v0-Instruct-7B"},
+            7_615_616_512,
+        ),
+        (
+            DREAM_7B | DREAM_FILE | {"_name_or_path": "apple/DiffuCoder-7B-cpGRPO"},
+            7_615_616_512,
+        ),
+    ],
+    ids=["LLaDA-8B", "LLaDA-1.5", "Dream-7B", "Dream-Coder", "DiffuCoder"],
+)
+def test_published_configs_are_read(values: dict[str, Any], parameters: int) -> None:
+    family = find_family(values)
+    model = family.Net(family.Config.from_json(values))
+    assert sum(part.numel() for part in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("family", families())
+def test_quantised_checkpoint_of_every_family_loads(family: str, tmp_path: Path) -> None:
+    model = toy(family=family)
+    save_checkpoint(model, tmp_path, storage="int8")
+    loaded: Any = load_model(tmp_path, device="cpu")
+    assert loaded.config == model.config
 
 
 def test_expert_that_is_missing_from_the_shards_is_refused(tmp_path: Path) -> None:

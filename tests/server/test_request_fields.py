@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
+import httpx
+import jsonschema
 import openai
 import pydantic
 import pytest
@@ -445,6 +447,145 @@ def test_200_constrained_requests_at_once(folder: str) -> None:
             found = list(pool.map(request, range(200)))
         assert len({one.count for one in found}) > 3
         assert server.metric("engine_restarts_total") == 0
+
+
+# Interrupted answers: what the client gets never looks complete unless it is
+
+
+BASKET: dict[str, Any] = {
+    "type": "object",
+    "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 20}},
+    "required": ["words"],
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "basket", "schema": BASKET}}
+# Constrained steps of a long answer, so that there is time to interrupt them.
+LONG: dict[str, Any] = {**ASK, "max_tokens": 400, "steps": 400, "response_format": FORM}
+PATHS = {
+    "format": {},
+    "tool": {
+        "response_format": None,
+        "tools": [{"type": "function", "function": {"name": "fill", "parameters": BASKET}}],
+        "tool_choice": {"type": "function", "function": {"name": "fill"}},
+    },
+}
+
+
+def is_basket(text: str) -> bool:
+    """Return whether a text satisfies the schema."""
+    try:
+        jsonschema.validate(json.loads(text), BASKET)
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True
+
+
+class Heard(NamedTuple):
+    """What a client got from a stream."""
+
+    text: str  # of the answer, or the arguments of the tool
+    reasons: list[str]  # every finish_reason
+    errors: list[str]  # the code of every error
+    id: str = ""
+
+
+def listen(lines: Iterable[str]) -> Heard:
+    """Put the events of a stream together."""
+    text, reasons, errors, id = "", [], [], ""
+    for line in lines:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            errors.append(event["error"]["code"])
+            continue
+        id = event["id"]
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            calls = delta.get("tool_calls") or []
+            text += (delta.get("content") or "") + "".join(
+                call["function"].get("arguments") or "" for call in calls
+            )
+            reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
+    return Heard(text, reasons, errors, id)
+
+
+def check_honest(heard: Heard) -> bool:
+    """Require a complete answer or an error, and return whether it was interrupted."""
+    if heard.errors:
+        assert heard.reasons == []
+        return True
+    assert heard.reasons in (["stop"], ["tool_calls"])
+    assert is_basket(heard.text)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PATHS)
+def test_time_limit_is_an_error_and_not_an_answer(server: Running, kind: str) -> None:
+    with server.paused():
+        late = server.post("/v1/chat/completions", **LONG | PATHS[kind], timeout=0.05)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+    assert "choices" not in late.json()
+    whole = server.post("/v1/chat/completions", **LONG | PATHS[kind]).json()["choices"][0]
+    assert whole["finish_reason"] == "stop"
+    calls = whole["message"].get("tool_calls") or [{"function": {"arguments": ""}}]
+    assert is_basket(whole["message"]["content"] or calls[0]["function"]["arguments"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PATHS)
+def test_time_limit_ends_a_stream_with_an_error(server: Running, kind: str) -> None:
+    body = LONG | PATHS[kind] | {"timeout": 1.0, "stream": True}
+    for _ in range(10):  # a fast decode may end before it is paused
+        with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            first = next(lines)
+            with server.paused():
+                heard = listen([first, *lines])
+        if check_honest(heard):
+            break
+    assert heard.errors == ["timeout"]
+    assert not is_basket(heard.text)
+
+
+def finished(server: Running) -> float:
+    """Return how many requests ended with an answer."""
+    line = r'^wavefront:request_success_total{reason="(?:stop|length)"} (\S+)$'
+    return sum(map(float, re.findall(line, server.client.get("/metrics").text, re.M)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_disconnect_leaves_no_answer(server: Running, stream: bool) -> None:
+    """Nobody reads the rest: the request is cancelled and never counts as a finished one."""
+    ended = finished(server)
+    body = LONG | {"stream": stream, "events": stream}
+    url = server.client.base_url
+    for _ in range(10):  # a fast decode may end before it is paused
+        heard = Heard("", [], [])
+        with httpx.Client(base_url=url, timeout=PATIENCE if stream else 0.5) as client:
+            if stream:
+                with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                    lines = (line for line in answer.iter_lines() if line)
+                    heard = listen([next(lines)])
+                    with server.paused():
+                        answer.close()
+            else:
+                with server.paused(), pytest.raises(httpx.ReadTimeout):
+                    client.post("/v1/chat/completions", json=body)
+        server.wait_for(lambda: server.metric("num_requests_running") == 0)
+        assert server.metric("num_requests_waiting") == 0
+        now = finished(server)
+        cancelled, ended = now == ended, now
+        if stream:
+            events = server.events(heard.id)
+            ends = [event["end"] for event in events if "end" in event]
+            assert all(is_basket(end["text"]) for end in ends)
+            assert cancelled == (not ends)
+        if cancelled:
+            break
+    assert cancelled
+    assert heard.reasons == []
 
 
 # Everything else

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,6 +243,11 @@ class HasDataShapes(Base):
         return super().step(view, state)
 
 
+class KeepsTheDropped(Base):
+    def without(self, decision, dropped, *, view, state):
+        return decision
+
+
 @dataclass(frozen=True)
 class Forgets(Base):
     pace: int = 1
@@ -249,27 +256,31 @@ class Forgets(Base):
         return f"{__name__}.Forgets()"
 
 
+WRONG = [
+    (CommitsKnown(), laws.commits_only_masked),
+    (LooksElsewhere(), laws.commits_candidates_first),
+    (LooksAtTheKnown(), laws.commits_candidates_first),
+    (Crowds(), laws.keeps_its_front_small),
+    (RevisesInSecret(), laws.declares_that_it_revises),
+    (StandsStill(), laws.makes_progress),
+    (GoesRound(), laws.makes_progress),
+    (TakesBackFinal(), laws.never_remasks_final_tokens),
+    (Grows(), laws.keeps_the_state_shape),
+    (MixesRows(), laws.rows_are_independent),
+    (Throws(), laws.is_deterministic),
+    (SeesPadding(), laws.padding_changes_nothing),
+    (Overreaches(), laws.reads_only_candidates),
+    (AsksTheHost(), laws.runs_on_meta),
+    (HasDataShapes(), laws.runs_on_meta),
+    (Forgets(pace=2), laws.repr_is_a_spec),
+    (Overreaches(), model_laws.scoring_candidates_is_enough),
+    (KeepsTheDropped(), model_laws.stays_in_the_language),
+]
+
+
 @pytest.mark.parametrize(
     ("wrong", "law"),
-    [
-        (CommitsKnown(), laws.commits_only_masked),
-        (LooksElsewhere(), laws.commits_candidates_first),
-        (LooksAtTheKnown(), laws.commits_candidates_first),
-        (Crowds(), laws.keeps_its_front_small),
-        (RevisesInSecret(), laws.declares_that_it_revises),
-        (StandsStill(), laws.makes_progress),
-        (GoesRound(), laws.makes_progress),
-        (TakesBackFinal(), laws.never_remasks_final_tokens),
-        (Grows(), laws.keeps_the_state_shape),
-        (MixesRows(), laws.rows_are_independent),
-        (Throws(), laws.is_deterministic),
-        (SeesPadding(), laws.padding_changes_nothing),
-        (Overreaches(), laws.reads_only_candidates),
-        (AsksTheHost(), laws.runs_on_meta),
-        (HasDataShapes(), laws.runs_on_meta),
-        (Forgets(pace=2), laws.repr_is_a_spec),
-        (Overreaches(), model_laws.scoring_candidates_is_enough),
-    ],
+    WRONG,
     ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else named(value),
 )
 def test_law_catches_a_wrong_strategy(wrong, law):
@@ -326,6 +337,13 @@ class IsNotFrozen(Strategy):
 def test_interface_mistake_is_reported_before_any_law(wrong, message):
     with pytest.raises(LawBroken, match=message):
         testing.check(wrong)
+
+
+def test_readme_counts_the_laws_and_the_faulty_strategies():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert re.findall(r"(\d+) laws", readme) == [str(len(LAWS))] * 2
+    faulty = {type(wrong).__name__ for wrong, _ in WRONG}
+    assert re.findall(r"(\d+) deliberately faulty", readme) == [str(len(faulty))]
 
 
 def test_class_instead_of_strategy_raises_type_error():

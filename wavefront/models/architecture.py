@@ -21,10 +21,12 @@ PLAIN_ROTARY: Supported = {
     "type": ("default", None),
     "partial_rotary_factor": (1, None),
 }
-# Keys without effect on the output of a forward pass, in files of any family.
+# Keys without effect on the output of a forward pass, in files of any family. The loader reads
+# `quantization` itself.
 NO_EFFECT = frozenset(
     (
-        *("_attn_implementation", "_name_or_path", "architectures", "attention_dropout"),
+        *("_attn_implementation", "_attn_implementation_autoset", "_name_or_path"),
+        *("architectures", "attention_dropout", "quantization", "tokenizer_class"),
         *("attn_implementation", "auto_map", "bos_token_id", "dtype", "embedding_dropout"),
         *("initializer_range", "max_window_layers", "model_type", "output_dropout"),
         *("output_router_logits", "pretraining_tp", "resid_pdrop", "router_aux_loss_coef"),

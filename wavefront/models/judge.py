@@ -58,8 +58,9 @@ class Judge:
         """
         files, target = open_checkpoint(directory), resolve_device(device)
         family = family_module(str(files.config.get("model_type")))
-        config = family.Config.from_json(files.config)
-        never = files.config.get("never_written")
+        values = dict(files.config)
+        never = values.pop("never_written", None)
+        config = family.Config.from_json(values)
         if not isinstance(never, list) or not all(
             type(id) is int and 0 <= id < config.vocab_size for id in never
         ):

@@ -21,6 +21,7 @@ ON_MODELS: tuple[Callable[..., None], ...] = (
     model_laws.scoring_candidates_is_enough,
     model_laws.a_trace_replays,
     model_laws.stop_keeps_the_text,
+    model_laws.stays_in_the_language,
     model_laws.blocks_are_exact,
 )
 LAWS: tuple[Callable[..., None], ...] = (

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from wavefront.core.canvas import Canvas, blank
+from wavefront.core.constraint import TokenAutomaton
+from wavefront.core.errors import OptionError
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config, Step
 from wavefront.core.strategy import Strategy
@@ -18,7 +20,7 @@ from wavefront.engine.session import block_rules
 from wavefront.models.protocol import Model
 from wavefront.models.toy import toy
 from wavefront.strategies.caches.blocks import Blocks
-from wavefront.testing.laws import require
+from wavefront.testing.laws import LawBroken, require
 from wavefront.testing.simulation import LENGTH, budgets
 from wavefront.text.tokenizer import visible_tokens
 from wavefront.traces.trace import Recorder
@@ -51,11 +53,17 @@ def _cases(strategy: Strategy, models: Models) -> Iterator[tuple[Model, int]]:
 
 
 def _decode(
-    strategy: Strategy, model: Model, steps: int, *, sampling: Sampling = GREEDY, wide: bool = False
+    strategy: Strategy,
+    model: Model,
+    steps: int,
+    *,
+    sampling: Sampling = GREEDY,
+    wide: bool = False,
+    constraint: TokenAutomaton | None = None,
 ) -> tuple[list[Step], Recorder]:
     """Decode two rows and record them; `wide` scores every position, not only candidates."""
     canvas = _canvas(model)
-    config = Config(strategy=strategy, sampling=sampling)
+    config = Config(strategy=strategy, sampling=sampling, constraint=constraint)
     width = LENGTH if wide else 0
     found = decode(model, canvas, config, steps=[steps] * 2, seeds=[0, 1], min_width=width)
     recorder = Recorder(canvas, config, model.mask_id)
@@ -118,6 +126,39 @@ def stop_keeps_the_text(strategy: Strategy, *models: Model) -> None:
                 for run in (kept, stopped)
             ]
             require(texts[0] == texts[1], f"{strategy!r}: stopping early changes the text.")
+
+
+def stays_in_the_language(strategy: Strategy, *models: Model) -> None:
+    """With a constraint, the finished answer is in the language, whatever the model says."""
+    outside = (
+        f"{strategy!r} writes tokens together that a constraint does not allow together; "
+        "`without` must leave out everything that was dropped."
+    )
+    for model, steps in _cases(strategy, models):
+        try:
+            found, _ = _decode(strategy, model, steps, constraint=_alternation(model))
+        except OptionError as error:  # what was written cannot be completed any more
+            raise LawBroken(outside) from error
+        last = found[-1].canvas
+        require(
+            not bool(last.masked.any()),
+            f"{strategy!r} leaves positions undecided if the answer has a constraint.",
+        )
+        for row, slot in zip(last.tokens, last.slot, strict=True):
+            answer = row[slot >= 0].tolist()
+            alternates = all(one % 2 != two % 2 for one, two in itertools.pairwise(answer))
+            require(alternates and model.mask_id not in answer, outside)
+
+
+def _alternation(model: Model) -> TokenAutomaton:
+    """Return the language in which even and odd token ids alternate.
+
+    Any token may stand anywhere, but two positions allow each other or not, however far apart.
+    """
+    kind = 1 + torch.arange(model.vocab_size) % 2
+    kind[model.mask_id] = 0
+    edges = [[0, 1, 1], [0, 2, 2], [1, 2, 2], [2, 1, 1]]
+    return TokenAutomaton(torch.tensor(edges), kind, states=3, accepting=[0, 1, 2])
 
 
 def blocks_are_exact(strategy: Strategy, *models: Model) -> None:

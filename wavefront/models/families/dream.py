@@ -42,6 +42,7 @@ class Config(Architecture):
         # Queries, keys and values always have biases, whether or not the file has the key.
         keys.only("attention_bias", True, None)
         fields: dict[str, Any] = standard_fields(keys) | {"qkv_bias": True}
+        keys.refuse_others()
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:

@@ -32,6 +32,12 @@ SUPPORTED = {
     "clip_qkv": (None,),
     "rope_scaling": (None,),
 }
+# Keys that are read with another value of a key above, or only in training.
+NO_EFFECT = (
+    *("alibi_bias_max", "attention_layer_norm_with_affine", "flash_attention"),
+    *("init_cutoff_factor", "init_device", "init_fn", "init_std", "precision"),
+    "residual_dropout",
+)
 # The toy model's settings, where families differ.
 TOY = {"kv_heads": 4, "theta": 5e5, "eps": 1e-5, "qkv_bias": False, "rotary_float32": True}
 
@@ -55,7 +61,7 @@ class Config(Architecture):
         kv_heads = _kv_heads(keys, heads)
         keys.divides(2 * heads, width, names=("twice n_heads", "d_model"))
         keys.divides(kv_heads, heads, names=("n_kv_heads", "n_heads"))
-        return cls(
+        config = cls(
             **keys.shared(rows),
             width=width,
             layers=keys.size("n_layers"),
@@ -67,6 +73,8 @@ class Config(Architecture):
             rotary_float32=values.get("rope_full_precision") is not False,
             max_length=keys.size("max_sequence_length"),
         )
+        keys.refuse_others(*NO_EFFECT)
+        return config
 
     def to_json(self) -> dict[str, Any]:
         return self.shared_json(SUPPORTED) | {
@@ -97,6 +105,7 @@ def _rows(keys: Keys) -> int:
 
 def _mlp_width(keys: Keys, width: int) -> int:
     """Return the inner width of the MLP; without its own key it is a multiple of the width."""
+    keys.get("mlp_ratio")  # without effect if there is an mlp_hidden_size
     found = keys.optional_size("mlp_hidden_size") or keys.size("mlp_ratio") * width
     if found > SIZE_LIMIT:
         raise CheckpointError(
