@@ -489,6 +489,18 @@ def test_unsandboxed_code_needs_lm_evals_confirmation_too(tmp_path):
     assert json.loads(line["options"]) == {"allow_unsandboxed": True}
 
 
+def test_task_file_cannot_switch_the_sandbox_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(grading, "TRUSTED", set())
+    grading._task.cache_clear()
+    assert not grading._task("code", '{"allow_unsandboxed": true}')[0].allow_unsandboxed
+    grading.trust([])
+    assert not grading._task("code", '{"allow_unsandboxed": true}')[0].allow_unsandboxed
+    grading.trust([], allow_unsandboxed=True)
+    assert grading._task("code", '{"allow_unsandboxed": true}')[0].allow_unsandboxed
+    assert not grading._task("code", "{}")[0].allow_unsandboxed
+    grading._task.cache_clear()
+
+
 def test_commands_report_mistakes(tmp_path):
     out = ("--out", str(tmp_path))
     assert "no task 'gms'" in refused("lm-eval", "tasks", "gms", *out)
