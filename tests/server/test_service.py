@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
+from wavefront.core.errors import OptionError
+from wavefront.server.connections import ConnectionLimiter
 from wavefront.server.local_backend import FORGIVEN_AFTER, RESTART_DELAYS, LocalBackend
 from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import APIError
+from wavefront.server.server import make_config
 from wavefront.server.service import Service, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
 from wavefront.server.worker_messages import ModelInfo
@@ -33,6 +37,43 @@ def request_from(host: str | None) -> Request:
 )
 def test_clients_are_known_by_their_address(host: str | None, address: str) -> None:
     assert client_address(request_from(host)) == address
+
+
+@pytest.mark.parametrize(
+    ("proxies", "peer", "seen"),
+    [
+        ((), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "10.1.2.3", "192.0.2.7"),
+        (("127.0.0.1",), "127.0.0.1", "192.0.2.7"),
+    ],
+)
+def test_only_a_trusted_proxy_names_the_client(
+    monkeypatch: pytest.MonkeyPatch, proxies: tuple[str, ...], peer: str, seen: str
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    settings = Settings(source=ModelSource(model="toy"), trusted_proxies=proxies)
+    found: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(client_address(Request(scope)))
+
+    limiter = ConnectionLimiter(settings.limits, Metrics(), connections=1)
+    config = make_config(app, settings, limiter)
+    config.load()
+    scope = {
+        "type": "http",
+        "client": (peer, 1),
+        "headers": [(b"x-forwarded-for", b"198.51.100.9, 192.0.2.7")],
+    }
+    asyncio.run(config.loaded_app(scope, None, None))
+    assert found == [seen]
+
+
+@pytest.mark.parametrize("address", ["*", "proxy.example", "", "10.0.0.1/8"])
+def test_trusted_proxy_must_be_an_address(address: str) -> None:
+    with pytest.raises(OptionError, match=r"must be an IP address or a network such as"):
+        Settings(source=ModelSource(model="toy"), trusted_proxies=(address,))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavefront.core.errors import OptionError, check_choice, check_float, check_int
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int, quote
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_HEADER_BYTES = 64 << 10
@@ -155,6 +156,8 @@ class Settings:
     api_key: str | None = field(default=None, repr=False)
     open_metrics: bool = False  # serve /metrics without the API key
     hosts: tuple[str, ...] = ()  # accepted Host names besides those of this machine
+    # Addresses or networks of reverse proxies, whose X-Forwarded-For names the client.
+    trusted_proxies: tuple[str, ...] = ()
     name: str | None = None  # the model's name in the API
     page: bool = True
     batch_shape: str = "auto"  # "fixed": one batch for all; "fit": batches sized to the requests
@@ -174,6 +177,16 @@ class Settings:
             check_int("steps", self.steps, 1, high=self.limits.steps)
         if self.api_key is not None and (not self.api_key.strip() or not self.api_key.isascii()):
             raise OptionError("The API key must be non-empty ASCII.", option="api_key")
+        for one in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(one)
+            except ValueError:
+                raise OptionError(
+                    f"A trusted proxy must be an IP address or a network such as 10.0.0.0/8, not "
+                    f"{quote(one)}.",
+                    option="trust_proxy",
+                    value=one,
+                ) from None
         if self.host not in LOOPBACK and self.api_key is None and not self.hosts:
             # Without either, a page of any site could use the server through DNS rebinding.
             raise OptionError(
