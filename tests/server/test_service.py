@@ -17,7 +17,7 @@ from wavefront.server.openai_format import APIError
 from wavefront.server.server import make_config
 from wavefront.server.service import Service, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
-from wavefront.server.worker_messages import ModelInfo
+from wavefront.server.worker_messages import Heartbeat, ModelInfo
 
 
 def request_from(host: str | None) -> Request:
@@ -99,6 +99,40 @@ def test_large_prompts_are_refused_before_they_are_read(content: Any, param: str
     failure = caught.value.failure
     assert (failure.status, failure.param) == (400, param)
     assert len(failure.message) < 200
+
+
+def test_requests_do_not_pile_up_while_the_decode_process_is_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service(Settings(source=ModelSource(model="toy")))
+    backend = service.backend
+    assert isinstance(backend, LocalBackend)
+    backend.status = "ready"
+    backend.model_info = ModelInfo("toy", False, "fp", 20, 640, "llada", {}, {}, {})
+    now = backend._last_message
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    service._check_admission(request_from("10.0.0.7"), {"prompt": [1]})
+    now += service.limits.health_timeout + 0.1
+    with pytest.raises(APIError) as caught:
+        service._check_admission(request_from("10.0.0.7"), {"prompt": [1]})
+    failure = caught.value.failure
+    assert (failure.status, failure.code) == (503, "engine_stalled")
+    assert service.health().status_code == 503
+
+
+def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LocalBackend(Settings(source=ModelSource(model="toy")), Metrics())
+    backend.status, process = "ready", object()
+    backend._process = process  # pyright: ignore[reportAttributeAccessIssue]
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not backend.has_stepped
+    backend._receive(process, [Heartbeat(1, 1, 1, 20.0)])  # pyright: ignore[reportArgumentType]
+    assert backend.has_stepped
+    now += 39.0
+    assert not backend.is_stalled
+    now += 2.0
+    assert backend.is_stalled
 
 
 def test_delay_before_a_restart_grows_and_time_in_service_reduces_it(

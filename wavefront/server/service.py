@@ -83,6 +83,9 @@ class Service:
         if status != "ready":
             message = f"{NOT_READY[status]}: try again later."
             self._reject(503, message, code=f"engine_{status}", retry_after=2)
+        if self.backend.is_stalled:  # what is sent to it would only pile up
+            message = "The decode process does not respond: try again later."
+            self._reject(503, message, code="engine_stalled", retry_after=2)
         choices = min(_choices(content), self._most_choices)  # more of them get another error
         if len(self.backend.requests.active) + choices > self.backend.capacity:
             message = f"{self.limits.queue} requests are already waiting: try again later."
