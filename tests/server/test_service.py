@@ -14,10 +14,11 @@ from wavefront.server.connections import ConnectionLimiter
 from wavefront.server.local_backend import FORGIVEN_AFTER, RESTART_DELAYS, LocalBackend
 from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import APIError
+from wavefront.server.request_state import RequestState
 from wavefront.server.server import make_config
 from wavefront.server.service import Service, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
-from wavefront.server.worker_messages import Heartbeat, ModelInfo
+from wavefront.server.worker_messages import Heartbeat, Job, ModelInfo, RequestFailed
 
 
 def request_from(host: str | None) -> Request:
@@ -133,6 +134,34 @@ def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not backend.is_stalled
     now += 2.0
     assert backend.is_stalled
+
+
+def test_readers_of_one_decode_are_limited() -> None:
+    service = Service(Settings(source=ModelSource(model="toy"), limits=Limits(readers=2)))
+    state = RequestState(Job(id="a", events=True))
+    service.backend.requests.active["a"] = state
+    first, second = (service.read_events("a", 0) for _ in range(2))
+    with pytest.raises(APIError) as caught:
+        service.read_events("a", 0)
+    failure = caught.value.failure
+    assert (failure.status, failure.code) == (429, "too_many_readers")
+    state.update(RequestFailed("a", 500, "no", "internal"))
+
+    async def read() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        await first({}, receive, send)
+        return sent
+
+    assert b"[DONE]" in b"".join(one.get("body", b"") for one in asyncio.run(read()))
+    assert state.readers == 1
+    assert service.read_events("a", 0) is not second
 
 
 def test_delay_before_a_restart_grows_and_time_in_service_reduces_it(

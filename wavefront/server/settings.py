@@ -58,6 +58,7 @@ class Limits:
     stall_timeout: float = 120.0  # restart a decode process that is silent for this time
     event_ttl: float = 300.0  # keep the events of a finished decode for this time
     event_bytes: int = 64 << 20  # memory for the events of all finished decodes
+    readers: int = 16  # of the events of one decode, at the same time
     orphan_timeout: float = 10.0  # cancel a detached decode that has no reader for this time
     keepalive_interval: float = 5.0  # send a comment into a silent stream after this time
     write_timeout: float = 60.0  # close a connection whose client accepts no data for this time
@@ -75,6 +76,7 @@ class Limits:
             "messages",
             "choices",
             "body",
+            "readers",
             "connections",
             "connections_per_address",
         ):

@@ -31,7 +31,8 @@ HEADERS = (
 class EventStream(Response):
     """An ASGI response that sends the pieces of an async generator.
 
-    `on_disconnect` is called if the stream ends before all pieces are sent.
+    `on_disconnect` is called if the stream ends before all pieces are sent, and `on_end` in any
+    case.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class EventStream(Response):
         pieces: AsyncGenerator[bytes, None],
         *,
         write_timeout: float,
-        on_disconnect: Callable[[], None],
+        on_disconnect: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self.pieces, self.write_timeout, self.on_disconnect = pieces, write_timeout, on_disconnect
+        self.pieces, self.write_timeout = pieces, write_timeout
+        self.on_disconnect, self.on_end = on_disconnect, on_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         sending = asyncio.ensure_future(self._send(send))
@@ -57,6 +60,7 @@ class EventStream(Response):
             await self.pieces.aclose()
             if not finished:
                 self.on_disconnect()
+            self.on_end()
 
     async def _send(self, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
