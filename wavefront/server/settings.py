@@ -57,7 +57,7 @@ class Limits:
     drain_timeout: float = 30.0  # after SIGTERM, fail what is still running after this time
     stall_timeout: float = 120.0  # restart a decode process that is silent for this time
     event_ttl: float = 300.0  # keep the events of a finished decode for this time
-    event_bytes: int = 64 << 20  # memory for the events of all finished decodes
+    event_bytes: int = 64 << 20  # memory for the events of all decodes
     readers: int = 16  # of the events of one decode, at the same time
     orphan_timeout: float = 10.0  # cancel a detached decode that has no reader for this time
     keepalive_interval: float = 5.0  # send a comment into a silent stream after this time

@@ -21,6 +21,7 @@ from wavefront.server.worker_messages import RequestFailed
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
 EVENTS_PER_PIECE = 64
+EXPIRED = "The events of this decode have expired: start it again."
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -122,6 +123,10 @@ async def stream_events(
     """Yield the step events from number `start` on. The id of each event is its number."""
     number = start
     while True:
+        if request.expired:
+            failure = RequestFailed(request.id, 404, EXPIRED, "not_found")
+            yield encode_event({"type": "error", "error": error_body(failure)})
+            break
         events = request.events[number : number + EVENTS_PER_PIECE]
         if events:
             pieces = (
