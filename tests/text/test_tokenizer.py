@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -784,6 +786,20 @@ def test_changed_files_are_refused_in_the_child(tmp_path: Path) -> None:
     loaded = Tokenizer.load(directory)
     assert loaded.encode("a")
     write(directory / "tokenizer_config.json", {"changed": 1})
+    limited._child().close()
+    with pytest.raises(PromptError, match=r"^The files in .* have changed; load it again\.$"):
+        loaded.encode("a")
+
+
+def test_files_changed_with_their_time_set_back_are_refused(tmp_path: Path) -> None:
+    directory = write_bomb(tmp_path / "checkpoint")
+    path = directory / "tokenizer_config.json"
+    loaded = Tokenizer.load(directory)
+    state, text = path.stat(), path.read_text()
+    time.sleep(0.02)
+    with path.open("r+") as file:  # the same file, size and time of modification
+        file.write(text[::-1])
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     limited._child().close()
     with pytest.raises(PromptError, match=r"^The files in .* have changed; load it again\.$"):
         loaded.encode("a")
