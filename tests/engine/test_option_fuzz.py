@@ -51,7 +51,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.Wavefront
 PROMPT, TOKENS = "Hi", 5
 FEW = 60  # cases of each path in the unit tests
 LENGTHS = {"max_new_tokens", "gen_length", "max_tokens"}
-TOTAL_SECONDS = 900  # of all cases of a test; they take a tenth of it on two idle cores
+TOTAL_SECONDS = 600  # of all cases of a test; they take half a minute on two busy cores
 TOGETHER = 12  # requests that share a batch with a normal one
 
 

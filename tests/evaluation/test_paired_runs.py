@@ -270,7 +270,9 @@ def test_bad_model_field_in_a_run_header_is_a_sentence(
     home: Path, field: str, value: object
 ) -> None:
     set_model(home, **{field: value})
-    with pytest.raises(RunError, match=rf"(?i)b cannot be decoded again\. .*{field}.*\.$") as raised:
+    with pytest.raises(
+        RunError, match=rf"(?i)b cannot be decoded again\. .*{field}.*\.$"
+    ) as raised:
         explain(open_run(home / "a"), open_run(home / "b"))
     assert "\n" not in str(raised.value)
 

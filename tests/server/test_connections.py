@@ -246,10 +246,10 @@ def test_answers_of_two_addresses_do_not_keep_others_out() -> None:
     limiter = ConnectionLimiter(limits, Metrics(), connections=20)
     old = [Answering(name) for name in "ab" for _ in range(10)]
     for one in old:
-        limiter.add(one)  # pyright: ignore[reportArgumentType]
+        limiter.add(one)
     late = [Answering("c") for _ in range(8)]
     for one in late:
-        limiter.add(one)  # pyright: ignore[reportArgumentType]
+        limiter.add(one)
     # The newcomer replaces the oldest answers of the largest address, until it has its share.
     assert [one.ended for one in late][:2] == ["", ""]
     assert late[-1].ended == "too_many_connections"
@@ -258,7 +258,7 @@ def test_answers_of_two_addresses_do_not_keep_others_out() -> None:
     assert old[0] in cut
     # An address with many connections replaces no answer of another one.
     more = Answering("b")
-    limiter.add(more)  # pyright: ignore[reportArgumentType]
+    limiter.add(more)
     assert more.ended == "too_many_connections"
 
 
@@ -266,8 +266,8 @@ def test_answers_are_cut_off_only_if_nothing_else_can_be_closed() -> None:
     limiter = ConnectionLimiter(Limits(), Metrics(), connections=10)
     idle, *others = (Answering("a", "body" if n == 5 else "response") for n in range(10))
     for one in (idle, *others):
-        limiter.add(one)  # pyright: ignore[reportArgumentType]
-    limiter.add(Answering("b"))  # pyright: ignore[reportArgumentType]
+        limiter.add(one)
+    limiter.add(Answering("b"))
     assert [one.phase for one in (idle, *others) if one.ended] == ["body"]
 
 

@@ -82,7 +82,7 @@ def test_stalled_replica_is_reported_and_unhealthy(
     async def set_stalled(name: str, found: bool) -> None:
         coordinator.set_stalled(name, found)
 
-    replica = object.__new__(Replica)
+    replica: Any = object.__new__(Replica)
     replica.name, replica.app = "one", "app"
     replica.backend = SimpleNamespace(is_stalled=stalled, has_stepped=stepped)
     replica.coordinator = SimpleNamespace(set_stalled=SimpleNamespace(remote=set_stalled))

@@ -750,7 +750,9 @@ def word_piece(limit: int) -> dict[str, Any]:
 
 
 def unigram(*tokens: str) -> dict[str, Any]:
-    model = models.Unigram([("<unk>", 0.0), ("▁", -1.0), *((token, -2.0) for token in tokens)], unk_id=0)
+    model = models.Unigram(
+        [("<unk>", 0.0), ("▁", -1.0), *((token, -2.0) for token in tokens)], unk_id=0
+    )
     return json.loads(Backend(model).to_str())
 
 
