@@ -22,7 +22,6 @@ import typer
 
 from wavefront.cli.command import LazyGroup, UsageError
 from wavefront.core.errors import WavefrontError, WavefrontWarning, did_you_mean
-from wavefront.core.spec import OWN_FOLDER
 
 EXAMPLES = """\
 Start with
@@ -60,6 +59,7 @@ PANELS = {
 }
 
 
+OWN_FOLDER = "WAVEFRONT_OWN_FOLDER"  # the same as in `core.spec`, which takes time to import
 # Errors of writing: the disk is full or fails, or a limit is reached.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
