@@ -9,7 +9,8 @@ compared with the one the library gives alone. The script samples the memory of 
 its decode processes. `--kill N` sends SIGKILL to one of the replicas every N seconds.
 
 With `--hostile 0.1`, a tenth of the clients send hostile requests: extreme options, 1 MB prompts,
-incomplete bodies, early disconnects and slow readers. The others only stream and wait. Periods with
+incomplete bodies, early disconnects, slow readers, and half headers and unfinished bodies on
+connections that stay open. The others only stream and wait. Periods with
 and without hostile clients alternate, and the report compares them.
 """
 
@@ -48,7 +49,8 @@ PROMPTS = tuple(f"Client {n} says" for n in range(8))
 PATIENCE = 90  # seconds; a slower request counts as lost
 BROKEN = 598  # our status for a stream whose replica was lost
 MISBEHAVIOURS = ("leave", "cancel", "slow", "half")
-HOSTILITIES = ("extreme", "flood", "stump", "leave", "half", "slow")
+HOSTILITIES = ("extreme", "flood", "stump", "leave", "half", "slow", "headers", "bodies")
+HELD = 8  # connections that a hostile client holds open at the same time
 # Short, but its expression would be very long.
 NESTED: dict[str, Any] = {"type": "string"}
 for _ in range(30):
@@ -58,6 +60,9 @@ EXTREMES: tuple[dict[str, Any], ...] = (
         "strategy": "tide(cascade_rounds=0, horizon=0, "
         "distance_temperatures=(1e300,), selector=quota())"
     },
+    {"strategy": f"tide(cascade_rounds={10**9}, horizon=64, selector=threshold(tau=0.98))"},
+    {"strategy": f"block(size={2**30 + 1})"},
+    {"strategy": f"wavefront(size={2**30 + 1}, radius=2)"},
     {"strategy": f"block(size={10**31})"},
     {"strategy": f"wavefront(size={10**31})"},
     {"strategy": "tide(cascade_rounds=0, horizon=99999999999999999999, selector=quota())"},
@@ -340,8 +345,32 @@ async def stump(address: Any, body: dict[str, Any], dice: Any) -> Any:
     return 0, None
 
 
+async def headers(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Hold connections open whose headers never end."""
+    request = Answer(address, "/v1/completions", body).request
+    return await hold(address, request[: request.index(b"\r\n\r\n")], dice)
+
+
+async def bodies(address: Any, body: dict[str, Any], dice: Any) -> Any:
+    """Hold connections open whose bodies never end."""
+    request = Answer(address, "/v1/completions", {**body, "prompt": "x" * 100_000}).request
+    return await hold(address, request[:-1], dice)
+
+
+async def hold(address: Any, start: bytes, dice: Any) -> tuple[int, None]:
+    """Send the start of a request on several connections, and hold them open for a while."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(HELD):
+            _, writer = await address.connect()
+            stack.callback(writer.close)
+            writer.write(start)
+        await asyncio.sleep(dice.uniform(1, 12))
+    return 0, None
+
+
 MANNERS = {"whole": whole, "stream": stream, "slow": slow, "leave": leave}
 MANNERS |= {"half": half, "cancel": cancel, "extreme": extreme, "flood": flood, "stump": stump}
+MANNERS |= {"headers": headers, "bodies": bodies}
 
 
 def resident(pid: int) -> float:

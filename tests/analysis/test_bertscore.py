@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,6 +133,66 @@ def test_unavailable_encoder_raises(tmp_path):
     bad.write_text("LAYER,P,R,F\n1,0.1,0.2,0.3\n")
     with pytest.raises(OptionError, match="needs a line 2,P,R,F"):
         score(["a"], ["b"], encoder("bert-tiny"), baseline=bad)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
+        ({"vocab_size": 10**12}, "vocab_size"),
+        ({"hidden_size": 10**7}, "hidden_size"),
+        ({"intermediate_size": 10**9}, "intermediate_size"),
+        ({"max_position_embeddings": 10**9}, "max_position_embeddings"),
+        ({"num_hidden_layers": 256, "hidden_size": 16384}, "parameters"),
+    ],
+)
+def test_encoder_with_huge_sizes_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], says: str
+) -> None:
+    from transformers import AutoModel
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", lambda *_, **__: pytest.fail("built"))
+    home = Path(shutil.copytree(HOME / "bert-tiny", tmp_path / "huge"))
+    config = json.loads((home / "config.json").read_text())
+    (home / "config.json").write_text(json.dumps(config | sizes))
+    with pytest.raises(CheckpointError, match=says) as caught:
+        Encoder(str(home), layer=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_sparse_file_of_an_encoder_is_not_read(tmp_path: Path) -> None:
+    home = Path(shutil.copytree(HOME / "bert-tiny", tmp_path / "sparse"))
+    with (home / "tokenizer.json").open("wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json has more than \d+ bytes"):
+        Encoder(str(home), layer=1)
+
+
+def test_tokenizer_bomb_of_an_encoder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavefront.text.tokenizer.LOAD_SECONDS", 0.5)
+    home = Path(shutil.copytree(HOME / "bert-tiny", tmp_path / "bomb"))
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
+    tokenizer = {
+        "version": "1.0",
+        "normalizer": {"type": "Sequence", "normalizers": [step] * 12},
+        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+    }
+    (home / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CheckpointError, match=r"^The encoder's tokenizer .*\.$"):
+        Encoder(str(home), layer=1)
+
+
+def test_panic_of_an_encoder_becomes_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    def panic(*_: object, **__: object) -> None:
+        raise type("PanicException", (BaseException,), {})("oh no.")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", panic)
+    with pytest.raises(CheckpointError, match=r"cannot be loaded \(oh no\)"):
+        Encoder(str(HOME / "bert-tiny"), layer=1)
 
 
 def test_known_layers_include_the_papers_encoder():

@@ -113,6 +113,30 @@ def test_strategy_of_the_current_directory_writes_results_and_warnings_apart(
     assert done.stderr == "warning: Mind the gap.\n"
 
 
+def test_current_directory_is_searched_only_for_a_name_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import beside\nclass Mine: pass\n")
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "optional_package.py").write_text("")
+    code = """
+import importlib.util, sys
+from wavefront.cli import app
+from wavefront.core import spec
+
+def run(**_):
+    print(importlib.util.find_spec("optional_package"))
+    print(spec.import_name("mine", "Mine", shown="mine.Mine").__name__)
+    print(importlib.util.find_spec("optional_package"))
+
+sys.path.remove("")
+app.app = run
+app.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["None", "Mine", "None"], done.stderr
+
+
 def test_closed_standard_output_is_not_an_error() -> None:
     process = subprocess.Popen(
         [SCRIPT, "generate", "-m", "toy", "-n", "64", "--lines", "-b", "1", "--json"],

@@ -83,8 +83,13 @@ def test_server_schema_has_the_bounds_of_the_library() -> None:
             assert field["maxItems"] == bounds.max_items
             field, bounds = field["items"], bounds.each
         assert field["minimum"] == bounds.low
-        # A served step stays short: a server takes shorter drafts than the library.
-        assert field["maximum"] == (8 if name == "speculate" else bounds.high)
+        assert field["maximum"] == bounds.high
+
+
+def test_step_stays_bounded_with_the_longest_draft() -> None:
+    bounds = DECODE_OPTIONS["speculate"]
+    assert isinstance(bounds, IntRange)
+    assert bounds.high == 8
 
 
 def test_list_shows_the_bounds_of_every_option() -> None:

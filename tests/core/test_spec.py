@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from wavefront import Selector, Strategy
+from wavefront.cli import app as program
 from wavefront.core import spec
 from wavefront.core.errors import SpecError
 from wavefront.core.state import Config
@@ -210,3 +211,7 @@ def test_file_added_to_the_registry_is_found(tmp_path, monkeypatch):
     finally:
         spec.names.cache_clear()
         sys.modules.pop("wavefront.strategies.every_other", None)
+
+
+def test_own_folder_has_one_name() -> None:
+    assert program.OWN_FOLDER == spec.OWN_FOLDER

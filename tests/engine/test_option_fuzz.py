@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -49,7 +51,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.Wavefront
 PROMPT, TOKENS = "Hi", 5
 FEW = 60  # cases of each path in the unit tests
 LENGTHS = {"max_new_tokens", "gen_length", "max_tokens"}
+TOTAL_SECONDS = 600  # of all cases of a test; they take half a minute on two busy cores
 TOGETHER = 12  # requests that share a batch with a normal one
+
+
+@contextmanager
+def total_time_limit() -> Iterator[None]:
+    """Fail if all cases of a test together take too long."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < TOTAL_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +138,9 @@ def test_sample_of_specs_in_the_library(lm: wavefront.LM) -> None:
 def test_all_options_in_the_library(lm: wavefront.LM) -> None:
     cases, texts = library_cases(), list(spec_texts())
     assert len(cases) + len(texts) > 5000
-    cases = unique(cases + refused_or_known(texts))
-    accepted = [decode(lm, options) for options in cases]
+    with total_time_limit():
+        cases = unique(cases + refused_or_known(texts))
+        accepted = [decode(lm, options) for options in cases]
     assert any(accepted)
     assert not all(accepted)
 
@@ -190,7 +202,40 @@ def test_sample_of_requests_does_not_hurt_a_neighbour(lm: wavefront.LM) -> None:
 def test_no_request_hurts_a_neighbour(lm: wavefront.LM) -> None:
     accepted = unique(refused_or_known(list(spec_texts())))
     cases = [*accepted, *(body for body in bodies() if not body.keys() & {"strategy", "cache"})]
-    assert serve_all(lm, cases) > 500
+    with total_time_limit():
+        assert serve_all(lm, cases) > 500
+
+
+def handled(worker: Any, number: int, body: dict[str, Any]) -> RequestFailed | None:
+    """Send one body to the decode process; return why it was refused, or None if it was not."""
+    length = {} if body.keys() & LENGTHS else {"max_new_tokens": TOKENS}
+    id = str(number)
+    try:
+        options = validate(DecodeBody, {"prompt": PROMPT, **length, **body}).options()
+    except APIError as error:
+        return error.failure
+    messages = list(worker.handle(Job(id=id, prompt=PROMPT, options=options)))
+    worker.queue.remove(id)
+    return next((one for one in messages if isinstance(one, RequestFailed)), None)
+
+
+@pytest.mark.slow
+def test_every_request_is_taken_or_refused_with_a_sentence(lm: wavefront.LM) -> None:
+    """Refused specs reach the decode process too: the HTTP process does not resolve them."""
+    worker = make_worker(lm, rows=TOGETHER + 1, length=64, steps=64, new_tokens=48)
+    cases = list(bodies())
+    assert len(cases) > 5000
+    refused = 0
+    with total_time_limit():
+        for number, body in enumerate(cases):
+            with time_limit():
+                failure = handled(worker, number, body)
+            if failure is not None:
+                refused += 1
+                assert 400 <= failure.status < 500, (body, failure)
+                assert len(failure.message) <= LONGEST_MESSAGE, (body, failure)
+                assert not failure.message.startswith("This request cannot be decoded"), body
+    assert 0 < refused < len(cases)
 
 
 # The fields that only OpenAI's routes have
@@ -253,7 +298,8 @@ def test_sample_of_openai_bodies(lm: wavefront.LM) -> None:
 def test_all_openai_bodies(lm: wavefront.LM) -> None:
     cases = openai_bodies()
     assert len(cases) > 900
-    accepted = [check_openai_body(lm.tokenizer, kind, body) for kind, body in cases]
+    with total_time_limit():
+        accepted = [check_openai_body(lm.tokenizer, kind, body) for kind, body in cases]
     assert any(accepted)
     assert not all(accepted)
 
@@ -302,5 +348,6 @@ def test_sample_of_command_lines() -> None:
 
 @pytest.mark.slow
 def test_many_command_lines() -> None:
-    for options in sample(command_line_cases(), 16 * FEW):
-        check_command(options)
+    with total_time_limit():
+        for options in sample(command_line_cases(), 16 * FEW):
+            check_command(options)

@@ -472,7 +472,7 @@ def test_runs_on_the_meta_device(model):
     ("options", "sentence"),
     [
         ({"speculate": -1}, "speculate must be between 0"),
-        ({"speculate": 65}, "speculate must be between 0 and 64"),
+        ({"speculate": 65}, "speculate must be between 0 and 8"),
         ({"speculate": 2.0}, "speculate must be a whole number"),
         ({"speculate": True}, "speculate must be a whole number"),
         ({"speculate": 2, "fixed_budget": True}, "use one of them"),

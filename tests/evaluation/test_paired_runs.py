@@ -12,7 +12,7 @@ from helpers.toy_runs import EXECUTOR, OPTIONS, make_run, rewrite
 
 import wavefront
 from wavefront.core import spec
-from wavefront.core.errors import RunError
+from wavefront.core.errors import RunError, WavefrontError
 from wavefront.evaluation import compare_runs, divergence, explain, grade, grades, merge, open_run
 from wavefront.evaluation.batches import Shard
 from wavefront.tasks.base import Ask
@@ -214,6 +214,67 @@ def test_run_header_never_imports_a_module(home: Path, planted_module, options) 
     with pytest.raises(RunError, match=r"planted\.Mine"):
         explain(open_run(home / "a"), open_run(home / "b"))
     assert not planted_module()
+
+
+def set_model(home: Path, **fields: object) -> None:
+    """Change what the header of the second run says about its model."""
+    file = home / "b" / "header.json"
+    header = json.loads(file.read_text())
+    header["model"] |= fields
+    file.write_text(json.dumps(header))
+
+
+def test_run_header_never_fetches_a_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refuse(name: str, *, local_files_only: bool, **_: object) -> str:
+        asked.append(local_files_only)
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    set_model(home, path="attacker/model", offline=False)
+    with pytest.raises(WavefrontError, match="attacker/model"):
+        explain(open_run(home / "a"), open_run(home / "b"))
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("threads", [1, -3, "x", 10**30])
+def test_run_header_does_not_set_the_threads(home: Path, threads: object) -> None:
+    set_model(home, threads=threads)
+    loader = divergence.loader_of(open_run(home / "b").header)
+    assert (loader.threads, loader.offline) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dtype", ["float32"]),
+        ("speed", ["exact"]),
+        ("speed", None),
+        ("device", 0),
+        ("device", "moon"),
+        ("dtype", "float1"),
+        ("speed", "light"),
+        ("quantize", {"int8": 1}),
+        ("revision", 3),
+        ("mask_id", "5"),
+        ("mask_id", True),
+        ("mask_id", 10**30),
+        ("mask_id", -3),
+        ("block_size", 1.5),
+        ("block_size", 10**30),
+        ("attention", []),
+    ],
+)
+def test_bad_model_field_in_a_run_header_is_a_sentence(
+    home: Path, field: str, value: object
+) -> None:
+    set_model(home, **{field: value})
+    with pytest.raises(
+        RunError, match=rf"(?i)b cannot be decoded again\. .*{field}.*\.$"
+    ) as raised:
+        explain(open_run(home / "a"), open_run(home / "b"))
+    assert "\n" not in str(raised.value)
 
 
 def test_equal_traces_do_not_diverge(home: Path) -> None:

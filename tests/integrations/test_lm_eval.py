@@ -489,6 +489,21 @@ def test_unsandboxed_code_needs_lm_evals_confirmation_too(tmp_path):
     assert json.loads(line["options"]) == {"allow_unsandboxed": True}
 
 
+def test_task_file_cannot_switch_the_sandbox_off(monkeypatch):
+    def is_unsandboxed(options: str = '{"allow_unsandboxed": true}') -> bool:
+        return getattr(grading._task("code", options)[0], "allow_unsandboxed")  # noqa: B009
+
+    monkeypatch.setattr(grading, "TRUSTED", set())
+    grading._task.cache_clear()
+    assert not is_unsandboxed()
+    grading.trust([])
+    assert not is_unsandboxed()
+    grading.trust([], allow_unsandboxed=True)
+    assert is_unsandboxed()
+    assert not is_unsandboxed("{}")
+    grading._task.cache_clear()
+
+
 def test_commands_report_mistakes(tmp_path):
     out = ("--out", str(tmp_path))
     assert "no task 'gms'" in refused("lm-eval", "tasks", "gms", *out)

@@ -22,6 +22,7 @@ import wavefront
 from wavefront import paper
 from wavefront.analysis.figures import Figure
 from wavefront.core.errors import OptionError
+from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Scale, Trial, TrialGroup
 from wavefront.paper import claims, mhco, published, tables
@@ -571,6 +572,61 @@ def test_page_is_made_again_from_the_results_alone(
     assert made == {file.name for file in (tmp_path / "b").iterdir()}
     for file in (one for one in sorted(made) if not one.endswith(".npz")):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def other_grader(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_grader = fingerprint.of_grader
+    monkeypatch.setattr(fingerprint, "of_grader", lambda task: of_grader(task)[::-1])
+
+
+def test_results_of_another_grader_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny("steps", tmp_path)
+    tiny("steps", tmp_path)
+    other_grader(monkeypatch)
+    said = tiny_refused("steps", tmp_path)
+    assert "has grades of boolean_expressions from another version of its grader" in said
+    (tmp_path / "results.jsonl").unlink()
+    tiny("steps", tmp_path)
+
+
+def test_results_of_an_unknown_grader_are_refused(tmp_path: Path) -> None:
+    tiny("steps", tmp_path)
+    file = tmp_path / "results.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"grader of ' not in line]
+    assert len(kept) == len(lines) - 1
+    file.write_text("".join(kept))
+    said = tiny_refused("steps", tmp_path)
+    assert "has grades of boolean_expressions from another version of its grader" in said
+
+
+def test_results_of_each_task_have_its_grader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny("steps", tmp_path)
+    tiny("steps", tmp_path, "--task", "navigate")
+    kept = (tmp_path / "results.jsonl").read_text()
+    assert kept.count('"grader of ') == 2
+    other_grader(monkeypatch)
+    for one in ("boolean_expressions", "navigate"):
+        said = refused("paper", "run", "steps", "-m", "toy", "--items", "2", "-n", "8", "-b", "2",
+                       "--task", one, "-o", str(tmp_path))  # fmt: skip
+        assert f"grades of {one} from another" in said
+
+
+def test_judged_results_without_a_grader_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("-m", "tale", "--task", "stories", "--items", "2", "-n", "8", "-b", "2", "-q")
+    run("paper", "run", "steps", *few, "-o", str(tmp_path))
+    file = tmp_path / "results.jsonl"
+    before = file.read_bytes()
+    assert b"grader" not in before
+    other_grader(monkeypatch)
+    run("paper", "run", "steps", *few, "-o", str(tmp_path))
+    assert file.read_bytes() == before
 
 
 def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:

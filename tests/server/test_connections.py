@@ -19,10 +19,13 @@ from helpers.servers import Running, serving
 from wavefront.server.connections import (
     LOG_BURST,
     RESERVED_DESCRIPTORS,
+    ConnectionLimiter,
     RepeatFilter,
     _network,
     available_connections,
 )
+from wavefront.server.metrics import Metrics
+from wavefront.server.settings import Limits
 
 HALF_HEADERS = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Half: "
 MIB = 1 << 20
@@ -222,6 +225,50 @@ def test_addresses_share_the_connections(strict: Running) -> None:
         for one in others:
             assert receive_all(one).startswith(b"HTTP/1.1 200")
         assert_prompt_answer(strict)
+
+
+class Answering:
+    """A connection as the limiter sees it."""
+
+    def __init__(self, address: str, phase: str = "response") -> None:
+        self.address, self.phase, self.held = address, phase, 0
+        self.since, self.ended = time.monotonic(), ""
+
+    def abort(self, reason: str) -> None:
+        self.ended = "cut off"
+
+    def end(self, error: Any) -> None:
+        self.ended = error.failure.code
+
+
+def test_answers_of_two_addresses_do_not_keep_others_out() -> None:
+    limits = Limits(connections=20, connections_per_address=10)
+    limiter = ConnectionLimiter(limits, Metrics(), connections=20)
+    old = [Answering(name) for name in "ab" for _ in range(10)]
+    for one in old:
+        limiter.add(one)
+    late = [Answering("c") for _ in range(8)]
+    for one in late:
+        limiter.add(one)
+    # The newcomer replaces the oldest answers of the largest address, until it has its share.
+    assert [one.ended for one in late][:2] == ["", ""]
+    assert late[-1].ended == "too_many_connections"
+    cut = [one for one in old if one.ended]
+    assert {one.ended for one in cut} == {"cut off"}
+    assert old[0] in cut
+    # An address with many connections replaces no answer of another one.
+    more = Answering("b")
+    limiter.add(more)
+    assert more.ended == "too_many_connections"
+
+
+def test_answers_are_cut_off_only_if_nothing_else_can_be_closed() -> None:
+    limiter = ConnectionLimiter(Limits(), Metrics(), connections=10)
+    idle, *others = (Answering("a", "body" if n == 5 else "response") for n in range(10))
+    for one in (idle, *others):
+        limiter.add(one)
+    limiter.add(Answering("b"))
+    assert [one.phase for one in (idle, *others) if one.ended] == ["body"]
 
 
 def test_descriptors_bound_the_connections() -> None:

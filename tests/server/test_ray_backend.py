@@ -17,6 +17,7 @@ from helpers.commands import refused
 from wavefront.core.errors import MissingExtraError, OptionError
 from wavefront.server.metrics import Metrics
 from wavefront.server.ray_backend import (
+    DEPLOYMENT,
     RayBackend,
     deploy,
     join_threads,
@@ -25,6 +26,7 @@ from wavefront.server.ray_backend import (
     run_in_thread,
 )
 from wavefront.server.settings import Limits, ModelSource, ReplicaScale, Settings
+from wavefront.server.worker_messages import ModelInfo
 from wavefront.storage.ray_start import load_ray
 
 
@@ -151,6 +153,37 @@ def test_stop_during_deployment_deletes_the_deployment(monkeypatch) -> None:
 
     asyncio.run(stop_at_once())
     assert seen == ["deployed", "deleted"]
+
+
+def test_backend_is_stalled_if_all_its_replicas_are(monkeypatch) -> None:
+    monkeypatch.setattr("wavefront.server.ray_backend.load_ray", lambda address: SimpleNamespace())
+    monkeypatch.setattr("wavefront.server.ray_backend.load_serve", lambda address: None)
+    scale = ReplicaScale(replicas=2, cpus=1, gpus=0, address="somewhere:6379")
+    backend = RayBackend(Settings(source=ModelSource(model="toy"), scale=scale), Metrics())
+    states = {"RUNNING": 2}
+    deployment = SimpleNamespace(replica_states=states)
+    application = SimpleNamespace(deployments={DEPLOYMENT: deployment}, status="RUNNING")
+    applications = {backend.name: application}
+    backend.serve = SimpleNamespace(status=lambda: SimpleNamespace(applications=applications))
+    backend.model_info = ModelInfo("toy", False, "fp", 20, 640, "llada", {}, {}, {})
+
+    async def found(stalled: int) -> bool:
+        async def count() -> int:
+            return stalled
+
+        async def errors() -> list[str]:
+            return []
+
+        backend._coordinator = SimpleNamespace(
+            stalled=SimpleNamespace(remote=count), load_errors=SimpleNamespace(remote=errors)
+        )
+        backend._complete_at = time.monotonic()
+        await backend._update_status()
+        return backend.is_stalled
+
+    assert [asyncio.run(found(count)) for count in (0, 1, 2)] == [False, False, True]
+    states["RUNNING"] = 0
+    assert not asyncio.run(found(2))
 
 
 def test_deploy_does_not_wait_if_ray_supports_it() -> None:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from wavefront.server.ray_replica import Coordinator, HeartbeatBuffer, ReplicaRequest
+from wavefront.server.ray_replica import (
+    STALL_TTL,
+    Coordinator,
+    HeartbeatBuffer,
+    Replica,
+    ReplicaRequest,
+    StalledError,
+)
 from wavefront.server.worker_messages import (
     Heartbeat,
     Job,
@@ -54,6 +65,42 @@ def test_heartbeats_are_returned_once() -> None:
     beats = buffer.pop_all()
     assert (len(beats), beats[-1].commits) == (1000, 2999)
     assert buffer.pop_all() == []
+
+
+@pytest.mark.parametrize(
+    ("stalled", "stepped", "raises"),
+    [(False, True, False), (True, False, False), (True, True, True)],
+)
+def test_stalled_replica_is_reported_and_unhealthy(
+    monkeypatch: pytest.MonkeyPatch, stalled: bool, stepped: bool, raises: bool
+) -> None:
+    died = type("ActorDiedError", (Exception,), {})
+    fake = SimpleNamespace(exceptions=SimpleNamespace(ActorDiedError=died), serve=None)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    coordinator = Coordinator()
+
+    async def set_stalled(name: str, found: bool) -> None:
+        coordinator.set_stalled(name, found)
+
+    replica: Any = object.__new__(Replica)
+    replica.name, replica.app = "one", "app"
+    replica.backend = SimpleNamespace(is_stalled=stalled, has_stepped=stepped)
+    replica.coordinator = SimpleNamespace(set_stalled=SimpleNamespace(remote=set_stalled))
+    with pytest.raises(StalledError) if raises else contextlib.nullcontext():
+        asyncio.run(replica.check_health())
+    assert coordinator.stalled() == stalled
+
+
+def test_stalled_replica_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator, now = Coordinator(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    coordinator.set_stalled("one", True)
+    coordinator.set_stalled("two", True)
+    assert coordinator.stalled() == 2
+    coordinator.set_stalled("two", False)
+    assert coordinator.stalled() == 1
+    now += STALL_TTL
+    assert coordinator.stalled() == 0
 
 
 def test_replicas_must_have_the_same_model() -> None:

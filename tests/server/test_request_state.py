@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 import tracemalloc
@@ -13,6 +14,7 @@ import pytest
 from helpers.workers import make_job, run_job
 
 from wavefront.server.request_state import RequestRegistry, RequestState
+from wavefront.server.sse import stream_events
 from wavefront.server.worker_messages import (
     Job,
     RequestAccepted,
@@ -108,6 +110,52 @@ def test_refused_requests_keep_nothing() -> None:
         finish(registry, state)
         assert registry.find(state.id) is None
         assert state.job.prompt is None
+
+
+def big_state(id: str, size: int) -> RequestState:
+    step = STEP | {"commits": [[0, 5, "x" * size, 0.5]]}
+    return make_state(
+        Job(id=id, events=True),
+        RequestAccepted(id, 3, None, START),
+        RequestProgress(id, "x", step),
+    )
+
+
+def test_events_of_active_requests_are_counted() -> None:
+    registry = RequestRegistry(event_ttl=1000, event_bytes=100_000)
+    ended = big_state("a", 60_000)
+    ended.update(RequestFailed("a", 499, "no", "cancelled"))
+    finish(registry, ended)
+    assert registry.find("a") is ended
+    registry.active["b"] = big_state("b", 60_000)
+    assert registry.find("a") is None
+    assert registry.find("b") is not None
+
+
+def test_streams_of_dropped_requests_end_if_they_hold_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wavefront.server.request_state.READ_BYTES", 0)
+    registry = RequestRegistry(event_ttl=1000, event_bytes=150_000)
+    states = [big_state(str(n), 60_000) for n in range(10)]
+    for state in states:
+        state.readers = 1  # it reads slowly
+        state.update(RequestFailed(state.id, 499, "no", "cancelled"))
+        finish(registry, state)
+    assert [state.expired for state in states] == [True] * 6 + [False] * 4
+    held = sum(len(event) for state in states for event in state.events)
+    assert held < 2 * 150_000
+    # A dropped request is forgotten when its last reader has left.
+    for state in states:
+        state.readers = 0
+    registry.evict()
+    assert not registry._read
+
+    async def read(state: RequestState) -> bytes:
+        return b"".join([piece async for piece in stream_events(state, start=1, keepalive=5)])
+
+    assert b"have expired" in asyncio.run(read(states[0]))
+    assert b"have expired" not in asyncio.run(read(states[-1]))
 
 
 def test_expired_requests_are_dropped_without_another_request(lm: Any) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
+from wavefront.core.errors import OptionError
+from wavefront.server.connections import ConnectionLimiter
 from wavefront.server.local_backend import FORGIVEN_AFTER, RESTART_DELAYS, LocalBackend
 from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import APIError
+from wavefront.server.request_state import RequestState
+from wavefront.server.server import make_config
 from wavefront.server.service import Service, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
-from wavefront.server.worker_messages import ModelInfo
+from wavefront.server.worker_messages import Heartbeat, Job, ModelInfo, RequestFailed
 
 
 def request_from(host: str | None) -> Request:
@@ -33,6 +38,43 @@ def request_from(host: str | None) -> Request:
 )
 def test_clients_are_known_by_their_address(host: str | None, address: str) -> None:
     assert client_address(request_from(host)) == address
+
+
+@pytest.mark.parametrize(
+    ("proxies", "peer", "seen"),
+    [
+        ((), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "10.1.2.3", "192.0.2.7"),
+        (("127.0.0.1",), "127.0.0.1", "192.0.2.7"),
+    ],
+)
+def test_only_a_trusted_proxy_names_the_client(
+    monkeypatch: pytest.MonkeyPatch, proxies: tuple[str, ...], peer: str, seen: str
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    settings = Settings(source=ModelSource(model="toy"), trusted_proxies=proxies)
+    found: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(client_address(Request(scope)))
+
+    limiter = ConnectionLimiter(settings.limits, Metrics(), connections=1)
+    config = make_config(app, settings, limiter)
+    config.load()
+    scope = {
+        "type": "http",
+        "client": (peer, 1),
+        "headers": [(b"x-forwarded-for", b"198.51.100.9, 192.0.2.7")],
+    }
+    asyncio.run(config.loaded_app(scope, None, None))
+    assert found == [seen]
+
+
+@pytest.mark.parametrize("address", ["*", "proxy.example", "", "10.0.0.1/8"])
+def test_trusted_proxy_must_be_an_address(address: str) -> None:
+    with pytest.raises(OptionError, match=r"must be an IP address or a network such as"):
+        Settings(source=ModelSource(model="toy"), trusted_proxies=(address,))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +100,68 @@ def test_large_prompts_are_refused_before_they_are_read(content: Any, param: str
     failure = caught.value.failure
     assert (failure.status, failure.param) == (400, param)
     assert len(failure.message) < 200
+
+
+def test_requests_do_not_pile_up_while_the_decode_process_is_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service(Settings(source=ModelSource(model="toy")))
+    backend = service.backend
+    assert isinstance(backend, LocalBackend)
+    backend.status = "ready"
+    backend.model_info = ModelInfo("toy", False, "fp", 20, 640, "llada", {}, {}, {})
+    now = backend._last_message
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    service._check_admission(request_from("10.0.0.7"), {"prompt": [1]})
+    now += service.limits.health_timeout + 0.1
+    with pytest.raises(APIError) as caught:
+        service._check_admission(request_from("10.0.0.7"), {"prompt": [1]})
+    failure = caught.value.failure
+    assert (failure.status, failure.code) == (503, "engine_stalled")
+    assert service.health().status_code == 503
+
+
+def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LocalBackend(Settings(source=ModelSource(model="toy")), Metrics())
+    backend.status, process = "ready", object()
+    backend._process = process  # pyright: ignore[reportAttributeAccessIssue]
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not backend.has_stepped
+    backend._receive(process, [Heartbeat(1, 1, 1, 20.0)])  # pyright: ignore[reportArgumentType]
+    assert backend.has_stepped
+    now += 39.0
+    assert not backend.is_stalled
+    now += 2.0
+    assert backend.is_stalled
+
+
+def test_readers_of_one_decode_are_limited() -> None:
+    service = Service(Settings(source=ModelSource(model="toy"), limits=Limits(readers=2)))
+    state = RequestState(Job(id="a", events=True))
+    service.backend.requests.active["a"] = state
+    first, second = (service.read_events("a", 0) for _ in range(2))
+    with pytest.raises(APIError) as caught:
+        service.read_events("a", 0)
+    failure = caught.value.failure
+    assert (failure.status, failure.code) == (429, "too_many_readers")
+    state.update(RequestFailed("a", 500, "no", "internal"))
+
+    async def read() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        await first({}, receive, send)
+        return sent
+
+    assert b"[DONE]" in b"".join(one.get("body", b"") for one in asyncio.run(read()))
+    assert state.readers == 1
+    assert service.read_events("a", 0) is not second
 
 
 def test_delay_before_a_restart_grows_and_time_in_service_reduces_it(

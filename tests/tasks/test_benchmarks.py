@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
@@ -22,6 +23,7 @@ from wavefront.tasks.base import PROCEDURAL, Ask, Sample, paper_prompt
 from wavefront.tasks.benchmarks import _data, _hub, mbpp
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 from wavefront.tasks.benchmarks.countdown import reaches
+from wavefront.tasks.grading import maths
 from wavefront.tasks.grading.maths import last_boxed
 
 HAS_DATA = "WAVEFRONT_DATA" in os.environ
@@ -235,6 +237,16 @@ def test_math_grading_works_outside_the_main_thread(few: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(task.grade, sample, r"\boxed{\frac{3}{6}}").result().correct
         assert not pool.submit(task.grade, sample, r"\boxed{\frac{4}{6}}").result().correct
+
+
+@pytest.mark.slow
+def test_math_grading_ends_outside_the_main_thread() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(maths.are_equal, "5", r"\sum_{i=1}^{10^{9}} \frac{1}{i}").result()
+    assert time.monotonic() - began < 60
 
 
 SIGNATURE = "def twice(n):\n    return 2 * n\n"

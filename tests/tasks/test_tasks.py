@@ -10,6 +10,7 @@ import sys
 import time
 from itertools import islice
 from random import Random
+from typing import Any
 
 import pytest
 from helpers.dates import date_understanding
@@ -297,3 +298,27 @@ def test_task_without_held_out_skeletons_raises() -> None:
     assert Constant().sample(Random(0), split=full).target == "1"
     with pytest.raises(OptionError, match=f"drafts belongs to {empty}; add more skeletons"):
         Constant().sample(Random(0), split=empty)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("logical_deduction_three_objects", {"objects": 9}),
+        ("logical_deduction_three_objects", {"objects": 3.0}),
+        ("logical_deduction_three_objects", {"objects": [3]}),
+        ("tracking_shuffled_objects_three_objects", {"objects": 10**30}),
+        ("tracking_shuffled_objects_three_objects", {"objects": -1}),
+        ("humaneval", {"timeout": 1e300}),
+        ("humaneval", {"timeout": float("nan")}),
+        ("humaneval", {"timeout": 0.0}),
+        ("humaneval", {"timeout": "10"}),
+        ("humaneval", {"any_data": 1}),
+        ("mbpp", {"timeout": 10**400}),
+        ("english", {"longest": 10**30}),
+        ("english", {"longest": 0}),
+    ],
+)
+def test_option_of_a_task_has_bounds(name: str, options: dict[str, Any]) -> None:
+    (option,) = options
+    with pytest.raises(OptionError, match=rf"^{option} must be .*\.$"):
+        tasks.load(name, **options)

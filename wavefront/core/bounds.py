@@ -25,7 +25,7 @@ MAX_POSITIONS = 1 << 20  # far beyond any context; a typo cannot fill the memory
 MAX_STEPS = 1 << 20
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_SEED = (1 << 63) - 1
-MAX_SPECULATED = 64  # no draft stays correct for longer
+MAX_SPECULATED = 8  # a step computes as many canvases; longer drafts are seldom correct
 MAX_ITEMS = 64  # entries of an option that is a tuple
 MAX_BIASES = 1024  # entries of a logit bias
 

@@ -9,10 +9,13 @@ that comes from a file or a request: it imports nothing.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
+import os
 import pkgutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +29,8 @@ from wavefront.core.errors import (
 )
 
 _LONGEST = 1000
+# The environment variable with the folder of the user's own modules. Child processes inherit it.
+OWN_FOLDER = "WAVEFRONT_OWN_FOLDER"
 # Registry name: the package whose modules are the known names, and the noun for error messages.
 REGISTRIES = {
     "strategies": ("wavefront.strategies", "strategy"),
@@ -182,6 +187,25 @@ def import_class(name: str) -> type[Any]:
     return found
 
 
+@contextlib.contextmanager
+def _own_folder_searched() -> Iterator[None]:
+    """Search the user's own folder for modules, after all other folders.
+
+    It is not searched at any other time: a file there must not stand in for an optional package
+    that is not installed.
+    """
+    folder = os.environ.get(OWN_FOLDER)
+    if not folder or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
 def import_name(module_name: str, name: str, *, shown: str) -> Any:
     """Return a name of a module that the user wrote. This imports the module.
 
@@ -195,7 +219,8 @@ def import_name(module_name: str, name: str, *, shown: str) -> Any:
     """
     module = None
     try:
-        module = importlib.import_module(module_name)
+        with _own_folder_searched():
+            module = importlib.import_module(module_name)
         return getattr(module, name)
     except ModuleNotFoundError as error:
         advice = ""

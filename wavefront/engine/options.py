@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
         cfg_scale: Scale of classifier-free guidance. Default: 0, which turns it off.
         order_noise: Gumbel noise on the scores that order positions, the paper's eta. Default: 0.
         fixed_budget: Run all T forward passes, even those that commit nothing. Default: False.
-        speculate: Steps drafted per forward pass, with the same answer. Default: 0, none.
+        speculate: Steps drafted per forward pass, at most 8; the same answer. Default: 0, none.
         stop_ids: Stop tokens: EOS first, then EoT. Default: the checkpoint's.
         cache: Cache policy, such as "wave(refresh=32)", or "none". Default: "blocks" for a
             block-causal model, otherwise set by `speed`.

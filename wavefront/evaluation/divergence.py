@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wavefront.core.errors import OptionError, RunError, SpecError, WavefrontWarning
+from wavefront.core.errors import OptionError, RunError, SpecError, WavefrontWarning, quote
 from wavefront.core.spec import Spec
 from wavefront.engine.options import resolve_builtin_specs
 from wavefront.evaluation import fingerprint, run
@@ -311,7 +311,10 @@ class TraceSource:
         options = self._options(of)
         loader = self._loader(of)
         worker = self._workers.setdefault(loader, Worker(loader))
-        info = worker.about(options)
+        try:
+            info = worker.about(options)
+        except OptionError as error:  # the header's word, not the user's
+            raise RunError(f"{of.folder} cannot be decoded again. {error}") from None
         run.check_same_settings(of.folder, {"model": info.model}, {"model": decides["model"]})
         if decides["code"] != fingerprint.of_code():
             warnings.warn(
@@ -340,7 +343,10 @@ class TraceSource:
         return _RepeatableRun(of, options, worker, division, prompts, rows)
 
     def _loader(self, of: Run) -> Loader:
-        loader = loader_of(of.header)
+        try:
+            loader = loader_of(of.header)
+        except RunError as error:
+            raise RunError(f"{of.folder} cannot be decoded again. {error}") from None
         if loader.path not in self.models:
             try:
                 refuse_factory(loader.path, where="The run")
@@ -357,6 +363,29 @@ class TraceSource:
 
 
 def loader_of(header: Mapping[str, Any]) -> Loader:
-    """Return the loader of a run's model."""
-    known = {field.name for field in fields(Loader)}
-    return Loader(**{name: value for name, value in header["model"].items() if name in known})
+    """Return the loader of a run's model. It fetches nothing, because a run can come from anyone.
+
+    Raises:
+        RunError: A field has the wrong type.
+    """
+    given: dict[str, Any] = {}
+    for name, value in header["model"].items():
+        if name not in _KINDS:
+            continue
+        kinds = _KINDS[name]
+        if type(value) not in kinds:
+            words = " or ".join(_KIND_NAMES[kind] for kind in kinds)
+            raise RunError(f"Its header has {quote(value)} as {name} of the model, not {words}.")
+        given[name] = value
+    return Loader(**given, offline=True)
+
+
+_KIND_NAMES = {str: "a text", int: "a number", type(None): "null"}
+# What a header may say about a model, with its types. The number of threads is not the run's to
+# set, and a run never reaches the Hub.
+_KINDS = {
+    "path": (str,),
+    "speed": (str,),
+    **dict.fromkeys(("device", "dtype", "quantize", "revision", "attention"), (str, type(None))),
+    **dict.fromkeys(("mask_id", "block_size"), (int, type(None))),
+}

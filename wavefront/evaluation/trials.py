@@ -56,6 +56,7 @@ from wavefront.tasks.base import Ask, Style
 
 RUNS, RESULTS = "runs", "results.jsonl"
 SETTINGS = "settings"  # the key of its first line
+PART = "--"  # between the parts of a run's name
 SHOWN = 10  # texts of a trial that its result has
 COUNTS = ("forwards", "positions", "steps", "tokens")
 DIGITS = 12  # of the hash of a text
@@ -107,9 +108,12 @@ class Trial(NamedTuple):
     def folder(self) -> Path:
         """Return the run's directory, relative to the runner's."""
         parts = (self.task, self.strategy, self.case, f"seed={self.seed}" if self.seed else "")
-        words = [re.sub(r"[^A-Za-z0-9._=]+", "-", part).strip("-") for part in parts if part]
         model = re.sub(r"[^A-Za-z0-9._=]+", "-", model_name(self.model))
-        return Path(model) / "--".join(words)
+        return Path(model) / PART.join(_slug(part) for part in parts if part)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +278,7 @@ class Runner:
     _lines: jsonl.JsonLines | None = field(default=None, init=False)
     _kept: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     _used: dict[str, None] = field(default_factory=dict, init=False)  # keys of the page's results
+    _graders: set[str] = field(default_factory=set, init=False)  # tasks whose grader was compared
 
     def __post_init__(self) -> None:
         check_int("seed", self.seed, 0)
@@ -446,6 +451,8 @@ class Runner:
         """Answer and grade every trial. Existing results and answers are kept."""
         for trial in trials:
             resolve(trial.strategy, "strategies")
+        for task in dict.fromkeys(trial.task for trial in trials):
+            self._check_grader(task)
         found: list[TrialResult] = []
         for number, trial in enumerate(trials):
             what = f"{trial.task}, {trial.strategy} {trial.case}".strip()
@@ -465,6 +472,35 @@ class Runner:
                 originals = self.keep(name, lambda trial=trial: self._originals(trial), run=folder)
             found.append(_result(trial, folder, record, originals=originals))
         return found
+
+    def _check_grader(self, name: str) -> None:
+        """Raise `RunError` if results.jsonl has grades of this task from another grader.
+
+        The fingerprint of a task's grader is kept before the first result of the task. A task
+        with a judge has no grader.
+        """
+        if name in self._graders:
+            return
+        task = open_task(name)
+        self._graders.add(name)
+        if getattr(task, "judged", False):
+            return
+        if self._lines is None:
+            self._open_results()
+        assert self._lines is not None
+        grader, key = fingerprint.of_grader(task), f"grader of {name}"
+        if key not in self._kept:
+            of_task = f"{_slug(name)}{PART}"
+            if not any(Path(other).name.startswith(of_task) for other in self._kept):
+                self._kept[key] = {"key": key, "value": grader}
+                self._lines.append(self._kept[key])
+                return
+        if self._kept.get(key, {}).get("value") != grader:
+            self._graders.discard(name)
+            raise RunError(
+                f"{self.folder / RESULTS} has grades of {name} from another version of its "
+                "grader: remove the file, and run again. Answers are kept."
+            )
 
     def _record(
         self, trial: Trial, trace: str, show: Callable[[float, int], None]

@@ -31,6 +31,7 @@ RESERVED_DESCRIPTORS = 64 + 5 * ACCEPT_BATCH
 LOG = logging.getLogger("uvicorn.error")
 LOG_BURST, LOG_INTERVAL = 5, 60.0  # similar messages that are logged, in this many seconds
 MAX_LOG_KINDS = 256
+FEWER = 4  # an address has far fewer connections than another with this many times as many
 
 
 def available_connections(wanted: int) -> int:
@@ -174,7 +175,8 @@ class ConnectionLimiter:
         if len(own) > self.max_per_address:
             self._make_room(own, connection)
         elif self._count > self.max_open:
-            self._make_room(max(self._by_address.values(), key=len), connection)
+            largest = max(self._by_address.values(), key=len)
+            self._make_room(largest, connection, may_cut=len(largest) >= FEWER * len(own))
         self.metrics.connections.set(self._count)
 
     def remove(self, connection: LimitedProtocol) -> None:
@@ -212,9 +214,19 @@ class ConnectionLimiter:
         self.metrics.connections_closed.labels(reason).inc()
         LOG.warning("Closed a connection because of a limit: %s.", reason)
 
-    def _make_room(self, group: Iterable[LimitedProtocol], newcomer: LimitedProtocol) -> None:
-        """Close the connection that is least likely to be needed, or else the new one."""
-        for phases in (("closing", "idle", "headers"), ("body",)):
+    def _make_room(
+        self,
+        group: Iterable[LimitedProtocol],
+        newcomer: LimitedProtocol,
+        *,
+        may_cut: bool = False,
+    ) -> None:
+        """Close the connection that is least likely to be needed, or else the new one.
+
+        With `may_cut`, a response may be cut off: its address has far more connections.
+        """
+        order = (("closing", "idle", "headers"), ("body",), ("response",))
+        for phases in order if may_cut else order[:2]:
             found = [one for one in group if one.phase in phases and one is not newcomer]
             if found:
                 victim = min(found, key=lambda one: one.since)

@@ -32,6 +32,7 @@ from wavefront.server.worker_messages import (
 
 # Seconds to wait before a restart, by the number of recent restarts.
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0)
+SLOW_STEPS = 2.0  # a process may be silent for this many times its last step
 FORGIVEN_AFTER = 2.0  # seconds of service after which one restart is no longer counted
 
 
@@ -51,6 +52,7 @@ class LocalBackend(Frontend):
         self._ready_since: float | None = None  # when the process had loaded the model
         self._worker_error = ""  # the message of the last process that could not load
         self._last_message = time.monotonic()
+        self._last_step: float | None = None  # seconds of the last step; None: there was none
         self._process: ChildProcess | None = None
         limits = settings.limits
         self._encoder = PromptEncoder(settings, self._reject, timeout=limits.encode_timeout)
@@ -77,7 +79,14 @@ class LocalBackend(Frontend):
     @property
     def is_stalled(self) -> bool:
         silence = time.monotonic() - self._last_message
-        return self.status == "ready" and silence > self.settings.limits.health_timeout
+        # A large model on a CPU may need more time for each step.
+        allowed = max(self.settings.limits.health_timeout, SLOW_STEPS * (self._last_step or 0.0))
+        return self.status == "ready" and silence > allowed
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the decode process has run a step. The first one can take long."""
+        return self._last_step is not None
 
     def _start_decode(self, request: RequestState) -> None:
         self._encode(request.job, self._send_job)
@@ -111,7 +120,7 @@ class LocalBackend(Frontend):
 
     def _launch(self) -> None:
         self._ready_since = None
-        self._last_message = time.monotonic()
+        self._last_message, self._last_step = time.monotonic(), None
         self._process = ChildProcess(run_worker, self.settings, self._receive)
 
     def _receive(self, process: ChildProcess, messages: list[Any]) -> None:
@@ -121,6 +130,8 @@ class LocalBackend(Frontend):
         for message in messages:
             if isinstance(message, Heartbeat):
                 self.metrics.record_step(message)
+                if message.forwards:
+                    self._last_step = message.seconds
             elif isinstance(message, ModelInfo):
                 if self.model_info is None:
                     self._encoder.start(message.length)

@@ -51,6 +51,7 @@ class RayBackend(Frontend):
         self.ray, self.serve = load_ray(scale.address), load_serve(scale.address)
         self.name = f"wavefront-{uuid.uuid4().hex[:8]}"
         self.running = 0  # replicas
+        self._stalled = 0  # of them
         self._queue = FairQueue[RequestState]()
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._decoding: dict[str, asyncio.Task[None]] = {}
@@ -65,6 +66,10 @@ class RayBackend(Frontend):
     def capacity(self) -> int:
         limits = self.settings.limits
         return limits.rows * self.scale.replicas + limits.queue
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.status == "ready" and 0 < self.running <= self._stalled
 
     async def start(self) -> None:
         self._complete_at = time.monotonic()  # the last time at which all replicas were running
@@ -136,6 +141,7 @@ class RayBackend(Frontend):
             await self._deploy_failed(found.message)
         if self.running and self.model_info is None:
             await self._connect()
+        self._stalled = await self._coordinator.stalled.remote()
         for message in await self._replica_errors():
             if self.model_info is None:
                 self.load_error = message

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from wavefront.server.worker_messages import (
 )
 
 UPDATE_INTERVAL = 0.05  # seconds between two updates: each costs the server about a millisecond
+STALL_TTL = 10.0  # seconds after which the word of a replica that it is stalled expires
 MAX_HEARTBEATS = 1000  # kept until the next update
 
 
@@ -45,12 +47,17 @@ class LoadError(Exception):
     """The model cannot be loaded, or differs from the model of the other replicas."""
 
 
+class StalledError(Exception):
+    """The decode process is silent."""
+
+
 class Coordinator:
     """A Ray actor that replicas share. When it is gone, replicas know that the server is gone."""
 
     def __init__(self) -> None:
         self.fingerprint: str | None = None
         self.errors: list[str] = []
+        self._stalled: dict[str, float] = {}  # replicas, and when they said so
 
     def matches(self, fingerprint: str) -> bool:
         """Return whether this model equals the first replica's model.
@@ -67,6 +74,17 @@ class Coordinator:
     def load_errors(self) -> list[str]:
         """Return why replicas could not load."""
         return self.errors
+
+    def set_stalled(self, replica: str, stalled: bool) -> None:
+        """Store whether the decode process of a replica is silent."""
+        self._stalled.pop(replica, None)
+        if stalled:
+            self._stalled[replica] = time.monotonic()
+
+    def stalled(self) -> int:
+        """Return how many replicas are stalled. A replica that is gone is soon forgotten."""
+        now = time.monotonic()
+        return sum(now - since < STALL_TTL for since in self._stalled.values())
 
 
 class HeartbeatBuffer(Metrics):
@@ -205,10 +223,18 @@ class Replica:
             self.backend.cancel(request, failure)
 
     async def check_health(self) -> None:
-        """Delete the deployment if the server is gone. Ray Serve calls this regularly."""
+        """Delete the deployment if the server is gone. Ray Serve calls this regularly.
+
+        Raises:
+            StalledError: The decode process is silent. Ray Serve replaces the replica if this is
+                repeated, and its requests move to another one.
+        """
         from ray import exceptions, serve
 
+        stalled = self.backend.is_stalled
         try:
-            await self.coordinator.load_errors.remote()
+            await self.coordinator.set_stalled.remote(self.name, stalled)
         except exceptions.ActorDiedError:
             await asyncio.to_thread(serve.delete, self.app, _blocking=False)
+        if stalled and self.backend.has_stepped:
+            raise StalledError("The decode process is silent.")

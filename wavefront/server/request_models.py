@@ -219,7 +219,7 @@ class DecodingFields(StrictBody):
     fixed_budget: StrictBool | None = Field(
         None, description="Run every step of the budget, even steps that commit nothing."
     )
-    speculate: Annotated[StrictInt, Field(ge=0, le=8), WHOLE] | None = Field(
+    speculate: Annotated[StrictInt, _within("speculate"), WHOLE] | None = Field(
         None, description="Steps drafted per forward pass; the answer stays the same."
     )
     cache: str | None = Field(

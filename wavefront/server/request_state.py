@@ -31,6 +31,7 @@ EVENT_OVERHEAD = 64  # bytes that an event needs in memory besides its JSON
 REQUEST_OVERHEAD = 4096  # bytes that an ended request needs besides its events and its canvas
 POSITION_BYTES = 56  # of a canvas
 LOGPROB_BYTES = 512  # of a token and its log-probability
+READ_BYTES = 16 << 20  # of dropped requests that clients are still reading
 KEPT_OPTIONS = ("logprobs",)  # options that the format of the answer depends on
 
 
@@ -53,6 +54,7 @@ class RequestState:
         self.steps = 0  # step events
         self.event_bytes = 0  # memory for everything that is kept after the end
         self.readers = 0
+        self.expired = False  # the events were dropped, although a client was reading them
         self.unwatched_since = self.arrived
         self._change = asyncio.Event()
 
@@ -100,6 +102,9 @@ class RequestState:
                 self.outcome, self.ended_after = message, now
         if self.outcome is not None:
             self._drop_inputs()
+        self._wake()
+
+    def _wake(self) -> None:
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -125,6 +130,11 @@ class RequestState:
         encoded = json.dumps(event, separators=(",", ":")).encode()
         self.events.append(encoded)
         self.event_bytes += len(encoded) + EVENT_OVERHEAD
+
+    def expire(self) -> None:
+        """Drop the events, and end the streams of their readers."""
+        self.expired, self.events = True, []
+        self._wake()
 
     def reset(self) -> bool:
         """Discard all output so that another replica can decode the request again.
@@ -207,11 +217,16 @@ class RequestRegistry:
     """Requests that can be read: all active ones, and ended ones until their events expire."""
 
     def __init__(self, *, event_ttl: float, event_bytes: int) -> None:
-        """Keep ended requests for `event_ttl` seconds, within `event_bytes` bytes in total."""
+        """Keep ended requests for `event_ttl` seconds, within `event_bytes` bytes in total.
+
+        The events of active requests are included. Clients may read on in dropped requests,
+        within other `event_bytes` bytes.
+        """
         self.event_ttl, self.event_bytes = event_ttl, event_bytes
         self.active: dict[str, RequestState] = {}
         self._ended: OrderedDict[str, tuple[float, RequestState]] = OrderedDict()
         self._ended_bytes = 0
+        self._read: OrderedDict[str, RequestState] = OrderedDict()  # dropped, with readers
 
     def find(self, id: str) -> RequestState | None:
         """Return the request with this id, or None if it is unknown or expired."""
@@ -234,12 +249,25 @@ class RequestRegistry:
         Call this regularly, so that memory is freed even if no request arrives.
         """
         now = time.monotonic()
+        allowed = self.event_bytes - sum(one.event_bytes for one in self.active.values())
         while self._ended:
             until, request = next(iter(self._ended.values()))
-            if until > now and self._ended_bytes <= self.event_bytes:
-                return
+            if until > now and self._ended_bytes <= allowed:
+                break
             self._ended.popitem(last=False)
             self._ended_bytes -= request.event_bytes
+            self._read[request.id] = request
+        self._end_streams()
+
+    def _end_streams(self) -> None:
+        """Forget dropped requests that no one reads, and end the oldest streams of too many."""
+        read = {id: request for id, request in self._read.items() if request.readers}
+        self._read = OrderedDict(read)
+        size = sum(request.event_bytes for request in read.values())
+        while size > max(self.event_bytes, READ_BYTES):
+            _, request = self._read.popitem(last=False)
+            size -= request.event_bytes
+            request.expire()
 
 
 def error_body(failure: RequestFailed) -> dict[str, Any]:

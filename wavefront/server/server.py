@@ -88,20 +88,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     app, service = create_app(settings)
     connections = available_connections(settings.limits.connections)
     limiter = ConnectionLimiter(settings.limits, service.metrics, connections=connections)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        backlog=ACCEPT_BATCH,
-        lifespan="on",
-        ws="none",
-        # h11, because httptools does not limit the size of headers.
-        http=functools.partial(LimitedProtocol, limiter=limiter),  # pyright: ignore[reportArgumentType]
-    )
+    config = make_config(app, settings, limiter)
     for name in ("uvicorn.error", "asyncio"):  # a client can cause any number of warnings
         logging.getLogger(name).addFilter(RepeatFilter())
     listener.listen(BACKLOG)  # accept clients as soon as the line below is printed
@@ -115,6 +102,27 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         asyncio.run(DrainingServer(config, service, limiter).serve(sockets=[listener]))
     if service.backend.load_error is not None:
         raise WavefrontError(service.backend.load_error)
+
+
+def make_config(app: Any, settings: Settings, limiter: ConnectionLimiter) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
+    return uvicorn.Config(
+        app,
+        # By default, uvicorn lets every client on this machine name another address.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        backlog=ACCEPT_BATCH,
+        lifespan="on",
+        ws="none",
+        # h11, because httptools does not limit the size of headers.
+        http=functools.partial(LimitedProtocol, limiter=limiter),  # pyright: ignore[reportArgumentType]
+    )
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -83,6 +83,9 @@ class Service:
         if status != "ready":
             message = f"{NOT_READY[status]}: try again later."
             self._reject(503, message, code=f"engine_{status}", retry_after=2)
+        if self.backend.is_stalled:  # what is sent to it would only pile up
+            message = "The decode process does not respond: try again later."
+            self._reject(503, message, code="engine_stalled", retry_after=2)
         choices = min(_choices(content), self._most_choices)  # more of them get another error
         if len(self.backend.requests.active) + choices > self.backend.capacity:
             message = f"{self.limits.queue} requests are already waiting: try again later."
@@ -276,20 +279,18 @@ class Service:
     def read_events(self, id: str, start: int) -> EventStream:
         """Stream the events of a decode from number `start` on."""
         state = self._find(id)
+        if state.readers >= self.limits.readers:
+            message = f"{state.readers} clients already read this decode: try again later."
+            self._reject(429, message, code="too_many_readers", retry_after=1)
         events = stream_events(state, start=start, keepalive=self.limits.keepalive_interval)
 
-        async def watched() -> AsyncGenerator[bytes, None]:
-            state.readers += 1
-            try:
-                async for piece in events:
-                    yield piece
-            finally:
-                state.readers -= 1
-                state.unwatched_since = time.monotonic()
+        state.readers += 1
 
-        return EventStream(
-            watched(), write_timeout=self.limits.write_timeout, on_disconnect=lambda: None
-        )
+        def end() -> None:
+            state.readers -= 1
+            state.unwatched_since = time.monotonic()
+
+        return EventStream(events, write_timeout=self.limits.write_timeout, on_end=end)
 
     def cancel_decode(self, id: str) -> Response:
         """Cancel a decode."""

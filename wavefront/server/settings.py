@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavefront.core.errors import OptionError, check_choice, check_float, check_int
+from wavefront.core.errors import OptionError, check_choice, check_float, check_int, quote
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_HEADER_BYTES = 64 << 10
@@ -56,7 +57,8 @@ class Limits:
     drain_timeout: float = 30.0  # after SIGTERM, fail what is still running after this time
     stall_timeout: float = 120.0  # restart a decode process that is silent for this time
     event_ttl: float = 300.0  # keep the events of a finished decode for this time
-    event_bytes: int = 64 << 20  # memory for the events of all finished decodes
+    event_bytes: int = 64 << 20  # memory for the events of all decodes
+    readers: int = 16  # of the events of one decode, at the same time
     orphan_timeout: float = 10.0  # cancel a detached decode that has no reader for this time
     keepalive_interval: float = 5.0  # send a comment into a silent stream after this time
     write_timeout: float = 60.0  # close a connection whose client accepts no data for this time
@@ -74,6 +76,7 @@ class Limits:
             "messages",
             "choices",
             "body",
+            "readers",
             "connections",
             "connections_per_address",
         ):
@@ -155,6 +158,8 @@ class Settings:
     api_key: str | None = field(default=None, repr=False)
     open_metrics: bool = False  # serve /metrics without the API key
     hosts: tuple[str, ...] = ()  # accepted Host names besides those of this machine
+    # Addresses or networks of reverse proxies, whose X-Forwarded-For names the client.
+    trusted_proxies: tuple[str, ...] = ()
     name: str | None = None  # the model's name in the API
     page: bool = True
     batch_shape: str = "auto"  # "fixed": one batch for all; "fit": batches sized to the requests
@@ -174,6 +179,16 @@ class Settings:
             check_int("steps", self.steps, 1, high=self.limits.steps)
         if self.api_key is not None and (not self.api_key.strip() or not self.api_key.isascii()):
             raise OptionError("The API key must be non-empty ASCII.", option="api_key")
+        for one in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(one)
+            except ValueError:
+                raise OptionError(
+                    f"A trusted proxy must be an IP address or a network such as 10.0.0.0/8, not "
+                    f"{quote(one)}.",
+                    option="trust_proxy",
+                    value=one,
+                ) from None
         if self.host not in LOOPBACK and self.api_key is None and not self.hosts:
             # Without either, a page of any site could use the server through DNS rebinding.
             raise OptionError(

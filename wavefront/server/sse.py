@@ -21,6 +21,7 @@ from wavefront.server.worker_messages import RequestFailed
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
 EVENTS_PER_PIECE = 64
+EXPIRED = "The events of this decode have expired: start it again."
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -31,7 +32,8 @@ HEADERS = (
 class EventStream(Response):
     """An ASGI response that sends the pieces of an async generator.
 
-    `on_disconnect` is called if the stream ends before all pieces are sent.
+    `on_disconnect` is called if the stream ends before all pieces are sent, and `on_end` in any
+    case.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class EventStream(Response):
         pieces: AsyncGenerator[bytes, None],
         *,
         write_timeout: float,
-        on_disconnect: Callable[[], None],
+        on_disconnect: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self.pieces, self.write_timeout, self.on_disconnect = pieces, write_timeout, on_disconnect
+        self.pieces, self.write_timeout = pieces, write_timeout
+        self.on_disconnect, self.on_end = on_disconnect, on_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         sending = asyncio.ensure_future(self._send(send))
@@ -57,6 +61,7 @@ class EventStream(Response):
             await self.pieces.aclose()
             if not finished:
                 self.on_disconnect()
+            self.on_end()
 
     async def _send(self, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
@@ -118,6 +123,10 @@ async def stream_events(
     """Yield the step events from number `start` on. The id of each event is its number."""
     number = start
     while True:
+        if request.expired:
+            failure = RequestFailed(request.id, 404, EXPIRED, "not_found")
+            yield encode_event({"type": "error", "error": error_body(failure)})
+            break
         events = request.events[number : number + EVENTS_PER_PIECE]
         if events:
             pieces = (

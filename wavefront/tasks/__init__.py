@@ -21,6 +21,7 @@ from itertools import accumulate, count
 from random import Random
 from typing import Any
 
+from wavefront.core.bounds import check_fields
 from wavefront.core.errors import OptionError, did_you_mean
 from wavefront.tasks import benchmarks as benchmarks_package
 from wavefront.tasks import procedural as procedural_package
@@ -167,7 +168,11 @@ def grade(name: str, sample: Sample, text: str, **options: Any) -> Grade:
 
 
 def construct(kind: type, options: Mapping[str, Any]) -> Any:
-    """Create a task of this class. Raises `OptionError` if it has no such option."""
+    """Create a task of this class.
+
+    Raises:
+        OptionError: It has no such option, or the value of one is out of bounds.
+    """
     known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
@@ -175,7 +180,9 @@ def construct(kind: type, options: Mapping[str, Any]) -> Any:
                 f"{kind.__name__} has no option {name!r}{did_you_mean(name, known)}."
                 f" Its options are {known}."
             )
-    return kind(**options)
+    task = kind(**options)
+    check_fields(task)
+    return task
 
 
 def _task_class(name: str) -> type:

@@ -395,7 +395,7 @@ class _Files(NamedTuple):
     """The files of a tokenizer, as they were when it was loaded."""
 
     directory: Path
-    stamp: list[list[Any]]  # name, size, time of change
+    stamp: list[list[Any]]  # name, size, times of modification and of change, number
 
     @classmethod
     def of(cls, directory: Path) -> _Files:
@@ -403,7 +403,9 @@ class _Files(NamedTuple):
         for name in (*TEXT_FILES, CONFIG):
             with contextlib.suppress(OSError):
                 state = (directory / name).stat()
-                stamp.append([name, state.st_size, state.st_mtime_ns, state.st_ino])
+                # A program can set the time of modification back, but not the time of change.
+                times = [state.st_mtime_ns, state.st_ctime_ns]
+                stamp.append([name, state.st_size, *times, state.st_ino])
         return cls(directory, stamp)
 
     def call(self, function: str, **arguments: Any) -> Any:
@@ -424,6 +426,27 @@ def probe(directory: str, stamp: list[list[Any]]) -> dict[str, bool]:
         ids = tokenizer._encode(text)
         tokenizer._decode([id for id in ids if tokenizer._knows(id)])
     return tokenizer_parts.linear_calls(json.loads(tokenizer.to_json()))
+
+
+def try_tokenizer(file: Path, *, what: str) -> None:
+    """Load a `tokenizer.json` and encode a few texts, under limits of time and memory.
+
+    Raises:
+        CheckpointError: It cannot be loaded, or reaches a limit.
+    """
+    limited.call(
+        f"{__name__}:encode_probes",
+        {"file": str(file.resolve())},
+        seconds=LOAD_SECONDS,
+        what=what,
+        error=CheckpointError,
+    )
+
+
+def encode_probes(file: str) -> int:
+    """Encode a few texts with a tokenizer, in the child process, and return the number of ids."""
+    backend = Backend.from_str(read_text(Path(file)))
+    return sum(len(backend.encode(text).ids) for text in PROBES)
 
 
 def encode_here(directory: str, stamp: list[list[Any]], text: str) -> list[int]:

@@ -21,10 +21,13 @@ METRICS = ("correct", "strict", "flexible")
 # Classes outside the package that the user named. lm-eval passes only the line of a file to
 # `process_results`, and a file imports nothing.
 TRUSTED: set[str] = set()
+UNSANDBOXED = "allow_unsandboxed"  # an option of a line; only the user can allow it
 
 
-def trust(specs: Sequence[str]) -> None:
+def trust(specs: Sequence[str], *, allow_unsandboxed: bool = False) -> None:
     """Let task files use these tasks, which the user wrote, such as `module.Class`.
+
+    With `allow_unsandboxed`, tasks whose files ask for it run code even if no sandbox is available.
 
     Raises:
         OptionError: A spec does not name a task.
@@ -32,6 +35,9 @@ def trust(specs: Sequence[str]) -> None:
     for spec in specs:
         open_task(spec)
         TRUSTED.add(parse(spec)[0])
+    if allow_unsandboxed:
+        TRUSTED.add(UNSANDBOXED)
+    _task.cache_clear()
 
 
 def process_results(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
@@ -63,15 +69,17 @@ def sample(doc: Mapping[str, Any]) -> Sample:
 @cache
 def _task(name: str, options: str) -> tuple[Task, str]:
     given = json.loads(options)
+    unsandboxed = bool(given.pop(UNSANDBOXED, False)) and UNSANDBOXED in TRUSTED
     if name not in TRUSTED:
         if "." in name:
             raise OptionError(
                 f"The task file uses the task {quote(name)}, which is not built in; importing it "
                 "runs its code. If you trust it, name it: wavefront lm-eval run --task."
             )
+        if unsandboxed:
+            given[UNSANDBOXED] = True
         task = tasks.load(name, **given)
     else:
-        unsandboxed = bool(given.pop("allow_unsandboxed", False))
         spec = f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
         task = open_task(spec, allow_unsandboxed=unsandboxed)
     return task, of_grader(task)

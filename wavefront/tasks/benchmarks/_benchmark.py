@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from wavefront.core.bounds import FloatRange
 from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.core.spec import Spec
 from wavefront.tasks import sandbox
@@ -114,7 +115,7 @@ class CodeBenchmark(Benchmark):
     executes: ClassVar[bool] = True
     kind: ClassVar[str] = "code"
     allow_unsandboxed: bool = False
-    timeout: float = 10.0  # CPU seconds for one answer
+    timeout: Annotated[float, FloatRange(0.1, sandbox.MAX_TIMEOUT)] = 10.0  # CPU s for one answer
 
     def run(self, sample: Sample, code: str) -> sandbox.Verdict:
         """Run the item's tests on a program."""

@@ -6,16 +6,24 @@ it. The first test is cheap and covers text that no algebra system can parse.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
 
-from wavefront.core.errors import MissingExtraError, install_command
+from wavefront.core.errors import MissingExtraError, RunError, install_command
 from wavefront.tasks.grading import Grade
 
 SECONDS = 5  # time limit of one comparison by math-verify
+CHILD_SECONDS = 60.0  # the same in a child process, with its start and the parsing
+_CHILD = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from wavefront.tasks.grading.maths import compare_input; compare_input()"
+)
 MAX_CHARACTERS = 400  # longer answers are not given to math-verify
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 SPOKEN = re.compile(r"\b(?:answer is|answer:)[\s:*]*(.+)", re.IGNORECASE)
@@ -124,11 +132,37 @@ def _proves_equal(target: str, answer: str) -> bool:
             f"Grading MATH needs math-verify: {install_command('eval')}."
         ) from None
     # math-verify implements its timeout with a signal, which only the main thread can set.
-    main = threading.current_thread() is threading.main_thread()
-    # Annotated as int, but None turns the timeout off.
-    timeout: Any = SECONDS if main else None
-    wanted, given = (parse(f"${text}$", parsing_timeout=timeout) for text in (target, answer))
-    return bool(wanted and given) and verify(wanted, given, timeout_seconds=timeout)
+    if threading.current_thread() is not threading.main_thread():
+        return _proves_equal_in_child(target, answer)
+    wanted, given = (parse(f"${text}$", parsing_timeout=SECONDS) for text in (target, answer))
+    return bool(wanted and given) and verify(wanted, given, timeout_seconds=SECONDS)
+
+
+def _proves_equal_in_child(target: str, answer: str) -> bool:
+    """Compare two answers in the main thread of another process.
+
+    Raises:
+        RunError: The process failed.
+    """
+    code = _CHILD.format(path=[os.path.abspath(entry) for entry in sys.path])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", code],
+            input=json.dumps([target, answer]),
+            capture_output=True,
+            text=True,
+            timeout=CHILD_SECONDS,
+        )
+    except subprocess.TimeoutExpired:  # as if math-verify itself had taken too long
+        return False
+    if done.returncode:
+        raise RunError("The process that compares two answers failed: grade again.")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare_input() -> None:
+    """Print whether the two answers on standard input are equal. The child process calls this."""
+    print(json.dumps(_proves_equal(*json.load(sys.stdin))))
 
 
 def grade_maths(target: str, text: str) -> Grade:

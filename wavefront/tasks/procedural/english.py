@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from wavefront.core.bounds import IntRange
 from wavefront.core.spec import Spec
 from wavefront.tasks.base import (
     Ask,
@@ -50,7 +51,7 @@ class English(Spec):
 
     version: ClassVar[str] = "1"
     executes: ClassVar[bool] = False
-    longest: int = 420  # characters of both parts together
+    longest: Annotated[int, IntRange(1, 100_000)] = 420  # characters of both parts together
 
     @property
     def name(self) -> str:

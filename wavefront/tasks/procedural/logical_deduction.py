@@ -19,6 +19,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
+from wavefront.core.errors import OptionError, quote
 from wavefront.tasks.base import (
     Draft,
     Procedural,
@@ -111,6 +112,14 @@ class LogicalDeduction(Procedural):
 
     objects: int = 3
     kind = "choice"
+
+    def __post_init__(self) -> None:
+        if type(self.objects) is not int or self.objects not in SIZES:
+            raise OptionError(
+                f"objects must be 3, 5 or 7, not {quote(self.objects)}.",
+                option="objects",
+                value=self.objects,
+            )
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
+from wavefront.core.errors import OptionError, quote
 from wavefront.tasks.base import (
     Draft,
     Procedural,
@@ -125,6 +126,14 @@ class TrackingShuffledObjects(Procedural):
 
     objects: int = 3
     kind = "choice"
+
+    def __post_init__(self) -> None:
+        if type(self.objects) is not int or self.objects not in SIZES:
+            raise OptionError(
+                f"objects must be 3, 5 or 7, not {quote(self.objects)}.",
+                option="objects",
+                value=self.objects,
+            )
 
     @property
     def name(self) -> str:
