@@ -535,7 +535,7 @@ def test_time_limit_is_an_error_and_not_an_answer(server: Running, kind: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PATHS)
 def test_time_limit_ends_a_stream_with_an_error(server: Running, kind: str) -> None:
-    body = LONG | PATHS[kind] | {"timeout": 1.0, "stream": True}
+    body, heard = LONG | PATHS[kind] | {"timeout": 1.0, "stream": True}, Heard("", [], [])
     for _ in range(10):  # a fast decode may end before it is paused
         with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
             lines = answer.iter_lines()
@@ -558,11 +558,10 @@ def finished(server: Running) -> float:
 @pytest.mark.parametrize("stream", [False, True])
 def test_disconnect_leaves_no_answer(server: Running, stream: bool) -> None:
     """Nobody reads the rest: the request is cancelled and never counts as a finished one."""
-    ended = finished(server)
+    ended, cancelled, heard = finished(server), False, Heard("", [], [])
     body = LONG | {"stream": stream, "events": stream}
     url = server.client.base_url
     for _ in range(10):  # a fast decode may end before it is paused
-        heard = Heard("", [], [])
         with httpx.Client(base_url=url, timeout=PATIENCE if stream else 0.5) as client:
             if stream:
                 with client.stream("POST", "/v1/chat/completions", json=body) as answer:
