@@ -24,7 +24,7 @@ from wavefront.evaluation.paired import ChangedItem, RunComparison, compare_runs
 from wavefront.evaluation.run import Run
 from wavefront.evaluation.task_spec import items_of, open_run_task, trusted_tasks
 from wavefront.evaluation.worker import BatchJob, BatchResult, Loader, Prompt, Worker
-from wavefront.lm import refuse_factory
+from wavefront.lm import is_factory, refuse_factory
 from wavefront.traces import trace_file
 from wavefront.traces.trace import Trace
 
@@ -377,7 +377,8 @@ def loader_of(header: Mapping[str, Any]) -> Loader:
             words = " or ".join(_KIND_NAMES[kind] for kind in kinds)
             raise RunError(f"Its header has {quote(value)} as {name} of the model, not {words}.")
         given[name] = value
-    return Loader(**given, offline=True)
+    # A factory that the user allowed fetches what it likes, and has no such option.
+    return Loader(**given, offline=not is_factory(given.get("path")))
 
 
 _KIND_NAMES = {str: "a text", int: "a number", type(None): "null"}
