@@ -364,7 +364,7 @@ async def hold(address: Any, start: bytes, dice: Any) -> tuple[int, None]:
             _, writer = await address.connect()
             stack.callback(writer.close)
             writer.write(start)
-        await asyncio.sleep(dice.uniform(1, 12))
+        await asyncio.sleep(dice.uniform(1, 5))
     return 0, None
 
 

@@ -574,7 +574,7 @@ def test_prompt_that_takes_too_long_to_encode_is_refused(folder: str, tmp_path: 
     """The chat template of this model never ends for one message; other requests go on."""
     slow = tmp_path / "slow"
     shutil.copytree(folder, slow)
-    loop = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    loop = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
     template = "{% if messages[0].content == 'slow' %}" + loop + "{% endif %}"
     template += "{{ messages[0].content }}"
     settings = json.loads((slow / "tokenizer_config.json").read_text())
@@ -801,4 +801,4 @@ def test_load_with_hostile_clients() -> None:
     assert min(found["answers checked"], found["answered without hostile clients"]) > 100
     assert found["slowdown of p99"] < 2
     kinds = {name.split()[1] for name in found["counts"] if name.startswith("hostile")}
-    assert kinds == {"extreme", "flood", "stump", "leave", "half", "slow"}
+    assert kinds == {"extreme", "flood", "stump", "leave", "half", "slow", "headers", "bodies"}
