@@ -34,6 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 del CHANGES["dream"]["head_dim"]  # Dream has no such key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CHANGES)
 def test_checkpoint_in_shards_is_loaded_and_decoded(family: str) -> None:
     script = load_script("real_size")

@@ -185,6 +185,7 @@ def toy_of(kind: str, seed: int = 4, **sizes: int) -> Any:
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2, 3, 4], [5]], ids=len)
 @pytest.mark.parametrize("scale", [0.0, 1.0])
