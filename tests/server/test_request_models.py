@@ -118,6 +118,8 @@ def test_formats_and_tools_become_a_schema() -> None:
     loose = validate(ChatBody, chat | {"response_format": {"type": "json_object"}})
     assert json.loads(loose.options()["schema"])["type"] == "object"
     assert validate(ChatBody, chat | {"response_format": {"type": "text"}}).options() == {}
+    with pytest.raises(APIError, match=r"no field .*schema\. Put .*json_schema\.schema\.$"):
+        validate(ChatBody, chat | {"response_format": {"type": "json_schema", "schema": schema}})
     function = {"name": "f", "description": "Does f.", "parameters": schema}
     tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
     called = validate(ChatBody, chat | tools)

@@ -244,7 +244,8 @@ def _explanation(entry: dict[str, Any]) -> str:
     command = 'wavefront generate "I have two figs and a pear. How many fruits?"'
     flag = "--cache" if entry["kind"] == "caches" else "--strategy"
     example = [f"  {command} \\", f'    {flag} "{entry["example"]}"']
-    title = "Recommended" if "recommended" in entry else "Example"
+    built_in = "." not in str(entry["name"])  # a class of yours recommends nothing by itself
+    title = "Recommended" if "recommended" in entry and built_in else "Example"
     return "\n".join([*lines, "", title, *example])
 
 

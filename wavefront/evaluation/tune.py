@@ -154,7 +154,7 @@ def tune(
         if halves[half] < FEWEST:
             raise OptionError(
                 f"Tuning needs at least {FEWEST} items in each half, but the {half} half has "
-                f"{halves[half]} of {len(samples)}: give more --items."
+                f"{halves[half]} of {len(samples)}: give more --items, or a file with more lines."
             )
     found = _measure(runner.with_half("tune"), attempts.values())
     base = next(iter(found.values()))

@@ -728,7 +728,18 @@ def validate(kind: type[AnyBody], content: Any) -> AnyBody:
     # For a union, pydantic appends the name of the type, which starts with a capital letter.
     path = ".".join(str(part) for part in location if isinstance(part, int) or part.islower())
     code = "missing_field" if found["type"] == "missing" else "invalid_value"
-    raise APIError(400, f"{path or 'The body'}: {found['msg']}.", code=code, param=param)
+    text = f"{path or 'The body'}: {found['msg']}."
+    if found["type"] == "extra_forbidden":
+        text = f"There is no field {path}.{_PLACES.get(path, '')}"
+    raise APIError(400, text, code=code, param=param)
+
+
+# Where a field belongs that OpenAI's format has elsewhere.
+_PLACES = {
+    "response_format.schema": " Put the schema into response_format.json_schema.schema.",
+    "response_format.name": " Put the name into response_format.json_schema.name.",
+    "response_format.strict": " Put it into response_format.json_schema.strict.",
+}
 
 
 def schema(kind: type[BaseModel]) -> dict[str, Any]:
