@@ -132,7 +132,7 @@ def test_aliases_are_not_on_the_help_page() -> None:
     page = run("generate", "--help").stdout
     assert "--block-length" not in page
     assert "--stop-ids" not in page
-    assert "with a fixed budget or in infilling: keep." in " ".join(page.replace("│", "").split())
+    assert "keep with a fixed budget and in infilling." in " ".join(page.replace("│", "").split())
 
 
 # Errors.

@@ -1,8 +1,8 @@
 """Advice: measure the settings behind each value of `speed`, and recommend the fastest ones.
 
-A word allows some settings: `exact` allows no cache and no lower precision, and the others allow
-the caches whose quality docs/speed.md reports. The time of a cached decode follows from two steps:
-one over the whole canvas, and one over a window.
+Each value of `speed` allows certain settings. `exact` allows neither a cache nor lower precision.
+The others allow the caches whose quality docs/speed.md reports. The time of a cached decode follows
+from the times of two steps: one over the whole canvas, and one over a window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wavefront.strategies.caches.wave import Wave
 
 WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
 WARM_UP = 1
-MARGIN = 1.05  # how many times as fast a setting must be to replace the word's own
+MARGIN = 1.05  # how many times as fast a setting must be to replace the default of its `speed`
 
 
 class Variant(NamedTuple):
@@ -196,7 +196,7 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
         ms, (variant, cache) = costs[best], best
         given = {
             "speed": None if speed == "exact" else speed,
-            # The word would lower the precision, and that is not the fastest here.
+            # This `speed` would lower the precision, which is not the fastest setting here.
             "dtype": "float32" if lowers and variant.dtype is None else None,
             "compile": variant.compiled or None,
             "cache": None if cache == usual else repr(cache),

@@ -91,7 +91,7 @@ def _time_loop(stage: Stage, case: Case) -> LoopTime | None:
     if stage.settings.quick:
         piece = Loop(case, lambda x: loop(x, case.prompt_tokens, steps=steps), stage.count)
         each = stage.time({LLADA.name: piece})[LLADA.name].median
-        return LoopTime(each * steps, "a few of its steps, times all")
+        return LoopTime(each * steps, "extrapolated from a few steps")
 
     def decode() -> None:
         for _ in loop(case.canvas().tokens, case.prompt_tokens, steps=steps):

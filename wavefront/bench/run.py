@@ -113,7 +113,7 @@ def run(settings: Settings, *, accuracy: Path | None = None) -> Report:
 
 def _overhead_notes(rows: Sequence[Row]) -> list[str]:
     return [
-        f"Beyond its forward, a step of {step.name} takes {overhead(step, alone):+.1f} % of it."
+        f"Outside its forward pass, the {step.name} step adds {overhead(step, alone):.1f} %."
         for step, alone in steps_and_forwards(rows)
     ]
 

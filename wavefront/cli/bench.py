@@ -22,7 +22,7 @@ EXAMPLES = """\
 Rows for --only
 exact        a step over the whole canvas, and LLaDA's published loop
 cached       a step over a window, and Fast-dLLM's dual-cache loop
-batch        batches of 1, 8, 16 and 32; without CUDA of 1 and 8
+batch        batches of 1, 8, 16 and 32, or of 1 and 8 without CUDA
 quantized    steps with int8, fp8 and int4 weights; by default only on CUDA
 strategies   steps of several strategies; by default only on CUDA
 end-to-end   a whole decode
@@ -33,7 +33,7 @@ text         whole answers to problems; needs a trained model, such as ripple
 
 Rows of block-causal models
 blocks       a step in a block, and the family's published loop
-prefix       the first block of a request whose prompt another request had
+prefix       the first block of a request whose prompt is already cached
 
 Examples
 wavefront bench --quick
@@ -87,7 +87,7 @@ def bench(
         option(
             None,
             "",
-            "Measure small sizes, few repeats and one problem: under a minute on two cores.",
+            "Use small sizes, few repeats and one problem. Takes less than a minute on two cores.",
             "--quick",
         ),
     ] = False,
@@ -123,8 +123,8 @@ def bench(
         option(
             None,
             "",
-            "Measure the CPU time of this process instead, if the machine is busy; works best with "
-            "--threads 1.",
+            "Measure the CPU time of this process instead of the elapsed time. Use it on a busy "
+            "machine, with --threads 1.",
             "--cpu-time",
         ),
     ] = False,

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Commands in the conversation
-/strategy SPEC   decode with another strategy from now on
+/strategy SPEC   use a different strategy from now on
 /reset           start the conversation again
 /help            show these commands
-/quit or /exit   leave; the end of input leaves too
+/quit or /exit   leave; so does the end of the input (Ctrl-D)
 //...            send a message that begins with a slash
 """
 HELP = EXAMPLES.partition("\n")[2].rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,6 @@ from wavefront.cli.options import (
     DecodingOptions,
     ModelOptions,
     OutputOptions,
-    PromptFile,
     flatten_options,
     model_option,
 )
@@ -45,7 +45,10 @@ def infill(
         typer.Argument(metavar="TEXT", help="The text. Omit it or write - to read stdin."),
     ] = None,
     *,
-    file: PromptFile = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="PATH", help="Read the text from this file."),
+    ] = None,
     decoding: DecodingOptions,
     model: InfillModel,
     output: OutputOptions,

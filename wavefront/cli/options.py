@@ -106,11 +106,11 @@ def _read_schema(text: str) -> str:
 
 
 EOS_HELP = (
-    "How to handle a stop token. stop: end the decode once all positions before it are decided. "
-    "stop-block: end it at the end of that block. keep: decode every position (same text, but "
-    "slower). defer: decode it after all other candidates. suppress-logit, suppress-confidence, "
-    "llada-confidence: the rules of the published samplers. Default: stop; with a fixed budget or "
-    "in infilling: keep."
+    "How to handle a stop token. stop: end the decode when all positions before the stop token are "
+    "decided. stop-block: end the decode at the end of the stop token's block. keep: decode every "
+    "position (same text, but slower). defer: decode stop tokens after all other candidates. "
+    "suppress-logit, suppress-confidence, llada-confidence: the rules of the published samplers. "
+    "Default: stop, or keep with a fixed budget and in infilling."
 )
 # How to parse a value, by its metavar. The messages of typer's own parsers differ from version
 # to version.
@@ -398,7 +398,7 @@ class DecodingOptions:
         int | None,
         _decoding(
             "T",
-            "Maximum number of steps; the strategy edit may add some. Fewer steps are faster. "
+            "Maximum number of steps. The strategy `edit` may add some. Fewer steps are faster. "
             "Default: one per token.",
             "--steps",
             "-t",

@@ -43,7 +43,7 @@ def report(
             None,
             "NAME",
             "Model whose tokenizer reads the traces: a name as in `wavefront generate -m`, or "
-            "module:factory for your own. Default: the texts in each trace.",
+            "module:factory for your own. Default: use the texts stored in each trace.",
             "--model",
             "-m",
             complete=completion.models,

@@ -29,12 +29,12 @@ FORBIDDEN = 0  # the class of the tokens that no answer contains, such as the ma
 Value = TypeVar("Value")
 MAX_REMEMBERED = 1 << 14  # steps from one set of states to the next
 REMEMBERED_BITS = 1 << 27  # of the sets in all remembered steps of one kind
-FEW_MOVES = 1 << 20  # moves times states; more moves are followed as tensors, all at once
+FEW_MOVES = 1 << 20  # transitions times states; beyond this, tensors follow them all at once
 # Positions times transitions. A step looks at every transition a few times for each position, so
 # this keeps a step, which all requests of a batch wait for, at about a second.
 MAX_STEP_WORK = 1 << 25
 CHECKED_PASSES = 16  # passes over an answer that the commits of a step may cost, if it is large
-MAX_EIGHTS = 1 << 12  # unions over eight states that are kept for the moves of a class
+MAX_EIGHTS = 1 << 12  # unions over eight states that are kept for the transitions of a class
 MAX_PAIRS = 64  # pairs of sets whose allowed classes are computed at once
 MAX_END_TOKENS = 8  # sets of end tokens for which one automaton is kept
 
@@ -199,7 +199,7 @@ class TokenAutomaton:
         return found
 
     def _moves_of(self, symbol: int) -> _Moves:
-        """Return the moves of a class, or of any token."""
+        """Return the transitions of a token class, or of all tokens if it is `ANY`."""
         if symbol not in self._moves:
             if symbol == ANY:
                 pairs = torch.unique(self.edges[:, 0] * self.states + self.edges[:, 2])
@@ -222,7 +222,7 @@ class TokenAutomaton:
 
     @property
     def size(self) -> int:
-        """The bytes of memory of the automaton, with the steps that it remembers."""
+        """The memory of the automaton in bytes, including its cached transitions."""
         entries = len(self._forward) + len(self._backward) + len(self._allowed)
         tensors = self.edges.numel() + self.token_class.numel()
         kept = 8 * tensors + entries * (self.states // 4 + self.classes)
@@ -394,7 +394,7 @@ def from_mask(mask: Tensor) -> int:
 
 
 class _Moves:
-    """Moves from one state to another."""
+    """Transitions between states."""
 
     def __init__(self, source: Tensor, target: Tensor, *, states: int, few: int) -> None:
         self._states, self._source, self._target = states, source, target
@@ -405,13 +405,13 @@ class _Moves:
             self._after, self._before = _Union(pairs), _Union([(two, one) for one, two in pairs])
 
     def after(self, states: int) -> int:
-        """Return the states that a move from one of `states` leads to."""
+        """Return the states that a transition from one of `states` leads to."""
         if self._after is None:
             return self._follow(states, self._source, self._target)
         return self._after.of(states)
 
     def before(self, states: int) -> int:
-        """Return the states from which a move leads to one of `states`."""
+        """Return the states from which a transition leads to one of `states`."""
         if self._before is None:
             return self._follow(states, self._target, self._source)
         return self._before.of(states)

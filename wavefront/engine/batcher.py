@@ -222,10 +222,10 @@ class Batcher:
         `cache` applies to requests that name none. `call` runs steps, eagerly or as CUDA graphs.
         `updates` copies the results of every step to the host, for `StepUpdate`. `bucket` rounds
         the number of positions to read, so that a server needs few shapes; `min_width` is its
-        minimum. `compact` drops the rows of finished requests of a decode that `load` started, so
-        that they are no longer computed. It changes the shape of the batch, so it needs steps that
-        run eagerly, and it has no effect where flags are read late. `prefixes` holds keys and
-        values of prompts that requests share.
+        minimum. `compact` drops the rows of finished requests, so that they are no longer computed.
+        It applies to decodes started by `load`. It changes the shape of the batch, so it needs
+        eager steps. It has no effect on CUDA, where flags are read one step late. `prefixes` holds
+        keys and values of prompts that requests share.
         """
         check_int("rows", rows, 1)
         check_int("length", length, 2, high=model.max_length)

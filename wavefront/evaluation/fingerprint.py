@@ -25,8 +25,8 @@ from wavefront.storage.hub import CONFIG, GENERATION, INDEX, TEXT_FILES, WEIGHTS
 from wavefront.tasks.base import Task
 
 PACKAGE = Path(wavefront.__file__).parent
-# Raise this by one when any decode gives other tokens, another order or other forward passes than
-# before. A page of results records it; tests/project/test_results_pages.py compares the two.
+# Raise this by one when a change alters the tokens, the order or the number of forward passes of a
+# decode. A page of results records it; tests/project/test_results_pages.py compares the two.
 # 1: everything recorded before 2026-11-18, which named no version. 2: until `tide` got cascade
 # rounds, a horizon and a threshold by default.
 DECODING_VERSION = 3

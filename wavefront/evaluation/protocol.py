@@ -68,7 +68,7 @@ ADAPTIVE = (
 def half_of(item: str) -> str:
     """Return the half that an item belongs to, "tune" or "report".
 
-    It depends on the item's id only, so it is the same in every run, order and number of items.
+    It depends only on the item's id, not on the run, the order or the number of items.
     """
     return HALVES[sha256(item.encode()).digest()[0] % 2]
 

@@ -54,15 +54,15 @@ TRIES = (
     "tide(cascade_rounds=8, horizon=32, selector=threshold(tau={tau}))",
 )
 FEWEST = 2  # items of each half
-MAX_LOSS = 5.0  # percentage points; a note says so if a larger loss is not excluded
+MAX_LOSS = 5.0  # percentage points; the page has a note if a larger loss is not excluded
 TEXT = (
-    "Every setting answers the tune half of the items, and one setting is chosen on that half. An "
-    "item's id decides its half. The chosen setting and the baselines then answer the report half. "
-    "Only that second table is evidence. Shares have Wilson's 95 % intervals; differences are "
-    "paired, with the exact McNemar test."
+    "Every setting answers the tune half of the items, and one setting is chosen on that half. The "
+    "id of an item decides its half. The chosen setting and the baselines then answer the report "
+    "half. Only the table of the report half is evidence. Shares have Wilson's 95 % intervals. "
+    "Differences are paired, with the exact McNemar test."
 )
-TRIED = ["setting", "right, %", "less base, %", "forwards", "tokens per forward", "front",
-         "may be chosen"]  # fmt: skip
+TRIED = ["setting", "right, %", "minus baseline, %", "forwards", "tokens per forward",
+         "Pareto-optimal", "may be chosen"]  # fmt: skip
 HELD = ["setting", "right, %", "chosen minus this, %", "p (McNemar)", "forwards", "forwards saved",
         "items"]  # fmt: skip
 
@@ -228,15 +228,16 @@ def _tuning_table(
 
 
 def _is_adaptive(text: str) -> bool:
-    """Return whether a setting has a knob that could have another value."""
+    """Return whether a setting has a knob that could have a different value."""
     return any(f"({name}=" in text for name in GRIDS)
 
 
 def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
-    """Say how large a loss the report half cannot exclude, if it is large.
+    """Return a note on the largest loss that the report half cannot exclude.
 
-    The loss is at most the share of items that only the baseline answers correctly. Its interval
-    is Wilson's, because a bootstrap of few equal answers has no width.
+    The note is empty if that loss is small. The loss is at most the share of items that only the
+    baseline answers correctly. Its upper bound is that of Wilson's interval, because a bootstrap
+    interval has zero width if all answers are equal.
     """
     base = next(text for text in held_out if text != chosen) if len(held_out) > 1 else chosen
     if base == chosen:
@@ -276,7 +277,7 @@ def _held_out_table(held_out: dict[str, TrialGroup], chosen: str) -> Table:
 
 
 def _forwards_saved(base: TrialGroup, best: TrialGroup) -> Interval | None:
-    """Return the base's forward passes minus the chosen setting's, item by item."""
+    """Return the forward passes of the base minus those of the chosen setting, item by item."""
     before, after = (
         {item: count for one in group.results for item, count in one.counts["forwards"].items()}
         for group in (base, best)

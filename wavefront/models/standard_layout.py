@@ -103,7 +103,10 @@ def standard_fields(
 
 
 def expert_sizes(keys: Keys, *, width_key: str) -> dict[str, int]:
-    """Return the sizes of `ExpertLayout` that every mixture has; `width_key` differs."""
+    """Return the sizes that every mixture of experts needs, as fields of `ExpertLayout`.
+
+    `width_key` is the config key of an expert's width, which differs between families.
+    """
     count, chosen = keys.size("num_experts"), keys.size("num_experts_per_tok")
     if count > EXPERT_LIMIT or chosen > count:
         raise CheckpointError(

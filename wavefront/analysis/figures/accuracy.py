@@ -39,7 +39,7 @@ def accuracy(
 ) -> MplFigure:
     """Draw two panels with the same scale: against the step budget and forward passes.
 
-    If every step is one forward pass, the panels would be identical, and one is drawn.
+    If every step is one forward pass, the panels would be identical, so only one is drawn.
     """
     same = all(one.steps == one.forwards for found in points.values() for one in found)
     names = ("steps",) if same else ("steps", "forwards")

@@ -40,7 +40,7 @@ class Domain(NamedTuple):
     ends: tuple[Op, ...]
     type: str
     arguments: tuple[str, ...]
-    max_steps: int  # before the last operation
+    max_steps: int  # the most operations before the closing one
 
 
 DOMAINS = (
@@ -126,7 +126,11 @@ def example_function(rng: Random, reserved: bool) -> Draft:
 
 
 def chain_function(rng: Random, reserved: bool, most: int | None = None) -> tuple[Function, str]:
-    """Compose one to five operations, one per line, with at most `most` before the last."""
+    """Compose one to five operations, one per line.
+
+    The last operation can be a closing one (`Domain.ends`). `most` limits the number of operations
+    without the closing one; None means the limit of the domain.
+    """
     domain = choose(rng, DOMAINS)
     ended = rng.random() < 0.7
     most = domain.max_steps if most is None else most
