@@ -91,8 +91,8 @@ def locate(
         known = (*built_in, "toy")
         raise CheckpointError(
             f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
-            f"{CONFIG}, a built-in name ({', '.join(known)}), a Hub id such as 'org/name', or your own "
-            "model as 'module:factory'."
+            f"{CONFIG}, a built-in name ({', '.join(known)}), a Hub id such as 'org/name', or "
+            "your own model as 'module:factory'."
         )
     if name.lower().endswith("gguf"):
         raise CheckpointError(
