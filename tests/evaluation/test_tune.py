@@ -101,6 +101,17 @@ def group_of(right: int, of: int, forwards: float) -> TrialGroup:
     return TrialGroup((result,))
 
 
+def test_spellings_of_one_setting_have_one_meaning() -> None:
+    same = ("wavefront", "wavefront(size=8, radius=2)", "wavefront(radius=2) | ")
+    assert len({Attempt.parse(text).meaning for text in same}) == 1
+    one, two = (
+        Attempt.parse(f"block | {rest}") for rest in ("eos=keep, steps=4", "steps=4, eos=keep")
+    )
+    assert one.meaning == two.meaning
+    assert one.meaning != Attempt.parse("block | eos=keep, steps=5").meaning
+    assert one.meaning != Attempt.parse("block(size=4) | eos=keep, steps=4").meaning
+
+
 def test_objective_decides_the_choice() -> None:
     base, quick, bad = group_of(20, 20, 32), group_of(19, 20, 8), group_of(2, 20, 4)
     plain = Objective()

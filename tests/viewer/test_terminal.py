@@ -124,7 +124,7 @@ def test_headline_fits_or_has_its_shortest_form(width: int) -> None:
 
 def test_headline_is_complete_in_80_columns() -> None:
     line = terminal_layout.headline(frame([]), 80)
-    assert line == "step 3/8 · 3 forwards · 3/8 tokens · 1.00 per forward · 1.2 s"
+    assert line == "step 3/8 · 3 forwards · 3/8 positions · 1.00 per forward · 1.2 s"
 
 
 def test_front_stays_in_view_of_a_tall_answer() -> None:

@@ -82,6 +82,11 @@ class Attempt(NamedTuple):
         resolve(strategy.strip(), "strategies")
         return cls(text.strip(), strategy.strip(), options)
 
+    @property
+    def meaning(self) -> str:
+        """The strategy with all its options, and the options of the decode in a fixed order."""
+        return f"{resolve(self.strategy, 'strategies')!r} {sorted(self.options.items())!r}"
+
     def trial(self, runner: Runner) -> Trial:
         """Return the trial of this setting on the runner's model and task."""
         case = ", ".join(f"{name}={value}" for name, value in self.options.items())
@@ -147,7 +152,10 @@ def tune(
         raise OptionError("Tuning needs a baseline to compare with: give --baseline SPEC.")
     wanted = objective or Objective()
     listed = [one for text in (*bases, *tries) for one in settings_of(text)]
-    attempts = {one.text: one for one in map(Attempt.parse, listed)}
+    distinct: dict[str, Attempt] = {}  # two spellings of one setting are measured once
+    for one in map(Attempt.parse, listed):
+        distinct.setdefault(one.meaning, one)
+    attempts = {one.text: one for one in distinct.values()}
     _, samples = samples_of(runner.scale.tasks[0], runner.ask())
     halves = Counter(half_of(sample.id) for sample in samples)
     for half in HALVES:

@@ -118,7 +118,7 @@ def headline(frame: Frame, width: int) -> str:
         else (f" · {frame.seconds:.1f} s", f" · {frame.seconds:.0f}s")
     )
     forms = (
-        f"{step} · {frame.forwards} forwards · {tokens} tokens · {rate:.2f} per forward{exact}",
+        f"{step} · {frame.forwards} forwards · {tokens} positions · {rate:.2f} per forward{exact}",
         f"{step} · {frame.forwards} fwd · {tokens} tok · {rate:.1f}/fwd{whole}",
         f"{step} · {frame.forwards} fwd · {tokens}{whole}",
         f"{step} · {tokens}{whole}",
