@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
-from wavefront.core.errors import OptionError
+from wavefront.core.errors import OptionError, quote
 from wavefront.core.spec import Spec
 from wavefront.tasks.grading import Grade
 from wavefront.tasks.grading.final_answer import grade_final
@@ -161,6 +161,28 @@ class Procedural(Spec):
     def grade(self, sample: Sample, text: str) -> Grade:
         """Compare the final answer in `text` with the target."""
         return grade_final(self.final_kind(sample), sample.target, text)
+
+
+@dataclass(frozen=True)
+class ObjectsTask(Procedural):
+    """The base class of tasks about three, five or seven objects, with a name for each number."""
+
+    SIZES: ClassVar[Mapping[int, str]] = {3: "three", 5: "five", 7: "seven"}
+
+    objects: int = 3
+    kind = "choice"
+
+    def __post_init__(self) -> None:
+        if type(self.objects) is not int or self.objects not in self.SIZES:
+            raise OptionError(
+                f"objects must be 3, 5 or 7, not {quote(self.objects)}.",
+                option="objects",
+                value=self.objects,
+            )
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}_{self.SIZES[self.objects]}_objects"
 
 
 def draw_items(task: GeneratedTask, ask: Ask) -> list[Sample]:

@@ -19,10 +19,9 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from wavefront.core.errors import OptionError, quote
 from wavefront.tasks.base import (
     Draft,
-    Procedural,
+    ObjectsTask,
     draw_int,
     join_list,
     option_block,
@@ -30,7 +29,6 @@ from wavefront.tasks.base import (
     worked_answer,
 )
 
-SIZES = {3: "three", 5: "five", 7: "seven"}
 ORDINALS = ("", "", "second", "third", "fourth")
 OPENING = (
     "The following paragraphs each describe a set of {size} objects arranged in a fixed order. "
@@ -107,23 +105,8 @@ RESERVED = (
 
 
 @dataclass(frozen=True)
-class LogicalDeduction(Procedural):
+class LogicalDeduction(ObjectsTask):
     """Three, five or seven objects."""
-
-    objects: int = 3
-    kind = "choice"
-
-    def __post_init__(self) -> None:
-        if type(self.objects) is not int or self.objects not in SIZES:
-            raise OptionError(
-                f"objects must be 3, 5 or 7, not {quote(self.objects)}.",
-                option="objects",
-                value=self.objects,
-            )
-
-    @property
-    def name(self) -> str:
-        return f"logical_deduction_{SIZES[self.objects]}_objects"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         count = self.objects
@@ -139,7 +122,7 @@ class LogicalDeduction(Procedural):
         asked = place_name(scene, place, count)
         target = f"({chr(65 + order[place])})"
         shown = [article(name) if scene.article else name for name in names]
-        size = SIZES[count]
+        size = self.SIZES[count]
         question = (
             f"{OPENING.format(size=size)}{scene.start.format(size)}: {join_list(shown)}. {said}"
             + option_block([sentence(scene, name, asked) for name in names])

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from wavefront.core.errors import OptionError, quote
 from wavefront.tasks.base import (
     Draft,
-    Procedural,
+    ObjectsTask,
     join_list,
     option_block,
     split_words,
@@ -17,7 +16,6 @@ from wavefront.tasks.base import (
 )
 
 PEOPLE = ("Alice", "Bob", "Claire", "Dave", "Eve", "Fred", "Gertrude")
-SIZES = {3: "three", 5: "five", 7: "seven"}
 
 
 class Scene(NamedTuple):
@@ -121,23 +119,8 @@ RESERVED = (
 
 
 @dataclass(frozen=True)
-class TrackingShuffledObjects(Procedural):
+class TrackingShuffledObjects(ObjectsTask):
     """As many swaps as people, as in the benchmark."""
-
-    objects: int = 3
-    kind = "choice"
-
-    def __post_init__(self) -> None:
-        if type(self.objects) is not int or self.objects not in SIZES:
-            raise OptionError(
-                f"objects must be 3, 5 or 7, not {quote(self.objects)}.",
-                option="objects",
-                value=self.objects,
-            )
-
-    @property
-    def name(self) -> str:
-        return f"tracking_shuffled_objects_{SIZES[self.objects]}_objects"
 
     def draft(self, rng: Random, reserved: bool) -> Draft:
         number = int(rng.random() * len(RESERVED if reserved else SCENES))
