@@ -172,8 +172,9 @@ def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
     out = _parts_like(x, width, parts=quantized_part_count)
     _launch(
         "scaled_product", (width // TILE, count),
-        x.contiguous(), codes, scale, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=3, chain=False, like=x,
+        x.contiguous(), scale, codes, scale, out, rows, width, depth, depth // count,
+        ROUNDED=False, ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP,
+        num_stages=3, chain=False, like=x,
     )  # fmt: skip
     return out
 
@@ -200,9 +201,9 @@ def fp8_product(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor) -> T
     assert rows <= ROWS
     out = _parts_like(x, width, dtype=torch.bfloat16)
     _launch(
-        "fp8_product", (width // TILE, count),
+        "scaled_product", (width // TILE, count),
         x.contiguous(), row_scale, codes, scale, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=6, like=x,
+        ROUNDED=True, ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=6, like=x,
     )  # fmt: skip
     return out
 

@@ -48,10 +48,14 @@ def product(
 
 @triton.jit
 def scaled_product(
-    x, codes, scale, out, rows, width, depth, share,
-    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+    x, row_scale, codes, scale, out, rows, width, depth, share,
+    ROUNDED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """As `product`, for a weight in 8 bits: each row of the sum is multiplied by its scale."""
+    """As `product`, for a weight in 8 bits: each row of the sum is multiplied by its scale.
+
+    If x is ROUNDED, it is in 8 bits too, and row_scale (rows,) multiplies its rows.
+    """
     begin(CHAIN)
     part = tl.program_id(1)
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -63,28 +67,8 @@ def scaled_product(
         read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
         total = tl.dot(tl.load(of_codes).to(read.dtype), tl.trans(read), total)
     total = total * tl.load(scale + at)[:, None]
-    here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
-
-
-@triton.jit
-def fp8_product(
-    x, row_scale, codes, scale, out, rows, width, depth, share,
-    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
-):  # fmt: skip
-    """As `scaled_product`, with x in fp8 too; row_scale (rows,) multiplies the rows of x."""
-    begin(CHAIN)
-    part = tl.program_id(1)
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
-    total = tl.zeros((TILE, ROWS), tl.float32)
-    for start in range(part * share, part * share + share, DEEP):
-        of_codes = codes + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        of_x = x + row[:, None] * depth + (start + deep)[None, :]
-        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
-        total = tl.dot(tl.load(of_codes), tl.trans(read), total)
-    total = total * tl.load(scale + at)[:, None]
-    total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
+    if ROUNDED:
+        total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
     tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
