@@ -156,7 +156,9 @@ def take_step(
         column = torch.arange(hidden.shape[2], device=hidden.device)
         own = (column < batch.limits.width[:, None])[None, ..., None]
         hidden = torch.where(own, hidden, hidden[:, :, :1])
-    return commit_step(
+    # A constraint works on the host, so the commit is compiled only without one.
+    commit = commit_step if is_constrained(configs) else _compiled_commit
+    return commit(
         model, configs, batch, plan=plan, hidden=hidden, asked=asked, shape=shape, policy=policy
     )
 
@@ -293,6 +295,14 @@ def count_computed(
     return rows * width * (2 if configs[0].cfg_scale > 0 else 1)
 
 
+def is_constrained(configs: Sequence[Config]) -> bool:
+    """Return whether any group has a constraint.
+
+    Of such a step, only the plan is compiled, and only the forward pass is captured.
+    """
+    return any(config.constraint is not None for config in configs)
+
+
 def commit_step(
     model: Model,
     configs: Sequence[Config],
@@ -305,32 +315,6 @@ def commit_step(
     policy: Cache | None,
 ) -> StepResult:
     """Read the hidden states, let every group decide, write the canvases, update the cache."""
-    # A constraint works on the host, so this is compiled only without one.
-    run = _commit if is_constrained(configs) else _compiled_commit
-    return run(
-        model, configs, batch, plan=plan, hidden=hidden, asked=asked, shape=shape, policy=policy
-    )
-
-
-def is_constrained(configs: Sequence[Config]) -> bool:
-    """Return whether any group has a constraint.
-
-    Of such a step, only the plan is compiled, and only the forward pass is captured.
-    """
-    return any(config.constraint is not None for config in configs)
-
-
-def _commit(
-    model: Model,
-    configs: Sequence[Config],
-    batch: BatchState,
-    *,
-    plan: StepPlan,
-    hidden: Tensor,
-    asked: Asked,
-    shape: StepShape,
-    policy: Cache | None,
-) -> StepResult:
     void = plan.overflow
     if plan.window_overflow is not None:
         void = void | plan.window_overflow
@@ -376,7 +360,7 @@ def _commit(
     return StepResult(after, tuple(steps), sum_groups(flags))
 
 
-_compiled_commit = compiled_with_model(_commit)
+_compiled_commit = compiled_with_model(commit_step)
 
 
 def pack_flags(
