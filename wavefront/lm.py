@@ -695,7 +695,7 @@ def load(
                 value=mask_id,
             )
     else:
-        directory = locate(path, revision=revision, offline=offline)
+        directory = locate(path, revision=revision, offline=offline, factory=True)
         tokenizer = Tokenizer.load(directory)  # first, so that a missing file is reported early
         model = load_model(
             directory,

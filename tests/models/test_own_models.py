@@ -144,3 +144,9 @@ def test_factory_works_in_serve(monkeypatch: pytest.MonkeyPatch) -> None:
         refusal = server.post("/v1/completions", **body, cache="wave()")
         assert refusal.status_code == 400
         assert "leave out cache" in refusal.json()["error"]["message"]
+
+
+def test_unknown_model_names_the_way_to_an_own_one() -> None:
+    assert "'module:factory'" in refused("generate", "Hi", "-m", "wave_model.waves")
+    original = refused("train", "adapt", "--original", "none.bin", "--out", "x", "--steps", "2")
+    assert "module:factory" not in original  # it cannot be adapted

@@ -60,7 +60,7 @@ class Loader:
         """Return the directory of the model's files; None for a model without files."""
         if self.path == "toy" or lm.is_factory(self.path):
             return None
-        return locate(self.path, revision=self.revision, offline=self.offline)
+        return locate(self.path, revision=self.revision, offline=self.offline, factory=True)
 
     def with_absolute_path(self) -> Loader:
         """Return the same loader with a path that is valid in every working directory."""

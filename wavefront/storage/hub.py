@@ -60,6 +60,7 @@ def locate(
     revision: str | None = None,
     offline: bool = False,
     weights: bool = True,
+    factory: bool = False,
 ) -> Path:
     """Return the directory of a checkpoint, after fetching it from the Hub if necessary.
 
@@ -68,6 +69,7 @@ def locate(
         revision: The Hub revision; by default `main`.
         offline: Use only files that are already in the Hub's cache.
         weights: Fetch the weights too.
+        factory: Say in errors that the caller also accepts `module:factory`.
     """
     if not isinstance(path, str | os.PathLike):
         raise OptionError(
@@ -89,10 +91,10 @@ def locate(
     hub_id = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
     if directory is None or directory.exists() or not hub_id:
         known = (*built_in, "toy")
+        own = ", or your own model as 'module:factory'" if factory else ""
         raise CheckpointError(
             f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
-            f"{CONFIG}, a built-in name ({', '.join(known)}), a Hub id such as 'org/name', or "
-            "your own model as 'module:factory'."
+            f"{CONFIG}, a built-in name ({', '.join(known)}), or a Hub id such as 'org/name'{own}."
         )
     if name.lower().endswith("gguf"):
         raise CheckpointError(
