@@ -1,7 +1,8 @@
 """Mixture of experts: a router chooses a few of many small MLPs for every position.
 
-Four functions compute the chosen experts, and all return the same. On recent GPUs one grouped
-product per matrix does it. The others exist for GPUs without it, for fixed shapes and for CPUs.
+Several functions compute the chosen experts, and all return the same. For a few positions on a GPU
+our own kernels read each chosen expert once. On recent GPUs one grouped product per matrix computes
+more positions. The others exist for GPUs without it, for fixed shapes and for CPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wavefront.kernels import small_batch_ops
 from wavefront.models.architecture import ExpertLayout
 
 # torch's grouped product; older versions have it under a private name, or not at all.
@@ -48,7 +50,9 @@ class Router(nn.Module):
         logits = F.linear(x.to(dtype), self.weight.to(dtype)).to(dtype)
         if self.layout.router == "grouped_sigmoid":
             return self._grouped_sigmoid(logits)
-        weights, chosen = logits.softmax(-1).topk(self.layout.per_token)
+        scores = logits.softmax(-1)
+        chosen = largest(scores, self.layout.per_token)
+        weights = scores.gather(-1, chosen)
         if self.layout.router == "normalized_softmax":
             weights = weights / weights.sum(-1, keepdim=True)
         return weights * self.layout.scale, chosen
@@ -60,15 +64,31 @@ class Router(nn.Module):
         scores = logits.sigmoid()
         biased = scores + self.expert_bias
         groups = biased.unflatten(-1, (layout.groups, -1))
-        best = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(-1)
-        kept = torch.zeros_like(best, dtype=torch.bool)
-        kept = kept.scatter(-1, best.topk(layout.kept_groups).indices, True)
-        allowed = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-        chosen = allowed.topk(layout.per_token).indices
+        best = groups.gather(-1, largest(groups, min(2, groups.shape[-1]))).sum(-1)
+        number = torch.arange(layout.groups, device=best.device)
+        kept = (largest(best, layout.kept_groups)[..., None] == number).any(-2)
+        lowest = torch.finfo(groups.dtype).min  # not -inf, which `largest` gives to what it found
+        allowed = groups.masked_fill(~kept[..., None], lowest).flatten(-2)
+        chosen = largest(allowed, layout.per_token)
         weights = scores.gather(-1, chosen)
         if layout.per_token > 1:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return weights * layout.scale, chosen
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` largest scores, (..., count) long, the largest first.
+
+    The compiler does not fuse `topk`, which is several kernels. It fuses repeated maxima into one.
+    """
+    if not (torch.compiler.is_compiling() and scores.is_cuda):
+        return scores.topk(count, dim=-1).indices
+    number = torch.arange(scores.shape[-1], device=scores.device)
+    found: list[Tensor] = []
+    for _ in range(count):
+        found.append(scores.argmax(-1, keepdim=True))
+        scores = scores.masked_fill(number == found[-1], float("-inf"))
+    return torch.cat(found, -1)
 
 
 class ExpertWeights(nn.Module):
@@ -79,8 +99,10 @@ class ExpertWeights(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(layout.count, 2 * layout.width, width))
         self.down = nn.Parameter(torch.empty(layout.count, width, layout.width))
 
-    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, x: Tensor, chosen: Tensor, use_small_batch_ops: bool = False) -> Tensor:
         """Return (T, K, D): the output of every chosen expert (T, K) for x (T, D)."""
+        if use_small_batch_ops and small_batch_ops.experts_fit(x, self.gate_up, self.down):
+            return small_batch_ops.experts(x, chosen, self.gate_up, self.down)
         if can_group(x, self.gate_up):
             return grouped_experts(self, x, chosen)
         if _needs_fixed_shapes(x) or (x.is_cuda and len(x) <= FIXED_ROWS):
