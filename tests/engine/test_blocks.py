@@ -111,7 +111,7 @@ def test_late_flags_change_no_token(name, monkeypatch):
 @pytest.mark.parametrize("lag", [0, 1])
 def test_late_flags_compute_no_other_positions(family, lag, monkeypatch):
     """A window that is larger than needed repeats a position, so no further expert is used."""
-    model = toy(seed=3, family=family, dtype="float64")
+    model: Any = toy(seed=3, family=family, dtype="float64")
     size, seen = model.block_size, list[int]()
     hidden = model.hidden
 
@@ -216,12 +216,32 @@ def test_trace_replays_and_forks(cache):
 REFUSED = {
     "fixed_budget": ({"fixed_budget": True}, "each block ends when it is filled"),
     "a cache of bidirectional models": ({"cache": "wave()"}, "which is block-causal: use blocks()"),
-    "a horizon": (
-        {"strategy": "tide(cascade_rounds=0, horizon=4, selector=quota())"},
-        "hides positions from the model",
+    "a short horizon": (
+        {"strategy": "tide(cascade_rounds=0, horizon=3, selector=quota())"},
+        "hides positions of a block of 4 from the model, which does not work block by block: use "
+        "horizon=0, which hides none",
     ),
-    "tbd": ({"strategy": "tbd()"}, "hides positions from the model"),
+    "a short tbd": ({"strategy": "tbd(size=3, drop=1, min_kept=1)"}, "use spare=None, which hides"),
+    "smaller blocks": ({"strategy": "blockwise(size=2)"}, "use hide=False, which hides none"),
 }
+HIDES_NOTHING = {
+    "tide(horizon=4)": "tide(horizon=0)",
+    "tide()": "tide(horizon=0)",
+    "tbd(size=4, drop=1, min_kept=1)": "tbd(size=4, drop=1, min_kept=1, spare=None)",
+    "blockwise(size=4)": "blockwise(size=4, hide=False)",
+    "tbd(size=3, drop=1, min_kept=1, spare=1)": "tbd(size=3, drop=1, min_kept=1, spare=None)",
+}
+
+
+@pytest.mark.parametrize("name", HIDES_NOTHING)
+def test_strategy_that_hides_nothing_inside_a_block_is_accepted(name):
+    """With and without the cache, it decodes like the same strategy without a horizon."""
+    model, options = model_of(), {"max_new_tokens": 14, "eos": "keep"}
+    found = wavefront.generate_ids(model, PROMPTS, strategy=name, **options)
+    plain = wavefront.generate_ids(model, PROMPTS, strategy=name, cache="none", **options)
+    shown = wavefront.generate_ids(model, PROMPTS, strategy=HIDES_NOTHING[name], **options)
+    assert found.tokens == plain.tokens == shown.tokens
+    assert found.order == plain.order == shown.order
 
 
 @pytest.mark.parametrize("name", REFUSED)
