@@ -100,7 +100,7 @@ def test_strategy_obeys_model_law(text, law):
 
 @pytest.mark.filterwarnings("error")
 def test_law_of_blocks_covers_every_kind_of_block_causal_model():
-    kinds = [model_laws._block_toy(family) for family in model_laws.BLOCK_FAMILIES]
+    kinds: list[Any] = [model_laws._block_toy(family) for family in model_laws.BLOCK_FAMILIES]
     assert {True, False} == {model.shifted for model in kinds} == {m.padded_blocks for m in kinds}
     assert any(isinstance(part, Router) for model in kinds for part in model.modules())
     for text in ("standard", "tide(size=2)"):
