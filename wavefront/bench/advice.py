@@ -137,7 +137,9 @@ def _measure(settings: Settings) -> dict[Variant, Times]:
         pieces[variant, 0] = Steps(case, new_batcher(case), count)
         for size in _windows(settings):
             policy = Wave(refresh=NEVER, size=size, near=WINDOWS[size])
-            pieces[variant, size] = Steps(case, new_batcher(case, policy), 2 * count)
+            pieces[variant, size] = Steps(
+                case, new_batcher(case, policy, only_windows=True), 2 * count
+            )
     names = {f"{_describe(variant)}, window {size}": (variant, size) for variant, size in pieces}
     found = time_in_turns(
         settings.model.device,

@@ -165,7 +165,7 @@ class Stage:
 
     def window_steps(self, case: Case, size: int, *, count: int | None = None) -> Steps:
         """Return steps that only compute a window and never refresh."""
-        batcher = new_batcher(case, window_policy(size, NEVER))
+        batcher = new_batcher(case, window_policy(size, NEVER), only_windows=True)
         return Steps(case, batcher, count or 2 * self.count)
 
     def window_forward(self, steps: Steps, size: int) -> Forward:
