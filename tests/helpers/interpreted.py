@@ -41,7 +41,7 @@ def products() -> None:
 
 def quantized_products() -> None:
     """Compare products in 8 and 4 bits with those of the dequantised weight."""
-    wide = 2 * small_batch_ops.PROGRAMS * small_batch_ops.TILE
+    wide = 4 * small_batch_ops.PROGRAMS * small_batch_ops.TILE
     shapes = (((1, 5), 128, 512), ((2, 16), 256, 512), ((1, 3), wide, 256))
     for kind in ("int8", "int4"):
         for rows, width, depth in (*shapes, ((3, 40), 128, 256)):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 ROWS = 64  # the most rows of a product; with more, library kernels are as fast
+INT8_ROWS = 512  # the same for a weight in int8, which is otherwise converted first
 QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
@@ -80,9 +81,17 @@ def part_count(width: int, depth: int) -> int:
 
 
 def int8_part_count(width: int, depth: int) -> int:
-    """Return the same for a weight in int8 or int4, whose programs read fewer bytes."""
+    """Return the same for a weight in int8, whose programs read fewer bytes."""
     some = PROGRAMS * TILE <= width < 2 * PROGRAMS * TILE and depth % (2 * DEEP) == 0
     return 2 if some else part_count(width, depth)
+
+
+def int4_part_count(width: int, depth: int) -> int:
+    """Return the same for a weight in int4, whose programs wait most of the time."""
+    count = 1
+    while count < PARTS and count * width < 4 * PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
+        count *= 2
+    return count
 
 
 class Matrix(Protocol):
@@ -177,8 +186,8 @@ def int8_product(
     rows = x.shape[1] * x.shape[2]
     count = _int8_parts(rows, codes)
     out = _parts_like(x[0], width, count, dtype=dtype)
-    if rows <= ROWS:  # a few rows: a second tile of rows finds the weight in the cache
-        tile, row_tile, warps = TILE, _tile_size(min(rows, 32)), 4
+    if rows <= ROWS:
+        tile, row_tile, warps = TILE, _tile_size(rows), 4
         wanted = 4 if width >= PROGRAMS * TILE else 8
     else:
         tile, row_tile, warps, wanted = 2 * TILE, 64, 8, 3
@@ -241,7 +250,8 @@ def round_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     scale = x.new_empty((rows, 1), dtype=torch.float32)
     _launch(
         "round_rows", (rows, 1), x.contiguous(), out, scale, depth,
-        LARGEST=largest, WIDE=1 << (depth - 1).bit_length(), like=x,
+        LARGEST=largest, WIDE=1 << (depth - 1).bit_length(),
+        warps=8 if depth <= 4096 else 16, like=x,
     )  # fmt: skip
     return out, scale
 
@@ -290,7 +300,8 @@ def _split_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     made = _pieces_like(x, dtype)
     _launch(
         "split_rows", (rows, 1), x.contiguous(), *made, rows, depth,
-        LARGEST=LARGEST[dtype], GROUP=GROUP, WIDE=1 << (depth - 1).bit_length(), like=x,
+        LARGEST=LARGEST[dtype], GROUP=GROUP, WIDE=1 << (depth - 1).bit_length(),
+        warps=8 if depth <= 4096 else 16, like=x,
     )  # fmt: skip
     return made
 
@@ -329,16 +340,17 @@ def int4_product(
         dtype: The dtype of the result, unless it has parts.
     """
     width, depth = codes.shape[0], 2 * codes.shape[1]
-    count, rows = int8_part_count(width, depth), x.shape[1] * x.shape[2]
+    count, rows = int4_part_count(width, depth), x.shape[1] * x.shape[2]
     assert rows <= ROWS
     assert depth == x.shape[-1]
     assert scale.stride() == minimum.stride()
     out = _parts_like(x[0], width, count, dtype=dtype)
+    tile = 2 * TILE if width >= PROGRAMS * TILE and rows <= 32 else TILE
     _launch(
-        "int4_product", (width // TILE, count),
+        "int4_product", (width // tile, count),
         x.contiguous(), row_scale, sums, codes, scale, minimum, out,
         rows, width, depth, depth // count, *scale.stride(),
-        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, PACKED=x.is_cuda, num_stages=3, like=x,
+        ROWS=_tile_size(rows), TILE=tile, GROUP=GROUP, PACKED=x.is_cuda, num_stages=3, like=x,
     )  # fmt: skip
     return out
 
@@ -353,7 +365,7 @@ def _(
     minimum: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    return _parts_like(x[0], len(codes), int8_part_count(len(codes), x.shape[-1]), dtype=dtype)
+    return _parts_like(x[0], len(codes), int4_part_count(len(codes), x.shape[-1]), dtype=dtype)
 
 
 @torch.library.custom_op("wavefront::dequantize_int4", mutates_args=())
