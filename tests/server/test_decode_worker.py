@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.captured import Static
+from helpers.captured import AutomaticStatic, Static
 from helpers.failing_strategies import Failing
 from helpers.workers import (
     MIXED,
@@ -634,6 +634,28 @@ def test_steps_with_static_buffers_give_the_same_answers(
     assert len(texts[0]) == len(MIXED)
     assert len(static) == 1
     assert len(static[0]._graphs) == 5
+
+
+@pytest.mark.parametrize("cache", [None, "wave(refresh=8, size=32, near=4)"])
+def test_requests_after_the_warm_up_need_no_capture(lm: Any, cache: str | None) -> None:
+    limits, calls = Limits(rows=4, length=128), []
+    worker = DecodeWorker(
+        lm,
+        limits,
+        fit=False,
+        defaults={"cache": cache, "eos": "keep", "strategy": "wavefront(size=8, radius=2)"},
+        make_call=lambda: calls.append(AutomaticStatic()) or calls[-1],
+    )
+    worker.warm_up()
+    assert not worker.busy
+    (graphs,) = calls
+    captured = set(graphs._graphs)
+    for number in range(6):  # they begin at different steps
+        list(worker.handle(make_job(str(number), options={"max_new_tokens": 48})))
+        list(worker.step())
+    run_to_end(worker)
+    assert set(graphs._graphs) == captured
+    assert len(captured) == (1 if cache is None else 4)  # with a cache: window, 4, 2 and 1 rows
 
 
 def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
