@@ -24,12 +24,14 @@ exact        a step over the whole canvas, and LLaDA's published loop
 cached       a step over a window, and Fast-dLLM's dual-cache loop
 batch        batches of 1, 8, 16 and 32, or of 1 and 8 without CUDA
 quantized    steps with int8, fp8 and int4 weights; by default only on CUDA
+default      steps without options, and the warm-up; by default only on CUDA
 strategies   steps of several strategies; by default only on CUDA
 end-to-end   a whole decode
 memory       memory used by the logits
 lengths      time against the length of the canvas
 batches      time against the batch size
 text         whole answers to problems; needs a trained model, such as ripple
+start        the first token of two new processes with compilation; only on request
 
 Rows of block-causal models
 blocks       a step in a block, and the family's published loop
@@ -222,13 +224,29 @@ def bench(
         _show_advice(advice, as_json=json)
         return
     with ProgressBar(total=made.ticks(plan), shown=not quiet) as bar:
-        report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy)
-    if out is not None:
-        made.save(report, out)
+        progress = _Progress(out, shown=not quiet)
+        report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy, save=progress)
     _show(report, as_json=json)
     if out is not None:
         _draw(report, out, asked=False)
         print(f"Written to {out}.", file=sys.stderr)
+
+
+class _Progress:
+    """Writes the report so far to a file after each group, and prints its new rows."""
+
+    def __init__(self, out: Path | None, *, shown: bool) -> None:
+        self._out, self._shown, self._printed = out, shown, 0
+
+    def __call__(self, report: Report) -> None:
+        from wavefront.bench import save
+
+        if self._out is not None:
+            save(report, self._out)
+        for row in report.rows[self._printed :] if self._shown else ():
+            limit = "" if row.of_floor is None else f", {100 * row.of_floor:.0f} % of its limit"
+            print(f"{row.what}: {_duration(row.ms)}{limit}", file=sys.stderr, flush=True)
+        self._printed = len(report.rows)
 
 
 def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
@@ -315,6 +333,8 @@ def _show(report: Report, *, as_json: bool) -> None:
         console.print(f"{one.work}: {target}: {_amount(one.found)}, {word}{where}")
     for note in report.notes:
         console.print(note)
+    if report.missing:
+        console.print(f"The run was interrupted. Not measured: {', '.join(report.missing)}.")
 
 
 def _terms(report: Report) -> list[str]:
