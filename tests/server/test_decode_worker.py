@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.captured import AutomaticStatic, Static
+from helpers.commands import refused
 from helpers.failing_strategies import Failing
 from helpers.workers import (
     MIXED,
@@ -24,11 +25,12 @@ from wavefront.core.bounds import FloatRange, IntRange
 from wavefront.engine.batcher import Batcher
 from wavefront.engine.cuda_graphs import run_eagerly
 from wavefront.engine.options import SPEEDS, resolve_cache
+from wavefront.models.quantize import KINDS
 from wavefront.server import batch_pools, decode_worker
 from wavefront.server.batch_pools import constraint_work
 from wavefront.server.decode_worker import DecodeWorker, fingerprint, run
 from wavefront.server.request_builder import build_request, encode_texts
-from wavefront.server.settings import Limits, ModelSource, Settings
+from wavefront.server.settings import QUANTIZATIONS, Limits, ModelSource, Settings
 from wavefront.server.worker_messages import (
     CancelJob,
     CheckJob,
@@ -668,8 +670,16 @@ def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("signal.signal", lambda *_: None)  # keep the handlers of pytest
     run(Settings(source=ModelSource(model="toy", device="cpu", cuda_graphs=True)), Pipe())
     assert "cuda_graphs needs a CUDA device" in messages[0].message
-    run(Settings(source=ModelSource(model="toy", device="cpu", quantize="int7")), Pipe())
+    source = ModelSource(model="wavefront.bench.model_shapes:llada_8b", quantize="int7")
+    run(Settings(source=source), Pipe())
     assert "There is no quantisation 'int7'" in messages[1].message
+
+
+def test_unknown_quantisation_is_refused_before_the_server_starts() -> None:
+    assert QUANTIZATIONS == KINDS
+    line = refused("serve", "-m", "toy", "--quantize", "int5", "--port", "0")
+    assert "quantize" in line
+    assert "http://" not in line
 
 
 def test_fingerprint_depends_on_the_weights(lm: Any) -> None:
