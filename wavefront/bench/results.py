@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -201,7 +201,12 @@ class Report:
 
 def save(report: Report, path: Path) -> None:
     """Write a report as JSON."""
-    text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
+    save_json(report.to_json(), path)
+
+
+def save_json(values: Mapping[str, Any], path: Path) -> None:
+    """Write JSON values to a file, whose directory is made if necessary."""
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text, error=OptionError)

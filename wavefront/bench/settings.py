@@ -182,9 +182,14 @@ def load_model(
 
 
 def advice_defaults(model: Transformer) -> dict[str, Any]:
-    """Return settings for `advise` that take less than a minute with a built-in model."""
+    """Return settings for `advise` that take less than a minute with a built-in model on a CPU.
+
+    On CUDA, compilation is measured too, which takes minutes.
+    """
     usual = defaults(model, quick=True)
-    if model.device.type != "cuda":
+    if model.device.type == "cuda":
+        usual["compile"] = True
+    else:
         usual |= {"prompt_tokens": PROMPT_TOKENS["cpu"], "max_new_tokens": 128, "repeats": 5}
     return usual
 

@@ -190,6 +190,12 @@ def bench(
         _show(report, as_json=json)
         _draw(report, plot, asked=True)
         return
+    if advise:
+        ignored = {"only": only, "lengths": lengths, "batches": batches, "quick": quick}
+        ignored |= {"profile": profile, "accuracy": accuracy}
+        for option_name, value in ignored.items():
+            if value:
+                raise UsageError(f"--advise does not use --{option_name}: leave it out.")
     if threads is not None:
         import torch
 
@@ -221,6 +227,8 @@ def bench(
     if advise:
         with ProgressBar(total=ticks(plan), shown=not quiet) as bar:
             advice = made.advise(replace(plan, tick=bar.advance))
+        if out is not None:
+            made.save_json(advice.to_json(), out)
         _show_advice(advice, as_json=json)
         return
     with ProgressBar(total=made.ticks(plan), shown=not quiet) as bar:
@@ -262,14 +270,17 @@ def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
     console.print(
         f"{settings['model']} on {about['device']}, {about['dtype']}, "
         f"{plural(about['threads'], 'thread')}, "
-        f"prompt {settings['prompt_tokens']}, {settings['max_new_tokens']} new tokens, batch 1"
+        f"prompt {settings['prompt_tokens']}, {settings['max_new_tokens']} new tokens, batch 1, "
+        f"{settings['strategy']}"
     )
     table = Table(title="", show_edge=False, pad_edge=False, header_style="bold")
     for head in ("speed", "ms per step", "tokens/s", "× exact", "setting"):
         side = "left" if head in ("speed", "setting") else "right"
         table.add_column(head, justify=side, overflow="fold")
     for one in report.advice:
-        parts = [one.cache or "no cache", one.dtype, "compiled" if one.compile else None]
+        parts = [one.cache or "no cache", one.quantize or one.dtype]
+        if one.compile_seconds is not None:
+            parts.append(f"compiled in {_amount(one.compile_seconds)} s")
         table.add_row(
             one.speed,
             _amount(one.ms_per_step),
