@@ -1,10 +1,12 @@
 """Accuracy of quantised weights against the first ones, on the same items, with paired intervals.
 
+    python runs/quantize_table.py --items 16 --out answers.jsonl
     python runs/quantize_table.py ripple ripple@int8 ripple@int4 --items 48 --out answers.jsonl
     python runs/quantize_table.py --grade answers.jsonl
 
-A model is a name or a directory, with `@int8`, `@fp8` or `@int4` to quantise it while loading. Each
-batch of items is decoded by all models in turn and written at once, so a stopped run can be graded.
+A model is a name or a directory, with `@int8`, `@fp8` or `@int4` to quantise it while loading.
+`@fp8-inputs` also rounds the inputs to fp8, as a GPU with fp8 products does. Each batch of items is
+decoded by all models in turn and written at once, so a stopped run can be graded.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shared import (
+    QUANTIZATIONS,
     Row,
     decode,
     draw_items,
     fit_canvas,
     gap,
     grade_rows,
+    load_quantized,
     percent_correct,
     signed_text,
 )
@@ -37,7 +41,7 @@ STRATEGY, CACHE = "dsb(size=16)", "dual(refresh=16)"  # about one full pass an a
 def load(spec: str, options: argparse.Namespace) -> wavefront.LM:
     """Load a model from `name` or `name@kind`."""
     name, _, kind = spec.partition("@")
-    return wavefront.load(name, device=options.device, dtype=options.dtype, quantize=kind or None)
+    return load_quantized(name, kind or None, device=options.device, dtype=options.dtype)
 
 
 def batches(lm: wavefront.LM, options: argparse.Namespace) -> Iterator[tuple[Row, list]]:
@@ -90,6 +94,7 @@ def grade(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Accuracy of quantised weights.")
+    usual = ["ripple", *(f"ripple@{kind}" for kind in QUANTIZATIONS)]
     parser.add_argument("models", nargs="*", help="name, directory, or either with @int8")
     parser.add_argument("--grade", type=Path, help="grade the answers in this file")
     parser.add_argument("--out", type=Path, help="write the answers to this file")
@@ -103,8 +108,9 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--dtype")
     options = parser.parse_args()
-    if options.grade is None and not (options.models and options.out):
-        parser.error("give models and --out, or --grade")
+    options.models = options.models or usual
+    if options.grade is None and not options.out:
+        parser.error("give --out or --grade")
     grade(options.grade) if options.grade else generate(options)
 
 

@@ -20,6 +20,8 @@ import torch
 
 import wavefront
 from wavefront import tasks
+from wavefront.kernels import fp8_product
+from wavefront.models.quantize import QuantizedLinear
 from wavefront.models.transformer import Transformer
 from wavefront.results.interval import Interval
 from wavefront.results.paired import compare
@@ -169,6 +171,44 @@ def decode(
                     "cost": one.token_forwards / canvas,
                 },
             )
+
+
+FP8_INPUTS = "fp8-inputs"  # fp8 weights, and inputs rounded to fp8 as a GPU does
+QUANTIZATIONS = ("int8", "fp8", FP8_INPUTS, "int4")
+
+
+def load_quantized(
+    name: str, quantization: str | None, *, device: str | None = None, dtype: str | None = None
+) -> wavefront.LM:
+    """Load a model with quantised weights; `quantization` is one of QUANTIZATIONS or None."""
+    kind = "fp8" if quantization == FP8_INPUTS else quantization
+    lm = wavefront.load(name, device=device, dtype=dtype, quantize=kind)
+    if quantization == FP8_INPUTS:
+        assert isinstance(lm.model, Transformer)
+        round_inputs(lm.model)
+    return lm
+
+
+def round_inputs(model: Transformer) -> None:
+    """Let the fp8 layers of a model round their inputs, which only a GPU with fp8 does itself."""
+    for layer in model.modules():
+        if not isinstance(layer, QuantizedLinear) or layer.kind != "fp8":
+            continue
+        if not any(side % fp8_product.MULTIPLE for side in layer.codes.shape):
+            setattr(layer, "parts", _rounding_product(layer))  # noqa: B010  (in place of the method)
+
+
+def _rounding_product(layer: QuantizedLinear) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return `fp8_product.parts` of a layer. The weight is converted once, which takes long."""
+    weight = layer.codes.view(fp8_product.E4M3).float()
+
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        rows, scale = fp8_product.quantize_rows(x.flatten(0, -2))
+        made = torch.nn.functional.linear(rows.float(), weight) * scale * layer.scale
+        made = made.to(x.dtype).unflatten(0, x.shape[:-1])
+        return (made if layer.bias is None else made + layer.bias)[None]
+
+    return parts
 
 
 def percent_correct(rows: Rows) -> float:

@@ -570,9 +570,23 @@ def refuse_factory(path: object, *, where: str) -> None:
 
 
 def factory_tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer of `module:factory`. Its model is made on the CPU if possible."""
-    _, accepted = _find_factory(name)
-    return _call_factory(name, {"device": "cpu"} if "device" in accepted else {})[1]
+    """Return the tokenizer of `module:factory`, if possible without making its model.
+
+    A factory with a parameter `tokenizer_only` returns its tokenizer if that is True. Any other
+    factory makes its model too, on the CPU if it takes a device.
+    """
+    factory, accepted = _find_factory(name)
+    if "tokenizer_only" not in accepted:
+        return _call_factory(name, {"device": "cpu"} if "device" in accepted else {})[1]
+    found = factory(tokenizer_only=True)
+    if not isinstance(found, Tokenizer):
+        raise OptionError(
+            f"The factory {quote(name)} must return a Tokenizer with tokenizer_only=True, not "
+            f"{type(found).__name__}.",
+            option="model",
+            value=name,
+        )
+    return found
 
 
 def _find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:

@@ -10,8 +10,9 @@ from helpers.commands import records
 from helpers.commands import run as run_command
 
 from wavefront.bench import advice as module
-from wavefront.bench.advice import Times, Variant, advise, choose, ticks
+from wavefront.bench.advice import Times, Variant, advise, choose, compiled_variants, ticks
 from wavefront.bench.settings import Settings
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.errors import OptionError
 from wavefront.engine.options import SPEEDS, plan
 from wavefront.engine.session import model_properties
@@ -67,6 +68,30 @@ def test_compiled_model_is_recommended_where_it_is_faster():
     assert found["exact"].command == 'wavefront generate -m ripple --compile "…"'
 
 
+def test_quantised_weights_are_recommended_only_where_they_are_allowed():
+    int4, int8 = Variant(quantize="int4"), Variant(quantize="int8")
+    times = {Variant(): SLOW, int8: Times(90.0, {32: 30.0}), int4: Times(90.0, {32: 20.0})}
+    found = by_word(times)
+    assert found["exact"].quantize is None
+    assert found["balanced"].quantize == "int8"
+    assert found["fast"].quantize == "int4"
+    assert "quantize='int4'" in found["fast"].python
+    assert "--quantize int4" in found["fast"].command
+    assert found["fast"].times_exact == pytest.approx(100 / found["fast"].ms_per_step)
+
+
+def test_compilation_has_its_cost_and_only_the_fastest_quantisation_is_compiled():
+    times = {Variant(): SLOW, Variant(quantize="int8"): FAST, Variant(quantize="fp8"): SLOW}
+    chosen = settings(compile=True)
+    assert compiled_variants(chosen, times) == [
+        Variant(compiled=True),
+        Variant(compiled=True, quantize="int8"),
+    ]
+    assert compiled_variants(settings(), times) == []
+    times[Variant(compiled=True)] = FAST._replace(full=1.0, compile_seconds=80.0)
+    assert by_word(times)["exact"].compile_seconds == 80.0
+
+
 def test_recommended_caches_are_valid_options():
     model = toy()
     for one in choose({Variant(): FAST}, name="toy"):
@@ -97,10 +122,19 @@ def test_canvas_without_room_for_a_window_is_an_error(monkeypatch):
     assert error.value.option == "max_new_tokens"
 
 
+@pytest.mark.parametrize("option", [("--only", "exact"), ("--quick",), ("--lengths", "64")])
+def test_options_that_are_not_used_are_refused(option):
+    said = run_command("bench", "--advise", "-m", "toy", *option, code=2).stderr
+    assert f"--advise does not use {option[0]}" in said
+
+
 @pytest.mark.slow
-def test_command_prints_the_lines_to_use():
+def test_command_prints_the_lines_to_use(tmp_path):
     arguments = ["bench", "--advise", "-m", "toy", "-n", "32", "--prompt-tokens", "4"]
-    shown = run_command(*arguments, "--repeats", "1")
+    out = tmp_path / "advice.json"
+    shown = run_command(*arguments, "--repeats", "1", "--out", str(out))
+    assert [one["speed"] for one in json.loads(out.read_text())["advice"]] == list(SPEEDS)
+    assert DEFAULT_STRATEGY in shown.stdout
     for word in SPEEDS:
         assert f"\n{word}:\n" in shown.stdout
     assert "wavefront.load('toy')" in shown.stdout

@@ -25,6 +25,7 @@ from wavefront.bench.model_shapes import (
     SHAPES,
     quantized_twin,
     random_model,
+    shape_lm,
     twin,
     write_sparse_checkpoint,
 )
@@ -51,7 +52,7 @@ from wavefront.core.errors import OptionError
 from wavefront.core.masks import positions
 from wavefront.engine import batcher
 from wavefront.models.loader import find_family
-from wavefront.models.quantize import KINDS
+from wavefront.models.quantize import KINDS, quantization_of
 from wavefront.models.toy import toy
 from wavefront.storage.checkpoint import open_checkpoint
 from wavefront.text.tokenizer import prompt_ids
@@ -275,6 +276,16 @@ def test_random_models_have_the_shape_and_twins_share_weights():
     assert torch.equal(other.raw_logits(canvas), model.raw_logits(canvas))
 
 
+def test_shapes_can_be_quantised():
+    small = {"d_model": 64, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "mlp_hidden_size": 96}
+    ids = {"vocab_size": 512, "embedding_size": 512, "mask_token_id": 300, "eos_token_id": 301}
+    lm = shape_lm("llada-8b-shape", quantize="int8", device="cpu", **small, **ids, pad_token_id=301)
+    assert quantization_of(lm.model) == "int8"
+    assert lm.generate("a", max_new_tokens=4, raw=True).forwards <= 4
+    with pytest.raises(OptionError, match="There is no quantisation 'int5'"):
+        shape_lm("llada-8b-shape", quantize="int5")
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "block_size"),
     [
@@ -330,7 +341,7 @@ def test_sparse_checkpoint_has_the_shape_and_takes_no_space(tmp_path):
 def test_rows_that_need_a_gpu_are_left_out_elsewhere():
     usual = bench.Settings(model=toy(max_length=512), **SMALL).only
     assert "exact" in usual
-    assert not {"quantized", "strategies"} & {*usual}
+    assert not {"default", "quantized", "strategies", "start"} & {*usual}
 
 
 def test_adaptive_steps_end_with_their_decode():
@@ -343,8 +354,8 @@ def test_adaptive_steps_end_with_their_decode():
 
 @pytest.fixture(scope="module")
 def report() -> bench.Report:
-    model = toy(vocab_size=96, max_length=512)
-    only = tuple(name for name in FULL_ROWS if name != "text")
+    model = toy(vocab_size=512, max_length=512)
+    only = tuple(name for name in FULL_ROWS if name not in ("text", "start"))
     return bench.run(bench.Settings(model=model, name="toy", only=only, quick=True, **SMALL))
 
 

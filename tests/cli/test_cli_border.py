@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import wavefront
 from wavefront.cli import options as cli_options
 from wavefront.cli import serve
-from wavefront.cli.app import PANELS, app
+from wavefront.cli.app import PANELS, app, out_of_memory
 from wavefront.core import reading
 from wavefront.engine import options
 
@@ -323,4 +323,10 @@ def test_out_of_memory_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("wavefront.lm.LM.stream", fail)
-    assert "Out of memory: try" in refused("generate", "x")
+    assert "Out of memory: try --quantize int8, or a smaller -n" in refused("generate", "x")
+    quantized = refused("generate", "x", "--quantize", "int8")
+    assert "--quantize int4, or --speed fast" in quantized
+    assert out_of_memory({"quantize": "int4", "max_new_tokens": 8, "speed": None}) == (
+        "Out of memory: try a smaller -n, or --speed fast."
+    )
+    assert out_of_memory({}) == "Out of memory: try a smaller model."

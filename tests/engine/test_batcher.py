@@ -334,3 +334,33 @@ def test_captured_steps_keep_their_buffers_when_guidance_alternates() -> None:
     assert plain is plain_again
     assert guided is guided_again
     assert plain is not guided
+
+
+def test_captured_refreshes_have_few_shapes_and_change_no_token() -> None:
+    """Seven requests begin while another one continues: in parts of 4, 2 and 1 rows."""
+    model = toy(dtype="float32")
+    options = {"max_new_tokens": 30, "strategy": "wavefront(size=4)", "cache": "wave(refresh=9)"}
+    request = request_of(model, [5, 6, 7], options)
+
+    class Counted(Static):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: set[int] = set()
+
+        def __call__(self, key, step, tree):
+            self.rows |= set() if tree.rows is None else {len(tree.rows)}
+            return super().__call__(key, step, tree)
+
+    texts = []
+    for call in (None, Counted()):
+        batcher = Batcher(model, rows=8, length=LENGTH, **({"call": call} if call else {}))
+        running = [batcher.admit(request)]
+        batcher.step()
+        running += [batcher.admit(request) for _ in range(7)]
+        while batcher.busy:
+            batcher.step()
+        texts.append([active.tokens for active in running])
+        assert len({active.forwards for active in running}) == 1
+        if call is not None:
+            assert call.rows == {1, 2, 4}
+    assert texts[0] == texts[1]

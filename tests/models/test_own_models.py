@@ -24,6 +24,7 @@ from wavefront.evaluation import (
     open_run,
 )
 from wavefront.evaluation import grade as grade_run
+from wavefront.lm import factory_tokenizer
 from wavefront.tasks.base import Ask
 from wavefront.traces import trace_file
 
@@ -76,6 +77,22 @@ def test_wrong_factory_is_refused_with_one_sentence(
     options = {"dtype": "float16"} if name == MODEL else {}
     with pytest.raises(OptionError, match=words):
         wavefront.load(name, **options)
+
+
+def test_tokenizer_of_a_factory_needs_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_models.py").write_text(
+        "from wavefront.text.byte_tokenizer import byte_tokenizer\n"
+        "def large(tokenizer_only=False):\n    assert tokenizer_only\n"
+        "    return byte_tokenizer()\n"
+        "def wrong(tokenizer_only=False):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert factory_tokenizer("large_models:large").encode("a")
+    with pytest.raises(OptionError, match="must return a Tokenizer with tokenizer_only=True"):
+        factory_tokenizer("large_models:wrong")
+    assert factory_tokenizer("wavefront.bench.model_shapes:llada_8b").encode("a")
 
 
 def test_no_file_imports_a_model(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,13 @@ from torch import nn
 import wavefront
 import wavefront.storage.checkpoint
 from wavefront import bench
+from wavefront.bench.model_shapes import LLADA2_MINI
 from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.kernels import fp8_product
 from wavefront.models import quantize
 from wavefront.models.loader import (
     families,
+    find_family,
     free_cuda_memory,
     load_model,
     memory_problem,
@@ -446,6 +449,15 @@ def test_memory_error_names_the_next_smaller_option(
 ) -> None:
     found = memory_problem(llada_8b(), getattr(torch, dtype), kind, memory=int(free * 1e9))
     assert found == (None if wanted is None else f"The weights {wanted.replace('X', '{memory}')}")
+
+
+def test_memory_error_says_that_experts_are_not_quantised() -> None:
+    family = find_family(LLADA2_MINI)
+    model = family.Net(family.Config.from_json(LLADA2_MINI))
+    found = memory_problem(model, torch.bfloat16, "int4", memory=int(12e9))
+    assert found is not None
+    assert re.search(r"experts are not quantised and need \d\d\.\d GB in bfloat16\.$", found)
+    assert "experts" not in str(memory_problem(model, torch.bfloat16, None, memory=int(32.3e9)))
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(1.0, 11), (0.25, 4)])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.captured import Static
+from helpers.captured import AutomaticStatic, Static
+from helpers.commands import refused
 from helpers.failing_strategies import Failing
 from helpers.workers import (
     MIXED,
@@ -24,11 +25,12 @@ from wavefront.core.bounds import FloatRange, IntRange
 from wavefront.engine.batcher import Batcher
 from wavefront.engine.cuda_graphs import run_eagerly
 from wavefront.engine.options import SPEEDS, resolve_cache
+from wavefront.models.quantize import KINDS
 from wavefront.server import batch_pools, decode_worker
 from wavefront.server.batch_pools import constraint_work
 from wavefront.server.decode_worker import DecodeWorker, fingerprint, run
 from wavefront.server.request_builder import build_request, encode_texts
-from wavefront.server.settings import Limits, ModelSource, Settings
+from wavefront.server.settings import QUANTIZATIONS, Limits, ModelSource, Settings
 from wavefront.server.worker_messages import (
     CancelJob,
     CheckJob,
@@ -636,6 +638,28 @@ def test_steps_with_static_buffers_give_the_same_answers(
     assert len(static[0]._graphs) == 5
 
 
+@pytest.mark.parametrize("cache", [None, "wave(refresh=8, size=32, near=4)"])
+def test_requests_after_the_warm_up_need_no_capture(lm: Any, cache: str | None) -> None:
+    limits, calls = Limits(rows=4, length=128), []
+    worker = DecodeWorker(
+        lm,
+        limits,
+        fit=False,
+        defaults={"cache": cache, "eos": "keep", "strategy": "wavefront(size=8, radius=2)"},
+        make_call=lambda: calls.append(AutomaticStatic()) or calls[-1],
+    )
+    worker.warm_up()
+    assert not worker.busy
+    (graphs,) = calls
+    captured = set(graphs._graphs)
+    for number in range(6):  # they begin at different steps
+        list(worker.handle(make_job(str(number), options={"max_new_tokens": 48})))
+        list(worker.step())
+    run_to_end(worker)
+    assert set(graphs._graphs) == captured
+    assert len(captured) == (1 if cache is None else 4)  # with a cache: window, 4, 2 and 1 rows
+
+
 def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[Any] = []
 
@@ -646,8 +670,16 @@ def test_capture_without_a_gpu_is_reported_at_start(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("signal.signal", lambda *_: None)  # keep the handlers of pytest
     run(Settings(source=ModelSource(model="toy", device="cpu", cuda_graphs=True)), Pipe())
     assert "cuda_graphs needs a CUDA device" in messages[0].message
-    run(Settings(source=ModelSource(model="toy", device="cpu", quantize="int7")), Pipe())
+    source = ModelSource(model="wavefront.bench.model_shapes:llada_8b", quantize="int7")
+    run(Settings(source=source), Pipe())
     assert "There is no quantisation 'int7'" in messages[1].message
+
+
+def test_unknown_quantisation_is_refused_before_the_server_starts() -> None:
+    assert QUANTIZATIONS == KINDS
+    line = refused("serve", "-m", "toy", "--quantize", "int5", "--port", "0")
+    assert "quantize" in line
+    assert "http://" not in line
 
 
 def test_fingerprint_depends_on_the_weights(lm: Any) -> None:

@@ -774,6 +774,7 @@ def test_server_speed_is_compared_with_a_decode_without_a_server(tmp_path: Path)
              "--out", str(out), name="server_speed.py")  # fmt: skip
     (row,) = json.loads(out.read_text())["rows"]
     assert row["requests"] >= 2
+    assert row["warm_up_s"] > 0
     assert 0 < row["first_event_p50_s"] <= row["first_event_p99_s"] <= row["end_p99_s"]
     whole = row["tokens_per_s"] / row["without_server_tokens_per_s"]
     assert row["share_percent"] == pytest.approx(100 * whole)

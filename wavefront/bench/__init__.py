@@ -9,7 +9,18 @@ reading at `run.py`.
 """
 
 from wavefront.bench.advice import Advice, AdviceReport, advise
-from wavefront.bench.results import Curve, Fit, Report, Row, Target, Workload, fit, load, save
+from wavefront.bench.results import (
+    Curve,
+    Fit,
+    Report,
+    Row,
+    Target,
+    Workload,
+    fit,
+    load,
+    save,
+    save_json,
+)
 from wavefront.bench.run import add_accuracies, run, ticks
 from wavefront.bench.settings import ROWS, BenchModel, Settings, defaults, load_model
 
@@ -33,5 +44,6 @@ __all__ = [
     "load_model",
     "run",
     "save",
+    "save_json",
     "ticks",
 ]

@@ -1,34 +1,39 @@
 """Advice: measure the settings behind each value of `speed`, and recommend the fastest ones.
 
 Each value of `speed` allows certain settings. `exact` allows neither a cache nor lower precision.
-The others allow the caches whose quality docs/speed.md reports. The time of a cached decode follows
-from the times of two steps: one over the whole canvas, and one over a window.
+The others allow the caches and quantisations whose quality docs/speed.md reports. The time of a
+cached decode follows from the times of two steps: one over the whole canvas, and one over a window.
+Steps are those of the default strategy.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from wavefront.bench import machine
-from wavefront.bench.model_shapes import twin
+from wavefront.bench.model_shapes import quantized_twin, twin
 from wavefront.bench.settings import Settings
-from wavefront.bench.timing import Piece, time_in_turns
+from wavefront.bench.timing import Piece, synchronize, time_in_turns
 from wavefront.bench.workloads import NEVER, Case, Steps, new_batcher
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.cache_policy import Cache
 from wavefront.core.errors import OptionError
 from wavefront.engine.options import SPEEDS, resolve_cache
 from wavefront.kernels.compile import compile_model
 from wavefront.models.loader import computes_bfloat16, resolve_dtype
+from wavefront.models.quantize import KINDS
 from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.wave import Wave
 
 WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
 WARM_UP = 1
 MARGIN = 1.05  # how many times as fast a setting must be to replace the default of its `speed`
+QUANTIZATIONS = {"exact": (), "balanced": ("int8", "fp8"), "fast": KINDS}  # allowed by each `speed`
 
 
 class Variant(NamedTuple):
@@ -36,6 +41,7 @@ class Variant(NamedTuple):
 
     dtype: str | None = None  # None: the model's own
     compiled: bool = False
+    quantize: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,8 @@ class Advice:
     cache: str | None
     dtype: str | None  # None: the default
     compile: bool
+    quantize: str | None
+    compile_seconds: float | None  # what compilation takes at the first start; None: not compiled
     ms_per_step: float  # the mean over a refresh interval
     tokens_per_s: float  # at one token per step
     times_exact: float  # how many times as fast as `exact`
@@ -71,24 +79,39 @@ class Times(NamedTuple):
 
     full: float
     windows: dict[int, float]  # by window size
+    compile_seconds: float | None = None  # of the first steps of a compiled variant
 
 
 def variants(settings: Settings) -> list[Variant]:
-    """Return the ways to load the model that are worth measuring on its device."""
+    """Return the ways to load the model that are measured first, without compilation."""
     found = [Variant()]
     device, dtype = settings.model.device, settings.model.dtype
     lower = {one.cpu_dtype for one in SPEEDS.values() if one.cpu_dtype}
     if computes_bfloat16(device):
         found += [Variant(dtype=one) for one in sorted(lower) if resolve_dtype(one) != dtype]
-    if settings.compile:
-        found.append(Variant(compiled=True))
+    if settings.cuda:
+        found += [Variant(quantize=kind) for kind in KINDS]
+    return found
+
+
+def compiled_variants(settings: Settings, times: dict[Variant, Times]) -> list[Variant]:
+    """Return what to compile: the model as it is, and its fastest quantisation."""
+    if not settings.compile:
+        return []
+    found = [Variant(compiled=True)]
+    quantized = [variant for variant in times if variant.quantize is not None]
+    if quantized:
+        fastest = min(quantized, key=lambda one: min(times[one].windows.values()))
+        found.append(fastest._replace(compiled=True))
     return found
 
 
 def ticks(settings: Settings) -> int:
     """Return how often `tick` will be called, for a progress bar."""
-    windows = len(_windows(settings))
-    return len(variants(settings)) * (1 + windows) * (settings.repeats + WARM_UP)
+    first = variants(settings)
+    compiled = (2 if any(one.quantize for one in first) else 1) if settings.compile else 0
+    each = (1 + len(_windows(settings))) * (settings.repeats + WARM_UP)
+    return (len(first) + compiled) * each
 
 
 def advise(settings: Settings) -> AdviceReport:
@@ -110,7 +133,8 @@ def advise(settings: Settings) -> AdviceReport:
             option="max_new_tokens",
             value=settings.max_new_tokens,
         )
-    times = _measure(settings)
+    times = _measure(settings, variants(settings))
+    times |= _measure(settings, compiled_variants(settings, times))
     return AdviceReport(
         about=machine.about(settings.model.device, settings.model.dtype),
         settings={
@@ -118,6 +142,7 @@ def advise(settings: Settings) -> AdviceReport:
             "prompt_tokens": settings.prompt_tokens,
             "max_new_tokens": settings.max_new_tokens,
             "repeats": settings.repeats,
+            "strategy": DEFAULT_STRATEGY,
         },
         advice=tuple(choose(times, name=settings.name)),
     )
@@ -128,17 +153,26 @@ def _windows(settings: Settings) -> list[int]:
 
 
 @torch.no_grad()
-def _measure(settings: Settings) -> dict[Variant, Times]:
+def _measure(settings: Settings, chosen: list[Variant]) -> dict[Variant, Times]:
     """Time a full step and a step of every window, for every variant, alternately."""
     pieces: dict[tuple[Variant, int], Piece] = {}
+    compile_seconds: dict[Variant, float] = {}
     count = 8 if settings.cuda else 1  # steps in a piece
-    for variant in variants(settings):
-        case = Case(_load(settings, variant), settings.prompt_tokens, settings.max_new_tokens)
+    for variant in chosen:
+        model = _load(settings, variant)
+        case = Case(
+            model, settings.prompt_tokens, settings.max_new_tokens, strategy=DEFAULT_STRATEGY
+        )
         pieces[variant, 0] = Steps(case, new_batcher(case), count)
         for size in _windows(settings):
             policy = Wave(refresh=NEVER, size=size, near=WINDOWS[size])
             pieces[variant, size] = Steps(
                 case, new_batcher(case, policy, only_windows=True), 2 * count
+            )
+        if variant.compiled:
+            # Of the full step and one window: a decode has no others.
+            compile_seconds[variant] = _first_seconds(
+                [pieces[variant, 0], pieces[variant, _windows(settings)[0]]], model
             )
     names = {f"{_describe(variant)}, window {size}": (variant, size) for variant, size in pieces}
     found = time_in_turns(
@@ -151,13 +185,27 @@ def _measure(settings: Settings) -> dict[Variant, Times]:
     )
     ms = {key: found[name].ms for name, key in names.items()}
     return {
-        variant: Times(ms[variant, 0], {size: ms[variant, size] for size in _windows(settings)})
-        for variant in variants(settings)
+        variant: Times(
+            ms[variant, 0],
+            {size: ms[variant, size] for size in _windows(settings)},
+            compile_seconds.get(variant),
+        )
+        for variant in chosen
     }
 
 
+def _first_seconds(pieces: list[Piece], model: Transformer) -> float:
+    """Return how long the first run of some pieces takes, compilation included."""
+    began = time.perf_counter()
+    for piece in pieces:
+        piece()
+    synchronize(model.device)
+    return time.perf_counter() - began
+
+
 def _describe(variant: Variant) -> str:
-    return ", ".join([variant.dtype or "default", *["compiled"] * variant.compiled])
+    kind = variant.quantize or variant.dtype or "default"
+    return ", ".join([kind, *["compiled"] * variant.compiled])
 
 
 def _load(settings: Settings, variant: Variant) -> Transformer:
@@ -166,6 +214,8 @@ def _load(settings: Settings, variant: Variant) -> Transformer:
     if variant == Variant():
         return model
     other = twin(model)
+    if variant.quantize is not None:
+        other = quantized_twin(model, variant.quantize)
     if variant.dtype is not None:
         other = other.to(resolve_dtype(variant.dtype))
     if variant.compiled:
@@ -180,7 +230,8 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
         times: The milliseconds per step of each variant.
         name: The model's name, for the lines of code.
     """
-    exact = min(one.full for variant, one in times.items() if variant.dtype is None)
+    same = [one for one in times if one.dtype is None and one.quantize is None]
+    exact = min(times[variant].full for variant in same)
     found = []
     for speed, options in SPEEDS.items():
         lowers = Variant(options.cpu_dtype) in times and options.cpu_dtype is not None
@@ -190,6 +241,7 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
             (variant, cache): ms
             for variant in times
             if variant.dtype in (None, options.cpu_dtype)
+            if variant.quantize in (None, *QUANTIZATIONS[speed])
             for cache, ms in _costs(speed, times[variant]).items()
         }
         best = min(costs, key=lambda key: costs[key])
@@ -200,6 +252,7 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
             "speed": None if speed == "exact" else speed,
             # This `speed` would lower the precision, which is not the fastest setting here.
             "dtype": "float32" if lowers and variant.dtype is None else None,
+            "quantize": variant.quantize,
             "compile": variant.compiled or None,
             "cache": None if cache == usual else repr(cache),
         }
@@ -209,6 +262,8 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
                 cache=None if cache is None else repr(cache),
                 dtype=variant.dtype,
                 compile=variant.compiled,
+                quantize=variant.quantize,
+                compile_seconds=times[variant].compile_seconds,
                 ms_per_step=ms,
                 tokens_per_s=1000 / ms,
                 times_exact=exact / ms,
@@ -234,7 +289,8 @@ def _costs(speed: str, times: Times) -> dict[Cache | None, float]:
 
 def _python(name: str, given: dict[str, Any]) -> str:
     """Return the line of Python that uses a setting."""
-    load = {key: given[key] for key in ("speed", "dtype", "compile") if given[key] is not None}
+    names = ("speed", "dtype", "quantize", "compile")
+    load = {key: given[key] for key in names if given[key] is not None}
     words = "".join(f", {key}={value!r}" for key, value in load.items())
     cache = "" if given["cache"] is None else f", cache={given['cache']!r}"
     return f"wavefront.load({name!r}{words}).generate(prompt{cache})"

@@ -17,12 +17,14 @@ from wavefront.lm import LM
 from wavefront.models.loader import find_family, resolve_device, resolve_dtype
 from wavefront.models.quantize import (
     QuantizedLinear,
+    check_kind,
     quantization_of,
     quantize_model,
     replace_linears,
 )
 from wavefront.models.transformer import Transformer
 from wavefront.text.byte_tokenizer import byte_tokenizer
+from wavefront.text.tokenizer import Tokenizer
 
 LLADA_8B: dict[str, Any] = {
     "model_type": "llada",
@@ -216,17 +218,36 @@ def write_sparse_checkpoint(name: str, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config))
 
 
-def shape_lm(name: str, **options: Any) -> LM:
+def shape_lm(name: str, *, quantize: str | None = None, **options: Any) -> LM:
     """Make a model of a named shape with random weights, whose tokens are bytes.
 
     Args:
         name: A name of `SHAPES`.
+        quantize: How to quantise its linear layers: "int8", "fp8" or "int4". Default: not.
         **options: The device and the dtype, and changes of its config.json.
+
+    Raises:
+        OptionError: `quantize` is not one of its values.
     """
+    kind = check_kind(quantize)
     model = random_model(name, **options)
+    if kind is not None:
+        with torch.no_grad():
+            quantize_model(model, kind)
     return LM(model, byte_tokenizer(), name=name)
 
 
-def llada_8b(device: str | None = None, dtype: str | None = None) -> LM:
-    """Make a model of LLaDA-8B's shape: `-m wavefront.bench.model_shapes:llada_8b`."""
-    return shape_lm("llada-8b-shape", device=device, dtype=dtype)
+def llada_8b(
+    device: str | None = None,
+    dtype: str | None = None,
+    quantize: str | None = None,
+    *,
+    tokenizer_only: bool = False,
+) -> LM | Tokenizer:
+    """Make a model of LLaDA-8B's shape: `-m wavefront.bench.model_shapes:llada_8b`.
+
+    With `tokenizer_only`, return its tokenizer and make no model.
+    """
+    if tokenizer_only:
+        return byte_tokenizer()
+    return shape_lm("llada-8b-shape", device=device, dtype=dtype, quantize=quantize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,8 @@ class Workload:
     """What a row measures. These fields identify the row; its name is only a label."""
 
     kind: str  # the group of rows, as in `--only`, such as exact, cached, blocks or end-to-end
-    # "step", "forward", "cycle" (a refresh interval), "decode", "answer" or "load"
+    # "step", "forward", "cycle" (a refresh interval), "decode", "answer", "load", "warm-up" or
+    # "start"
     work: str = "step"
     program: str = OURS  # or the reference loop: "llada", "llada-block", "dual" or "published"
     window: int | None = None  # positions that a cached step computes; None: the whole canvas
@@ -48,7 +49,7 @@ class Workload:
             "eager" if self.kind == "exact" and not self.captured else "",
             "compiled" if self.compiled else "",
             "cached" if self.kind == "quantized" and self.window else "",
-            self.work if self.work in ("forward", "cycle", "load") else "",
+            self.work if self.work in ("forward", "cycle", "load", "warm-up") else "",
         ]
         return "-".join(part for part in parts if part)
 
@@ -76,6 +77,11 @@ class Row(Workload):
     peak_bytes: int | None = None  # beyond the weights; of `load`, with them
     accuracy: dict[str, Any] | None = None  # of the same configuration, from a file of accuracies
     note: str = ""
+
+    @property
+    def quantized(self) -> str | None:
+        """How the weights are quantised; None: not."""
+        return self.variant if self.kind == "quantized" and self.variant != "none" else None
 
     @property
     def of_floor(self) -> float | None:
@@ -172,6 +178,12 @@ class Report:
     curves: tuple[Curve, ...] = ()
     targets: tuple[Target, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    complete: tuple[str, ...] = ()  # the groups of rows that were measured to their end
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The groups of rows that an interrupted run has not measured."""
+        return tuple(name for name in self.settings["only"] if name not in self.complete)
 
     def find(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -189,7 +201,12 @@ class Report:
 
 def save(report: Report, path: Path) -> None:
     """Write a report as JSON."""
-    text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
+    save_json(report.to_json(), path)
+
+
+def save_json(values: Mapping[str, Any], path: Path) -> None:
+    """Write JSON values to a file, whose directory is made if necessary."""
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text, error=OptionError)
@@ -214,6 +231,8 @@ def load(path: Path) -> Report:
             settings=values["settings"],
             limits=values["limits"],
             notes=tuple(values["notes"]),
+            # Older files were written only at the end of a run.
+            complete=tuple(values.get("complete", values["settings"]["only"])),
             **parts,
         )
     except (KeyError, TypeError) as error:

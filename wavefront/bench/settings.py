@@ -14,10 +14,11 @@ from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.lm import LM, load
 from wavefront.models.transformer import Transformer
 
-CUDA_ROWS = ("quantized", "strategies")  # elsewhere only on request
+CUDA_ROWS = ("default", "quantized", "strategies")  # elsewhere only on request
+ON_REQUEST = ("start",)  # takes minutes
 FULL_ROWS = (
     *("exact", "cached", "batch", *CUDA_ROWS),
-    *("end-to-end", "memory", "lengths", "batches", "text"),
+    *("end-to-end", "memory", "lengths", "batches", "text", *ON_REQUEST),
 )
 BLOCK_ROWS = ("blocks", "prefix")  # of block-causal models
 ROWS = (*FULL_ROWS, *BLOCK_ROWS)
@@ -73,7 +74,7 @@ class Settings:
                     value=name,
                 )
         if not self.only:
-            left_out = () if self.cuda else CUDA_ROWS
+            left_out = ON_REQUEST if self.cuda else (*CUDA_ROWS, *ON_REQUEST)
             rows = tuple(name for name in rows_of(self.model) if name not in left_out)
             object.__setattr__(self, "only", rows)
         block = self.model.block_size or 1
@@ -182,9 +183,14 @@ def load_model(
 
 
 def advice_defaults(model: Transformer) -> dict[str, Any]:
-    """Return settings for `advise` that take less than a minute with a built-in model."""
+    """Return settings for `advise` that take less than a minute with a built-in model on a CPU.
+
+    On CUDA, compilation is measured too, which takes minutes.
+    """
     usual = defaults(model, quick=True)
-    if model.device.type != "cuda":
+    if model.device.type == "cuda":
+        usual["compile"] = True
+    else:
         usual |= {"prompt_tokens": PROMPT_TOKENS["cpu"], "max_new_tokens": 128, "repeats": 5}
     return usual
 

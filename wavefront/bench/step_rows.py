@@ -385,7 +385,8 @@ STRATEGIES = {
     "block": "block(size=8)",
     "wave": "wavefront(size=8, radius=2)",
 }
-ADAPTIVE = "tide(cascade_rounds=8, selector=threshold(tau=0.9))"
+# Without a horizon, which would hide positions and leave them out.
+ADAPTIVE = "tide(cascade_rounds=8, horizon=0, selector=threshold(tau=0.9))"
 # A model of about 0.5 B parameters, in the layout of LLaDA.
 HALF_B: dict[str, Any] = {
     "d_model": 896,
@@ -415,21 +416,30 @@ def strategy_rows(stage: Stage) -> list[Row]:
 
 
 def _adaptive_rows(stage: Stage) -> list[Row]:
-    """Measure an adaptive strategy and `standard` at the same positions, in a large batch."""
+    """Measure an adaptive strategy and `standard` at the same positions, in a large batch.
+
+    Raises:
+        RuntimeError: Their steps compute different numbers of positions.
+    """
     model, batch, new = stage.model, 8, min(32, stage.settings.max_new_tokens)
     if stage.settings.cuda:
         model = random_model("llada-8b-shape", device=model.device, **HALF_B)
         batch, new = 200, 128
-    entries, cases = [], {}
+    entries, cases, batchers = [], {}, []
     for name, strategy in (("standard", "standard"), ("tide", ADAPTIVE)):
         case = cases[name] = Case(model, 32, new, batch, strategy)
-        piece = Steps(case, new_batcher(case, min_width=new), 2)
+        batchers.append(new_batcher(case, min_width=new))
+        piece = Steps(case, batchers[-1], 2)
         workload = Workload(kind="strategies", variant=name, batch=batch)
         size = sum(one.numel() for one in model.parameters()) / 1e9
         what = f"exact step, {strategy}, batch {batch}, {size:.1f} B parameters"
         entries.append(Entry(workload, what, piece))
     rows = stage.measure(entries, cases["standard"])
-    return [replace(row, strategy=cases[row.variant].strategy) for row in rows]
+    computed = [one.token_forwards / one.forwards for one in batchers]
+    if len({*computed}) > 1:
+        raise RuntimeError(f"The steps to compare compute {computed} positions.")
+    note = f"{computed[0]:.0f} positions in each step"
+    return [replace(row, strategy=cases[row.variant].strategy, note=note) for row in rows]
 
 
 class ReferenceForward:

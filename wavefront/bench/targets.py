@@ -115,6 +115,18 @@ def _defaults(rows: Sequence[Row]) -> list[Target]:
             target = "≤ 1.05 × the captured row"
             what = f"default settings, {kind}"
             found.append(at_most(what, target, over, goal=1.05, row=usual[0]))
+    for row in matching(rows, kind="default"):
+        captured = matching(rows, kind="default", variant=f"{row.variant}-captured")
+        what = f"no options, speed={row.variant}"
+        if row.work == "warm-up":
+            target = "warm-up ≤ 20 s"
+            found.append(at_most(what, target, row.ms / 1000, goal=20, row=row))
+        elif captured:
+            over, target = row.ms / captured[0].ms, "≤ 1.05 × the captured row"
+            found.append(at_most(what, target, over, goal=1.05, row=row))
+    for row in matching(rows, kind="start", variant="second"):
+        target, seconds = "≤ 30 s to the first token", row.ms / 1000
+        found.append(at_most("second start with compilation", target, seconds, goal=30, row=row))
     return found
 
 

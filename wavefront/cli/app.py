@@ -14,13 +14,13 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wavefront.cli.command import LazyGroup, UsageError
+from wavefront.cli.command import PARAMETERS, LazyGroup, UsageError
 from wavefront.core.errors import WavefrontError, WavefrontWarning, did_you_mean
 
 EXAMPLES = """\
@@ -110,9 +110,7 @@ class Program(LazyGroup):
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and "OutOfMemory" not in type(error).__name__:
                 raise
-            raise WavefrontError(
-                "Out of memory: try a smaller -n or --batch-size, or --dtype bfloat16."
-            ) from error
+            raise WavefrontError(out_of_memory(ctx.meta.get(PARAMETERS, {}))) from error
         except Exception as error:
             own = _own_frames(error)
             if not own or ctx.meta.get("debug"):
@@ -122,6 +120,22 @@ class Program(LazyGroup):
             where = f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
             more = " --debug shows all calls." if "debug" in ctx.meta else ""
             raise WavefrontError(f"Your code failed in {where}.{more}") from error
+
+
+def out_of_memory(parameters: Mapping[str, Any]) -> str:
+    """Return what to do when the memory is full, from the parameters of the command."""
+    smaller = {"max_new_tokens": "-n", "batch_size": "--batch-size"}
+    names = [option for name, option in smaller.items() if name in parameters]
+    advice = [f"a smaller {' or '.join(names)}"] if names else []
+    if "quantize" in parameters:
+        if parameters["quantize"] is None:
+            advice.insert(0, "--quantize int8")
+        elif parameters["quantize"] != "int4":
+            advice.append("--quantize int4")
+    quantized = parameters.get("quantize") is not None
+    if quantized and "speed" in parameters and parameters["speed"] != "fast":
+        advice.append("--speed fast")
+    return f"Out of memory: try {', or '.join(advice or ['a smaller model'])}."
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:

@@ -24,12 +24,14 @@ exact        a step over the whole canvas, and LLaDA's published loop
 cached       a step over a window, and Fast-dLLM's dual-cache loop
 batch        batches of 1, 8, 16 and 32, or of 1 and 8 without CUDA
 quantized    steps with int8, fp8 and int4 weights; by default only on CUDA
+default      steps without options, and the warm-up; by default only on CUDA
 strategies   steps of several strategies; by default only on CUDA
 end-to-end   a whole decode
 memory       memory used by the logits
 lengths      time against the length of the canvas
 batches      time against the batch size
 text         whole answers to problems; needs a trained model, such as ripple
+start        the first token of two new processes with compilation; only on request
 
 Rows of block-causal models
 blocks       a step in a block, and the family's published loop
@@ -195,6 +197,12 @@ def bench(
         _show(report, as_json=json)
         _draw(report, plot, asked=True)
         return
+    if advise:
+        ignored = {"only": only, "lengths": lengths, "batches": batches, "quick": quick}
+        ignored |= {"profile": profile, "accuracy": accuracy}
+        for option_name, value in ignored.items():
+            if value:
+                raise UsageError(f"--advise does not use --{option_name}: leave it out.")
     if threads is not None:
         import torch
 
@@ -226,16 +234,34 @@ def bench(
     if advise:
         with ProgressBar(total=ticks(plan), shown=not quiet) as bar:
             advice = made.advise(replace(plan, tick=bar.advance))
+        if out is not None:
+            made.save_json(advice.to_json(), out)
         _show_advice(advice, as_json=json)
         return
     with ProgressBar(total=made.ticks(plan), shown=not quiet) as bar:
-        report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy)
-    if out is not None:
-        made.save(report, out)
+        progress = _Progress(out, shown=not quiet)
+        report = made.run(replace(plan, tick=bar.advance), accuracy=accuracy, save=progress)
     _show(report, as_json=json)
     if out is not None:
         _draw(report, out, asked=False)
         print(f"Written to {out}.", file=sys.stderr)
+
+
+class _Progress:
+    """Writes the report so far to a file after each group, and prints its new rows."""
+
+    def __init__(self, out: Path | None, *, shown: bool) -> None:
+        self._out, self._shown, self._printed = out, shown, 0
+
+    def __call__(self, report: Report) -> None:
+        from wavefront.bench import save
+
+        if self._out is not None:
+            save(report, self._out)
+        for row in report.rows[self._printed :] if self._shown else ():
+            limit = "" if row.of_floor is None else f", {100 * row.of_floor:.0f} % of its limit"
+            print(f"{row.what}: {_duration(row.ms)}{limit}", file=sys.stderr, flush=True)
+        self._printed = len(report.rows)
 
 
 def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
@@ -251,14 +277,17 @@ def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
     console.print(
         f"{settings['model']} on {about['device']}, {about['dtype']}, "
         f"{plural(about['threads'], 'thread')}, "
-        f"prompt {settings['prompt_tokens']}, {settings['max_new_tokens']} new tokens, batch 1"
+        f"prompt {settings['prompt_tokens']}, {settings['max_new_tokens']} new tokens, batch 1, "
+        f"{settings['strategy']}"
     )
     table = Table(title="", show_edge=False, pad_edge=False, header_style="bold")
     for head in ("speed", "ms per step", "tokens/s", "× exact", "setting"):
         side = "left" if head in ("speed", "setting") else "right"
         table.add_column(head, justify=side, overflow="fold")
     for one in report.advice:
-        parts = [one.cache or "no cache", one.dtype, "compiled" if one.compile else None]
+        parts = [one.cache or "no cache", one.quantize or one.dtype]
+        if one.compile_seconds is not None:
+            parts.append(f"compiled in {_amount(one.compile_seconds)} s")
         table.add_row(
             one.speed,
             _amount(one.ms_per_step),
@@ -322,6 +351,8 @@ def _show(report: Report, *, as_json: bool) -> None:
         console.print(f"{one.work}: {target}: {_amount(one.found)}, {word}{where}")
     for note in report.notes:
         console.print(note)
+    if report.missing:
+        console.print(f"The run was interrupted. Not measured: {', '.join(report.missing)}.")
 
 
 def _terms(report: Report) -> list[str]:

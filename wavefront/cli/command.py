@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, which some typers vendor
+PARAMETERS = "wavefront.parameters"  # where a context has the parameters of the running command
 
 
 def shorten(line: str) -> str:
@@ -62,6 +63,10 @@ class Command(_Page, TyperCommand):
         # typer keeps the line breaks of a docstring, so join the lines of each paragraph.
         paragraphs = (self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+    def invoke(self, ctx: Any) -> Any:
+        ctx.meta[PARAMETERS] = dict(ctx.params)  # the contexts of a group and its command share it
+        return super().invoke(ctx)
 
 
 class Group(_Page, TyperGroup):

@@ -560,8 +560,9 @@ class Batcher:
                 parts.append(self._run(rest, waiting=[*due, *resumed], reuse=True))
             if resumed:
                 parts.append(self._run(resumed, waiting=[*due, *rest], reuse=True, select=True))
-            if due:
-                parts.append(self._run(due, waiting=[*rest, *resumed], reuse=False, select=True))
+            for some in self._split_into_few_shapes(due, others=bool(rest or resumed)):
+                waiting = [active for active in requests if active not in some]
+                parts.append(self._run(some, waiting=waiting, reuse=False, select=True))
         except Exception:
             if parts:  # these requests have advanced; the others have not
                 self._pending.append(_InFlight(parts))
@@ -594,6 +595,25 @@ class Batcher:
             (rest if windowed else due).append(active)
         return due, rest
 
+    def _split_into_few_shapes(
+        self, due: list[ActiveRequest], *, others: bool
+    ) -> list[list[ActiveRequest]]:
+        """Split the requests that compute every position into parts of 1, 2, 4, ... rows.
+
+        Every number of rows is captured or compiled separately, and this way there are few. Steps
+        that run directly need no split, nor does a step of all requests, which selects no rows.
+        """
+        compiled = getattr(self.model, "compiled", False)
+        selects = others or (self._skips_empty_rows and len(due) < self.rows)
+        if not selects or (self._call is run_eagerly and not compiled):
+            return [due] if due else []
+        parts = []
+        while due:
+            count = 1 << (len(due).bit_length() - 1)
+            parts.append(due[:count])
+            due = due[count:]
+        return parts
+
     def _window_size(self, cache: Cache, active: ActiveRequest, width: int) -> int:
         """Return how many positions a cached step computes, at most the length of the row."""
         size, lag = cache.window(width, active.places), flag_lag(self.model)
@@ -603,6 +623,16 @@ class Batcher:
             # The first step: also known, but there must be few shapes.
             size = bucket_size(active.need, self.length)
         return min(active.extent, size)
+
+    @property
+    def _skips_empty_rows(self) -> bool:
+        """Whether a full step leaves out empty rows.
+
+        With an exact cache it computes a prompt, which is long, so the empty rows of a server's
+        batch would cost much.
+        """
+        cache = self.kind.cache
+        return self._updates and cache is not None and cache.exact
 
     def _sight(self) -> int | None:
         """Return how many positions a full step computes; None: every position."""
@@ -636,9 +666,8 @@ class Batcher:
             widths = dict.fromkeys(widths, width)
         width = width if size is None else min(width, size)
         shape = StepShape(width, size, self._padded, reuse, self._horizon)
-        # A prompt is long, so the empty rows of a server's batch would cost much.
-        prefill = self._updates and cache is not None and cache.exact
-        selected = select and (bool(waiting) or (prefill and len(requests) < self.rows))
+        fewer = self._skips_empty_rows and len(requests) < self.rows
+        selected = select and (bool(waiting) or fewer)
         limits = None
         uneven = {*widths.values()} != {width} or {*sizes.values()} - {size}
         if uneven or (waiting and reuse and not selected):
@@ -960,7 +989,7 @@ class _DroppedRows:
 
 
 class _InFlight:
-    """A launched step: one forward pass, or two when some rows refresh and others do not."""
+    """A launched step: one forward pass, or several when only some of the rows refresh."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self.parts = parts

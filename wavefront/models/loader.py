@@ -25,6 +25,7 @@ from wavefront.core.errors import (
     quote,
 )
 from wavefront.models.architecture import SIZE_LIMIT, Architecture
+from wavefront.models.experts import ExpertWeights
 from wavefront.models.protocol import Model, Publishable
 from wavefront.models.quantize import (
     KEY,
@@ -330,8 +331,20 @@ def memory_problem(
         advice = f"even {option} needs {size / 1e9:.1f} GB, so use a smaller model"
     else:
         advice = "use a smaller model"
+    smallest = min([needed, *options.values()])
+    experts = _expert_bytes(model, dtype)
+    if not fitting and experts and smallest - experts <= memory:
+        kept = str(dtype).removeprefix("torch.")
+        advice += f". Its experts are not quantised and need {experts / 1e9:.1f} GB in {kept}"
     name = kind or str(dtype).removeprefix("torch.")
     return f"The weights need {needed / 1e9:.1f} GB in {name}, and {{memory}}: {advice}."
+
+
+def _expert_bytes(model: nn.Module, dtype: torch.dtype) -> int:
+    """Return the bytes of the experts of a mixture, which are never quantised."""
+    experts = (part for part in model.modules() if isinstance(part, ExpertWeights))
+    numbers = sum(weight.numel() for part in experts for weight in part.parameters())
+    return numbers * dtype.itemsize
 
 
 def published_state_dict(model: Model) -> dict[str, Tensor]:

@@ -49,7 +49,8 @@ from wavefront.storage.fingerprint import of_tensors, of_value
 
 IDLE_INTERVAL = 0.5  # seconds between two heartbeats when there is nothing to decode
 HANDLING_TIME = 0.05  # seconds of handling messages between two steps
-WARM_UP_TOKENS = 16
+WARM_UP_TOKENS = 64  # a shorter canvas would have other shapes
+WARM_UP_ROUNDS = 2  # a step is captured at its second use
 MAX_LENGTH = 4096  # positions of a canvas, unless the settings say otherwise
 BYTES_PER_TOKEN = 32  # bytes of prompt text allowed per position of the longest canvas
 PREFIX_SHARE = 0.05  # of a GPU's memory, for the keys and values of prompts
@@ -102,16 +103,37 @@ class DecodeWorker:
         self.slow_lead = 0.0
 
     def warm_up(self) -> None:
-        """Decode a short text, so that no request waits for compilation or graph capture."""
+        """Take the usual steps, so that few requests wait for compilation or graph capture.
+
+        These are steps of all rows and, with a cache, steps in which 1, 2, 4, ... requests begin
+        while another one continues.
+        """
         began, limits = time.monotonic(), self.limits
         tokens = min(WARM_UP_TOKENS, limits.new_tokens, limits.steps, self.length // 2)
         names = ("strategy", "eos", "cache")
         usual = {name: self.defaults[name] for name in names if name in self.defaults}
-        batcher, _ = self.pools.admit(self.lm.request("Hello", max_new_tokens=tokens, **usual))
-        while batcher.busy:
+        request = self.lm.request("Hello", max_new_tokens=tokens, **usual)
+        for _ in range(WARM_UP_ROUNDS):
+            self._warm_up_rows(request, self.pools.rows, steps=2)
+        if request.plan.cache is not None and self.pools.rows > 1:
+            batcher, running = self.pools.admit(request)
             batcher.step()
+            for count in _powers_of_two(self.pools.rows - 1):
+                for _ in range(WARM_UP_ROUNDS):
+                    self._warm_up_rows(request, count, steps=1)
+            batcher.release(running)
         self.pools.close_idle()
         LOG.info("The model is warm after %.1f s.", time.monotonic() - began)
+
+    def _warm_up_rows(self, request: Request, count: int, *, steps: int) -> None:
+        """Admit a request several times, take a few steps, and release all of them."""
+        admitted = [self.pools.admit(request) for _ in range(count)]
+        for _ in range(steps):
+            for batcher in self.pools.batchers:
+                if batcher.busy:
+                    batcher.step()
+        for batcher, active in admitted:
+            batcher.release(active)
 
     def _default_cache(self) -> Cache | None:
         """Return the cache policy for requests that set neither `cache` nor `speed`."""
@@ -306,6 +328,11 @@ class DecodeWorker:
             if decode.batcher is batcher:
                 del self.active[id]
                 yield _failure(id, error)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to `most`."""
+    return [1 << bit for bit in range(most.bit_length())]
 
 
 def _prefix_bytes(limits: Limits, device: torch.device) -> int:

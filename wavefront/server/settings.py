@@ -12,6 +12,7 @@ from wavefront.core.errors import OptionError, check_choice, check_float, check_
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_HEADER_BYTES = 64 << 10
 BATCH_SHAPES = ("auto", "fit", "fixed")
+QUANTIZATIONS = ("int8", "fp8", "int4")  # as in models/quantize.py, which imports torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,11 @@ class ModelSource:
     cuda_graphs: bool | None = None
     compile: bool = False
     speed: str = "exact"
+
+    def __post_init__(self) -> None:
+        # A factory, module:factory, may have its own kinds.
+        if self.quantize is not None and ":" not in self.model:
+            check_choice("quantize", self.quantize, QUANTIZATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
