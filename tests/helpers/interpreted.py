@@ -13,7 +13,8 @@ from torch import nn
 
 from wavefront.kernels import small_batch_ops
 from wavefront.kernels.fp8_product import E4M3_LARGEST, quantize_rows
-from wavefront.models.experts import ExpertWeights, all_experts
+from wavefront.models.architecture import ExpertLayout
+from wavefront.models.experts import ExpertWeights, Router, all_experts
 from wavefront.models.quantize import QuantizedLinear, QuantizedWeight, quantize_model
 from wavefront.models.toy import toy
 
@@ -82,6 +83,32 @@ def experts() -> None:
         chosen = torch.stack([torch.randperm(5)[:top] for _ in range(rows)])  # never the last one
         assert small_batch_ops.experts_fit(x, weights.gate_up, weights.down)
         close(weights(x, chosen, True), all_experts(weights, x, chosen), 1e-4)
+
+
+def routers() -> None:
+    """Compare the choices of every kind of router."""
+    for kind, groups, kept in (
+        ("softmax", 1, 1),
+        ("normalized_softmax", 1, 1),
+        ("grouped_sigmoid", 4, 2),
+    ):
+        layout = ExpertLayout(
+            count=32,
+            per_token=5,
+            width=64,
+            router=kind,
+            groups=groups,
+            kept_groups=kept,
+            scale=2.5,
+        )
+        router = Router(64, layout)
+        torch.nn.init.normal_(router.weight, std=0.3)
+        if router.expert_bias is not None:
+            router.expert_bias.normal_(std=0.1)
+        x = torch.randn(40, 64)
+        (weights, chosen), (wanted, expected) = router(x, True), router(x)
+        assert torch.equal(chosen, expected)
+        close(weights, wanted, 1e-5)
 
 
 def fp8_products() -> None:
@@ -164,6 +191,7 @@ if __name__ == "__main__":
         quantized_products()
         split_rows()
         experts()
+        routers()
         fp8_products()
         attention()
         for chosen in (None, "int8", "int4"):

@@ -386,6 +386,64 @@ def _(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tens
     return codes.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=dtype)
 
 
+def route_fits(logits: Tensor, groups: int) -> bool:
+    """Return whether `route` takes these logits (T, E), whose experts form `groups` groups."""
+    if logits.device.type != DEVICE or logits.dtype != torch.float32 or len(logits) > ROWS:
+        return False
+    sides = (logits.shape[1], groups)
+    return all(side & (side - 1) == 0 for side in sides) and logits.shape[1] >= 2 * groups
+
+
+@torch.library.custom_op("wavefront::route", mutates_args=())
+def route(
+    logits: Tensor,
+    bias: Tensor | None,
+    *,
+    count: int,
+    groups: int,
+    kept_groups: int,
+    normalized: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the weights (T, K) float32 and the chosen experts (T, K) long, in one kernel.
+
+    Args:
+        logits: float32 (T, E).
+        bias: float32 (E,), which is added to the sigmoid of the logits for the choice; None chooses
+            by the softmax, without groups.
+        count: K, the number of experts of a row.
+        groups: How many groups the experts form.
+        kept_groups: From how many of the best groups the experts are chosen.
+        normalized: Whether the weights of a row add up to `scale`.
+        scale: What multiplies the weights.
+    """
+    rows, total = logits.shape
+    weights = logits.new_empty((rows, count))
+    chosen = logits.new_empty((rows, count), dtype=torch.int64)
+    _launch(
+        "route", (rows, 1),
+        logits.contiguous(), logits if bias is None else bias, weights, chosen, count, scale,
+        GROUPED=bias is not None, NORMALIZED=normalized, EXPERTS=total, GROUPS=groups,
+        KEPT=kept_groups, TOP=1 << (count - 1).bit_length(), like=logits,
+    )  # fmt: skip
+    return weights, chosen
+
+
+@route.register_fake
+def _(
+    logits: Tensor,
+    bias: Tensor | None,
+    *,
+    count: int,
+    groups: int,
+    kept_groups: int,
+    normalized: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    made = logits.new_empty((len(logits), count))
+    return made, torch.empty_like(made, dtype=torch.int64)
+
+
 @torch.library.custom_op("wavefront::small_batch_experts", mutates_args=())
 def experts(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Return (T, K, D): the output of every chosen expert, reading only the chosen ones.

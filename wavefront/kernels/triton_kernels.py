@@ -246,6 +246,45 @@ def gated_product(
 
 
 @triton.jit
+def route(
+    logits, bias, weights, chosen, count, scale,
+    GROUPED: tl.constexpr, NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, GROUPS: tl.constexpr,
+    KEPT: tl.constexpr, TOP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Choose `count` experts of a row; `wavefront.models.experts.Router` defines how."""
+    begin(CHAIN)
+    row, expert, slots = tl.program_id(0).to(tl.int64), tl.arange(0, EXPERTS), tl.arange(0, TOP)
+    read = tl.load(logits + row * EXPERTS + expert)
+    if GROUPED:
+        scores = 1 / (1 + tl.exp(-read))
+        groups = tl.reshape(scores + tl.load(bias + expert), (GROUPS, EXPERTS // GROUPS))
+        within, group = tl.arange(0, EXPERTS // GROUPS), tl.arange(0, GROUPS)
+        top = tl.argmax(groups, 1)
+        others = tl.where(within[None, :] == top[:, None], float("-inf"), groups)
+        best = tl.max(groups, 1) + tl.max(others, 1)
+        kept = tl.zeros((GROUPS,), tl.int32)
+        for _ in tl.static_range(KEPT):
+            top = tl.argmax(best, 0)
+            kept = tl.where(group == top, 1, kept)
+            best = tl.where(group == top, float("-inf"), best)
+        allowed = tl.reshape(tl.where(kept[:, None] > 0, groups, -1e30), (EXPERTS,))
+    else:
+        scores = tl.exp(read - tl.max(read, 0))
+        scores = scores / tl.sum(scores, 0)
+        allowed = scores
+    index, share = tl.zeros((TOP,), tl.int32), tl.zeros((TOP,), tl.float32)
+    for slot in range(count):
+        top = tl.argmax(allowed, 0)
+        index = tl.where(slots == slot, top, index)
+        share = tl.where(slots == slot, tl.sum(tl.where(expert == top, scores, 0.0), 0), share)
+        allowed = tl.where(expert == top, float("-inf"), allowed)
+    if NORMALIZED:
+        share = share / (tl.sum(share, 0) + 1e-20)
+    tl.store(weights + row * count + slots, share * scale, mask=slots < count)
+    tl.store(chosen + row * count + slots, index.to(tl.int64), mask=slots < count)
+
+
+@triton.jit
 def choices_of(chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr):
     """Return which rows chose the expert, and the index of the choice in (rows, top)."""
     row, slot = tl.arange(0, ROWS), tl.arange(0, TOP)

@@ -44,18 +44,27 @@ class Router(nn.Module):
             self.expert_bias = before.to(after.device)
         return self
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, use_small_batch_ops: bool = False) -> tuple[Tensor, Tensor]:
         """Return the weights (T, K) float32 and the experts (T, K) long of x (T, D)."""
+        layout, grouped = self.layout, self.layout.router == "grouped_sigmoid"
         dtype = torch.promote_types(x.dtype, torch.float32)
         logits = F.linear(x.to(dtype), self.weight.to(dtype)).to(dtype)
-        if self.layout.router == "grouped_sigmoid":
+        if use_small_batch_ops and small_batch_ops.route_fits(logits, layout.groups):
+            return small_batch_ops.route(
+                logits,
+                self.expert_bias,
+                count=layout.per_token,
+                groups=layout.groups,
+                kept_groups=layout.kept_groups,
+                normalized=layout.router != "softmax" and not (grouped and layout.per_token == 1),
+                scale=layout.scale,
+            )
+        if grouped:
             return self._grouped_sigmoid(logits)
-        scores = logits.softmax(-1)
-        chosen = largest(scores, self.layout.per_token)
-        weights = scores.gather(-1, chosen)
-        if self.layout.router == "normalized_softmax":
+        weights, chosen = logits.softmax(-1).topk(layout.per_token)
+        if layout.router == "normalized_softmax":
             weights = weights / weights.sum(-1, keepdim=True)
-        return weights * self.layout.scale, chosen
+        return weights * layout.scale, chosen
 
     def _grouped_sigmoid(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose within the best groups of experts. A group scores the sum of its two best."""
@@ -64,31 +73,15 @@ class Router(nn.Module):
         scores = logits.sigmoid()
         biased = scores + self.expert_bias
         groups = biased.unflatten(-1, (layout.groups, -1))
-        best = groups.gather(-1, largest(groups, min(2, groups.shape[-1]))).sum(-1)
-        number = torch.arange(layout.groups, device=best.device)
-        kept = (largest(best, layout.kept_groups)[..., None] == number).any(-2)
-        lowest = torch.finfo(groups.dtype).min  # not -inf, which `largest` gives to what it found
-        allowed = groups.masked_fill(~kept[..., None], lowest).flatten(-2)
-        chosen = largest(allowed, layout.per_token)
+        best = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(-1)
+        kept = torch.zeros_like(best, dtype=torch.bool)
+        kept = kept.scatter(-1, best.topk(layout.kept_groups).indices, True)
+        allowed = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+        chosen = allowed.topk(layout.per_token).indices
         weights = scores.gather(-1, chosen)
         if layout.per_token > 1:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return weights * layout.scale, chosen
-
-
-def largest(scores: Tensor, count: int) -> Tensor:
-    """Return the indices of the `count` largest scores, (..., count) long, the largest first.
-
-    The compiler does not fuse `topk`, which is several kernels. It fuses repeated maxima into one.
-    """
-    if not (torch.compiler.is_compiling() and scores.is_cuda):
-        return scores.topk(count, dim=-1).indices
-    number = torch.arange(scores.shape[-1], device=scores.device)
-    found: list[Tensor] = []
-    for _ in range(count):
-        found.append(scores.argmax(-1, keepdim=True))
-        scores = scores.masked_fill(number == found[-1], float("-inf"))
-    return torch.cat(found, -1)
 
 
 class ExpertWeights(nn.Module):

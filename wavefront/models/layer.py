@@ -97,7 +97,7 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Tensor, use_small_batch_ops: bool) -> Tensor:
         """Return (P, B, S, D): P partial sums, to be added up."""
         rows = x.flatten(0, 1)
-        weights, chosen = self.router(rows)
+        weights, chosen = self.router(rows, use_small_batch_ops)
         outputs = self.experts(rows, chosen, use_small_batch_ops).to(weights.dtype)
         mixed = (outputs * weights[..., None]).sum(1).to(x.dtype).view_as(x)[None]
         if self.shared is None:

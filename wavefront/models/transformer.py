@@ -91,11 +91,15 @@ class Transformer(nn.Module):
             self.output = None if config.tied else output
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Transformer:
-        """Move to a device or dtype, and use the kernels for few rows where they run."""
+        """Move to a device or dtype."""
         super()._apply(fn, recurse)
+        self.find_hardware()
+        return self
+
+    def find_hardware(self) -> None:
+        """Use the kernels for few rows if the model's device can run them."""
         for layer in self.layers:
             layer.use_small_batch_ops = small_batch_ops.available(self.device)
-        return self
 
     @property
     def device(self) -> torch.device:
