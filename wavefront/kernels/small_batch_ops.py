@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 ROWS = 64  # the most rows of a product; with more, library kernels are as fast
-INT8_ROWS = 512  # the same for a weight in int8, which is otherwise converted first
 QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
@@ -276,8 +275,8 @@ def split_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         (2, M, K) in `dtype`, the scales float32 (M,), and for fp8 the sums of groups of 64 numbers,
         float16 (M, K / 64); otherwise (M, 0).
     """
-    # The compiler fuses these operations with those around them. Without it, one kernel is faster.
-    if not torch.compiler.is_compiling() and x.shape[1] <= WIDEST and available(x.device):
+    # The compiler would make up to four kernels of these operations.
+    if x.device.type == DEVICE and x.shape[1] <= WIDEST:
         return _split_rows(x, dtype)
     largest = LARGEST[dtype]
     scale = x.abs().amax(1, keepdim=True).float().clamp_min(1e-12) / largest

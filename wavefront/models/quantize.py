@@ -246,7 +246,7 @@ class QuantizedLinear(nn.Module):
             parts = fp8_product.parts(
                 x, self.codes, self.scale, scales=self._fp8_scales, kernels=kernels
             )
-        elif self.kind == "int8" and kernels and _fits_int8(x, weight):
+        elif self.kind == "int8" and kernels and small_batch_ops.fits(x, weight, most=None):
             parts = _int8_product(x, weight)
         elif self.kind == "int4" and kernels and small_batch_ops.fits(x, weight, most=None):
             parts = _int4_product(x, weight, fp8=self._fp8_scales is not None)
@@ -277,12 +277,8 @@ class QuantizedLinear(nn.Module):
         return self
 
 
-def _fits_int8(x: Tensor, weight: QuantizedWeight) -> bool:
-    return small_batch_ops.fits(x, weight, most=small_batch_ops.INT8_ROWS)
-
-
 def _int8_product(x: Tensor, weight: QuantizedWeight) -> Tensor:
-    """Return (P, B, S, N) from our kernel."""
+    """Return (P, B, S, N) from our kernel, for any number of rows."""
     pieces, row_scale, _ = small_batch_ops.split_rows(x.flatten(0, 1), torch.int8)
     pieces = pieces.unflatten(1, x.shape[:2])
     return small_batch_ops.int8_product(pieces, row_scale, weight.codes, weight.scale, x.dtype)
@@ -309,10 +305,7 @@ def product(x: Tensor, weight: QuantizedWeight, *, kernels: bool = False) -> Ten
     numbers = CPU_BLOCK if x.device.type == "cpu" else CUDA_BLOCK
     made: list[Tensor] = []
     for _, part in weight.blocks(numbers):
-        if part.kind == "int8" and x.is_cuda and x.dtype == torch.bfloat16:
-            # The codes are exact in bfloat16, and converting them is one kernel.
-            made.append((F.linear(x, part.codes.to(x.dtype)) * part.scale).to(x.dtype))
-        elif kernels and part.minimum is not None:
+        if kernels and part.minimum is not None:
             plain = small_batch_ops.dequantize_int4(part.codes, part.scale, part.minimum, x.dtype)
             made.append(F.linear(x, plain))
         else:
