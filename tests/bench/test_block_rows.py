@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import torch
 from helpers.commands import run
+from torch._dynamo.utils import counters
 
 import wavefront
 from wavefront import bench
 from wavefront.bench import roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, by_block, published_loop
-from wavefront.bench.block_rows import FirstBlock, count_experts
-from wavefront.bench.workloads import Case
+from wavefront.bench.block_rows import FirstResult, count_experts
+from wavefront.bench.workloads import Case, Steps, new_batcher
+from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
+from wavefront.kernels import compile
 from wavefront.models.experts import Router
 from wavefront.models.toy import toy
 
@@ -58,9 +61,11 @@ def test_published_loop_gives_the_same_tokens(family):
     assert canvas[:, 8:].tolist() == found.tokens
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("family", ["llada2", "sdar_moe"])
-def test_experts_of_a_step_are_counted(family):
+def test_experts_of_a_step_are_counted(family, lag, monkeypatch):
     """The count is that of a plain loop over the steps, not that of independent routing."""
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
     model = model_of(family, dtype="float32")
     case = Case(model, 8, 16, batch=2)
     layout = model.config.experts
@@ -76,6 +81,44 @@ def test_experts_of_a_step_are_counted(family):
                 part.weight.zero_()
     assert count_experts(case, 8) == layout.per_token
     assert count_experts(Case(model_of("sdar"), 8, 16)) is None
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_count_of_experts_does_not_depend_on_late_flags(family, batch, monkeypatch):
+    """On CUDA a window has two blocks, but its other half repeats a position of the block."""
+    case = Case(model_of(family, layers=3), 8, 16, batch=batch)
+    found = []
+    for lag in (0, 1):
+        monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model, lag=lag: lag)
+        found.append([count_experts(case, steps) for steps in (2, 8, 64)])
+    assert found[0] == found[1]
+
+
+def test_count_of_experts_is_that_of_the_block():
+    """Every layer of every step counts, except of steps that also store an earlier block."""
+    model = model_of("llada2", layers=3)
+    case, expected = Case(model, 8, 12, strategy="left_to_right"), []
+    routers = [part for part in model.modules() if isinstance(part, Router)]
+    tokens = wavefront.generate_ids(
+        model, case.canvas().tokens[:, :8].tolist(), max_new_tokens=12, eos="keep",
+        strategy="left_to_right",
+    ).tokens[0]  # fmt: skip
+    prompt = case.canvas().tokens[0, :8].tolist()
+    for step in range(12):
+        if step % 4 == 0:  # the first step of a block also stores the block before it
+            continue
+        end = 8 + step // 4 * 4 + 4
+        ids = [*prompt, *tokens[:step], *[model.mask_id] * (end - 8 - step)]
+        for router in routers:
+            seen = list[int]()
+            hook = router.register_forward_hook(
+                lambda _, __, found, seen=seen: seen.append(found[1][-4:].unique().numel())
+            )
+            model.raw_logits([ids])
+            hook.remove()
+            expected += seen
+    assert count_experts(case, 12) == pytest.approx(sum(expected) / len(expected))
 
 
 def test_floor_follows_the_counted_experts():
@@ -95,7 +138,7 @@ def test_row_shows_the_experts():
     sizes: dict[str, Any] = {"prompt_tokens": 16, "max_new_tokens": 32, "repeats": 1}
     report = bench.run(
         bench.Settings(
-            model=model, name="toy", quick=True, only=("blocks",), lengths=(), batches=(), **sizes
+            model=model, name="toy", quick=True, only=("blocks",), lengths=(), batches=(1,), **sizes
         )
     )
     row = report.find("blocks-1")
@@ -109,12 +152,15 @@ def test_row_shows_the_experts():
 @pytest.mark.parametrize("shared", [False, True])
 def test_first_block_of_a_stored_prompt_computes_less(shared):
     case = Case(toy(family="sdar"), 128, 4, strategy="standard")
-    piece = FirstBlock(case, shared=shared)
-    piece.ready()
-    before = piece.batcher.token_forwards
-    assert piece() == 1
-    computed = piece.batcher.token_forwards - before
-    assert computed == (16 if shared else 144)
+    for steps, more in ((None, 12), (1, 0)):
+        piece = FirstResult(case, shared, steps)
+        for _ in range(2):  # a request that was not decoded to its end is dropped
+            piece.ready()
+            before = piece.batcher.token_forwards
+            assert piece() == 1
+            assert piece.made == (steps or 4)
+            computed = piece.batcher.token_forwards - before
+            assert computed == (4 if shared else 132) + more
 
 
 @pytest.mark.slow
@@ -122,10 +168,11 @@ def test_every_row_is_there():
     model = toy(family="sdar", vocab_size=96, max_length=256)
     sizes: dict[str, Any] = {"prompt_tokens": 16, "max_new_tokens": 64, "repeats": 2}
     report = bench.run(
-        bench.Settings(model=model, name="toy", quick=True, lengths=(), batches=(), **sizes)
+        bench.Settings(model=model, name="toy", quick=True, lengths=(), batches=(1, 8), **sizes)
     )
     names = [one.name for one in report.rows]
-    assert names == ["blocks-1", "blocks-published-1", "blocks-8", "prefix-first", "prefix"]
+    prefix = ["prefix-first-step", "prefix-step", "prefix-first", "prefix"]
+    assert names == ["blocks-1", "blocks-published-1", "blocks-8", *prefix]
     for one in report.rows:
         assert 0 < one.least <= one.low <= one.ms <= one.high < math.inf
     ours, theirs = report.find("blocks-1"), report.find("blocks-published-1")
@@ -133,6 +180,12 @@ def test_every_row_is_there():
     assert theirs is not None
     assert ours.ratio == pytest.approx(theirs.ms / ours.ms)
     assert ours.floor_ms is not None
+    for name in ("prefix-step", "prefix"):
+        stored, first = report.find(name), report.find(name.replace("prefix", "prefix-first"))
+        assert stored is not None
+        assert first is not None
+        assert stored.ratio == pytest.approx(first.ms / stored.ms)
+        assert "selector=threshold(tau=0.85, floor=None)" in (stored.strategy or "")
 
 
 @pytest.mark.parametrize(
@@ -156,3 +209,33 @@ def test_advice_is_refused_for_a_block_causal_model():
 def test_help_lists_the_rows():
     page = run("bench", "--help").stdout
     assert all(name in page for name in bench.ROWS)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("family", "cache"), [("sdar", "blocks()"), ("llada", "wave(refresh=64)")])
+def test_only_the_timed_step_is_compiled(family, cache, lag, monkeypatch):
+    """The pass that fills the cache runs as written, and the step after it is compiled."""
+    monkeypatch.setattr(compile, "BACKEND", "eager")
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
+    torch._dynamo.reset()
+    counters.clear()
+    model = toy(family=family)
+    compile.compile_model(model, dynamic=False)
+    policy: Any = spec.resolve(cache, "caches")
+    seen: list[tuple[bool, int]] = []
+
+    def call(key: Any, step: Any, tree: Any) -> Any:
+        before = counters["stats"]["unique_graphs"]
+        result = step(tree)
+        seen.append((key[1].reuse, counters["stats"]["unique_graphs"] - before))
+        return result
+
+    case = Case(model, 128, 64)
+    piece = Steps(case, new_batcher(case, policy, call=call, only_windows=True), 4)
+    piece()
+    assert seen[0] == (False, 0)
+    assert seen[1][0]
+    assert seen[1][1] > 0
+    again = [graphs for _, graphs in seen[2:]]
+    assert sum(again) == 0 or lag == 0  # without late flags, a window has the size that is needed
+    torch._dynamo.reset()

@@ -27,6 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "threshold": {"strategy": "standard(selector=threshold(tau=0.3, floor=None))"},
     "wave": {"strategy": "wavefront(size=2, radius=1)"},
     "revised": {"strategy": "rcr(size=4)"},
+    "copies": {"strategy": "wino(keep=0.9, selector=threshold(tau=0.1))"},
     "temperature": {"temperature": 0.8, "seed": 3},
     "stop": {"eos": "stop"},
     "stop at the end of a block": {"eos": "stop-block"},
@@ -92,7 +93,9 @@ def test_cached_step_computes_the_block_and_a_finished_block_once_more():
     assert computed == [20, 4, 4, 4, 8, 4, 4, 4, 8, 4, 4, 4]
 
 
-@pytest.mark.parametrize("name", ["plain", "guidance", "threshold", "revised", "stop"])
+@pytest.mark.parametrize(
+    "name", ["plain", "guidance", "threshold", "wave", "revised", "copies", "stop"]
+)
 def test_late_flags_change_no_token(name, monkeypatch):
     """On CUDA the flags are read one step late; a cached step then computes two blocks."""
     model, options = model_of(), {"max_new_tokens": 14, **OPTIONS[name]}
@@ -102,6 +105,27 @@ def test_late_flags_change_no_token(name, monkeypatch):
     assert late.tokens == found.tokens
     for one, other in zip(late.order, found.order, strict=True):
         assert [step for step in one if step] == [step for step in other if step]
+
+
+@pytest.mark.parametrize("family", ["fast_dllm_v2", "llada2", "sdar"])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_late_flags_compute_no_other_positions(family, lag, monkeypatch):
+    """A window that is larger than needed repeats a position, so no further expert is used."""
+    model: Any = toy(seed=3, family=family, dtype="float64")
+    size, seen = model.block_size, list[int]()
+    hidden = model.hidden
+
+    def count(tokens: Any, attend: Any, at: Any, *, window: Any = None, **more: Any) -> Any:
+        places = tokens.shape[1] if window is None else len(set(window[0].tolist()))
+        seen.append(places)
+        return hidden(tokens, attend, at, window=window, **more)
+
+    monkeypatch.setattr(model, "hidden", count)
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
+    options = {"max_new_tokens": 3 * size, "eos": "keep", "strategy": "left_to_right"}
+    wavefront.generate_ids(model, [[5] * 2 * size], **options)
+    block = [2 * size] + [size] * (size - 1)
+    assert seen[1 : 3 * size] == (block * 3)[1:]
 
 
 @pytest.mark.parametrize("name", ["plain", "threshold", "revised"])
@@ -192,12 +216,32 @@ def test_trace_replays_and_forks(cache):
 REFUSED = {
     "fixed_budget": ({"fixed_budget": True}, "each block ends when it is filled"),
     "a cache of bidirectional models": ({"cache": "wave()"}, "which is block-causal: use blocks()"),
-    "a horizon": (
-        {"strategy": "tide(cascade_rounds=0, horizon=4, selector=quota())"},
-        "hides positions from the model",
+    "a short horizon": (
+        {"strategy": "tide(cascade_rounds=0, horizon=3, selector=quota())"},
+        "hides positions of a block of 4 from the model, which does not work block by block: use "
+        "horizon=0, which hides none",
     ),
-    "tbd": ({"strategy": "tbd()"}, "hides positions from the model"),
+    "a short tbd": ({"strategy": "tbd(size=3, drop=1, min_kept=1)"}, "use spare=None, which hides"),
+    "smaller blocks": ({"strategy": "blockwise(size=2)"}, "use hide=False, which hides none"),
 }
+HIDES_NOTHING = {
+    "tide(horizon=4)": "tide(horizon=0)",
+    "tide()": "tide(horizon=0)",
+    "tbd(size=4, drop=1, min_kept=1)": "tbd(size=4, drop=1, min_kept=1, spare=None)",
+    "blockwise(size=4)": "blockwise(size=4, hide=False)",
+    "tbd(size=3, drop=1, min_kept=1, spare=1)": "tbd(size=3, drop=1, min_kept=1, spare=None)",
+}
+
+
+@pytest.mark.parametrize("name", HIDES_NOTHING)
+def test_strategy_that_hides_nothing_inside_a_block_is_accepted(name):
+    """With and without the cache, it decodes like the same strategy without a horizon."""
+    model, options = model_of(), {"max_new_tokens": 14, "eos": "keep"}
+    found = wavefront.generate_ids(model, PROMPTS, strategy=name, **options)
+    plain = wavefront.generate_ids(model, PROMPTS, strategy=name, cache="none", **options)
+    shown = wavefront.generate_ids(model, PROMPTS, strategy=HIDES_NOTHING[name], **options)
+    assert found.tokens == plain.tokens == shown.tokens
+    assert found.order == plain.order == shown.order
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -38,11 +38,13 @@ def meta(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
     [
         (meta(1, 32, 4096), meta(12288, 4096), True),
         (meta(2, 16, 4096), meta(4096, 4096), True),
-        (meta(2, 32, 4096), meta(4096, 4096), False),  # many rows: the library's product
+        (meta(2, 32, 4096), meta(4096, 4096), True),
+        (meta(3, 32, 4096), meta(4096, 4096), False),  # many rows: the library's product
         (meta(1, 32, 4096, dtype=torch.float32), meta(4096, 4096), False),
         (meta(1, 32, 4096), meta(4100, 4096), False),  # no whole tiles
         (meta(1, 32, 4096), meta(4160, 4096), False),  # nor two halves of them
-        (meta(1, 32, 384), meta(1536, 384), False),  # nor two parts of whole tiles
+        (meta(1, 32, 384), meta(1536, 384), True),
+        (meta(1, 32, 320), meta(1536, 320), False),
     ],
 )
 def test_product_fits_few_half_precision_rows_and_whole_tiles(x, weight, fits):
@@ -80,17 +82,75 @@ def test_registered_shapes_equal_the_real_shapes():
     assert (wide.shape, wide.dtype) == ((1, 1, 30, 12288), HALF)
     assert small_batch_ops.gated_product(x, meta(24576, 4096)).shape == (1, 30, 12288)
     codes, scale = meta(4096, 4096, dtype=torch.int8), meta(4096, dtype=torch.float32)
-    assert small_batch_ops.int8_product(x, codes, scale).shape == (4, 1, 30, 4096)
+    pieces, row_scale, sums = small_batch_ops.split_rows(x[0], torch.int8)
+    assert (pieces.shape, row_scale.shape, sums.shape) == ((2, 30, 4096), (30,), (30, 0))
+    split = pieces[:, None]
+    made = small_batch_ops.int8_product(split, row_scale, codes, scale, HALF)
+    assert (made.shape, made.dtype) == ((2, 1, 30, 4096), torch.float32)
+    many = split.expand(2, 3, 30, 4096)
+    made = small_batch_ops.int8_product(many, meta(90, dtype=torch.float32), codes, scale, HALF)
+    assert (made.shape, made.dtype) == ((1, 3, 30, 4096), HALF)
+    packed, groups = meta(12288, 2048, dtype=torch.uint8), meta(12288, 64, dtype=torch.float16)
+    pieces, row_scale, sums = small_batch_ops.split_rows(x[0], torch.float8_e4m3fn)
+    assert (pieces.shape, row_scale.shape, sums.shape) == ((2, 30, 4096), (30,), (30, 64))
+    split = pieces[:, None]
+    made = small_batch_ops.int4_product(split, row_scale, sums, packed, groups, groups, HALF)
+    assert made.shape == (4, 1, 30, 12288)
+    made = small_batch_ops.dequantize_int4(packed, groups, groups, HALF)
+    assert (made.shape, made.dtype) == ((12288, 4096), HALF)
     rounded, row_scale = small_batch_ops.round_rows(x[0], 448.0)
     assert (rounded.shape, row_scale.shape) == ((30, 4096), (30, 1))
     codes = meta(12288, 4096, dtype=torch.float8_e4m3fn)
     made = small_batch_ops.fp8_product(rounded[None], row_scale.flatten(), codes, scale)
     assert (made.shape, made.dtype) == ((1, 1, 30, 12288), HALF)
-    packed, groups = meta(12288, 2048, dtype=torch.uint8), meta(12288, 64, dtype=torch.float16)
-    assert small_batch_ops.int4_product(x, packed, groups, groups).shape == (2, 1, 30, 12288)
+    chosen = torch.zeros(30, 8, dtype=torch.long, device="meta")
+    made = small_batch_ops.experts(x[0], chosen, meta(16, 1024, 4096), meta(16, 4096, 512))
+    assert made.shape == (30, 8, 4096)
     query, store = meta(1, 30, 32, 128).transpose(1, 2), meta(1, 32, 100, 128)
     made = small_batch_ops.attend(query, store, store, None, meta(32, dtype=torch.int32))
     assert (made.shape, made.stride()) == (query.shape, query.stride())
+
+
+@few_on
+@pytest.mark.parametrize(
+    ("width", "depth", "plain", "int8", "int4"),
+    [
+        (126464, 4096, 1, 1, 1),
+        (24576, 4096, 1, 1, 2),
+        (12288, 4096, 1, 2, 4),
+        (4096, 4096, 2, 2, 8),
+        (3072, 2048, 4, 4, 8),
+        (1024, 2048, 8, 8, 8),
+        (1024, 512, 4, 4, 4),  # no more parts than whole tiles
+        (1024, 384, 1, 1, 1),
+    ],
+)
+def test_narrow_weights_are_split_along_their_depth(width, depth, plain, int8, int4):
+    assert small_batch_ops.int4_part_count(width, depth) == int4
+    assert small_batch_ops.part_count(width, depth) == plain
+    assert small_batch_ops.int8_part_count(width, depth) == int8
+
+
+@few_on
+def test_experts_fit_few_rows_and_whole_tiles():
+    gate_up, down = meta(256, 1024, 2048), meta(256, 2048, 512)
+    assert small_batch_ops.experts_fit(meta(64, 2048), gate_up, down)
+    assert not small_batch_ops.experts_fit(meta(65, 2048), gate_up, down)
+    assert not small_batch_ops.experts_fit(meta(8, 2048, dtype=torch.float32), gate_up, down)
+    assert not small_batch_ops.experts_fit(meta(8, 2080), meta(4, 1024, 2080), meta(4, 2080, 512))
+
+
+@pytest.mark.parametrize(("dtype", "times"), [(torch.int8, 256), (torch.float8_e4m3fn, 1)])
+def test_split_rows_keeps_as_much_as_bfloat16(dtype, times):
+    x = (torch.randn(9, 256) * torch.logspace(-9, 4, 9)[:, None]).to(HALF)
+    x[4] = 0
+    (first, rest), scale, sums = small_batch_ops.split_rows(x, dtype)
+    found = first.float() + rest.float() / times
+    error = (found * scale[:, None] - x.float()).norm(dim=1)
+    assert (error <= 2e-3 * x.float().norm(dim=1)).all()
+    if sums.shape[1]:
+        wanted = found.unflatten(1, (4, 64)).sum(2)
+        torch.testing.assert_close(sums.float(), wanted, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it compiles

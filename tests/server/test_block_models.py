@@ -97,7 +97,7 @@ REFUSED = {
     "infill": ({"infill": True, "prompt": "a <mask:4> b"}, "does not see the text after a hole"),
     "cache": ({"options": {"cache": "wave()"}}, "block-causal: use blocks"),
     "horizon": (
-        {"options": {"strategy": "tide(cascade_rounds=0, horizon=4, selector=quota())"}},
+        {"options": {"strategy": "tide(cascade_rounds=0, horizon=3, selector=quota())"}},
         "hides positions",
     ),
 }

@@ -17,8 +17,11 @@ from torch import Tensor
 from wavefront import Decision, Selector, Strategy, testing
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas
+from wavefront.core.errors import WavefrontWarning
 from wavefront.core.masks import first, top
 from wavefront.core.strategy import RowProgress, View
+from wavefront.models.experts import Router
+from wavefront.models.toy import toy
 from wavefront.strategies.selectors.quota import Quota
 from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
@@ -93,6 +96,24 @@ def test_strategy_obeys_law(text, law):
 @pytest.mark.parametrize("text", EVERY)
 def test_strategy_obeys_model_law(text, law):
     law(spec.resolve(text, "strategies"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_law_of_blocks_covers_every_kind_of_block_causal_model():
+    kinds: list[Any] = [model_laws._block_toy(family) for family in model_laws.BLOCK_FAMILIES]
+    assert {True, False} == {model.shifted for model in kinds} == {m.padded_blocks for m in kinds}
+    assert any(isinstance(part, Router) for model in kinds for part in model.modules())
+    for text in ("standard", "tide(size=2)"):
+        model_laws.blocks_are_exact(spec.resolve(text, "strategies"))
+
+
+def test_law_of_blocks_reports_what_it_does_not_cover():
+    """A model that is not block-causal is no reason to skip it, but a refused strategy is."""
+    short, message = spec.resolve("tide(horizon=2)", "strategies"), "not checked for tide.* a2d: "
+    with pytest.warns(WavefrontWarning, match=message):
+        model_laws.blocks_are_exact(short, toy())
+    with pytest.warns(WavefrontWarning, match="with sdar: it hides positions of a block of 4"):
+        model_laws.blocks_are_exact(short, toy(family="sdar"))
 
 
 def test_check_runs_every_law():
@@ -286,6 +307,23 @@ WRONG = [
 def test_law_catches_a_wrong_strategy(wrong, law):
     with pytest.raises(LawBroken):
         law(wrong)
+
+
+@dataclass(frozen=True)
+class ReadsTheEnd(Base):
+    """Order the positions by how many of them there are, also in blocks to come."""
+
+    def step(self, view: View, state: Any) -> Decision:
+        odd = (view.tokens.shape[-1] // 4) % 2 == 1
+        score = view.score if odd else -view.score
+        commit = top(score, view.masked, self.selector.min_commits(view.progress))
+        return Decision(commit, view.masked, state)
+
+
+@pytest.mark.parametrize("family", model_laws.BLOCK_FAMILIES)
+def test_law_of_blocks_catches_a_strategy_that_depends_on_later_blocks(family):
+    with pytest.raises(LawBroken, match="when the canvas ends"):
+        model_laws.blocks_are_exact(ReadsTheEnd(), model_laws._block_toy(family))
 
 
 @dataclass(frozen=True)

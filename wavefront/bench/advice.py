@@ -166,7 +166,9 @@ def _measure(settings: Settings, chosen: list[Variant]) -> dict[Variant, Times]:
         pieces[variant, 0] = Steps(case, new_batcher(case), count)
         for size in _windows(settings):
             policy = Wave(refresh=NEVER, size=size, near=WINDOWS[size])
-            pieces[variant, size] = Steps(case, new_batcher(case, policy), 2 * count)
+            pieces[variant, size] = Steps(
+                case, new_batcher(case, policy, only_windows=True), 2 * count
+            )
         if variant.compiled:
             # Of the full step and one window: a decode has no others.
             compile_seconds[variant] = _first_seconds(

@@ -184,7 +184,7 @@ def twin(model: Transformer) -> Transformer:
         replace_linears(other, kind)
     other.load_state_dict(model.state_dict(), assign=True)
     for part in other.modules():
-        if isinstance(part, QuantizedLinear):
+        if isinstance(part, (QuantizedLinear, Transformer)):
             part.find_hardware()
     return other.eval()
 

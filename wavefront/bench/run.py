@@ -39,11 +39,10 @@ PIECES = {
     "quantized": 6,
     "strategies": 6,
     "memory": 3,
-    "blocks": 3,
-    "prefix": 2,
+    "prefix": 4,
 }
 # In addition, with `compile`.
-COMPILED_PIECES = {"exact": 2, "cached": 2, "batch": 4, "quantized": 6, "blocks": 2}
+COMPILED_PIECES = {"exact": 2, "cached": 2, "batch": 4, "quantized": 6}
 
 
 def ticks(settings: Settings) -> int:
@@ -53,6 +52,8 @@ def ticks(settings: Settings) -> int:
     total = sum(rounds * (PIECES.get(n, 0) + more.get(n, 0)) for n in settings.only)
     total += 2 * rounds * len(settings.lengths) * ("lengths" in settings.only)
     total += 2 * rounds * len(settings.batches) * ("batches" in settings.only)
+    of_batch = 1 + settings.compile + settings.cuda
+    total += rounds * (1 + of_batch * len(settings.batches)) * ("blocks" in settings.only)
     total += (7 if settings.compile else 4) * ("end-to-end" in settings.only)
     items = 1 if settings.quick else settings.items
     return total + items * len(decodes(quick=settings.quick)) * ("text" in settings.only)

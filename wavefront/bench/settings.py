@@ -25,6 +25,7 @@ ROWS = (*FULL_ROWS, *BLOCK_ROWS)
 BLOCK = 32  # of the reference loops
 LENGTHS = {"cuda": (256, 512, 1024, 2048, 4096), "cpu": (128, 256, 512, 1024)}
 BATCHES = {"cuda": (1, 2, 4, 8, 16, 32), "cpu": (1, 2, 4, 8)}
+BLOCK_BATCHES = (1, 8)  # of the row `blocks`
 PROMPT_TOKENS = {"cuda": 128, "cpu": 64}
 MAX_NEW_TOKENS = {"cuda": 1024, "cpu": 256}
 # A quick run of a built-in model takes less than a minute on two cores.
@@ -206,4 +207,5 @@ def defaults(model: Transformer, *, quick: bool = False) -> dict[str, Any]:
         "repeats": 5 if quick else 15,
         "compile": kind == "cuda" and not quick,
     }
-    return found | (QUICK_CPU if quick and kind == "cpu" else {})
+    found |= QUICK_CPU if quick and kind == "cpu" else {}
+    return found if model.block_size is None else found | {"batches": BLOCK_BATCHES}

@@ -165,7 +165,7 @@ class Stage:
 
     def window_steps(self, case: Case, size: int, *, count: int | None = None) -> Steps:
         """Return steps that only compute a window and never refresh."""
-        batcher = new_batcher(case, window_policy(size, NEVER))
+        batcher = new_batcher(case, window_policy(size, NEVER), only_windows=True)
         return Steps(case, batcher, count or 2 * self.count)
 
     def window_forward(self, steps: Steps, size: int) -> Forward:
@@ -336,8 +336,8 @@ def quantized_rows(stage: Stage) -> list[Row]:
                     stage.window_floor(case, 32, quantized=kind),
                 )
             )
-            if kind not in (None, "fp8"):
-                continue  # their full step dequantises the weights first, and saves no time
+            if kind not in (None, "fp8") and compiled:
+                continue  # their full step dequantises the weights, and saves no time
             lower = floor
             if kind == "fp8" and fp8_flops is not None:
                 lower = 1000 * roofline.fp8_step(

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-# Runs a few steps of one workload and returns how many. A `ready` method, if any, is not timed.
+# Runs a few steps of one workload and returns how many. A `ready` method, if any, is not timed. If
+# `on_host` is true, the piece ends when it returns, though the device may have more to do.
 Piece = Callable[[], int]
 Tick = Callable[[str], None]
 Now = Callable[[], float]  # seconds of the wall clock, or of CPU time
@@ -46,7 +47,7 @@ def time_piece(device: torch.device, piece: Piece, now: Now = time.perf_counter)
     """Return the seconds per step of one piece, without its `ready` and extra synchronisation."""
     getattr(piece, "ready", int)()
     synchronize(device)
-    if device.type == "cuda":
+    if device.type == "cuda" and not getattr(piece, "on_host", False):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         steps = piece()

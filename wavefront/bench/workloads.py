@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,10 +16,10 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.canvas import Canvas, blank
 from wavefront.core.state import DecodeState, start
 from wavefront.engine.batcher import Batcher, Kind
-from wavefront.engine.cuda_graphs import Call, graphs_for, run_eagerly
+from wavefront.engine.cuda_graphs import Call, TreeStep, graphs_for, run_eagerly
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import model_properties
-from wavefront.engine.step import StepPlan, forward
+from wavefront.engine.step import StepPlan, StepShape, forward
 from wavefront.models.protocol import KV
 from wavefront.models.transformer import Transformer
 
@@ -78,15 +80,46 @@ def call_for(model: Transformer, *, captured: bool | None = True) -> Call:
     return graphs_for(captured, model.device)() if model.device.type == "cuda" else run_eagerly
 
 
+def without_compiler() -> AbstractContextManager[None]:
+    """Run compiled functions as they are written. Old versions of torch compile them even so."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return contextlib.nullcontext() if stance is None else stance("force_eager")
+
+
+def only_windows_compiled(call: Call) -> Call:
+    """Return a call that does not compile full passes, which take a minute to compile.
+
+    Each pass has its own graph, so the graph of a window is captured from compiled code.
+    """
+
+    def run(key: Hashable, step: TreeStep, tree: Any) -> tuple[Any, Any]:
+        shape = next(part for part in key if isinstance(part, StepShape))  # pyright: ignore
+        if shape.reuse:
+            return call(key, step, tree)
+        with without_compiler():
+            return call(key, step, tree)
+
+    return run
+
+
 def new_batcher(
-    case: Case, cache: Cache | None = None, *, captured: bool | None = True, min_width: int = 0
+    case: Case,
+    cache: Cache | None = None,
+    *,
+    captured: bool | None = True,
+    min_width: int = 0,
+    only_windows: bool = False,
+    call: Call | None = None,
 ) -> Batcher:
     """Return a batcher for the case, without its requests.
 
     Without a cache, a step computes every position; with one, a window of them. `captured` is as
-    in `call_for`. A step reads at least `min_width` positions of a row.
+    in `call_for`; `call` replaces it. A step reads at least `min_width` positions of a row. With
+    `only_windows`, full passes are not timed, so they are not compiled.
     """
-    call = call_for(case.model, captured=captured)
+    call = call_for(case.model, captured=captured) if call is None else call
+    if only_windows and case.model.compiled:
+        call = only_windows_compiled(call)
     return Batcher(
         case.model,
         rows=case.batch,

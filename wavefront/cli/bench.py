@@ -35,7 +35,7 @@ start        the first token of two new processes with compilation; only on requ
 
 Rows of block-causal models
 blocks       a step in a block, and the family's published loop
-prefix       the first block of a request whose prompt is already cached
+prefix       the first step and the first block of a request whose prompt is already cached
 
 Examples
 wavefront bench --quick
@@ -43,6 +43,7 @@ wavefront bench --advise
 wavefront bench --only exact --only cached --threads 2
 wavefront bench --device cuda --out bench.json
 wavefront bench --device cuda --compile --profile traces/
+wavefront bench --device cuda -m llada2-mini-shape --only blocks --batches 1
 wavefront bench --plot bench.json
 docs/speed.md explains the table.
 """
@@ -111,7 +112,13 @@ def bench(
         Ids | None, option(None, "N,N", "Canvas lengths. Default: 256,512,1024,2048,4096.")
     ] = None,
     batches: Annotated[
-        Ids | None, option(None, "N,N", "Batch sizes. Default: 1,2,4,8,16,32.")
+        Ids | None,
+        option(
+            None,
+            "N,N",
+            "Batch sizes of the rows `batches` and `blocks`. Default: 1,2,4,8,16,32, and 1,8 for a "
+            "block-causal model.",
+        ),
     ] = None,
     repeats: Annotated[
         int | None, option(None, "N", "Timed samples per row. Default: 15, or 5 with --quick.")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from wavefront.core.canvas import Canvas
+from wavefront.core.canvas import Canvas, blank
 from wavefront.core.errors import StrategyError
 from wavefront.core.spec import Spec, default_of
 from wavefront.core.tree import short_repr
@@ -131,6 +131,7 @@ class Strategy(Spec):
     revises: ClassVar[bool] = False
     reads_copies: ClassVar[bool] = False  # True if `copied` may return positions
     recommended: ClassVar[str] = ""  # the spec to try first, if it differs from the defaults
+    show_all: ClassVar[str] = ""  # the option with which it hides nothing, such as "horizon=0"
     selector: Selector
 
     @classmethod
@@ -174,6 +175,15 @@ class Strategy(Spec):
     def attended(self, canvas: Canvas, state: State) -> Tensor | None:
         """Return (B, L) bool: the positions the model attends to; None means all but padding."""
         return None
+
+    def hides(self, length: int) -> bool:
+        """Return whether `attended` may hide a position of an answer of `length` positions.
+
+        A block-causal model needs a strategy that hides nothing inside a block. Override it if
+        that depends on the length.
+        """
+        canvas = blank([[0]], length, mask_id=0, pad_id=0)
+        return self.attended(canvas, self.init(canvas)) is not None
 
     def copied(self, canvas: Canvas, state: State) -> Tensor | None:
         """Return (B, L) bool: the positions with a masked copy; None means none.

@@ -200,10 +200,16 @@ def plan_step(
         ]
         extra = asked[0] if len(asked) == 1 else torch.stack(asked).any(0)
     window = choose_window(read_mask, needed, extra, real=canvas.real, size=shape.size)
-    too_many = (read_mask | needed).sum(-1) > shape.size
+    count = (read_mask | needed).sum(-1)
+    too_many = count > shape.size
+    if shape.reuse and policy is not None and policy.exact:
+        # The rest of the window repeats a position: all others are stored as they are, and in a
+        # mixture of experts they would need more experts. Masked copies must not be repeated.
+        copied = any(config.strategy.reads_copies for config in configs)
+        window = limit_columns(window, count.clamp(min=shape.width if copied else 1))
     if limits is not None and shape.reuse:
         window = limit_columns(window, limits.size)
-        too_many = ((read_mask | needed).sum(-1) > limits.size) | (limits.size == 0)
+        too_many = (count > limits.size) | (limits.size == 0)
     copies = copies_at(configs, groups, window[:, : shape.width], limits=limits)
     index = _own_columns(limits, window[:, : shape.width])
     return StepPlan(canvas, attended, masks, index, overflow, window, too_many, copies)

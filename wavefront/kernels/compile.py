@@ -18,8 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from wavefront.kernels import small_batch_ops
-
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -136,6 +134,5 @@ def compile_model(model: Any, *, dynamic: bool | None = True) -> None:
     config = torch._dynamo.config
     config.recompile_limit = max(RECOMPILES, config.recompile_limit)
     for layer in getattr(model, "layers", ()):
-        layer.use_small_batch_ops = small_batch_ops.available(model.device)
         layer.compile(dynamic=dynamic, **_layer_compile_options())
     model.compiled = True

@@ -58,11 +58,11 @@ def parts(
         codes: uint8 (N, K), the bits of the weight in fp8.
         scale: float32 (N,), the scales of the weight's rows.
         scales: From `hardware_scales`; None computes the same product in float32.
-        kernels: Whether the device can run `small_batch_ops`, which compute few rows faster.
+        kernels: Whether to use `small_batch_ops`, which compute few rows faster, without gradients.
     """
     rows, row_scale = quantize_rows(x.flatten(0, -2))
     weight = codes.view(E4M3)
-    if kernels and small_batch_ops.fits(x, codes) and not torch.is_grad_enabled():
+    if kernels and small_batch_ops.fits(x, codes):
         return small_batch_ops.fp8_product(rows.view(x.shape), row_scale.flatten(), weight, scale)
     made = scaled_product(rows, weight, row_scale=row_scale, scale=scale, scales=scales)
     return made.to(x.dtype).unflatten(0, x.shape[:-1])[None]

@@ -2,13 +2,15 @@
 
 A cached step computes a window of about 32 positions. Library kernels are designed for more rows.
 With so few rows, some products leave a third of the memory bandwidth unused. Attention runs one
-program per head, but a GPU has four times as many processors. A compiled model on a GPU uses these
-operations instead, in half precision. The compiler treats them as opaque and fuses around them.
+program per head, but a GPU has four times as many processors. A model in half precision on a GPU
+uses these operations instead. The compiler treats them as opaque and fuses around them.
+
+Tensor cores multiply 8-bit numbers without a conversion, so quantised weights are read as they are.
+The inputs are split into two 8-bit numbers each, which together are as exact as bfloat16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -17,16 +19,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-ROWS = 32  # the most rows of a product; with more, library kernels are as fast
+ROWS = 64  # the most rows of a product; with more, library kernels are as fast
+INT8_ROWS = 512  # the same for a weight in int8, which is otherwise converted first
 QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
-CONVERTING = 256  # the same for kernels that convert weights, which wait less with a neighbour
-WIDEST = 1 << 14  # columns of a row that one program rounds to fp8
-PARTS = 8  # the most parts that a head's keys are split into; one program combines them
+WIDEST = 1 << 14  # columns of a row that one program rounds to 8 bits
+PARTS = 8  # the most parts that a product's depth or a head's keys are split into
 GROUP, PAIRED = 64, 128  # columns of an int4 weight with one scale; columns that share bytes
 LOG2_E = 1.4426950408889634  # the kernels use exp2
 HALF, DEVICE = (torch.bfloat16, torch.float16), "cuda"
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 
 @cache
@@ -48,37 +51,47 @@ def _launch_options(device: torch.device) -> dict[str, Any]:
 
 def _launch(
     kernel: str,
-    grid: tuple[int, int],
+    grid: tuple[int, ...],
     *given: Any,
     like: Tensor,
-    chain: bool = True,
+    warps: int = 4,
     **fixed: Any,
 ) -> None:
     """Run a kernel on the device of `like`, which need not be torch's current device.
 
-    With `chain`, it may start while the previous kernel still runs. A kernel that needs several
-    programs on a processor is faster without, because those of the next kernel take their place.
+    It may start while the previous kernel still runs, on GPUs that support this.
     """
     from wavefront.kernels import triton_kernels  # on first use: Triton needs a GPU
 
     with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
         getattr(triton_kernels, kernel)[grid](
             *given,
-            num_warps=4,
+            num_warps=warps,
             **fixed,
-            **(_launch_options(like.device) if chain else {"CHAIN": False}),
+            **_launch_options(like.device),
         )
 
 
-def part_count(width: int) -> int:
-    """Return into how many parts a product is split along its depth."""
-    return 1 if width >= PROGRAMS * TILE else 2
+def part_count(width: int, depth: int) -> int:
+    """Return into how many parts a product is split along its depth, to keep the GPU busy."""
+    count = 1
+    while count < PARTS and count * width < PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
+        count *= 2
+    return count
 
 
-def quantized_part_count(width: int) -> int:
-    """Return the same for a weight in int8 or int4, whose numbers the kernel converts."""
-    tiles = width // TILE
-    return next((count for count in (1, 2) if count * tiles >= CONVERTING), 4)
+def int8_part_count(width: int, depth: int) -> int:
+    """Return the same for a weight in int8, whose programs read fewer bytes."""
+    some = PROGRAMS * TILE <= width < 2 * PROGRAMS * TILE and depth % (2 * DEEP) == 0
+    return 2 if some else part_count(width, depth)
+
+
+def int4_part_count(width: int, depth: int) -> int:
+    """Return the same for a weight in int4, whose programs wait most of the time."""
+    count = 1
+    while count < PARTS and count * width < 4 * PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
+        count *= 2
+    return count
 
 
 class Matrix(Protocol):
@@ -88,18 +101,26 @@ class Matrix(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-def fits(x: Tensor, weight: Matrix, *, parts: Callable[[int], int] = part_count) -> bool:
-    """Return whether x (B, S, D) has few rows and the weight consists of whole tiles.
-
-    Args:
-        x: The input of the product.
-        weight: Its weight.
-        parts: `part_count`, or `quantized_part_count` for a weight in int8 or int4.
-    """
-    if x.device.type != DEVICE or x.dtype not in HALF or x.shape[0] * x.shape[1] > ROWS:
+def fits(x: Tensor, weight: Matrix, *, most: int | None = ROWS) -> bool:
+    """Return whether x (B, S, D) has at most `most` rows and the weight consists of whole tiles."""
+    if x.device.type != DEVICE or x.dtype not in HALF:
+        return False
+    if most is not None and x.shape[0] * x.shape[1] > most:
         return False
     width, depth = weight.shape
-    return width % (2 * TILE) == 0 and depth % (DEEP * parts(width)) == 0
+    return width % (2 * TILE) == 0 and depth % DEEP == 0
+
+
+def gated_product_fits(x: Tensor, weight: Matrix) -> bool:
+    """Return whether `gated_product` computes this, and its programs keep the GPU busy."""
+    return fits(x, weight) and weight.shape[0] >= PROGRAMS * TILE
+
+
+def experts_fit(x: Tensor, gate_up: Tensor, down: Tensor) -> bool:
+    """Return whether x (T, D) has few rows, and the experts' matrices consist of whole tiles."""
+    if x.device.type != DEVICE or x.dtype not in HALF or len(x) > ROWS:
+        return False
+    return not any(side % (2 * TILE) for side in (*gate_up.shape[1:], *down.shape[1:]))
 
 
 def attention_fits(query: Tensor) -> bool:
@@ -114,74 +135,79 @@ def _tile_size(rows: int) -> int:
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
 
 
-def _stages(x: Tensor, count: int) -> int:
-    """Return how many tiles of a product are loaded at once.
-
-    With one program per processor, this is as many as fit in shared memory. With more programs, it
-    is small enough for two of them to share a processor.
-    """
+def _stages(x: Tensor, wanted: int, tile: int) -> int:
+    """Return how many tiles of this many bytes are loaded at once: `wanted`, if they fit."""
     room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
-    return 5 if count > 1 and room >= 5 * 2 * (TILE + ROWS) * DEEP else 4
+    return max(2, min(wanted, room // tile))
 
 
 @torch.library.custom_op("wavefront::small_batch_product", mutates_args=())
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """Return (P, B, S, width): x · weightᵀ as P partial sums, in float32 unless P is 1."""
     width, depth = weight.shape
-    count, rows = part_count(width), x.shape[0] * x.shape[1]
+    count, rows = part_count(width, depth), x.shape[0] * x.shape[1]
     assert rows <= ROWS
-    out = _parts_like(x, width)
+    out = _parts_like(x, width, count)
+    row_tile = _tile_size(rows)
+    stages = _stages(x, 3 if count == 1 else 6, 2 * (TILE + row_tile) * DEEP)
     _launch(
         "product", (width // TILE, count),
         x.contiguous(), weight, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=_stages(x, count), like=x,
+        ROWS=row_tile, TILE=TILE, DEEP=DEEP, num_stages=stages, like=x,
     )  # fmt: skip
     return out
 
 
 @product.register_fake
 def _(x: Tensor, weight: Tensor) -> Tensor:
-    return _parts_like(x, weight.shape[0])
+    return _parts_like(x, weight.shape[0], part_count(*weight.shape))
 
 
-def _parts_like(
-    x: Tensor,
-    width: int,
-    *,
-    parts: Callable[[int], int] = part_count,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+def _parts_like(x: Tensor, width: int, count: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return an empty tensor for the result of `product`."""
-    count = parts(width)
-    dtype = (dtype or x.dtype) if count == 1 else torch.float32
-    return x.new_empty((count, x.shape[0], x.shape[1], width), dtype=dtype)
+    kind = (dtype or x.dtype) if count == 1 else torch.float32
+    return x.new_empty((count, x.shape[0], x.shape[1], width), dtype=kind)
 
 
 @torch.library.custom_op("wavefront::small_batch_int8_product", mutates_args=())
-def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+def int8_product(
+    x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor, dtype: torch.dtype
+) -> Tensor:
     """Return (P, B, S, width) as `product` does, for a weight in int8.
 
     Args:
-        x: (B, S, depth).
+        x: int8 (2, B, S, depth), from `split_rows`.
+        row_scale: float32 (B * S,), which multiplies each row of x.
         codes: int8 (width, depth).
         scale: float32 (width,), which multiplies each row of the weight.
+        dtype: The dtype of the result, unless it has parts.
     """
     width, depth = codes.shape
-    count, rows = quantized_part_count(width), x.shape[0] * x.shape[1]
-    assert rows <= ROWS
-    out = _parts_like(x, width, parts=quantized_part_count)
+    rows = x.shape[1] * x.shape[2]
+    count = _int8_parts(rows, codes)
+    out = _parts_like(x[0], width, count, dtype=dtype)
+    if rows <= ROWS:
+        tile, row_tile, warps = TILE, _tile_size(rows), 4
+        wanted = 4 if width >= PROGRAMS * TILE else 8
+    else:
+        tile, row_tile, warps, wanted = 2 * TILE, 64, 8, 3
+    stages = _stages(x, wanted, (tile + 2 * row_tile) * DEEP)
     _launch(
-        "scaled_product", (width // TILE, count),
-        x.contiguous(), scale, codes, scale, out, rows, width, depth, depth // count,
-        ROUNDED=False, ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP,
-        num_stages=3, chain=False, like=x,
+        "scaled_product", (-(-rows // row_tile), width // tile, count),
+        x.contiguous(), row_scale, codes, scale, out, rows, width, depth, depth // count,
+        INTEGER=True, ROWS=row_tile, TILE=tile, DEEP=DEEP, num_stages=stages, warps=warps, like=x,
     )  # fmt: skip
     return out
 
 
 @int8_product.register_fake
-def _(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
-    return _parts_like(x, codes.shape[0], parts=quantized_part_count)
+def _(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    count = _int8_parts(x.shape[1] * x.shape[2], codes)
+    return _parts_like(x[0], len(codes), count, dtype=dtype)
+
+
+def _int8_parts(rows: int, codes: Tensor) -> int:
+    return int8_part_count(*codes.shape) if rows <= ROWS else 1
 
 
 @torch.library.custom_op("wavefront::small_batch_fp8_product", mutates_args=())
@@ -197,20 +223,22 @@ def fp8_product(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor) -> T
         scale: float32 (width,), which multiplies each row of the weight.
     """
     width, depth = codes.shape
-    count, rows = part_count(width), x.shape[0] * x.shape[1]
+    count, rows = part_count(width, depth), x.shape[0] * x.shape[1]
     assert rows <= ROWS
-    out = _parts_like(x, width, dtype=torch.bfloat16)
+    out = _parts_like(x, width, count, dtype=torch.bfloat16)
+    deep, row_tile = 2 * DEEP if depth % (2 * DEEP * count) == 0 else DEEP, _tile_size(rows)
+    stages = _stages(x, 3 if count == 1 else 6, (TILE + row_tile) * deep)
     _launch(
-        "scaled_product", (width // TILE, count),
+        "scaled_product", (1, width // TILE, count),
         x.contiguous(), row_scale, codes, scale, out, rows, width, depth, depth // count,
-        ROUNDED=True, ROWS=_tile_size(rows), TILE=TILE, DEEP=DEEP, num_stages=6, like=x,
+        INTEGER=False, ROWS=row_tile, TILE=TILE, DEEP=deep, num_stages=stages, like=x,
     )  # fmt: skip
     return out
 
 
 @fp8_product.register_fake
 def _(x: Tensor, row_scale: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
-    return _parts_like(x, codes.shape[0], dtype=torch.bfloat16)
+    return _parts_like(x, len(codes), part_count(*codes.shape), dtype=torch.bfloat16)
 
 
 @torch.library.custom_op("wavefront::round_rows", mutates_args=())
@@ -222,7 +250,8 @@ def round_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     scale = x.new_empty((rows, 1), dtype=torch.float32)
     _launch(
         "round_rows", (rows, 1), x.contiguous(), out, scale, depth,
-        LARGEST=largest, WIDE=1 << (depth - 1).bit_length(), like=x,
+        LARGEST=largest, WIDE=1 << (depth - 1).bit_length(),
+        warps=8 if depth <= 4096 else 16, like=x,
     )  # fmt: skip
     return out, scale
 
@@ -233,33 +262,223 @@ def _(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     return made, x.new_empty((x.shape[0], 1), dtype=torch.float32)
 
 
+def split_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x / scale as the sum of two numbers in 8 bits, which are the inputs of products.
+
+    The second number is what rounding to the first one lost; in int8 it is multiplied by 256. Both
+    together are more exact than bfloat16, relative to the largest number of the row.
+
+    Args:
+        x: (M, K) in half precision.
+        dtype: int8 for `int8_product`, or float8_e4m3fn for `int4_product`.
+
+    Returns:
+        (2, M, K) in `dtype`, the scales float32 (M,), and for fp8 the sums of groups of 64 numbers,
+        float16 (M, K / 64); otherwise (M, 0).
+    """
+    # The compiler fuses these operations with those around them. Without it, one kernel is faster.
+    if not torch.compiler.is_compiling() and x.shape[1] <= WIDEST and available(x.device):
+        return _split_rows(x, dtype)
+    largest = LARGEST[dtype]
+    scale = x.abs().amax(1, keepdim=True).float().clamp_min(1e-12) / largest
+    scaled = (x.float() / scale).clamp(-largest, largest)
+    if dtype == torch.int8:
+        first = (scaled + 0.5).floor()
+        rest = ((scaled - first) * 256 + 0.5).floor().clamp(-127, 127)
+        sums = scale.new_empty((len(x), 0), dtype=torch.float16)
+    else:
+        first = scaled.to(dtype).float()
+        rest = (scaled - first).to(dtype).float()
+        sums = (first + rest).unflatten(1, (-1, GROUP)).sum(2).to(torch.float16)
+    return torch.stack((first, rest)).to(dtype), scale.flatten(), sums
+
+
+@torch.library.custom_op("wavefront::split_rows", mutates_args=())
+def _split_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `split_rows` in one kernel."""
+    rows, depth = x.shape
+    made = _pieces_like(x, dtype)
+    _launch(
+        "split_rows", (rows, 1), x.contiguous(), *made, rows, depth,
+        LARGEST=LARGEST[dtype], GROUP=GROUP, WIDE=1 << (depth - 1).bit_length(),
+        warps=8 if depth <= 4096 else 16, like=x,
+    )  # fmt: skip
+    return made
+
+
+@_split_rows.register_fake
+def _pieces_like(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return empty tensors for the result of `split_rows`."""
+    rows, depth = x.shape
+    return (
+        x.new_empty((2, rows, depth), dtype=dtype),
+        x.new_empty(rows, dtype=torch.float32),
+        x.new_empty((rows, 0 if dtype == torch.int8 else depth // GROUP), dtype=torch.float16),
+    )
+
+
 @torch.library.custom_op("wavefront::small_batch_int4_product", mutates_args=())
-def int4_product(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+def int4_product(
+    x: Tensor,
+    row_scale: Tensor,
+    sums: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    minimum: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return (P, B, S, width) as `product` does, for a weight in int4.
 
     Args:
-        x: (B, S, depth).
+        x: float8_e4m3fn (2, B, S, depth), from `split_rows`.
+        row_scale: float32 (B * S,), which multiplies each row of x.
+        sums: float16 (B * S, depth / 64), from `split_rows`.
         codes: uint8 (width, depth / 2). A byte holds a column of the first 64 of 128 columns in its
             low bits and the column 64 further on in its high bits.
         scale: float16 (width, depth / 64), which multiplies each group of 64 columns.
-        minimum: float16 (width, depth / 64), which is then added.
+        minimum: float16 (width, depth / 64), which is then added; with the strides of `scale`.
+        dtype: The dtype of the result, unless it has parts.
     """
     width, depth = codes.shape[0], 2 * codes.shape[1]
-    count, rows = quantized_part_count(width), x.shape[0] * x.shape[1]
+    count, rows = int4_part_count(width, depth), x.shape[1] * x.shape[2]
     assert rows <= ROWS
     assert depth == x.shape[-1]
-    out = _parts_like(x, width, parts=quantized_part_count)
+    assert scale.stride() == minimum.stride()
+    out = _parts_like(x[0], width, count, dtype=dtype)
+    tile = 2 * TILE if width >= PROGRAMS * TILE and rows <= 32 else TILE
     _launch(
-        "int4_product", (width // TILE, count),
-        x.contiguous(), codes, scale, minimum, out, rows, width, depth, depth // count,
-        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, num_stages=3, chain=False, like=x,
+        "int4_product", (width // tile, count),
+        x.contiguous(), row_scale, sums, codes, scale, minimum, out,
+        rows, width, depth, depth // count, *scale.stride(),
+        ROWS=_tile_size(rows), TILE=tile, GROUP=GROUP, PACKED=x.is_cuda, num_stages=3, like=x,
     )  # fmt: skip
     return out
 
 
 @int4_product.register_fake
-def _(x: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
-    return _parts_like(x, codes.shape[0], parts=quantized_part_count)
+def _(
+    x: Tensor,
+    row_scale: Tensor,
+    sums: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    minimum: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    return _parts_like(x[0], len(codes), int4_part_count(len(codes), x.shape[-1]), dtype=dtype)
+
+
+@torch.library.custom_op("wavefront::dequantize_int4", mutates_args=())
+def dequantize_int4(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weight (width, depth) that `int4_product` takes; see there for its parts."""
+    width, depth = codes.shape[0], 2 * codes.shape[1]
+    assert scale.stride() == minimum.stride()
+    out = codes.new_empty((width, depth), dtype=dtype)
+    _launch(
+        "dequantize_int4", (depth // PAIRED, width // TILE),
+        codes, scale, minimum, out, depth, *scale.stride(), TILE=TILE, GROUP=GROUP, like=codes,
+    )  # fmt: skip
+    return out
+
+
+@dequantize_int4.register_fake
+def _(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tensor:
+    return codes.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=dtype)
+
+
+def route_fits(logits: Tensor, groups: int) -> bool:
+    """Return whether `route` takes these logits (T, E), whose experts form `groups` groups."""
+    if logits.device.type != DEVICE or logits.dtype != torch.float32 or len(logits) > ROWS:
+        return False
+    sides = (logits.shape[1], groups)
+    return all(side & (side - 1) == 0 for side in sides) and logits.shape[1] >= 2 * groups
+
+
+@torch.library.custom_op("wavefront::route", mutates_args=())
+def route(
+    logits: Tensor,
+    bias: Tensor | None,
+    *,
+    count: int,
+    groups: int,
+    kept_groups: int,
+    normalized: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the weights (T, K) float32 and the chosen experts (T, K) long, in one kernel.
+
+    Args:
+        logits: float32 (T, E).
+        bias: float32 (E,), which is added to the sigmoid of the logits for the choice; None chooses
+            by the softmax, without groups.
+        count: K, the number of experts of a row.
+        groups: How many groups the experts form.
+        kept_groups: From how many of the best groups the experts are chosen.
+        normalized: Whether the weights of a row add up to `scale`.
+        scale: What multiplies the weights.
+    """
+    rows, total = logits.shape
+    weights = logits.new_empty((rows, count))
+    chosen = logits.new_empty((rows, count), dtype=torch.int64)
+    _launch(
+        "route", (rows, 1),
+        logits.contiguous(), logits if bias is None else bias, weights, chosen, count, scale,
+        GROUPED=bias is not None, NORMALIZED=normalized, EXPERTS=total, GROUPS=groups,
+        KEPT=kept_groups, TOP=1 << (count - 1).bit_length(), like=logits,
+    )  # fmt: skip
+    return weights, chosen
+
+
+@route.register_fake
+def _(
+    logits: Tensor,
+    bias: Tensor | None,
+    *,
+    count: int,
+    groups: int,
+    kept_groups: int,
+    normalized: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    made = logits.new_empty((len(logits), count))
+    return made, torch.empty_like(made, dtype=torch.int64)
+
+
+@torch.library.custom_op("wavefront::small_batch_experts", mutates_args=())
+def experts(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Return (T, K, D): the output of every chosen expert, reading only the chosen ones.
+
+    Args:
+        x: (T, D).
+        chosen: int64 (T, K), the experts of each row, each once.
+        gate_up: (E, 2 * inner, D), gate first.
+        down: (E, D, inner).
+    """
+    (rows, depth), top, (count, _, inner) = x.shape, chosen.shape[1], down.shape
+    assert rows <= ROWS
+    gated, out = x.new_empty((rows, top, inner)), x.new_empty((rows, top, depth))
+    fixed: dict[str, Any] = {
+        "TOP": 1 << (top - 1).bit_length(),
+        "ROWS": _tile_size(rows),
+        "TILE": TILE,
+        "DEEP": DEEP // 2,
+    }
+    picks = chosen.contiguous()
+    _launch(
+        "expert_gated_product", (inner // TILE, count),
+        x.contiguous(), picks, gate_up, gated, rows, inner, depth, top,
+        num_stages=4 if rows <= 32 else 3, like=x, **fixed,
+    )  # fmt: skip
+    _launch(
+        "expert_product", (depth // TILE, count),
+        gated, picks, down, out, rows, depth, inner, top, num_stages=3, like=x, **fixed,
+    )  # fmt: skip
+    return out
+
+
+@experts.register_fake
+def _(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    return x.new_empty((len(x), chosen.shape[1], x.shape[1]))
 
 
 @torch.library.custom_op("wavefront::small_batch_gated_product", mutates_args=())
@@ -287,7 +506,12 @@ def attend(
 ) -> Tensor:
     """Return (B, H, Q, d), laid out as (B, Q, H, d): every query over its attended keys.
 
-    `counters` is (B·H,) int32 and must be zero; it is zero again afterwards.
+    Args:
+        query: (B, H, Q, d).
+        key: (B, Hkv, L, d), where H / Hkv consecutive heads share a key head.
+        value: (B, Hkv, L, d).
+        attended: bool (B, 1, 1, L), the keys to attend to, or (B, 1, Q, L); None means all.
+        counters: int32 (B * H,) of zeros, which are zeros again afterwards.
     """
     rows, heads, queries, size = query.shape
     assert queries <= QUERIES
@@ -298,13 +522,18 @@ def attend(
     out = query.new_empty((rows, queries, heads, size))
     mixed = query.new_empty((rows * heads * count * queries, size), dtype=torch.float32)
     sums = query.new_empty((rows * heads * count * queries, 2), dtype=torch.float32)
-    masked = attended is not None
+    masked, mask_strides = 0, (0, 0)
+    if attended is not None:
+        attended = attended.contiguous()
+        masked = 1 + (attended.shape[2] > 1)
+        mask_strides = tuple(0 if attended.shape[n] == 1 else attended.stride(n) for n in (0, 2))
     _launch(
         "attend", (rows * heads, count),
-        query, key, value, attended if masked else query, out, mixed, sums, counters,
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        attended.stride(0) if masked else 0, queries, keys, share, size**-0.5 * LOG2_E,
-        HEADS=heads, PARTS=count, QUERIES=_tile_size(queries), TILE=TILE, SIZE=size, MASKED=masked,
+        query, key, value, query if attended is None else attended, out, mixed, sums, counters,
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *mask_strides,
+        queries, keys, share, size**-0.5 * LOG2_E,
+        HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=_tile_size(queries),
+        TILE=TILE, SIZE=size, MASKED=masked,
         num_stages=3 if queries <= 32 else 2, like=query,
     )  # fmt: skip
     return out.transpose(1, 2)

@@ -49,28 +49,41 @@ def product(
 @triton.jit
 def scaled_product(
     x, row_scale, codes, scale, out, rows, width, depth, share,
-    ROUNDED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
+    INTEGER: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
     CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """As `product`, for a weight in 8 bits: each row of the sum is multiplied by its scale.
+    """As `product`, for a weight and inputs in 8 bits, which tensor cores read as they are.
 
-    If x is ROUNDED, it is in 8 bits too, and row_scale (rows,) multiplies its rows.
+    `scale` (width,) multiplies the rows of the weight, and `row_scale` (rows,) those of x. If x is
+    INTEGER, it is (2, rows, depth): the numbers, and 256 times what rounding them lost. The third
+    axis of the grid goes over tiles of x, so that a weight is read from memory once.
     """
     begin(CHAIN)
-    part = tl.program_id(1)
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
-    total = tl.zeros((TILE, ROWS), tl.float32)
+    part = tl.program_id(2)
+    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    row, deep = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DEEP)
+    there = row[:, None] < rows
+    kind: tl.constexpr = tl.int32 if INTEGER else tl.float32
+    nothing: tl.constexpr = 0 if INTEGER else 0.0
+    total = tl.zeros((TILE, ROWS), kind)
+    fine = tl.zeros((TILE, ROWS), kind)
     for start in range(part * share, part * share + share, DEEP):
         of_codes = codes + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        of_x = x + row[:, None] * depth + (start + deep)[None, :]
-        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
-        total = tl.dot(tl.load(of_codes).to(read.dtype), tl.trans(read), total)
-    total = total * tl.load(scale + at)[:, None]
-    if ROUNDED:
-        total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
+        of_x = x + row[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        code = tl.load(of_codes)
+        read = tl.load(of_x, mask=there, other=nothing)
+        total = tl.dot(code, tl.trans(read), total, out_dtype=kind)
+        if INTEGER:
+            of_rest = x + (row + rows)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            rest = tl.load(of_rest, mask=there, other=0)
+            fine = tl.dot(code, tl.trans(rest), fine, out_dtype=kind)
+    made = total.to(tl.float32)
+    if INTEGER:
+        made += fine.to(tl.float32) / 256
+    made = made * tl.load(scale + at)[:, None]
+    made = made * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+    tl.store(here, tl.trans(made).to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -87,40 +100,127 @@ def round_rows(x, out, scale, depth, LARGEST: tl.constexpr, WIDE: tl.constexpr,
 
 
 @triton.jit
-def int4_product(
-    x, codes, scale, minimum, out, rows, width, depth, share,
-    ROWS: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, CHAIN: tl.constexpr,
+def split_rows(
+    x, out, scale, sums, rows, depth,
+    LARGEST: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """As `product`, for a weight in 4 bits; a byte holds columns of two neighbouring groups.
+    """out (2, rows, depth) = x / scale and what rounding it lost, both in 8 bits.
 
-    The product of a group uses the codes, and the scale and minimum are applied to its sum. A code
-    becomes a bfloat16 by setting the bits of 128 around it, without a conversion; the 128 is
-    subtracted with the minimum.
+    The scale of a row makes its largest number `LARGEST`. In int8, the second number is multiplied
+    by 256. In fp8, `sums` are the sums of the numbers by GROUP.
+    """
+    begin(CHAIN)
+    row, deep = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
+    kind: tl.constexpr = out.dtype.element_ty
+    read = tl.load(x + row * depth + deep, mask=deep < depth, other=0.0).to(tl.float32)
+    step = tl.div_rn(tl.maximum(tl.max(tl.abs(read), 0), 1e-12), LARGEST)
+    scaled = tl.minimum(tl.maximum(tl.div_rn(read, step), -LARGEST), LARGEST)
+    if kind == tl.int8:
+        first = tl.floor(scaled + 0.5)
+        rest = tl.minimum(tl.maximum(tl.floor((scaled - first) * 256 + 0.5), -127.0), 127.0)
+    else:
+        first = scaled.to(kind).to(tl.float32)
+        rest = (scaled - first).to(kind).to(tl.float32)
+        group = tl.arange(0, WIDE // GROUP)
+        total = tl.sum(tl.reshape(first + rest, (WIDE // GROUP, GROUP)), 1)
+        of_sums = sums + row * (depth // GROUP) + group
+        tl.store(of_sums, total.to(tl.float16), mask=group < depth // GROUP)
+    tl.store(scale + row, step)
+    tl.store(out + row * depth + deep, first.to(kind), mask=deep < depth)
+    tl.store(out + (row + rows) * depth + deep, rest.to(kind), mask=deep < depth)
+
+
+@triton.jit
+def codes_of(pairs, HIGH: tl.constexpr, PACKED: tl.constexpr):
+    """Return the low or the high 4 bits of each byte in fp8: the bits of n are those of n / 512."""
+    if PACKED:  # four bytes in one or two instructions
+        if HIGH:
+            code = tl.inline_asm_elementwise(
+                "{ .reg .b32 t; shr.u32 t, $1, 4; and.b32 $0, t, 0x0f0f0f0f; }",
+                "=r,r", [pairs], dtype=tl.uint8, is_pure=True, pack=4,
+            )  # fmt: skip
+        else:
+            code = tl.inline_asm_elementwise(
+                "and.b32 $0, $1, 0x0f0f0f0f;",
+                "=r,r", [pairs], dtype=tl.uint8, is_pure=True, pack=4,
+            )  # fmt: skip
+    else:
+        code = pairs >> 4 if HIGH else pairs & 15
+    return code.to(tl.float8e4nv, bitcast=True)
+
+
+@triton.jit
+def int4_product(
+    x, row_scale, sums, codes, scale, minimum, out, rows, width, depth, share,
+    of_row, of_group,
+    ROWS: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr,
+    CHAIN: tl.constexpr,
+):  # fmt: skip
+    """As `product`, for a weight in 4 bits and x as two numbers in fp8, from `split_rows`.
+
+    A byte holds columns of two neighbouring groups. Each group has its own scale and minimum
+    (strides: of_row, of_group), so it is summed by itself. The minimum is multiplied with the sum
+    of the group's x afterwards.
     """
     begin(CHAIN)
     part = tl.program_id(1)
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     row, deep = tl.arange(0, ROWS), tl.arange(0, GROUP)
+    there = row[:, None] < rows
     total = tl.zeros((TILE, ROWS), tl.float32)
     for start in range(part * share, part * share + share, 2 * GROUP):
         of_codes = codes + at[:, None].to(tl.int64) * (depth // 2) + (start // 2 + deep)[None, :]
-        pair = tl.load(of_codes)
-        group = at.to(tl.int64) * (depth // GROUP) + start // GROUP
-        of_x = x + row[:, None] * depth + (start + deep)[None, :]
-        read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
+        of_x = x + row[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        of_rest = x + (row + rows)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+        pairs = tl.load(of_codes)
+        low, high = codes_of(pairs, False, PACKED), codes_of(pairs, True, PACKED)
+        first = tl.dot(low, tl.trans(tl.load(of_x, mask=there, other=0.0)))
+        next = tl.dot(high, tl.trans(tl.load(of_x + GROUP, mask=there, other=0.0)))
+        first = tl.dot(low, tl.trans(tl.load(of_rest, mask=there, other=0.0)), first)
+        next = tl.dot(high, tl.trans(tl.load(of_rest + GROUP, mask=there, other=0.0)), next)
+        group = at.to(tl.int64) * of_row + (start // GROUP) * of_group
         step = tl.load(scale + group).to(tl.float32)
-        low = tl.load(minimum + group).to(tl.float32) - 128 * step
-        code = ((pair & 15).to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
-        made = tl.dot(code.to(read.dtype), tl.trans(read))
-        total += step[:, None] * made + low[:, None] * tl.sum(read.to(tl.float32), 1)[None, :]
-        read = tl.load(of_x + GROUP, mask=row[:, None] < rows, other=0.0)
-        step = tl.load(scale + group + 1).to(tl.float32)
-        low = tl.load(minimum + group + 1).to(tl.float32) - 128 * step
-        code = ((pair >> 4).to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
-        made = tl.dot(code.to(read.dtype), tl.trans(read))
-        total += step[:, None] * made + low[:, None] * tl.sum(read.to(tl.float32), 1)[None, :]
+        next_step = tl.load(scale + group + of_group).to(tl.float32)
+        total += step[:, None] * first + next_step[:, None] * next
+    total = total * 512
+    some = tl.arange(0, 16)
+    end = (part * share + share) // GROUP
+    for start in range(part * share // GROUP, end, 16):
+        group = start + some
+        where = at[:, None].to(tl.int64) * of_row + group[None, :] * of_group
+        low = tl.load(minimum + where, mask=(group < end)[None, :], other=0.0)
+        of_sums = sums + row[:, None] * (depth // GROUP) + group[None, :]
+        read = tl.load(of_sums, mask=there & (group < end)[None, :], other=0.0)
+        total = tl.dot(low, tl.trans(read), total)
+    total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=row[:, None] < rows)
+    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def dequantize_int4(
+    codes, scale, minimum, out, depth, of_row, of_group,
+    TILE: tl.constexpr, GROUP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (width, depth) = the weight whose codes, scales and minimums `int4_product` takes."""
+    begin(CHAIN)
+    at = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)
+    start, deep = tl.program_id(0) * 2 * GROUP, tl.arange(0, GROUP)
+    pairs = tl.load(codes + at[:, None] * (depth // 2) + (start // 2 + deep)[None, :])
+    group = at * of_row + (start // GROUP) * of_group
+    here = out + at[:, None] * depth + (start + deep)[None, :]
+    for half in tl.static_range(2):
+        step = tl.load(scale + group + half * of_group).to(tl.float32)[:, None]
+        low = tl.load(minimum + group + half * of_group).to(tl.float32)[:, None]
+        made = ((pairs >> (4 * half)) & 15).to(tl.float32) * step + low
+        tl.store(here + half * GROUP, made.to(out.dtype.element_ty))
+
+
+@triton.jit
+def swiglu(gate, up, kind: tl.constexpr):
+    """Return silu(gate) · up in `kind`, rounded as if gate and up were two products."""
+    gate, up = gate.to(kind).to(tl.float32), up.to(kind).to(tl.float32)
+    return (gate / (1 + tl.exp(-gate)) * up).to(kind)
 
 
 @triton.jit
@@ -140,25 +240,126 @@ def gated_product(
         read = tl.trans(tl.load(of_x, mask=row[:, None] < rows, other=0.0))
         gate = tl.dot(tl.load(of_gate), read, gate)
         up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
-    kind = out.dtype.element_ty
-    gate, up = (
-        gate.to(kind).to(tl.float32),
-        up.to(kind).to(tl.float32),
-    )  # round as two products would
-    both = gate / (1 + tl.exp(-gate)) * up
+    both = swiglu(gate, up, out.dtype.element_ty)
     here = out + row[:, None].to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(both).to(kind), mask=row[:, None] < rows)
+    tl.store(here, tl.trans(both), mask=row[:, None] < rows)
+
+
+@triton.jit
+def route(
+    logits, bias, weights, chosen, count, scale,
+    GROUPED: tl.constexpr, NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, GROUPS: tl.constexpr,
+    KEPT: tl.constexpr, TOP: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Choose `count` experts of a row; `wavefront.models.experts.Router` defines how."""
+    begin(CHAIN)
+    row, expert, slots = tl.program_id(0).to(tl.int64), tl.arange(0, EXPERTS), tl.arange(0, TOP)
+    read = tl.load(logits + row * EXPERTS + expert)
+    if GROUPED:
+        scores = 1 / (1 + tl.exp(-read))
+        groups = tl.reshape(scores + tl.load(bias + expert), (GROUPS, EXPERTS // GROUPS))
+        within, group = tl.arange(0, EXPERTS // GROUPS), tl.arange(0, GROUPS)
+        top = tl.argmax(groups, 1)
+        others = tl.where(within[None, :] == top[:, None], float("-inf"), groups)
+        best = tl.max(groups, 1) + tl.max(others, 1)
+        kept = tl.zeros((GROUPS,), tl.int32)
+        for _ in tl.static_range(KEPT):
+            top = tl.argmax(best, 0)
+            kept = tl.where(group == top, 1, kept)
+            best = tl.where(group == top, float("-inf"), best)
+        allowed = tl.reshape(tl.where(kept[:, None] > 0, groups, -1e30), (EXPERTS,))
+    else:
+        scores = tl.exp(read - tl.max(read, 0))
+        scores = scores / tl.sum(scores, 0)
+        allowed = scores
+    index, share = tl.zeros((TOP,), tl.int32), tl.zeros((TOP,), tl.float32)
+    for slot in range(count):
+        top = tl.argmax(allowed, 0)
+        index = tl.where(slots == slot, top, index)
+        share = tl.where(slots == slot, tl.sum(tl.where(expert == top, scores, 0.0), 0), share)
+        allowed = tl.where(expert == top, float("-inf"), allowed)
+    if NORMALIZED:
+        share = share / (tl.sum(share, 0) + 1e-20)
+    tl.store(weights + row * count + slots, share * scale, mask=slots < count)
+    tl.store(chosen + row * count + slots, index.to(tl.int64), mask=slots < count)
+
+
+@triton.jit
+def choices_of(chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr):
+    """Return which rows chose the expert, and the index of the choice in (rows, top)."""
+    row, slot = tl.arange(0, ROWS), tl.arange(0, TOP)
+    known = (row[:, None] < rows) & (slot[None, :] < top)
+    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-1) == expert
+    at = row * top + tl.sum(tl.where(mine, slot[None, :], 0), 1)
+    return tl.max(mine.to(tl.int32), 1) > 0, at
+
+
+@triton.jit
+def expert_gated_product(
+    x, chosen, weight, out, rows, width, depth, top,
+    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
+    CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (rows, top, width) = `gated_product` of each row with each expert it chose.
+
+    A program computes a tile of one expert for all rows, or ends if no row chose the expert.
+    """
+    begin(CHAIN)
+    expert = tl.program_id(1)
+    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
+    if tl.max(here.to(tl.int32), 0) > 0:
+        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+        base = weight + expert.to(tl.int64) * 2 * width * depth
+        gate = tl.zeros((TILE, ROWS), tl.float32)
+        up = tl.zeros((TILE, ROWS), tl.float32)
+        for start in range(0, depth, DEEP):
+            of_gate = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            of_x = x + row[:, None] * depth + (start + deep)[None, :]
+            read = tl.trans(tl.load(of_x, mask=here[:, None], other=0.0))
+            gate = tl.dot(tl.load(of_gate), read, gate)
+            up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
+        both = swiglu(gate, up, out.dtype.element_ty)
+        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
+        tl.store(of_out, tl.trans(both), mask=here[:, None])
+
+
+@triton.jit
+def expert_product(
+    x, chosen, weight, out, rows, width, depth, top,
+    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
+    CHAIN: tl.constexpr,
+):  # fmt: skip
+    """out (rows, top, width) = x (rows, top, depth) · the weight of each choice's expert."""
+    begin(CHAIN)
+    expert = tl.program_id(1)
+    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
+    if tl.max(here.to(tl.int32), 0) > 0:
+        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        deep = tl.arange(0, DEEP)
+        base = weight + expert.to(tl.int64) * width * depth
+        total = tl.zeros((TILE, ROWS), tl.float32)
+        for start in range(0, depth, DEEP):
+            of_weight = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            of_x = x + choice[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            read = tl.load(of_x, mask=here[:, None], other=0.0)
+            total = tl.dot(tl.load(of_weight), tl.trans(read), total)
+        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
+        tl.store(of_out, tl.trans(total).to(out.dtype.element_ty), mask=here[:, None])
 
 
 @triton.jit
 def attend(
     query, key, value, attended, out, mixed, sums, counters,
-    q_row, q_head, q_position, k_row, k_head, k_position, v_row, v_head, v_position, mask_row,
-    queries, keys, share, scale,
-    HEADS: tl.constexpr, PARTS: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr,
-    SIZE: tl.constexpr, MASKED: tl.constexpr, CHAIN: tl.constexpr,
+    q_row, q_head, q_position, k_row, k_head, k_position, v_row, v_head, v_position,
+    mask_row, mask_position, queries, keys, share, scale,
+    HEADS: tl.constexpr, SHARING: tl.constexpr, PARTS: tl.constexpr, QUERIES: tl.constexpr,
+    TILE: tl.constexpr, SIZE: tl.constexpr, MASKED: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """out (B, Q, H, d): every query over the attended keys; each program reads `share` keys.
+
+    SHARING query heads read one key head. With MASKED, `attended` is 1 for the attended keys, for
+    all queries (MASKED = 1) or for each query (MASKED = 2).
 
     The last program of a head to finish combines the head's parts. `counters` counts the finished
     programs and is reset to zero.
@@ -166,6 +367,7 @@ def attend(
     begin(CHAIN)
     head, part = tl.program_id(0), tl.program_id(1)
     b, h = (head // HEADS).to(tl.int64), (head % HEADS).to(tl.int64)
+    shared = h // SHARING
     q, d, n = tl.arange(0, QUERIES), tl.arange(0, SIZE), tl.arange(0, TILE)
     valid = q[:, None] < queries
     of_query = query + b * q_row + h * q_head + q[:, None] * q_position + d[None, :]
@@ -177,12 +379,16 @@ def attend(
     for start in range(part * share, end, TILE):
         at = start + n
         there = at < end
-        of_key = key + b * k_row + h * k_head + at[:, None] * k_position + d[None, :]
-        of_value = value + b * v_row + h * v_head + at[:, None] * v_position + d[None, :]
+        of_key = key + b * k_row + shared * k_head + at[:, None] * k_position + d[None, :]
+        of_value = value + b * v_row + shared * v_head + at[:, None] * v_position + d[None, :]
         score = tl.dot(loaded, tl.trans(tl.load(of_key, mask=there[:, None], other=0.0))) * scale
-        if MASKED:
-            there = there & (tl.load(attended + b * mask_row + at, mask=there, other=0) != 0)
-        score = tl.where(there[None, :], score, float("-inf"))
+        seen = there[None, :]
+        if MASKED == 1:
+            seen = seen & (tl.load(attended + b * mask_row + at, mask=there, other=0) != 0)[None, :]
+        if MASKED == 2:
+            of_mask = attended + b * mask_row + q[:, None] * mask_position + at[None, :]
+            seen = seen & (tl.load(of_mask, mask=valid & seen, other=0) != 0)
+        score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # no attended key yet: avoid NaN
         chance, fade = tl.exp2(score - base[:, None]), tl.exp2(top - base)

@@ -1,7 +1,8 @@
 """Mixture of experts: a router chooses a few of many small MLPs for every position.
 
-Four functions compute the chosen experts, and all return the same. On recent GPUs one grouped
-product per matrix does it. The others exist for GPUs without it, for fixed shapes and for CPUs.
+Several functions compute the chosen experts, and all return the same. For a few positions on a GPU
+our own kernels read each chosen expert once. On recent GPUs one grouped product per matrix computes
+more positions. The others exist for GPUs without it, for fixed shapes and for CPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wavefront.kernels import small_batch_ops
 from wavefront.models.architecture import ExpertLayout
 
 # torch's grouped product; older versions have it under a private name, or not at all.
@@ -42,16 +44,27 @@ class Router(nn.Module):
             self.expert_bias = before.to(after.device)
         return self
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, use_small_batch_ops: bool = False) -> tuple[Tensor, Tensor]:
         """Return the weights (T, K) float32 and the experts (T, K) long of x (T, D)."""
+        layout, grouped = self.layout, self.layout.router == "grouped_sigmoid"
         dtype = torch.promote_types(x.dtype, torch.float32)
         logits = F.linear(x.to(dtype), self.weight.to(dtype)).to(dtype)
-        if self.layout.router == "grouped_sigmoid":
+        if use_small_batch_ops and small_batch_ops.route_fits(logits, layout.groups):
+            return small_batch_ops.route(
+                logits,
+                self.expert_bias,
+                count=layout.per_token,
+                groups=layout.groups,
+                kept_groups=layout.kept_groups,
+                normalized=layout.router != "softmax" and not (grouped and layout.per_token == 1),
+                scale=layout.scale,
+            )
+        if grouped:
             return self._grouped_sigmoid(logits)
-        weights, chosen = logits.softmax(-1).topk(self.layout.per_token)
-        if self.layout.router == "normalized_softmax":
+        weights, chosen = logits.softmax(-1).topk(layout.per_token)
+        if layout.router == "normalized_softmax":
             weights = weights / weights.sum(-1, keepdim=True)
-        return weights * self.layout.scale, chosen
+        return weights * layout.scale, chosen
 
     def _grouped_sigmoid(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose within the best groups of experts. A group scores the sum of its two best."""
@@ -79,8 +92,10 @@ class ExpertWeights(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(layout.count, 2 * layout.width, width))
         self.down = nn.Parameter(torch.empty(layout.count, width, layout.width))
 
-    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, x: Tensor, chosen: Tensor, use_small_batch_ops: bool = False) -> Tensor:
         """Return (T, K, D): the output of every chosen expert (T, K) for x (T, D)."""
+        if use_small_batch_ops and small_batch_ops.experts_fit(x, self.gate_up, self.down):
+            return small_batch_ops.experts(x, chosen, self.gate_up, self.down)
         if can_group(x, self.gate_up):
             return grouped_experts(self, x, chosen)
         if _needs_fixed_shapes(x) or (x.is_cuda and len(x) <= FIXED_ROWS):

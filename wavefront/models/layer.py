@@ -31,7 +31,7 @@ class PassInputs(NamedTuple):
     # (B, 1, S, L) if they depend on the query's position
     attended: Tensor | None
     store_index: StoreIndex | None  # where computed keys are stored; None = the whole buffer
-    # (B·Hkv,) int32 of zeros: counters for `small_batch_ops.attend`; None = it is not used
+    # (B·H,) int32 of zeros: counters for `small_batch_ops.attend`; None = it is not used
     counters: Tensor | None = None
     copies: int = 0  # masked copies at the end of S, whose keys and values are not stored
 
@@ -72,10 +72,15 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, use_small_batch_ops: bool) -> Tensor:
         """Return (P, B, S, D): P partial sums, to be added up."""
         plain = isinstance(self.gate_up, nn.Linear)
-        if use_small_batch_ops and plain and small_batch_ops.fits(x, self.gate_up.weight):
+        if (
+            use_small_batch_ops
+            and plain
+            and small_batch_ops.gated_product_fits(x, self.gate_up.weight)
+        ):
             inner = small_batch_ops.gated_product(x, self.gate_up.weight)
         else:
-            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            both = add_parts(product(self.gate_up, x, use_small_batch_ops), x.dtype)
+            gate, up = both.chunk(2, dim=-1)
             inner = F.silu(gate) * up
         return product(self.down, inner, use_small_batch_ops)
 
@@ -92,8 +97,8 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Tensor, use_small_batch_ops: bool) -> Tensor:
         """Return (P, B, S, D): P partial sums, to be added up."""
         rows = x.flatten(0, 1)
-        weights, chosen = self.router(rows)
-        outputs = self.experts(rows, chosen).to(weights.dtype)
+        weights, chosen = self.router(rows, use_small_batch_ops)
+        outputs = self.experts(rows, chosen, use_small_batch_ops).to(weights.dtype)
         mixed = (outputs * weights[..., None]).sum(1).to(x.dtype).view_as(x)[None]
         if self.shared is None:
             return mixed
@@ -109,7 +114,7 @@ class Layer(nn.Module):
     kernel.
     """
 
-    use_small_batch_ops = False  # set by `kernels.compile.compile_model`
+    use_small_batch_ops = False  # set by `Transformer` when it moves to a device
 
     def __init__(self, arch: Architecture, number: int = 0) -> None:
         """Build the layer with this number; the first layers may differ from the others."""
@@ -188,20 +193,20 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Return (B, Q, D): every query attends to its attended keys.
 
-        The query heads that share a key head are laid out as additional queries, so grouped heads
-        work with any kernel and without copies. Only a mask that depends on the query is repeated.
+        For library kernels, the query heads that share a key head are laid out as additional
+        queries, so grouped heads work with any of them and without copies. Only a mask that depends
+        on the query is repeated.
         """
+        counters, heads = shared.counters, query.transpose(1, 2)
+        if use_small_batch_ops and counters is not None and small_batch_ops.attention_fits(heads):
+            mixed = small_batch_ops.attend(heads, key, value, shared.attended, counters)
+            return mixed.transpose(1, 2).flatten(2)
         queries = query.shape[1]
         grouped = query.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
         attended = shared.attended
-        per_query = attended is not None and attended.shape[2] > 1
-        if attended is not None and per_query:
+        if attended is not None and attended.shape[2] > 1:
             attended = attended.repeat(1, 1, self.heads // self.kv_heads, 1)
-        counters = shared.counters if use_small_batch_ops and not per_query else None
-        if counters is not None and small_batch_ops.attention_fits(grouped):
-            mixed = small_batch_ops.attend(grouped, key, value, attended, counters)
-        else:
-            mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attended)
+        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attended)
         return mixed.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2)
 
 

@@ -60,8 +60,9 @@ class QuantizedWeight(NamedTuple):
             return cls(kind, shape, codes, torch.empty(rows, dtype=torch.float32, device=device))
         padded = padded_columns(columns)
         codes = torch.empty((rows, padded // 2), dtype=torch.uint8, device=device)
+        # Transposed in memory: a kernel reads one group of many rows at a time.
         scale, minimum = (
-            torch.empty((rows, padded // GROUP), dtype=torch.float16, device=device)
+            torch.empty((padded // GROUP, rows), dtype=torch.float16, device=device).t()
             for _ in range(2)
         )
         return cls(kind, shape, codes, scale, minimum)
@@ -237,17 +238,18 @@ class QuantizedLinear(nn.Module):
         return QuantizedWeight(self.kind, shape, self.codes, self.scale, self.minimum)
 
     def parts(self, x: Tensor) -> Tensor:
-        """Return the output as (P, ..., N): P partial sums, to be added up."""
+        """Return the output for x (B, S, K) as (P, B, S, N): P partial sums, to be added up."""
         weight = self.weight
-        if self.kind == "fp8":
-            if self._fp8_scales and fp8_product.fits(x, self.codes):
-                parts = fp8_product.parts(
-                    x, self.codes, self.scale, scales=self._fp8_scales, kernels=self._kernels
-                )
-            else:
-                parts = product(x, weight)[None]
-        elif self._kernels and x.dim() == 3 and _fits(x, weight) and not torch.is_grad_enabled():
-            parts = _few_rows(x, weight)  # the kernels have no gradient
+        # Our kernels have no gradient.
+        kernels = self._kernels and x.dim() == 3 and not torch.is_grad_enabled()
+        if self.kind == "fp8" and self._fp8_scales and fp8_product.fits(x, self.codes):
+            parts = fp8_product.parts(
+                x, self.codes, self.scale, scales=self._fp8_scales, kernels=kernels
+            )
+        elif self.kind == "int8" and kernels and _fits_int8(x, weight):
+            parts = _int8_product(x, weight)
+        elif self.kind == "int4" and kernels and small_batch_ops.fits(x, weight, most=None):
+            parts = _int4_product(x, weight, fp8=self._fp8_scales is not None)
         else:
             parts = product(x, weight)[None]
         if self.bias is None:
@@ -255,6 +257,8 @@ class QuantizedLinear(nn.Module):
         return (parts.sum(0).to(x.dtype) + self.bias)[None]
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:  # the head's input; kernels take rows of a batch
+            return self(x[None])[0]
         parts = self.parts(x)
         return parts[0] if len(parts) == 1 else parts.sum(0).to(x.dtype)
 
@@ -273,22 +277,46 @@ class QuantizedLinear(nn.Module):
         return self
 
 
-def _fits(x: Tensor, weight: QuantizedWeight) -> bool:
-    """Return whether the kernels for few rows compute this product."""
-    return small_batch_ops.fits(x, weight, parts=small_batch_ops.quantized_part_count)
+def _fits_int8(x: Tensor, weight: QuantizedWeight) -> bool:
+    return small_batch_ops.fits(x, weight, most=small_batch_ops.INT8_ROWS)
 
 
-def _few_rows(x: Tensor, weight: QuantizedWeight) -> Tensor:
-    """Return (P, B, S, N) from the kernels for few rows, for int8 and int4."""
-    if weight.minimum is not None:
-        return small_batch_ops.int4_product(x, weight.codes, weight.scale, weight.minimum)
-    return small_batch_ops.int8_product(x, weight.codes, weight.scale)
+def _int8_product(x: Tensor, weight: QuantizedWeight) -> Tensor:
+    """Return (P, B, S, N) from our kernel."""
+    pieces, row_scale, _ = small_batch_ops.split_rows(x.flatten(0, 1), torch.int8)
+    pieces = pieces.unflatten(1, x.shape[:2])
+    return small_batch_ops.int8_product(pieces, row_scale, weight.codes, weight.scale, x.dtype)
 
 
-def product(x: Tensor, weight: QuantizedWeight) -> Tensor:
-    """Return x · weightᵀ, from blocks of rows that are dequantised one after the other."""
+def _int4_product(x: Tensor, weight: QuantizedWeight, *, fp8: bool) -> Tensor:
+    """Return (P, B, S, N) from our kernels: few rows on a GPU with fp8, or the whole weight."""
+    assert weight.minimum is not None
+    if not fp8 or not small_batch_ops.fits(x, weight):
+        plain = small_batch_ops.dequantize_int4(weight.codes, weight.scale, weight.minimum, x.dtype)
+        return F.linear(x, plain)[None]
+    pieces, row_scale, sums = small_batch_ops.split_rows(x.flatten(0, 1), E4M3)
+    pieces = pieces.unflatten(1, x.shape[:2])
+    return small_batch_ops.int4_product(
+        pieces, row_scale, sums, weight.codes, weight.scale, weight.minimum, x.dtype
+    )
+
+
+def product(x: Tensor, weight: QuantizedWeight, *, kernels: bool = False) -> Tensor:
+    """Return x · weightᵀ, from blocks of rows that are dequantised one after the other.
+
+    With `kernels`, our own kernel dequantises the blocks of an int4 weight.
+    """
     numbers = CPU_BLOCK if x.device.type == "cpu" else CUDA_BLOCK
-    made = [F.linear(x, part.dequantize(x.dtype)) for _, part in weight.blocks(numbers)]
+    made: list[Tensor] = []
+    for _, part in weight.blocks(numbers):
+        if part.kind == "int8" and x.is_cuda and x.dtype == torch.bfloat16:
+            # The codes are exact in bfloat16, and converting them is one kernel.
+            made.append((F.linear(x, part.codes.to(x.dtype)) * part.scale).to(x.dtype))
+        elif kernels and part.minimum is not None:
+            plain = small_batch_ops.dequantize_int4(part.codes, part.scale, part.minimum, x.dtype)
+            made.append(F.linear(x, plain))
+        else:
+            made.append(F.linear(x, part.dequantize(x.dtype)))
     return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
 
 

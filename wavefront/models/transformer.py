@@ -7,7 +7,7 @@ block and to earlier ones. A block size of 1 is an autoregressive model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.core.errors import OptionError, PromptError
+from wavefront.kernels import small_batch_ops
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.architecture import Architecture
 from wavefront.models.layer import (
@@ -88,6 +89,17 @@ class Transformer(nn.Module):
             self.final_norm = make_norm(config)
             output = make_linear(config.width, config.vocab_size)
             self.output = None if config.tied else output
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Transformer:
+        """Move to a device or dtype."""
+        super()._apply(fn, recurse)
+        self.find_hardware()
+        return self
+
+    def find_hardware(self) -> None:
+        """Use the kernels for few rows if the model's device can run them."""
+        for layer in self.layers:
+            layer.use_small_batch_ops = small_batch_ops.available(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -187,7 +199,7 @@ class Transformer(nn.Module):
         x = self.embedding(tokens)
         counters = None
         if self.layers[0].use_small_batch_ops:
-            heads = len(tokens) * self.config.kv_heads
+            heads = len(tokens) * self.config.heads
             counters = tokens.new_zeros(heads, dtype=torch.int32)
         blocks = None
         if self.block_size is not None:

@@ -6,13 +6,13 @@ This is how block-causal models are decoded. The engine wraps the strategy that 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wavefront.core.bounds import MAX_POSITIONS, MAX_STEPS, IntRange
-from wavefront.core.canvas import Canvas, blank
+from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError
 from wavefront.core.masks import FAR, positions
 from wavefront.core.strategy import Decision, RowProgress, Selector, State, Strategy, View
@@ -41,6 +41,7 @@ class Blockwise(Strategy):
     is decided alone. Models need this if their output at a position predicts the next token.
     """
 
+    show_all: ClassVar[str] = "hide=False"
     size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 32
     strategy: Strategy = field(default=Standard())
     steps: Annotated[int, IntRange(1, MAX_STEPS)] | None = field(default=None, repr=False)
@@ -95,6 +96,10 @@ class Blockwise(Strategy):
             return None
         numbers = self._numbers(canvas.masked, canvas.known, canvas.slot)
         return canvas.real & (numbers <= state.block[:, None])
+
+    def hides(self, length: int) -> bool:
+        # Blocks that are not counted from the answer may begin in the middle of it.
+        return self.hide and (self.size < length or self.origin != "answer")
 
     def forced(self, canvas: Canvas, state: BlockState, progress: RowProgress) -> Tensor | None:
         numbers = self._numbers(canvas.masked, canvas.known, canvas.slot)
@@ -209,11 +214,12 @@ class Blockwise(Strategy):
         return self.strategy.front(state.inner)
 
     def validate(self, length: int, steps: int) -> None:
-        canvas = blank([[0]], self.size, mask_id=0, pad_id=0)
-        if self.strategy.attended(canvas, self.strategy.init(canvas)) is not None:
+        if self.strategy.hides(self.size):
+            use = self.strategy.show_all
             raise OptionError(
-                f"{self.strategy!r} hides positions from the model, which does not work block by "
-                "block: choose a strategy without a horizon, such as tide(horizon=0).",
+                f"{self.strategy!r} hides positions of a block of {self.size} from the model, "
+                "which does not work block by block: "
+                f"{f'use {use}, which hides none' if use else 'choose another strategy'}.",
                 option="strategy",
                 value=repr(self.strategy),
             )

@@ -48,6 +48,7 @@ class Tbd(Strategy):
     """
 
     recommended: ClassVar[str] = "tbd(size=32, selector=threshold(tau=0.98))"
+    show_all: ClassVar[str] = "spare=None"
     revises = True
     size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 32
     drop: Annotated[int, IntRange(0, MAX_POSITIONS)] = 8
@@ -74,6 +75,9 @@ class Tbd(Strategy):
         if self.spare is None:
             return None
         return canvas.known | self._within(canvas, state, self.size + self.spare)
+
+    def hides(self, length: int) -> bool:
+        return self.spare is not None and self.size + self.spare < length
 
     def step(self, view: View, state: TbdState) -> Decision:
         block = self._within(view, state, self.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,6 +85,7 @@ class Tide(Strategy):
     runs/calibrate.py.
     """
 
+    show_all: ClassVar[str] = "horizon=0"
     size: Annotated[int, IntRange(1, MAX_POSITIONS)] = 8  # F
     radius: Annotated[int, IntRange(1, MAX_POSITIONS)] = 2  # R
     # Shown in every spec, like `horizon` and `selector`: a recorded spec says what was decoded.
@@ -240,6 +241,10 @@ class Tide(Strategy):
         if not self.horizon:
             return None
         return canvas.known | (canvas.masked & self._within_horizon(state))
+
+    def hides(self, length: int) -> bool:
+        # The front is never empty before the end, and nothing is farther ahead than the length.
+        return 0 < self.horizon < length
 
     def front(self, state: TideState) -> Tensor:
         return state.front
