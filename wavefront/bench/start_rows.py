@@ -53,7 +53,8 @@ def start_rows(stage: Stage) -> list[Row]:
 def _run_process(options: dict[str, Any], folder: Path) -> dict[str, float]:
     """Run this module in a new process, and return its times since it was started."""
     places = {CACHE_VARIABLE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    command = [sys.executable, "-m", "wavefront.bench.start_rows", str(time.time())]
+    call = "from wavefront.bench.start_rows import main; main()"
+    command = [sys.executable, "-c", call, str(time.time())]
     done = subprocess.run(
         [*command, json.dumps(options)],
         stdout=subprocess.PIPE,
@@ -88,7 +89,3 @@ def main() -> None:
             step.canvas.tokens.tolist()
     found[f"token {FEW_STEPS + 1}"] = time.time() - began
     print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main()
