@@ -161,6 +161,8 @@ def quality_rows(pair: QualityComparison) -> list[list[str]]:
 
 
 def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
+    from wavefront.results.paired import few_differ
+
     columns = ("task", "from", "to", "items", "points", "95 %", "only the first", "only the second",
                "p (McNemar)")  # fmt: skip
     rows = []
@@ -171,17 +173,13 @@ def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
     print()
     print_columns(columns, rows)
-    if any(_few_differ(pair.comparison) for pair in pairs):
+    if any(few_differ(pair.comparison) for pair in pairs):
         stdout().print(Text(EXACT))
 
 
 def _shown(strategy: str) -> str:
     """Return a strategy without the options that equal its defaults."""
     return spec.short(strategy, "strategies")
-
-
-def _few_differ(found: Comparison) -> bool:
-    return found.mcnemar is not None and found.mcnemar.differing < FEWEST_DIFFERING
 
 
 def decimals(items: int) -> int:
@@ -198,17 +196,10 @@ def points(found: Comparison) -> tuple[str, str]:
 
     The interval is exact if few items differ, because a bootstrap cannot show what they leave open.
     """
+    from wavefront.results.paired import gap_of
+
     digits, gap = decimals(found.count), gap_of(found).scaled(100)
     return f"{gap.value:+.{digits}f}", f"{gap.low:+.{digits}f} to {gap.high:+.{digits}f}"
-
-
-def gap_of(found: Comparison) -> Interval:
-    """Return the difference with its exact interval if few items differ, else the bootstrap's."""
-    from wavefront.results.paired import exact_gap
-
-    if found.mcnemar is not None and _few_differ(found):
-        return exact_gap(found.mcnemar)
-    return found.gap
 
 
 def number(value: float | None, digits: int) -> str:
@@ -243,6 +234,8 @@ def p_value(p: float) -> str:
 
 def describe_pair(pair: RunComparison) -> str:
     """Return the result of a comparison in words."""
+    from wavefront.results.paired import gap_of
+
     found, test = pair.comparison, pair.comparison.mcnemar
     digits = decimals(found.count)
     gap, interval = points(found)

@@ -201,6 +201,13 @@ def say(text: str) -> None:
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 
+def say_note(text: str) -> None:
+    """Print a hint on standard error, where it does not mix with results in a pipe."""
+    from wavefront.viewer import printable
+
+    print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
 def say_json(value: Any) -> None:
     """Print one JSON object on one line, in ASCII."""
     print(json.dumps(value), flush=True)
