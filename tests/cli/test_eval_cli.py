@@ -13,6 +13,7 @@ from rich.console import Console
 
 from wavefront.cli import eval_tables, output
 from wavefront.cli.eval_options import override_preset
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.evaluation import open_run
 from wavefront.results.interval import Interval
 
@@ -126,7 +127,10 @@ def test_show_says_that_answers_are_not_graded(tmp_path: Path) -> None:
 def test_run_names_the_command_that_shows_the_answers(tmp_path: Path) -> None:
     home = str(tmp_path / "run")
     given = ("eval", "run", *SMALL, "--out", home)
-    assert f"Read the answers: wavefront eval show {home}\n" in run(*given).stderr
+    done = run(*given)
+    assert f"Read the answers: wavefront eval show {home}\n" in done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == ["boolean_expressions", "default"]
+    assert f"\ndefault: {DEFAULT_STRATEGY}.\n" in done.stdout, "its long name is said once"
     assert "eval show" not in run(*given, "--quiet").stderr
     both = run("eval", "grade", home).stderr
     assert "eval diff" not in both, "there is only one run"

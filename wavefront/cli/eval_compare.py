@@ -97,7 +97,7 @@ def _answers_head(run: Run, views: list[AnswerView]) -> str:
     from wavefront.core.tree import plural
 
     line = f"{run.folder}: {plural(len(views), 'answer')} to {run.task_label}"
-    line += f" with {spec.short(run.strategy, 'strategies')}"
+    line += f" with {spec.label(run.strategy)}"
     graded = [view.correct for view in views if view.correct is not None]
     if graded:
         line += f", {graded.count(True)} right and {graded.count(False)} wrong"

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from wavefront.cli.output import print_columns, stdout
 from wavefront.core import spec
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.results.interval import FEWEST_DIFFERING, Estimate, Interval, bounds
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def print_runs(runs: Sequence[Run]) -> None:
         _print_accuracies(graded)
     if judged:
         _print_qualities(judged)
+    if any(_shown(run.strategy) == "default" for run in runs):
+        stdout().print(Text(f"default: {DEFAULT_STRATEGY}."))
     for run in runs:
         for note in _notes(run):
             stdout().print(Text(f"{run.folder}: {note}"))
@@ -178,8 +181,8 @@ def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
 
 
 def _shown(strategy: str) -> str:
-    """Return a strategy without the options that equal its defaults."""
-    return spec.short(strategy, "strategies")
+    """Return a strategy without the options that equal its defaults; see `spec.label`."""
+    return spec.label(strategy)
 
 
 def decimals(items: int) -> int:

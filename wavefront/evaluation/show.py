@@ -90,7 +90,7 @@ def report_section(runs: Sequence[Run]) -> table.Run:
 
 
 def _strategy(run: Run) -> str:
-    return spec.short(run.strategy, "strategies")
+    return spec.label(run.strategy)
 
 
 def _accuracies(runs: Sequence[Run]) -> Table:
@@ -139,7 +139,7 @@ def _quality_pairs(pairs: Sequence[QualityComparison]) -> Table:
 
 
 def _strategies(pair: RunComparison | QualityComparison) -> list[str]:
-    return [spec.short(strategy, "strategies") for strategy in pair.strategies]
+    return [spec.label(strategy) for strategy in pair.strategies]
 
 
 def _cell(found: Estimate) -> Cell:
