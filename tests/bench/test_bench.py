@@ -31,6 +31,7 @@ from wavefront.bench.model_shapes import (
 )
 from wavefront.bench.reference_model import Reference
 from wavefront.bench.results import DEFAULT, Row, Workload
+from wavefront.bench.run import _overhead_notes as overhead_notes
 from wavefront.bench.settings import FULL_ROWS
 from wavefront.bench.step_rows import Stage, window_policy
 from wavefront.bench.targets import at_least, at_most, targets
@@ -605,7 +606,7 @@ def test_command_writes_results_profiles_and_figures(tmp_path):
     rows = ("--only", "exact", "--only", "lengths", "--threads", "1", "--quick")
     done = run("bench", "-m", "toy", *few, *rows, "-o", str(out), "--profile", str(traces))
     assert "LLaDA-style loop, blocks of 32" in done.stdout
-    assert "grows as length^" in done.stdout
+    assert "grows as length^" not in done.stdout, "a quick run cannot show it"
     assert {"exact.json", "llada.json"} <= {one.name for one in traces.iterdir()}
     assert json.loads((traces / "exact.json").read_text())["traceEvents"]
     assert (tmp_path / "b-scaling.png").exists()
@@ -644,11 +645,43 @@ def test_words_of_the_rows_are_explained(capsys):
     assert "memory: a step of the LLaDA-style loop" in page
     assert re.search(r"positions at once; largest tensor \d+ MB *$", page, re.MULTILINE)
     assert "memory: what a step needs beyond the weights" in page
+    assert not re.search(r"^memory: .* m?s\b", page, re.MULTILINE), "memory is not a time"
+    on_gpu = replace(report.rows[0], peak_bytes=12_300_000)
+    show(replace(report, rows=(on_gpu,)), as_json=False)
+    assert re.search(r"^memory: exact step +12\.3 MB", capsys.readouterr().out, re.MULTILINE)
     assert "eos=defer:" not in page, "only words of its own rows"
     show(
         replace(report, rows=tuple(replace(one, kind="text") for one in report.rows)), as_json=False
     )
     assert "eos=defer:" in capsys.readouterr().out
+
+
+def test_quick_run_names_an_overhead_only_if_it_exceeds_the_spread():
+    def make(work: str, ms: float) -> bench.Row:
+        times = {"ms": ms, "low": ms - 2, "high": ms + 2, "least": ms - 2, "repeats": 3}
+        return bench.Row(kind="exact", work=work, what="exact step", **times)
+
+    close, apart = [make("step", 11), make("forward", 10)], [make("step", 16), make("forward", 10)]
+    assert overhead_notes(close, quick=True) == []
+    assert len(overhead_notes(close, quick=False)) == 1
+    assert overhead_notes(apart, quick=True) == [
+        "exact step: 60.0 % more time than its forward pass alone."
+    ]
+
+
+def test_quick_command_measures_no_curves(monkeypatch):
+    asked = []
+
+    def stop(settings, **_):
+        asked.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "run", stop)
+    run("bench", "-m", "toy", "--device", "cpu", "--quick", code=None)
+    run("bench", "-m", "toy", "--device", "cpu", "--quick", "--only", "lengths", code=None)
+    assert not {"lengths", "batches"} & {*asked[0].only}
+    assert "exact" in asked[0].only
+    assert asked[1].only == ("lengths",)
 
 
 def test_quick_run_is_small_on_a_cpu():

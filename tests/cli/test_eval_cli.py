@@ -13,6 +13,7 @@ from rich.console import Console
 
 from wavefront.cli import eval_tables, output
 from wavefront.cli.eval_options import override_preset
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.evaluation import open_run
 from wavefront.results.interval import Interval
 
@@ -93,6 +94,61 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     order = sorted(line["id"] for line in open_run(second).grades.values())
     rewrite(second / "grades.jsonl", correct=lambda line: order.index(line["id"]) > 2)
     return str(first), str(second)
+
+
+def test_show_prints_wrong_answers_first(two: tuple[str, str]) -> None:
+    lines = run("eval", "show", two[1]).stdout.splitlines()
+    assert lines[0] == (
+        f"{two[1]}: 5 answers to boolean_expressions with standard, 2 right and 3 wrong."
+    )
+    verdicts = [line.split()[2].strip(";") for line in lines if line[:1].isdigit()]
+    assert verdicts == ["wrong"] * 3 + ["right"] * 2
+    grades = open_run(two[1]).grades.values()
+    first = next(one for one in grades if one["id"] == lines[2].split()[1].strip(":"))
+    assert f"read {first['answer'] or 'nothing'}, target {first['target']}" in lines[2]
+    assert lines[3].startswith("   prompt: ")
+    few = run("eval", "show", two[1], "--show", "1").stdout
+    assert few.endswith("\n4 more: --all prints them.\n")
+    assert run("eval", "show", two[1], "--show", "1", "--all").stdout.splitlines() == lines
+    told = records(run("eval", "show", two[1], "--json"))
+    assert [one["correct"] for one in told] == [False] * 3 + [True] * 2
+    assert {"prompt", "text", "answer", "target"} <= told[0].keys()
+
+
+def test_show_says_that_answers_are_not_graded(tmp_path: Path) -> None:
+    home = str(tmp_path / "run")
+    run(*GENERATE, *SMALL, "--out", home)
+    head = run("eval", "show", home).stdout.splitlines()[0]
+    assert f"Not all are graded: run `wavefront eval grade {home}`." in head
+    assert "holds several runs" not in refused("report", home)
+    assert "without a grade" in refused("report", home)
+
+
+def test_run_names_the_command_that_shows_the_answers(tmp_path: Path) -> None:
+    home = str(tmp_path / "run")
+    given = ("eval", "run", *SMALL, "--out", home)
+    done = run(*given)
+    assert f"Read the answers: wavefront eval show {home}\n" in done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == ["boolean_expressions", "default"]
+    assert f"\ndefault: {DEFAULT_STRATEGY}.\n" in done.stdout, "its long name is said once"
+    assert "eval show" not in run(*given, "--quiet").stderr
+    both = run("eval", "grade", home).stderr
+    assert "eval diff" not in both, "there is only one run"
+
+
+def test_report_shows_an_evaluation(two: tuple[str, str], tmp_path: Path) -> None:
+    home, page = str(Path(two[0]).parent), tmp_path / "page.html"
+    run("report", home, "-o", str(page))
+    text = page.read_text("utf-8")
+    assert "<h1>Evaluation on boolean_expressions</h1>" in text
+    assert "boolean_expressions, standard: wrong answers (3 of 5)" in text
+    assert "block(size=4): wrong answers" not in text, "it has none"
+    assert "p (McNemar)" in text
+    one = next(iter(line for line in open_run(two[1]).grades.values() if not line["correct"]))
+    assert one["id"] in text
+    run("report", two[1], "-o", str(page))
+    assert "Wrong answers (3 of 5)" in page.read_text("utf-8")
+    assert "`wavefront eval show`" in refused("report", str(tmp_path))
 
 
 def test_diff_describes_the_difference(two: tuple[str, str]) -> None:

@@ -12,6 +12,7 @@ from helpers.commands import records, refused, run
 
 from wavefront import tasks
 from wavefront.analysis.figures import Figure, TradeoffPoint, pareto_front
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.errors import OptionError
 from wavefront.evaluation import tune as tune_module
 from wavefront.evaluation.page import ResultsPage
@@ -48,8 +49,18 @@ def test_tuning_on_a_file_ends_with_a_strategy_to_paste(prompts: Path, tmp_path:
     assert last == f'-s "{QUICK}"'
     found = runs.read(home)
     held, tried = found.tables
-    assert [row[0] for row in tried.rows][:2] == ["block(size=8)", "wavefront(size=8, radius=2)"]
-    assert len(tried.rows) == 5
+    bases = ["default", "block(size=8)", "wavefront(size=8, radius=2)"]
+    assert [row[0] for row in tried.rows][:3] == bases
+    assert len(tried.rows) == 6
+    assert found.title == "Strategies tuned on prompts.jsonl"
+    assert done.stdout.startswith("Strategies tuned on prompts.jsonl. Wanted: fewest forward")
+    assert "|---|" not in done.stdout, "the terminal shows tables, not Markdown"
+    assert done.stdout.count(f'-s "{QUICK}"') == 1
+    gaps: list[Any] = [row[2] for row in tried.rows[1:]]
+    assert all(gap.low < 0 < gap.high for gap in gaps), "no verdict differs, but few items say so"
+    svg = (home / "tune.svg").read_text()
+    assert "items of the tune half" in runs.read(home).figures[0].title
+    assert "<svg" in svg
     ids = [str(one.id) for one in tasks.load("jsonl", path=str(prompts)).items(Ask())]
     sizes = {half: sum(half_of(one) == half for one in ids) for half in HALVES}
     assert {row[-1] for row in held.rows} == {sizes["report"]}
@@ -99,6 +110,21 @@ def group_of(right: int, of: int, forwards: float) -> TrialGroup:
         cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
     )
     return TrialGroup((result,))
+
+
+def test_default_strategy_has_a_short_name_and_few_items_an_exact_interval() -> None:
+    assert Attempt.parse(f"{DEFAULT_STRATEGY} | eos=defer").label == "default | eos=defer"
+    assert Attempt.parse("block(size=8)").label == "block(size=8)"
+    held = {DEFAULT_STRATEGY: group_of(9, 9, 2), "block(size=8)": group_of(9, 9, 8)}
+    for group in held.values():
+        object.__setattr__(group.results[0], "counts", {"forwards": {}})
+    table = tune_module._held_out_table(held, DEFAULT_STRATEGY)
+    assert table.rows[0][0] == "default"
+    gap: Any = table.rows[1][2]
+    assert gap.value == 0
+    assert gap.low < -20
+    assert gap.high > 20
+    assert table.note == (f"The first line is the chosen setting. default is {DEFAULT_STRATEGY}.")
 
 
 def test_spellings_of_one_setting_have_one_meaning() -> None:
@@ -151,7 +177,7 @@ def test_pareto_front_has_no_beaten_setting() -> None:
 
 def test_tuning_without_matplotlib_draws_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [TradeoffPoint("block(size=8)", 3.0, 0.5, 0.4, 0.6)]
-    assert list(tune_module._figures(points, "block(size=8)")) == ["tune"]
+    assert list(tune_module._figures(points, "block(size=8)", "gsm, 9 items")) == ["tune"]
     monkeypatch.setattr("wavefront.evaluation.page.find_spec", lambda name: None)
     page = ResultsPage(
         title="Tune",
@@ -159,7 +185,7 @@ def test_tuning_without_matplotlib_draws_no_figure(monkeypatch: pytest.MonkeyPat
         configuration={},
         tables=[],
         numbers={},
-        figures=tune_module._figures(points, "block(size=8)"),
+        figures=tune_module._figures(points, "block(size=8)", "gsm, 9 items"),
     )
     assert not page.figures
     assert "matplotlib is not installed here" in page.text

@@ -13,6 +13,7 @@ from helpers.commands import save_talker
 from helpers.servers import PATIENCE, Running, serving
 from playwright.sync_api import Page, expect, sync_playwright
 
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.strategies.block import Block
 from wavefront.strategies.tide import Tide
 
@@ -95,7 +96,9 @@ def numbers(page: Page, name: str) -> list[str]:
 
 def test_decode_can_be_watched_and_scrubbed(show: Any, server: Running) -> None:
     page = show()
+    expect(page.locator("#model")).to_have_text("talker")
     page.get_by_label("Your prompt").fill("Hi")
+    page.get_by_label("Strategy", exact=True).select_option("wavefront")  # it has a front
     decode(page)
     expect(page.locator("[data-position]")).to_have_count(24)
     steps = int(page.locator("#scrub").get_attribute("max") or 0)
@@ -166,10 +169,10 @@ def test_three_decodes_side_by_side(show: Any) -> None:
     expect(page.locator(".pane")).to_have_count(3)
     expect(page.get_by_role("button", name="Compare with another")).to_be_hidden()
     titles = page.locator(".pane .spec").all_text_contents()
-    assert titles == ["wavefront(size=8, radius=2)", "block(size=8)", "standard()"]
+    assert titles == [DEFAULT_STRATEGY, "wavefront(size=8, radius=2)", "block(size=8)"]
     assert len(numbers(page, "forwards")) == len(numbers(page, "MHCO")) == 3
     page.locator("#scrub").fill("4")
-    assert [known(page, pane) for pane in range(3)] == [4, 4, 4]
+    assert [known(page, pane) for pane in (1, 2)] == [4, 4]
     tops = page.locator(".pane").evaluate_all("all => all.map((one) => one.offsetTop)")
     assert len(set(tops)) == 1
 
@@ -223,10 +226,14 @@ def test_controls_write_the_spec(show: Any) -> None:
     page = show()
     expect(page.locator("#model")).to_have_text("talker")
     spec = page.get_by_label("Strategy as a spec string")
+    expect(spec).to_have_value(DEFAULT_STRATEGY)
+    page.get_by_label("Strategy", exact=True).select_option("wavefront")
     page.get_by_label("Wave size F positions").fill("4")
     page.get_by_label("Radius R positions").fill("1")
     page.get_by_label(re.compile("Threshold")).fill("0.5")
-    expect(spec).to_have_value("wavefront(size=4, radius=1, selector=threshold(tau=0.5))")
+    expect(spec).to_have_value(
+        "wavefront(size=4, radius=1, grow='rebuild', selector=threshold(tau=0.5))"
+    )
     page.get_by_label("Strategy", exact=True).select_option("block")
     expect(spec).to_have_value(Block.recommended_spec())
     page.get_by_label("Block size B positions").fill("8")
@@ -260,7 +267,7 @@ def test_fork_from_a_step_with_a_changed_token(show: Any) -> None:
     for position, text in before.items():
         assert fork.locator(f"[data-position='{position}']").text_content() == text
     expect(fork.locator("[data-position].hand")).to_have_count(7)
-    expect(fork.locator("h2")).to_contain_text("fork of wavefront(size=8, radius=2)")
+    expect(fork.locator("h2")).to_contain_text("fork of block(size=32")
 
 
 def test_shared_file_plays_without_a_server(show: Any, tmp_path: Path) -> None:

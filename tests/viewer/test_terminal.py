@@ -292,6 +292,17 @@ def test_redraws_are_limited_but_include_the_last(
     assert drawn == [0, 9]
 
 
+def test_plain_legend_explains_only_the_signs_that_are_shown() -> None:
+    def frame(*cells: Cell) -> Frame:
+        return Frame([*cells], "block", 1, 2, 1, 1, 2, None)
+
+    assert terminal_layout.plain_legend([frame(Cell("a", "known"))], 80) == ""
+    ended = frame(Cell("a", "known"), Cell(terminal_layout.END, "end"))
+    assert terminal_layout.plain_legend([ended], 80) == "Signs: ∎ end of the answer."
+    fresh = frame(Cell(" is", "likely"), Cell(terminal_layout.MASKED, "masked"))
+    assert "[a?] 0.3 to 0.7" in terminal_layout.plain_legend([ended, fresh], 200)
+
+
 def test_legend_explains_every_sign() -> None:
     text = terminal_layout.legend(80).plain
     signs = ("MASKED", "FRONT", "END", "CONTROL")
@@ -331,6 +342,11 @@ def test_snapshots_in_a_file_are_plain_text(lm: wavefront.LM) -> None:
     assert all(cell_len(line) <= 60 for line in out.splitlines())
     assert "[" in out
     assert terminal_layout.FRONT in out
+    legend = " ".join(out[out.index("Signs: ") :].split())
+    assert legend == (
+        "Signs: just committed, with probability [a] 0.7 or more, [a?] 0.3 to 0.7, [a??] less than "
+        "0.3; □ front; · masked."
+    )
 
 
 def test_decode_that_ends_early_prints_its_last_snapshot(lm: wavefront.LM) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from wavefront.bench import AdviceReport, Report, Row
     from wavefront.bench.results import Curve, Fit
 
+# Three sizes, measured three times, do not show how the time grows.
+NOT_QUICK = ("lengths", "batches")
 EXAMPLES = """\
 Rows for --only
 exact        a step over the whole canvas, and LLaDA's published loop
@@ -231,6 +233,8 @@ def bench(
         quick=quick,
         **settings,
     )
+    if quick and not only:
+        plan = replace(plan, only=tuple(name for name in plan.only if name not in NOT_QUICK))
     if advise:
         with ProgressBar(total=ticks(plan), shown=not quiet) as bar:
             advice = made.advise(replace(plan, tick=bar.advance))
@@ -260,7 +264,8 @@ class _Progress:
             save(report, self._out)
         for row in report.rows[self._printed :] if self._shown else ():
             limit = "" if row.of_floor is None else f", {100 * row.of_floor:.0f} % of its limit"
-            print(f"{row.what}: {_duration(row.ms)}{limit}", file=sys.stderr, flush=True)
+            found = row.note if row.kind == "memory" else f"{_duration(row.ms)}{limit}"
+            print(f"{row.what}: {found}", file=sys.stderr, flush=True)
         self._printed = len(report.rows)
 
 
@@ -339,7 +344,7 @@ def _show(report: Report, *, as_json: bool) -> None:
         )
         console.print("\n".join(_terms(report)))
     for one in report.curves:
-        if one.fit is not None:
+        if one.fit is not None and not report.settings.get("quick"):
             late = "" if one.late is None else f", for the larger sizes as {_power(one, one.late)}"
             console.print(f"{one.subject} step: the time grows as {_power(one, one.fit)}{late}")
     if report.targets:
@@ -363,7 +368,10 @@ def _terms(report: Report) -> list[str]:
         "of the rest are reused."
     ]
     if "memory" in kinds:
-        lines.append("memory: what a step needs beyond the weights, measured without CUDA graphs.")
+        lines.append(
+            "memory: what a step needs beyond the weights, measured without CUDA graphs; on a CPU, "
+            "only the largest tensor."
+        )
     if "text" in kinds:
         lines.append(
             "eos=stop: a decode ends with its answer. eos=defer: it writes the end only after all "
@@ -391,6 +399,9 @@ def _duration(ms: float) -> str:
 
 def _cells(one: Row) -> list[str]:
     """Return the cells after the name of a row: times, speed, and accuracy."""
+    if one.kind == "memory":  # its time is that of an observed step, which says nothing
+        peak = "" if one.peak_bytes is None else f"{_amount(one.peak_bytes / 1e6)} MB"
+        return [peak, *[""] * 5]
     # Quartiles have the unit of the median.
     unit = 1 if one.ms < 1000 else 1000
     quartiles = f"{_amount(one.low / unit)}–{_amount(one.high / unit)}" if one.repeats > 1 else ""
@@ -409,7 +420,7 @@ def _note(one: Row) -> str:
     notes = [one.note] if one.note else []
     if one.published_ms:
         notes.append(f"published {one.published_ms} ms, here × {one.ms / one.published_ms:.2f}")
-    if one.peak_bytes and not one.note.endswith(" MB"):
+    if one.peak_bytes and one.kind != "memory" and not one.note.endswith(" MB"):
         notes.append(f"{one.peak_bytes / 1e6:.0f} MB")
     return "; ".join(notes)
 

@@ -113,7 +113,7 @@ def compare(
     console = Console(highlight=False, emoji=False, markup=False)
     shown = console if output.watch and not output.json else None
     strategies = [stream.decoding.plan.config.strategy for stream in streams]
-    titles = [spec.short(repr(strategy), "strategies") for strategy in strategies]
+    titles = [spec.label(repr(strategy)) for strategy in strategies]
     seconds = side_by_side(streams, console=shown, delay=output.delay, titles=titles)
     answers = [stream.completions[0] for stream in streams]
     found = _qualities(lm, text, answers, raw=raw)
@@ -129,7 +129,7 @@ def compare(
     if constraint is not None:
         line = " ".join(visible(str(constraint)).split())
         console.print(Text(cut(line, console.width)), soft_wrap=True)
-    shown_names = [spec.short(name, "strategies") for name in names]
+    shown_names = [spec.label(name) for name in names]
     _print_table(console, shown_names, answers, seconds=seconds, qualities=found)
 
 

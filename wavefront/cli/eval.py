@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -39,7 +39,7 @@ from wavefront.cli.options import (
     option,
     options_set,
 )
-from wavefront.cli.output import ProgressBar, loading_status, say, say_json, stoppable
+from wavefront.cli.output import ProgressBar, loading_status, say, say_json, say_note, stoppable
 
 if TYPE_CHECKING:
     from wavefront.evaluation import Executor, Run, RunConfig
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 Examples
 wavefront eval run --task gsm -i 4 -n 96 --out runs/first
+wavefront eval show runs/first
 wavefront eval run --task gsm -i 4 -n 96 -s block -s wavefront --out runs/two
 wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
 """
@@ -152,6 +153,7 @@ def grade(
     _grade(runs_in(folder), output, tasks=task or (), **given)
 
 
+app.command("show", cls=Command, epilog=eval_compare.SHOW_EXAMPLES)(eval_compare.show)
 app.command("diff", cls=Command, epilog=eval_compare.DIFF_EXAMPLES)(eval_compare.diff)
 app.command("explain", cls=Command, epilog=eval_compare.EXPLAIN_EXAMPLES)(eval_compare.explain)
 app.command("merge", cls=Command, epilog=eval_compare.MERGE_EXAMPLES)(eval_compare.merge)
@@ -248,3 +250,16 @@ def _grade(runs: list[Run], output: PlainOptions, **settings: Any) -> None:
         return
     print_runs(graded)
     print_pairs(pairs)
+    if not output.quiet:
+        say_note(_next_command(graded))
+
+
+def _next_command(runs: Sequence[Run]) -> str:
+    """Return a sentence that names the command to read the answers with."""
+    first = shlex.quote(str(runs[0].folder))
+    note = f"Read the answers: wavefront eval show {first}"
+    same = [one for one in runs[1:] if one.task_label == runs[0].task_label]
+    if same:
+        other = shlex.quote(str(same[0].folder))
+        note += f"\nCompare two runs: wavefront eval diff {first} {other}"
+    return note

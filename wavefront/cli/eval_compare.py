@@ -1,4 +1,4 @@
-"""`wavefront eval diff`, `explain` and `merge`."""
+"""`wavefront eval show`, `diff`, `explain` and `merge`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from wavefront.core.errors import check_int
 if TYPE_CHECKING:
     from wavefront.evaluation.divergence import CommitView, Divergence
     from wavefront.evaluation.paired import ChangedItem, QualityComparison, RunComparison
+    from wavefront.evaluation.run import Run
+    from wavefront.evaluation.show import AnswerView
 
+SHOW_EXAMPLES = """\
+Examples
+wavefront eval show runs/first
+wavefront eval show runs/two/gsm--block --all
+wavefront eval show runs/first --show 3
+"""
 DIFF_EXAMPLES = """\
 Examples
 wavefront eval diff runs/two/gsm--block runs/two/gsm--wavefront
@@ -50,6 +58,66 @@ Verdict = Annotated[
         complete=completion.words("correct", "strict", "flexible"),
     ),
 ]
+
+
+@flatten_options
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    *,
+    every: Annotated[bool, option(None, "", "Print every answer.", "--all")] = False,
+    show: Annotated[int, option(None, "N", "Answers to print. Default: 10.", "--show")] = 10,
+    output: PlainOptions,
+) -> None:
+    """Print the answers of a run, wrong answers first.
+
+    For each answer it prints the prompt, the text, the final answer that the grader read from the
+    text, and the target. If a judge scored the answers, the least likely ones come first.
+    """
+    from wavefront.evaluation import open_run
+    from wavefront.evaluation.show import answer_views
+
+    check_int("show", show, 0)
+    run = open_run(folder)
+    views = answer_views(run)
+    shown = len(views) if every else show
+    if output.json:
+        for view in views[:shown]:
+            say_json(view._asdict())
+        return
+    say(_answers_head(run, views))
+    for number, view in enumerate(views[:shown], 1):
+        body = [*_labelled("prompt", view.prompt), *_labelled("text", view.text)]
+        say("\n".join(["", _answer_head(number, view), *body]))
+    if len(views) > shown:
+        say(f"\n{len(views) - shown} more: --all prints them.")
+
+
+def _answers_head(run: Run, views: list[AnswerView]) -> str:
+    """Return the first line of `eval show`: which run it is, and how many answers are right."""
+    from wavefront.core.tree import plural
+
+    line = f"{run.folder}: {plural(len(views), 'answer')} to {run.task_label}"
+    line += f" with {spec.label(run.strategy)}"
+    graded = [view.correct for view in views if view.correct is not None]
+    if graded:
+        line += f", {graded.count(True)} right and {graded.count(False)} wrong"
+    if run.grades.keys() < run.answers.keys():
+        line += f". Not all are graded: run `wavefront eval grade {run.folder}`"
+    return f"{line}."
+
+
+def _answer_head(number: int, view: AnswerView) -> str:
+    facts = []
+    if view.correct is not None:
+        facts.append("right" if view.correct else "wrong")
+        facts.append(f"read {view.answer or 'nothing'}, target {view.target}")
+    if view.nats is not None:
+        facts.append(f"{view.nats:.3f} nats per token")
+    if view.finish_reason == "length":
+        facts.append("cut at the last position")
+    if view.problem:
+        facts.append(view.problem.rstrip("."))
+    return f"{number}. {view.id}{': ' if facts else ''}{'; '.join(facts)}"
 
 
 @flatten_options
@@ -229,9 +297,14 @@ def _item(number: int, item: ChangedItem) -> list[str]:
 def _texts(item: ChangedItem) -> list[str]:
     lines = []
     for name, text in (("Q", item.prompt), ("A", item.first), ("B", item.second)):
-        body = text.strip().replace("\n", "\n      ") or "(nothing)"
-        lines.append(f"   {name}: {body}")
+        lines += _labelled(name, text)
     return lines
+
+
+def _labelled(name: str, text: str) -> list[str]:
+    """Return a text after its name, with its lines in one column."""
+    body = text.strip().replace("\n", "\n" + " " * (len(name) + 5)) or "(nothing)"
+    return [f"   {name}: {body}"]
 
 
 def _divergence(divergence: Divergence) -> list[str]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from wavefront.cli.output import print_columns, stdout
 from wavefront.core import spec
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.results.interval import FEWEST_DIFFERING, Estimate, Interval, bounds
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def print_runs(runs: Sequence[Run]) -> None:
         _print_accuracies(graded)
     if judged:
         _print_qualities(judged)
+    if any(_shown(run.strategy) == "default" for run in runs):
+        stdout().print(Text(f"default: {DEFAULT_STRATEGY}."))
     for run in runs:
         for note in _notes(run):
             stdout().print(Text(f"{run.folder}: {note}"))
@@ -161,6 +164,8 @@ def quality_rows(pair: QualityComparison) -> list[list[str]]:
 
 
 def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
+    from wavefront.results.paired import few_differ
+
     columns = ("task", "from", "to", "items", "points", "95 %", "only the first", "only the second",
                "p (McNemar)")  # fmt: skip
     rows = []
@@ -171,17 +176,13 @@ def _print_verdict_pairs(pairs: Sequence[RunComparison]) -> None:
         rows.append([*row, test.first_only, test.second_only, p_value(test.p)])
     print()
     print_columns(columns, rows)
-    if any(_few_differ(pair.comparison) for pair in pairs):
+    if any(few_differ(pair.comparison) for pair in pairs):
         stdout().print(Text(EXACT))
 
 
 def _shown(strategy: str) -> str:
-    """Return a strategy without the options that equal its defaults."""
-    return spec.short(strategy, "strategies")
-
-
-def _few_differ(found: Comparison) -> bool:
-    return found.mcnemar is not None and found.mcnemar.differing < FEWEST_DIFFERING
+    """Return a strategy without the options that equal its defaults; see `spec.label`."""
+    return spec.label(strategy)
 
 
 def decimals(items: int) -> int:
@@ -198,17 +199,10 @@ def points(found: Comparison) -> tuple[str, str]:
 
     The interval is exact if few items differ, because a bootstrap cannot show what they leave open.
     """
+    from wavefront.results.paired import gap_of
+
     digits, gap = decimals(found.count), gap_of(found).scaled(100)
     return f"{gap.value:+.{digits}f}", f"{gap.low:+.{digits}f} to {gap.high:+.{digits}f}"
-
-
-def gap_of(found: Comparison) -> Interval:
-    """Return the difference with its exact interval if few items differ, else the bootstrap's."""
-    from wavefront.results.paired import exact_gap
-
-    if found.mcnemar is not None and _few_differ(found):
-        return exact_gap(found.mcnemar)
-    return found.gap
 
 
 def number(value: float | None, digits: int) -> str:
@@ -243,6 +237,8 @@ def p_value(p: float) -> str:
 
 def describe_pair(pair: RunComparison) -> str:
     """Return the result of a comparison in words."""
+    from wavefront.results.paired import gap_of
+
     found, test = pair.comparison, pair.comparison.mcnemar
     digits = decimals(found.count)
     gap, interval = points(found)

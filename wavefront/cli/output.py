@@ -176,6 +176,24 @@ def _print_without_padding(console: Console, table: Table) -> None:
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
+def print_results(table: Any) -> None:
+    """Print a `wavefront.results.table.Table`: its title, its rows and its note."""
+    from wavefront.results.table import cell_text
+
+    def text(cell: Any) -> str:
+        if isinstance(cell, bool):
+            return "yes" if cell else "no"
+        # `cell_text` writes for Markdown.
+        return "" if cell is None else cell_text(cell).replace("\\|", "|")
+
+    rows = [[text(cell) for cell in row] for row in table.rows]
+    print()
+    stdout().print(Text(table.title, "bold"))
+    print_columns(table.columns, rows)
+    if table.note:
+        stdout().print(Text(table.note))
+
+
 def print_examples(text: str) -> None:
     """Print the end of a help page: paragraphs of a heading and lines to copy."""
     for paragraph in filter(str.strip, text.split("\n\n")):
@@ -199,6 +217,13 @@ def say(text: str) -> None:
     from wavefront.viewer import printable
 
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def say_note(text: str) -> None:
+    """Print a hint on standard error, where it does not mix with results in a pipe."""
+    from wavefront.viewer import printable
+
+    print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 def say_json(value: Any) -> None:

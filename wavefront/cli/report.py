@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +15,16 @@ from wavefront.cli.output import complain, say
 from wavefront.core.errors import ReportError
 from wavefront.storage.write_file import write_text
 
+if TYPE_CHECKING:
+    from wavefront.results.table import Run
+
+RUN_FILE, HEADER = "run.json", "header.json"  # of an experiment, and of an evaluation
 EXAMPLES = """\
 Examples
 wavefront report wave.npz -o wave.html
 wavefront report wave.npz block.npz -o report.html
 wavefront report runs/main runs/mhco --title "Two experiments"
+wavefront report runs/gsm -o gsm.html
 `wavefront trace record` makes traces; docs/traces.md describes runs.
 """
 app = typer.Typer(add_completion=False)
@@ -28,7 +33,11 @@ app = typer.Typer(add_completion=False)
 @app.command(cls=Command, epilog=EXAMPLES)
 def report(
     inputs: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Trace files (.npz) and run directories.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="Trace files (.npz), and directories of an experiment or an evaluation.",
+        ),
     ],
     *,
     out: Annotated[
@@ -57,7 +66,8 @@ def report(
     """Write an HTML report of recorded decodes and runs.
 
     The page holds tables, figures and a player, which plays two decodes side by side. It is one
-    file and needs only a browser.
+    file and needs only a browser. For an evaluation it shows the summary, the differences between
+    its runs, and the wrong answers.
     """
     for one in inputs:
         if one.exists() and out.exists() and one.samefile(out):
@@ -66,10 +76,29 @@ def report(
     from wavefront.viewer.html_report import make
 
     own = factory_tokenizer(model) if model is not None and is_factory(model) else model
-    made = make(inputs, title=title, model=own, rows=rows)
+    made = make([_evaluation(one) or one for one in inputs], title=title, model=own, rows=rows)
     with contextlib.suppress(OSError):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, made.html, error=ReportError)
     for note in made.notes:
         complain("warning", note)
     say(str(out))
+
+
+def _evaluation(folder: Path) -> Run | None:
+    """Return the section of a directory that `wavefront eval` wrote; None if it is something else.
+
+    Raises `RunError` if the evaluation is not graded.
+    """
+    if (folder / RUN_FILE).is_file() or not (
+        (folder / HEADER).is_file() or any(folder.glob(f"*/{HEADER}"))
+    ):
+        return None
+    from wavefront.evaluation import runs_in
+    from wavefront.evaluation.grades import check_graded
+    from wavefront.evaluation.show import report_section
+
+    runs = runs_in(folder)
+    for run in runs:
+        check_graded(run)
+    return report_section(runs)

@@ -46,6 +46,7 @@ from wavefront.viewer import (
     animation,
     can_animate,
     plain,
+    plain_legend,
     printable,
     side_by_side,
     visible,
@@ -263,8 +264,11 @@ def _print_moments(film: TraceStream, console: Console, wanted: list[int], *, la
     for step in film:
         board.add(step)
         moments[board.step] = board.frame()
-    for number in dict.fromkeys(wanted):
-        console.file.write(f"{plain(moments[number], console.width)}\n\n")
+    shown = [moments[number] for number in dict.fromkeys(wanted)]
+    for frame in shown:
+        console.file.write(f"{plain(frame, console.width)}\n\n")
+    if legend := plain_legend(shown, console.width):
+        console.file.write(f"{legend}\n")
 
 
 @app.command(cls=Command, epilog=EXPORT_EXAMPLES)

@@ -22,7 +22,7 @@ from wavefront.cli.options import (
     flatten_options,
     option,
 )
-from wavefront.cli.output import ProgressBar, say, say_json, stoppable
+from wavefront.cli.output import ProgressBar, print_results, say, say_json, stoppable
 
 EXAMPLES = """\
 Examples
@@ -67,7 +67,7 @@ def tune(
             None,
             "SPEC",
             "Strategy to compare with; repeat for several. The first one is the reference. "
-            "Default: block(size=8) and wavefront.",
+            "Default: the default strategy, block(size=8) and wavefront.",
             "--baseline",
             complete=completion.strategies,
         ),
@@ -179,6 +179,8 @@ def tune(
     if as_json:
         say_json(found.numbers["chosen"])
     else:
-        say(found.overview())
-        say(f"\n{found.numbers['chosen']['command']}")
+        say(f"{found.title}. Wanted: {found.configuration['wanted']}.")
+        for table in found.tables:
+            print_results(table)
+        say(f"\nThe choice, to paste:\n{found.numbers['chosen']['command']}")
     print(f"{len(written)} files in {home}; summary.md has all tables.", file=sys.stderr)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from wavefront.core.bounds import check_fields
+from wavefront.core.bounds import DEFAULT_STRATEGY, check_fields
 from wavefront.core.errors import (
     OptionError,
     SpecError,
@@ -104,6 +104,12 @@ def short(text: str, registry: str) -> str:
         return _short(resolve_builtin(text, registry))
     except SpecError:
         return text
+
+
+def label(text: str) -> str:
+    """Return the name of a strategy for a table: `short`, but the default strategy is `default`."""
+    name = short(text, "strategies")
+    return "default" if name == short(DEFAULT_STRATEGY, "strategies") else name
 
 
 def _short(made: Any) -> str:

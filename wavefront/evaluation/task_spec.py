@@ -10,6 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from wavefront import tasks
@@ -127,6 +128,12 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
             f"A task spec cannot allow unsandboxed code, as {text!r} does: use --allow-unsandboxed."
         )
     return name.strip(), options
+
+
+def label(text: str) -> str:
+    """Return the name of a task for a table or a title: of a file of prompts, the file's name."""
+    name, options = parse(text)
+    return Path(str(options["path"])).name if name == "jsonl" and "path" in options else text
 
 
 def samples_of(text: str, ask: Ask) -> tuple[Any, list[Sample]]:

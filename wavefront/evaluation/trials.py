@@ -43,10 +43,11 @@ from wavefront.evaluation.judging import qualities
 from wavefront.evaluation.protocol import settings_of
 from wavefront.evaluation.run import check_same_settings
 from wavefront.evaluation.task_spec import is_own, open_task, samples_of
+from wavefront.evaluation.task_spec import label as task_label
 from wavefront.lm import LM
 from wavefront.results.bootstrap import bootstrap_clusters
 from wavefront.results.interval import Interval, wilson_share
-from wavefront.results.paired import Comparison, compare
+from wavefront.results.paired import Comparison, compare, gap_of
 from wavefront.results.table import to_json
 from wavefront.storage import jsonl
 from wavefront.storage.fingerprint import of_value
@@ -247,8 +248,11 @@ def compare_groups(base: TrialGroup, other: TrialGroup) -> Comparison:
 
 
 def percent_gap(comparison: Comparison) -> Interval:
-    """Return the difference of a comparison in percentage points."""
-    gap = comparison.gap
+    """Return the difference of a comparison in percentage points.
+
+    The interval is exact if few items differ, because that of a bootstrap is then too narrow.
+    """
+    gap = gap_of(comparison)
     return Interval.spanning(gap.value, gap.low, gap.high, scale=100)
 
 
@@ -455,7 +459,7 @@ class Runner:
             self._check_grader(task)
         found: list[TrialResult] = []
         for number, trial in enumerate(trials):
-            what = f"{trial.task}, {trial.strategy} {trial.case}".strip()
+            what = f"{task_label(trial.task)}, {trial.strategy} {trial.case}".strip()
 
             def show(done: float, total: int, *, what: str = what, number: int = number) -> None:
                 self.progress(what, (number + done / max(1, total)) / len(trials))

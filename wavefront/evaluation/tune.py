@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from wavefront.analysis import figures
+from wavefront.core import spec
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.errors import OptionError, check_float
-from wavefront.core.spec import resolve
 from wavefront.evaluation.judging import is_judged
 from wavefront.evaluation.page import Figures, ResultsPage
 from wavefront.evaluation.protocol import (
@@ -20,6 +21,7 @@ from wavefront.evaluation.protocol import (
     parse_options,
     settings_of,
 )
+from wavefront.evaluation.task_spec import label as task_label
 from wavefront.evaluation.task_spec import open_task, samples_of
 from wavefront.evaluation.trials import (
     Runner,
@@ -30,6 +32,7 @@ from wavefront.evaluation.trials import (
 )
 from wavefront.results.bootstrap import bootstrap_mean
 from wavefront.results.interval import (
+    FEWEST_DIFFERING,
     Interval,
     TradeoffPoint,
     bounds,
@@ -38,9 +41,9 @@ from wavefront.results.interval import (
 )
 from wavefront.results.table import Table
 
-BASES = ("block(size=8)", "wavefront(size=8, radius=2)")
+BASES = (DEFAULT_STRATEGY, "block(size=8)", "wavefront(size=8, radius=2)")
 TRIES = (
-    *BASES,
+    *BASES[1:],
     "wavefront(size=4, radius=2)",
     "wavefront(size=16, radius=4)",
     "wavefront(size=8, radius=2, grow='accumulate')",
@@ -59,7 +62,8 @@ TEXT = (
     "Every setting answers the tune half of the items, and one setting is chosen on that half. The "
     "id of an item decides its half. The chosen setting and the baselines then answer the report "
     "half. Only the table of the report half is evidence. Shares have Wilson's 95 % intervals. "
-    "Differences are paired, with the exact McNemar test."
+    "Differences are paired, with the exact McNemar test. Their intervals come from a bootstrap; "
+    f"if fewer than {FEWEST_DIFFERING} items differ, they are exact and wide."
 )
 TRIED = ["setting", "right, %", "minus baseline, %", "forwards", "tokens per forward",
          "Pareto-optimal", "may be chosen"]  # fmt: skip
@@ -79,13 +83,21 @@ class Attempt(NamedTuple):
         """Parse a setting; raise OptionError if it is malformed."""
         strategy, _, rest = text.partition("|")
         options = parse_options(rest.split(","))
-        resolve(strategy.strip(), "strategies")
+        spec.resolve(strategy.strip(), "strategies")
         return cls(text.strip(), strategy.strip(), options)
+
+    @property
+    def label(self) -> str:
+        """The setting as tables show it, with `default` for the default strategy."""
+        if spec.label(self.strategy) != "default":
+            return self.text
+        _, bar, rest = self.text.partition("|")
+        return f"default {bar}{rest}".strip()
 
     @property
     def meaning(self) -> str:
         """The strategy with all its options, and the options of the decode in a fixed order."""
-        return f"{resolve(self.strategy, 'strategies')!r} {sorted(self.options.items())!r}"
+        return f"{spec.resolve(self.strategy, 'strategies')!r} {sorted(self.options.items())!r}"
 
     def trial(self, runner: Runner) -> Trial:
         """Return the trial of this setting on the runner's model and task."""
@@ -181,13 +193,15 @@ def tune(
         TradeoffPoint(text, group.forwards or 0.0, *bounds(group.accuracy.scaled(0.01)))
         for text, group in found.items()
     ]
-    held, tried = _held_out_table(held_out, chosen.text), _tuning_table(found, points, allowed)
+    notes = [_loss_note(held_out, chosen.text), _unequal_note(unequal)]
+    held = _held_out_table(held_out, chosen.text, notes=notes)
+    tried = _tuning_table(found, points, allowed)
+    task = task_label(runner.scale.tasks[0])
     flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in chosen.options.items())
     command = f'-s "{chosen.strategy}"{flags}'
     return ResultsPage(
-        title=f"Tuned on {runner.scale.tasks[0]}: {chosen.text}",
-        text=f"{TEXT}\n\nWanted: {wanted}. Chosen: {command}{_loss_note(held_out, chosen.text)}"
-        f"{_unequal_note(unequal)}",
+        title=f"Strategies tuned on {task}",
+        text=f"{TEXT}\n\nWanted: {wanted}. Chosen: `{command}`.",
         configuration=runner.configuration()
         | {"items of each task": len(samples), "tuned on": halves["tune"]}
         | {"reported on": halves["report"], "unequal terms": unequal}
@@ -198,14 +212,14 @@ def tune(
             "tune": tried.records(),
             "report": held.records(),
         },
-        figures=_figures(points, chosen.text),
+        figures=_figures(points, chosen.text, f"{task}, {halves['tune']} items of the tune half"),
     )
 
 
-def _figures(points: Sequence[TradeoffPoint], chosen: str) -> Figures:
-    """Return the figure."""
-    caption = "Correct answers and forward passes"
-    return {"tune": (figures.tradeoff(points, chosen=chosen), caption)}
+def _figures(points: Sequence[TradeoffPoint], chosen: str, items: str) -> Figures:
+    """Return the figure; `items` names the task and the number of items."""
+    title = f"Correct answers and forward passes: {items}"
+    return {"tune": (replace(figures.tradeoff(points, chosen=chosen), title=title), title)}
 
 
 def _measure(runner: Runner, attempts: Iterable[Attempt]) -> dict[str, TrialGroup]:
@@ -231,8 +245,16 @@ def _tuning_table(
     for text, group in found.items():
         gap = None if group is base else percent_gap(compare_groups(base, group))
         cost = (group.forwards, group.tokens_per_forward)
-        rows.append([text, group.accuracy, gap, *cost, text in best, text in allowed])
-    return Table("Tune half", TRIED, rows, f"The baseline is {first}.")
+        row = [Attempt.parse(text).label, group.accuracy, gap, *cost]
+        rows.append([*row, text in best, text in allowed])
+    notes = [f"The baseline is {Attempt.parse(first).label}.", _default_note(found)]
+    return Table("Tune half", TRIED, rows, " ".join(filter(None, notes)))
+
+
+def _default_note(settings: Iterable[str]) -> str:
+    """Return what `default` stands for, if one of the settings is the default."""
+    names = [spec.label(Attempt.parse(text).strategy) for text in settings]
+    return f"default is {DEFAULT_STRATEGY}." if "default" in names else ""
 
 
 def _is_adaptive(text: str) -> bool:
@@ -256,8 +278,9 @@ def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
     if limit <= MAX_LOSS:
         return ""
     return (
-        f"\n\nThe report half has {len(before)} items. It does not exclude that the chosen setting "
-        f"answers up to {limit:.0f} % fewer items correctly than {base}: use more --items."
+        f"The report half has {len(before)} items. It does not exclude that the chosen setting "
+        f"answers up to {limit:.0f} % fewer items correctly than {Attempt.parse(base).label}: use "
+        "more --items."
     )
 
 
@@ -266,12 +289,14 @@ def _unequal_note(unequal: Sequence[str]) -> str:
         return ""
     listed = ", ".join(f"`{one}`" for one in unequal)
     return (
-        f"\n\nThis comparison is not fair: {listed} had only one value of its option. Write the "
+        f"This comparison is not fair: {listed} had only one value of its option. Write the "
         "option in braces, such as `threshold(tau={tau})`, to try the whole grid."
     )
 
 
-def _held_out_table(held_out: dict[str, TrialGroup], chosen: str) -> Table:
+def _held_out_table(
+    held_out: dict[str, TrialGroup], chosen: str, *, notes: Sequence[str] = ()
+) -> Table:
     rows: list[list[Any]] = []
     best = held_out[chosen]
     for text, group in held_out.items():
@@ -280,8 +305,10 @@ def _held_out_table(held_out: dict[str, TrialGroup], chosen: str) -> Table:
         p = compared.p if compared else None
         gained = percent_gap(compared) if compared else None
         saved = _forwards_saved(group, best) if other else None
-        rows.append([text, group.accuracy, gained, p, group.forwards, saved, len(group.correct)])
-    return Table("Report half", HELD, rows, f"Chosen: {chosen}.")
+        row = [Attempt.parse(text).label, group.accuracy, gained, p, group.forwards]
+        rows.append([*row, saved, len(group.correct)])
+    said = ["The first line is the chosen setting.", *notes, _default_note(held_out)]
+    return Table("Report half", HELD, rows, " ".join(filter(None, said)))
 
 
 def _forwards_saved(base: TrialGroup, best: TrialGroup) -> Interval | None:

@@ -33,7 +33,6 @@ from wavefront.evaluation.trials import (
     compare_groups,
     item_of,
     model_name,
-    percent_gap,
 )
 from wavefront.results.interval import Estimate, Interval, bounds
 from wavefront.results.paired import Comparison
@@ -166,7 +165,7 @@ def equal_accuracy_claim(
     found = _compare_unsaturated(base, other)
     if found is None:
         return Claim(text, where, None, base.items, None, _saturated_verdict())
-    value, low, high = bounds(percent_gap(found))
+    value, low, high = bounds(found.gap.scaled(100))
     unseen = 300 / found.clusters  # the rule of three
     gap = Interval.spanning(value, min(low, value - unseen), max(high, value + unseen))
     verdict = _not_neutral(base, other) or margin_verdict(gap, found.clusters, margin)
@@ -273,7 +272,7 @@ def _saturated_verdict() -> str:
 
 def _widened(found: Comparison) -> Interval:
     """Return the difference in points; if no pair differs, the rule of three widens it."""
-    gap = percent_gap(found)
+    gap = found.gap.scaled(100)
     unseen = 0.0 if found.differences else 300 / found.clusters
     return Interval(gap.value, gap.low - unseen, gap.high + unseen)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError
 from wavefront.results.bootstrap import DRAWS, LEVEL, bootstrap_clusters
-from wavefront.results.interval import Interval, exact_share
+from wavefront.results.interval import FEWEST_DIFFERING, Interval, exact_share
 
 
 class McNemar(NamedTuple):
@@ -87,6 +87,19 @@ def exact_gap(test: McNemar, *, level: float = LEVEL) -> Interval:
     second = exact_share(test.second_only, items, tail=tail)
     value = (test.second_only - test.first_only) / items
     return Interval.spanning(value, second[0] - first[1], second[1] - first[0])
+
+
+def few_differ(comparison: Comparison) -> bool:
+    """Return whether so few verdicts differ that a bootstrap interval is too narrow."""
+    test = comparison.mcnemar
+    return test is not None and test.differing < FEWEST_DIFFERING
+
+
+def gap_of(comparison: Comparison) -> Interval:
+    """Return the difference with its exact interval if few items differ, else the bootstrap's."""
+    if comparison.mcnemar is not None and few_differ(comparison):
+        return exact_gap(comparison.mcnemar)
+    return comparison.gap
 
 
 def sign_test(gaps: Sequence[float]) -> float:

@@ -191,7 +191,10 @@ def dark_twin(file: Path) -> Path | None:
 
 def _json(file: Path, where: str) -> Any:
     if not file.is_file():
-        raise ReportError(f"{file.parent} is not a run: it has no {FILE} (docs/traces.md).")
+        raise ReportError(
+            f"{file.parent} has no {FILE} of an experiment (docs/traces.md) and no graded runs of "
+            "`wavefront eval run`; `wavefront eval show` and `eval diff` print those."
+        )
 
     def refuse(word: str) -> NoReturn:
         raise ValueError(f"{word} is not a JSON number")

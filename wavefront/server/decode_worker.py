@@ -14,6 +14,7 @@ import torch
 
 import wavefront
 from wavefront.core import spec
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.cache_policy import Cache
 from wavefront.core.errors import NumericalError, OptionError, WavefrontError
 from wavefront.engine.batcher import ActiveRequest, Batcher, Request, StepUpdate, columns_of
@@ -426,7 +427,7 @@ def model_info(worker: DecodeWorker, settings: Settings) -> ModelInfo:
         family=lm.model.family,
         strategies={name: repr(found()) for name, found in classes.items()},
         recommended={name: found.recommended_spec() for name, found in classes.items()},
-        defaults=settings.defaults,
+        defaults={"strategy": DEFAULT_STRATEGY} | settings.defaults,
         summary=builtin.SUMMARIES.get(lm.name, ""),
     )
 

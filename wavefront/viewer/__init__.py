@@ -12,7 +12,7 @@ from wavefront.viewer.cells import Board
 from wavefront.viewer.screen import can_animate, watch
 from wavefront.viewer.side_by_side_view import side_by_side
 from wavefront.viewer.svg_animation import animation
-from wavefront.viewer.terminal_layout import plain
+from wavefront.viewer.terminal_layout import plain, plain_legend
 from wavefront.viewer.trace_stream import TraceStream, TraceTexts
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "animation",
     "can_animate",
     "plain",
+    "plain_legend",
     "printable",
     "side_by_side",
     "visible",

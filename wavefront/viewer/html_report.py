@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 def make(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[str | Path | Run],
     *,
     title: str = "",
     model: str | Tokenizer | None = None,
@@ -72,7 +72,7 @@ def make(
     """Build one page from trace files and run directories; equal inputs give equal pages.
 
     Args:
-        inputs: Trace files and run directories.
+        inputs: Trace files, run directories, and runs that are already read.
         title: The heading. Default: derived from the inputs.
         model: The model whose tokenizer reads all traces, or that tokenizer. Default: the model
             each trace names.
@@ -86,7 +86,11 @@ def make(
         raise ReportError("There is nothing to report: give trace files or run directories.")
     runs: list[Run] = []
     sources: list[Source] = []
-    for path in map(Path, inputs):
+    for one in inputs:
+        if isinstance(one, Run):
+            runs.append(one)
+            continue
+        path = Path(one)
         if path.is_dir():
             runs.append(run_tables.read(path))
             sources += [_source(path / item.file, item) for item in runs[-1].traces]

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from wavefront.viewer.cells import GLOW, Board
-from wavefront.viewer.terminal_layout import Frame, draw, headline, plain
+from wavefront.viewer.terminal_layout import Frame, draw, headline, plain, plain_legend
 
 if TYPE_CHECKING:
     from wavefront.core.state import Step
@@ -113,13 +113,14 @@ class _Printer:
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._due = console, [steps * n // SNAPSHOTS for n in range(1, SNAPSHOTS)]
-        self._shown = -1
+        self._frames: list[Frame] = []
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *problem: object) -> None:
-        pass
+        if legend := plain_legend(self._frames, self._console.width):
+            self._print(f"{legend}\n")
 
     def is_due(self, step: int) -> bool:
         due = bool(self._due) and step >= self._due[0]
@@ -127,11 +128,11 @@ class _Printer:
         return due
 
     def show(self, frame: Frame) -> None:
-        if frame.step == self._shown:
+        if self._frames and frame.step == self._frames[-1].step:
             return  # this step was printed before
-        if self._shown < 0:
+        if not self._frames:
             self._print(frame.strategy)
-        self._shown = frame.step
+        self._frames.append(frame)
         self._print(plain(frame, self._console.width) + "\n")
 
     def _print(self, text: str) -> None:

@@ -12,7 +12,15 @@ from rich.table import Table
 
 from wavefront.viewer.cells import GLOW, Board
 from wavefront.viewer.screen import LiveScreen, can_animate
-from wavefront.viewer.terminal_layout import FIXED_LINES, Frame, legend, one_line, panel, plain
+from wavefront.viewer.terminal_layout import (
+    FIXED_LINES,
+    Frame,
+    legend,
+    one_line,
+    panel,
+    plain,
+    plain_legend,
+)
 
 if TYPE_CHECKING:
     from wavefront.lm import Stream
@@ -123,4 +131,6 @@ def _print(frames: Sequence[Frame], console: Console) -> None:
     for frame in frames:
         # The console would style and wrap the text again, so write to its file.
         console.file.write(f"{frame.strategy}\n{plain(frame, console.width)}\n\n")
-        console.file.flush()
+    if legend := plain_legend(frames, console.width):
+        console.file.write(f"{legend}\n\n")
+    console.file.flush()

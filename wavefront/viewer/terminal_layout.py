@@ -6,6 +6,7 @@ text passes through `visible`, which removes control characters.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -56,9 +57,12 @@ class Frame(NamedTuple):
     seconds: float | None  # None for a decode that is not timed
 
 
+UNSURE, SURE = 0.3, 0.7  # limits of the probability of a commit
+
+
 def level(probability: float) -> str:
     """Return the style of a commit with this probability."""
-    return "unsure" if probability < 0.3 else "likely" if probability < 0.7 else "sure"
+    return "unsure" if probability < UNSURE else "likely" if probability < SURE else "sure"
 
 
 def wrap(cells: Iterable[Cell], width: int, *, plain: bool = False) -> list[list[Cell]]:
@@ -201,3 +205,25 @@ def plain(frame: Frame, width: int) -> str:
     """Return the frame as plain text, without styles and without truncation."""
     lines = ["".join(text for text, _ in line) for line in wrap(frame.cells, width, plain=True)]
     return "\n".join([headline(frame, width), *lines])
+
+
+def plain_legend(frames: Iterable[Frame], width: int) -> str:
+    """Return lines that explain the signs in plain frames; empty if the frames show none."""
+    cells = {cell for frame in frames for cell in frame.cells}
+    texts = {visible(cell.text).strip() for cell in cells}
+    parts = []
+    if any(cell.state in MARKS for cell in cells):
+        chances = (f"{SURE} or more", f"{UNSURE} to {SURE}", f"less than {UNSURE}")
+        marks = [
+            f"{left}a{right} {chance}"
+            for (left, right), chance in zip(MARKS.values(), chances, strict=True)
+        ]
+        parts.append(f"just committed, with probability {', '.join(marks)}")
+    meanings = {
+        FRONT: "front",
+        MASKED: "masked",
+        END: "end of the answer",
+        CONTROL: "control token",
+    }
+    parts += [f"{sign} {meaning}" for sign, meaning in meanings.items() if sign in texts]
+    return textwrap.fill(f"Signs: {'; '.join(parts)}.", width) if parts else ""

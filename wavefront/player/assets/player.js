@@ -10,7 +10,7 @@ const NUMBERS = [
   ['rate', 'tokens per pass', 'Tokens per forward pass. At the end, only tokens of the answer count.'],
   ['visible', 'answer tokens', 'Tokens before the end of the answer.'],
   ['seconds', 'seconds', 'Time since the decode started. Other requests may share the machine.'],
-  ['MHCO', 'MHCO', 'The share of tokens that were committed while a nearby position was more confident but not allowed: a masked position outside the candidates, at most 2 positions away. Lower is better, and 0 % means that the strategy never passed over such a position. “By extent” counts only positions before the first or after the last candidate.'],
+  ['MHCO', 'MHCO', 'The share of tokens that were committed while a nearby position was more confident but not allowed: a masked position outside the candidates, at most 2 positions away. Lower is better, and 0 % means that the strategy never passed over such a position. “By extent” treats everything from the first to the last candidate as allowed, and for block the whole block. It then counts masked positions at most 2 before or after that stretch. It can be higher or lower.'],
 ];
 
 class Pane {

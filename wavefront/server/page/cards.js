@@ -4,7 +4,9 @@
 const WAVE = {size: ['Wave size', 'F'], radius: ['Radius', 'R']};
 const BLOCK = {size: ['Block size', 'B']};
 const FIELDS = {wavefront: WAVE, tide: WAVE, block: BLOCK, adablock: BLOCK, dsb: BLOCK};
-// The strategies to compare, all with one token per step.
+// The default of the server, until it has sent its own. A test compares it with the package's.
+const DEFAULT = 'block(size=32, selector=threshold(tau=0.99, floor=None))';
+// The strategies to compare with, in this order, all with one token per step.
 const COMPARED = {wavefront: 'wavefront(size=8, radius=2)', block: 'block(size=8)', standard: 'standard()'};
 let strategies = COMPARED; // the recommended spec of every strategy, once the server has sent them
 
@@ -35,8 +37,18 @@ function field(label, letter, unit, input) {
 
 const cards = () => [...byId('cards').children];
 
+/** The name of a strategy in a spec. */
+const nameOf = (spec) => spec.split('(')[0];
+
+/** Add a card for the first strategy to compare with that has none. */
+function addCompared() {
+  const shown = cards().map((card) => card.querySelector('.spec-input').value);
+  const next = Object.values(COMPARED).find((spec) => !shown.includes(spec));
+  addCard(nameOf(next), next);
+}
+
 /** Add a card: the name of a strategy, its options, a threshold, and the resulting spec string. */
-function addCard(name, given = COMPARED[name]) {
+function addCard(name, given) {
   const select = make('select', {'aria-label': 'Strategy'}, ...Object.keys(strategies).map((one) => make('option', {value: one}, one)));
   select.value = name in strategies ? name : Object.keys(strategies)[0];
   const fields = make('span', {class: 'fields'});

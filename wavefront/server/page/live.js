@@ -265,10 +265,10 @@ function showHoles() {
 let connected = false;
 
 /** Fill the form with the options that the server uses for requests that do not set them. */
-function useDefaults({strategy = '', steps, eos}) {
-  const name = strategy.split('(')[0];
-  if (name in strategies) addCard(name, strategy);
-  else addCard('wavefront');
+function useDefaults({strategy, steps, eos}) {
+  // A strategy of the operator's own has no name here.
+  const known = nameOf(strategy) in strategies ? strategy : DEFAULT;
+  addCard(nameOf(known), known);
   if (steps) byId('steps').placeholder = steps;
   if (eos) byId('eos').value = eos;
 }
@@ -283,9 +283,9 @@ async function connect() {
     const {summary} = data[0].wavefront;
     byId('about').textContent = summary ? `${data[0].id} is ${summary}. ` : '';
     complain('');
-    const chosen = cards().map((card) => card.querySelector('select').value);
+    const chosen = cards().map((card) => [card.querySelector('select').value, card.querySelector('.spec-input').value]);
     byId('cards').replaceChildren();
-    if (connected) chosen.forEach((name) => addCard(name));
+    if (connected) chosen.forEach(([name, spec]) => addCard(name, spec));
     else useDefaults(data[0].wavefront.defaults);
     connected = true;
     if (!player.panes.length) await resume();
@@ -310,7 +310,7 @@ byId('stop').addEventListener('click', () => {
   }
 });
 byId('share').addEventListener('click', share);
-byId('add').addEventListener('click', () => addCard(Object.keys(COMPARED)[cards().length]));
+byId('add').addEventListener('click', addCompared);
 byId('key').addEventListener('change', connect);
 byId('key-form').addEventListener('submit', (event) => event.preventDefault());
 byId('prompt').addEventListener('input', showHoles);
@@ -318,7 +318,7 @@ byId('prompt').addEventListener('keydown', (event) => {
   if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) byId('form').requestSubmit();
 });
 watchTheme(() => player.paint());
-addCard('wavefront');
+addCard(nameOf(DEFAULT), DEFAULT);
 showHoles();
 buttons();
 connect();
