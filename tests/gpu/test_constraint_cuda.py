@@ -52,14 +52,14 @@ def test_captured_batchers_decode_constrained_requests():
         assert check_answers(captured, **options) == check_answers(plain, **options)
 
 
-def test_the_forward_pass_of_a_constrained_step_is_captured():
+def test_the_parts_of_a_constrained_step_are_captured():
     lm = wavefront.load("toy", device="cuda")
     made: list[Graphs] = []
     lm.captured = CapturedBatchers(lm.model, graphs=lambda: made.append(Graphs()) or made[-1])
     check_answers(lm, strategy="standard", steps=24)
     keys: list[Any] = [key for graphs in made for key in graphs._graphs]
     assert keys
-    assert {key[0][0][0] for key in keys} == {"forward"}
+    assert {key[0][0][0] for key in keys} == {"plan", "forward", "commit"}
 
 
 def test_the_automaton_works_while_the_device_computes():

@@ -595,7 +595,10 @@ def allowed_tokens(
                 pair = left[position - start], right[position - start + 1]
                 which[row][column] = pairs.setdefault(pair, 1 + len(pairs))
     everything = torch.ones(automaton.classes, dtype=torch.bool)
-    table = torch.stack([everything, *automaton.allowed_between(list(pairs))])
+    found = [everything, *automaton.allowed_between(list(pairs))]
+    # Few different sizes, so that a captured step can be used again.
+    found += [everything] * ((1 << (len(found) - 1).bit_length()) - len(found))
+    table = torch.stack(found)
     table = torch.where(table, float("inf"), float("-inf"))
     return AllowedTokens(
         upload(table, device), upload(torch.tensor(which), device), automaton.classes_on(device)

@@ -704,7 +704,8 @@ class Batcher:
         """Return the step as a function that maps its tree to the next tree and a report."""
         depth, kind = self.kind.speculate, self.kind
         run_forward: Call = run_eagerly
-        if is_constrained(configs):  # only its forward pass is captured
+        if is_constrained(configs) and self._call is not run_eagerly:
+            # Its parts are captured one by one.
             run_forward = lambda key, step, tree: self._call((key, kind), step, tree)  # noqa: E731
 
         def run(batch: BatchState) -> tuple[BatchState, Any]:

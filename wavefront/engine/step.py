@@ -10,6 +10,7 @@ Read `take_step`: it plans which positions to read and compute, runs the model, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,13 @@ from torch import Tensor
 from wavefront.core import noise
 from wavefront.core.cache_policy import Cache, StoredInputs, mean_probability
 from wavefront.core.canvas import Canvas, is_any
-from wavefront.core.constraint import allowed_tokens, best_answers
+from wavefront.core.constraint import (
+    AllowedTokens,
+    TokenClasses,
+    allowed_tokens,
+    best_answers,
+    compatible_writes,
+)
 from wavefront.core.masks import smallest, to_mask, write_at
 from wavefront.core.reading import (
     LAST,
@@ -131,36 +138,121 @@ def take_step(
 ) -> StepResult:
     """Take one step of every row, or of `batch.rows`. Only `kv` is written in place.
 
-    `call` runs the forward pass. A step with a constraint is not captured as a whole, but its
-    forward pass can be.
+    With a constraint, the host works between the parts of a step, and `call` runs each part.
+    Otherwise `call` is not needed: the step is captured as a whole.
     """
     if batch.rows is not None:
         return _step_selected_rows(model, configs, batch, shape=shape, kv=kv, policy=policy)
+    if is_constrained(configs):
+        return _constrained_step(
+            model, configs, batch, shape=shape, kv=kv, policy=policy, call=call
+        )
     plan = plan_step(model, configs, batch, shape=shape, policy=policy)
-    # These copies start before the forward pass, so that the host reads them while it runs.
-    asked = tuple(
-        None
-        if config.constraint is None
-        else HostCopy(constraint_inputs(config, state, plan.read_index))
-        for config, state in zip(configs, batch.groups, strict=True)
+    hidden = _hidden_of(model, configs, batch, plan=plan, kv=kv)
+    return _compiled_commit(
+        model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy
     )
-    guided = configs[0].cfg_scale > 0
-    missing = tuple(part is None for part in plan)
+
+
+def _hidden_of(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    plan: StepPlan,
+    kv: KV | None,
+) -> Tensor:
+    """Run the forward pass of a step."""
+    hidden = forward(model, plan, guided=configs[0].cfg_scale > 0, kv=kv)
+    if plan.copies is None or batch.limits is None:
+        return hidden
+    # Columns beyond the limit repeat the first one, but without its masked copy.
+    column = torch.arange(hidden.shape[2], device=hidden.device)
+    own = (column < batch.limits.width[:, None])[None, ..., None]
+    return torch.where(own, hidden, hidden[:, :, :1])
+
+
+def _constrained_step(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    shape: StepShape,
+    kv: KV | None,
+    policy: Cache | None,
+    call: Call,
+) -> StepResult:
+    """Take a step with constraints: three parts, between which the host looks at the answers.
+
+    A captured last part assumes that all writes of the step fit together, which the host then
+    checks. If they do not, it is repeated with the host, as if nothing were captured. A step that
+    must complete an answer is never captured as a whole.
+    """
+    # No automaton is part of a key or of captured code, so none outlives its requests.
+    free = tuple(replace(config, constraint=None) for config in configs)
+    limited = tuple(config.constraint is not None for config in configs)
+    key = free, limited, shape, batch.limits is None, batch.stored is None
+
+    def plan_and_ask(batch: BatchState) -> tuple[BatchState, Any]:
+        plan = plan_step(model, free, batch, shape=shape, policy=policy)
+        asked = tuple(
+            constraint_inputs(config, state, plan.read_index) if one else None
+            for config, state, one in zip(free, batch.groups, limited, strict=True)
+        )
+        return batch, (plan, asked)
+
+    _, (plan, asked) = call(("plan", *key), plan_and_ask, batch)
+    # The copy starts before the forward pass, so that the host reads it while the pass runs.
+    on_host = HostCopy(asked)
+    key = *key, tuple(part is None for part in plan)
     _, hidden = call(
-        ("forward", shape, guided, missing),
-        lambda given: (given, forward(model, given, guided=guided, kv=kv)),
-        plan,
+        ("forward", *key),
+        lambda tree: (tree, _hidden_of(model, free, tree[0], plan=tree[1], kv=kv)),
+        (batch, plan),
     )
-    if plan.copies is not None and batch.limits is not None:
-        # Columns beyond the limit repeat the first one, but without its masked copy.
-        column = torch.arange(hidden.shape[2], device=hidden.device)
-        own = (column < batch.limits.width[:, None])[None, ..., None]
-        hidden = torch.where(own, hidden, hidden[:, :, :1])
-    # A constraint works on the host, so the commit is compiled only without one.
-    commit = commit_step if is_constrained(configs) else _compiled_commit
-    return commit(
-        model, configs, batch, plan=plan, hidden=hidden, asked=asked, shape=shape, policy=policy
+    rules = tuple(
+        None if one is None else group_rules(config, one, hidden.device)
+        for config, one in zip(configs, on_host.read(), strict=True)
     )
+    if call is not run_eagerly and not any(one is not None and one.completes for one in rules):
+
+        def commit(tree: Any) -> tuple[Any, Any]:
+            batch, plan, hidden, tables = tree
+            found = _commit(
+                model,
+                free,
+                batch,
+                plan=plan,
+                hidden=hidden,
+                shape=shape,
+                policy=policy,
+                rules=tuple(None if one is None else one.rules() for one in tables),
+            )
+            return tree, found
+
+        tables = tuple(None if one is None else AllowedTables.of(one) for one in rules)
+        _, (result, writes) = call(("commit", *key), commit, (batch, plan, hidden, tables))
+        pairs = zip(configs, writes, strict=True)
+        if all(one is None or _all_fit(config, one) for config, one in pairs):
+            return result
+    result, _ = _commit(
+        model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy, rules=rules
+    )
+    return result
+
+
+def _all_fit(config: Config, writes: GroupWrites) -> bool:
+    """Return whether all writes of a step leave the answers completable."""
+    assert config.constraint is not None
+    keep = compatible_writes(
+        config.constraint,
+        writes.canvas,
+        writes.answer,
+        write=writes.write,
+        proposal=writes.proposal,
+        score=writes.score,
+    )
+    return keep is writes.write
 
 
 @compiled_with_model
@@ -316,20 +408,50 @@ def commit_step(
     *,
     plan: StepPlan,
     hidden: Tensor,
-    asked: Asked,
     shape: StepShape,
     policy: Cache | None,
 ) -> StepResult:
     """Read the hidden states, let every group decide, write the canvases, update the cache."""
+    result, _ = _commit(model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy)
+    return result
+
+
+class GroupWrites(NamedTuple):
+    """What a step writes in a group, to be checked on the host."""
+
+    canvas: Canvas  # before the step
+    answer: Tensor  # (R, L) bool
+    write: Tensor  # (R, L) bool: commits and edits
+    proposal: Tensor  # (R, L) long
+    score: Tensor  # (R, L) float32
+
+
+def _commit(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    plan: StepPlan,
+    hidden: Tensor,
+    shape: StepShape,
+    policy: Cache | None,
+    rules: Sequence[GroupRules | None] = (),
+) -> tuple[StepResult, tuple[GroupWrites | None, ...]]:
+    """Do what `commit_step` does, under the rules of constraints.
+
+    A config without its constraint keeps writes that contradict each other, so the host must check
+    the second result.
+    """
     void = plan.overflow
     if plan.window_overflow is not None:
         void = void | plan.window_overflow
     cost = count_computed(configs, plan.canvas, shape.size, copies=plan.copies)
-    states, steps, idle, index = [], [], [], plan.read_index
-    for config, state, mask, sent in zip(
-        configs, batch.groups, plan.read_masks, asked, strict=True
+    states, steps, idle, writes, index = [], [], [], [], plan.read_index
+    rules = rules or (None,) * len(configs)
+    for config, state, mask, rule in zip(
+        configs, batch.groups, plan.read_masks, rules, strict=True
     ):
-        reading = score_positions(model, config, state, index=index, hidden=hidden, asked=sent)
+        reading = score_positions(model, config, state, index=index, hidden=hidden, rules=rule)
         bad = (reading.bad & mask.gather(-1, index)).any(-1)
         before = store_readings(config, state, index=index, reading=reading)
         state, view, decision = decide_and_write(config, before, model.mask_id, bad=bad, void=void)
@@ -339,6 +461,7 @@ def commit_step(
         step = Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
         states.append(state)
         steps.append((step,))
+        writes.append(None if rule is None else _writes_of(before, decision))
     stored, stale = batch.stored, 0
     if policy is not None:
         stored, stale = _update_stored(policy, batch, states, plan=plan, reuse=shape.reuse)
@@ -363,7 +486,12 @@ def commit_step(
         )
         flags.append(one if len(configs) == 1 else only_occupied(one, state))
     after = BatchState(tuple(states), stored, batch.limits, batch.rows)
-    return StepResult(after, tuple(steps), sum_groups(flags))
+    return StepResult(after, tuple(steps), sum_groups(flags)), tuple(writes)
+
+
+def _writes_of(before: DecodeState, decision: Decision) -> GroupWrites:
+    write = decision.commit if decision.edit is None else decision.commit | decision.edit
+    return GroupWrites(before.canvas, before.answer, write, before.proposal, before.score)
 
 
 _compiled_commit = compiled_with_model(commit_step)
@@ -488,8 +616,49 @@ class ConstraintInputs(NamedTuple):
     fill: Tensor  # (R, L) bool: the positions that the step commits in any case
 
 
-# For each group, the copy of its ConstraintInputs on the way to the host; None: no constraint.
-Asked = tuple[HostCopy | None, ...]
+class GroupRules(NamedTuple):
+    """The constraint of a group in a step: the tokens that it allows."""
+
+    allowed: AllowedTokens
+    inputs: ConstraintInputs | None  # on the host; None: the step need not complete an answer
+
+    @property
+    def completes(self) -> bool:
+        """Whether the step commits positions in any case, which must be an answer together."""
+        return self.inputs is not None and bool(self.inputs.fill.any())
+
+
+class AllowedTables(NamedTuple):
+    """The tensors of the tokens that a constraint allows."""
+
+    table: Tensor  # see AllowedTokens
+    which: Tensor
+    of_token: Tensor  # (V,) long: the class of each token
+
+    @classmethod
+    def of(cls, rules: GroupRules) -> AllowedTables:
+        """Return the tables of some rules."""
+        allowed = rules.allowed
+        return cls(allowed.table, allowed.which, allowed.classes.of_token)
+
+    def rules(self) -> GroupRules:
+        """Return the rules of a step that completes no answer."""
+        classes = TokenClasses(self.of_token, self.of_token, [])
+        return GroupRules(AllowedTokens(self.table, self.which, classes), None)
+
+
+def group_rules(config: Config, inputs: ConstraintInputs, device: torch.device) -> GroupRules:
+    """Find the tokens that a constraint allows, from inputs on the host."""
+    assert config.constraint is not None
+    allowed = allowed_tokens(
+        config.constraint,
+        inputs.canvas,
+        inputs.answer,
+        rows=inputs.rows,
+        index=inputs.read_index,
+        device=device,
+    )
+    return GroupRules(allowed, inputs)
 
 
 def constraint_inputs(config: Config, state: DecodeState, index: Tensor) -> ConstraintInputs:
@@ -506,11 +675,11 @@ def score_positions(
     *,
     index: Tensor,
     hidden: Tensor,
-    asked: HostCopy | None = None,
+    rules: GroupRules | None = None,
 ) -> Reading:
     """Read the hidden states of the positions `index` (R, Q), one chunk of logits at a time.
 
-    `asked` is the copy of the group's `constraint_inputs`, if it has a constraint.
+    `rules` are those of the group's constraint, if it has one.
     """
     flat, bias = hidden.flatten(1, 2), state.bias
 
@@ -537,30 +706,20 @@ def score_positions(
         "needs": config.needs,
         "alternatives": config.alternatives,
     }
-    if config.constraint is None or asked is None:
+    if rules is None:
         return read(logits_of, keys, current, **options)
-    inputs: ConstraintInputs = asked.read()
-    canvas, answer = inputs.canvas, inputs.answer
-    allowed = allowed_tokens(
-        config.constraint,
-        canvas,
-        answer,
-        rows=inputs.rows,
-        index=inputs.read_index,
-        device=hidden.device,
-    )
-    complete = bool(inputs.fill.any())
     reading, classes = read_allowed(
-        logits_of, keys, current, allowed=allowed, score_classes=complete, **options
+        logits_of, keys, current, allowed=rules.allowed, score_classes=rules.completes, **options
     )
-    if classes is None:
+    inputs = rules.inputs
+    if classes is None or inputs is None or config.constraint is None:
         return reading
     # The step commits all of them. Their most probable tokens need not be an answer together.
     bad = reading.bad.cpu() & inputs.fill.gather(-1, inputs.read_index)
     best = best_answers(
         config.constraint,
-        canvas,
-        answer,
+        inputs.canvas,
+        inputs.answer,
         fill=inputs.fill & ~bad.any(-1, keepdim=True),
         index=inputs.read_index,
         scores=classes,
