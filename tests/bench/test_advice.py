@@ -69,14 +69,14 @@ def test_compiled_model_is_recommended_where_it_is_faster():
 
 
 def test_quantised_weights_are_recommended_only_where_they_are_allowed():
-    int4, int8 = Variant(quantize="int4"), Variant(quantize="int8")
-    times = {Variant(): SLOW, int8: Times(90.0, {32: 30.0}), int4: Times(90.0, {32: 20.0})}
+    int8, fp8 = Variant(quantize="int8"), Variant(quantize="fp8")
+    times = {Variant(): SLOW, int8: Times(80.0, {32: 30.0}), fp8: Times(95.0, {32: 29.0})}
     found = by_word(times)
     assert found["exact"].quantize is None
     assert found["balanced"].quantize == "int8"
-    assert found["fast"].quantize == "int4"
-    assert "quantize='int4'" in found["fast"].python
-    assert "--quantize int4" in found["fast"].command
+    assert found["fast"].quantize == "fp8"
+    assert "quantize='fp8'" in found["fast"].python
+    assert "--quantize fp8" in found["fast"].command
     assert found["fast"].times_exact == pytest.approx(100 / found["fast"].ms_per_step)
 
 
