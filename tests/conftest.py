@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# For the processes that tests start: threads that spin slow each other down.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Tiny tensors: a second thread costs more than it brings, and tests may run side by side.
 torch.set_num_threads(1)
 

@@ -11,7 +11,12 @@ This module lists the public names and loads each one at its first use, so that 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# Threads that spin while they wait make small models many times slower on a busy machine. torch
+# reads this variable when it is imported, so it has no effect after `import torch`.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0.dev0"
 

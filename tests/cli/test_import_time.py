@@ -27,6 +27,17 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert imported("import wavefront, wavefront.core.errors") == []
 
 
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_import_asks_for_threads_that_do_not_spin(given: str | None, found: str) -> None:
+    """torch reads the variable when it is imported, and a choice of the user stays."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    code = "import os, wavefront; print(os.environ['OMP_WAIT_POLICY'])"
+    ran = [sys.executable, "-c", code]
+    done = subprocess.run(ran, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == found
+
+
 @pytest.mark.parametrize("arguments", ["--help", "generate --help", "eval run --help", "--version"])
 def test_help_imports_nothing_heavy(arguments: str) -> None:
     code = (

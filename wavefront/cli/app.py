@@ -216,9 +216,6 @@ def main() -> None:
     # Strategies may live in the current directory, which a console script does not search.
     if not sys.flags.safe_path:
         os.environ[OWN_FOLDER] = os.getcwd()
-    # Threads that spin while they wait make small models many times slower on a busy machine.
-    # torch reads this variable when it is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     # Exit through an exception, so that an animation restores the cursor.
