@@ -131,6 +131,35 @@ def test_requests_with_different_constraints_share_a_batch(lm):
 
 
 @pytest.mark.parametrize(
+    ("family", "strategy", "sizes"),
+    [
+        ("llada", "standard", [(40, 10), (24, 4), (12, 1)]),
+        ("llada", "wavefront", [(40, 10), (24, 4), (12, 3)]),
+        ("llada", "block(size=8)", [(40, 10), (24, 6), (16, 2)]),
+        ("llada", "rcr(size=8)", [(40, 10), (24, 6), (16, 4)]),
+        ("fast_dllm_v2", "blockwise", [(40, None), (24, None), (12, None)]),
+    ],
+)
+def test_constrained_requests_keep_their_answers_beside_longer_ones(family, strategy, sizes):
+    # Rows of different lengths read different numbers of positions, so some columns repeat.
+    lm, choices = model_of(family), ["yes", "no", "it depends"]
+    batcher = wavefront.Batcher(lm.model, rows=4, length=96)
+    options = {"raw": True, "strategy": strategy}
+    batcher.admit(lm.request("Hi", max_new_tokens=64, **options))
+    asked = [
+        {"max_new_tokens": length, "steps": steps, "choices": choices, **options}
+        for length, steps in sizes
+    ]
+    active = [batcher.admit(lm.request("Hi", **one)) for one in asked]
+    while batcher.busy:
+        batcher.step()
+    for request, one in zip(active, asked, strict=True):
+        made, alone = lm.completion(request), lm.generate("Hi", **one)
+        assert (made.text, made.finish_reason) == (alone.text, "stop")
+        assert made.text in choices
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"schema": SCHEMA, "max_new_tokens": 8}, "8 tokens are too few for the schema"),

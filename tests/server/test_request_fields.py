@@ -305,7 +305,7 @@ ASK: dict[str, Any] = {
 
 def streamed(client: openai.OpenAI, **fields: Any) -> Any:
     """Return the choice that the client puts together from a stream."""
-    with client.chat.completions.stream(**ASK, **fields) as stream:
+    with client.chat.completions.stream(**ASK | fields) as stream:
         for _ in stream:
             pass
         return stream.get_final_completion().choices[0]
@@ -427,16 +427,22 @@ def test_200_constrained_requests_at_once(folder: str) -> None:
         url = f"{server.url}/v1"
         client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=3 * PATIENCE)
 
-        def request(number: int) -> Fruit:
-            options: dict[str, Any] = {"temperature": 1.0, "seed": number}
+        def request(number: int) -> Fruit | None:
+            # Different lengths and steps share a batch.
+            length = (40, 64, 96)[number % 7 % 3]
+            own = {**ASK, "max_tokens": length, "temperature": 1.0, "seed": number}
+            options: dict[str, Any] = {"extra_body": {"steps": length // (1 + number % 4)}}
+            if number % 10 == 9:  # an answer without a constraint
+                client.chat.completions.create(**own, **options)
+                return None
             if number % 3 == 0:
-                made = streamed(client, response_format=Fruit, **options).message.parsed
+                made = streamed(client, **own, response_format=Fruit, **options).message.parsed
             elif number % 3 == 1:
-                answer = client.chat.completions.parse(**ASK, response_format=Fruit, **options)
+                answer = client.chat.completions.parse(**own, response_format=Fruit, **options)
                 made = answer.choices[0].message.parsed
             else:
                 answer = client.chat.completions.parse(
-                    **ASK, tools=[TOOL], tool_choice=NAMED, **options
+                    **own, tools=[TOOL], tool_choice=NAMED, **options
                 )
                 call = (answer.choices[0].message.tool_calls or [])[0]
                 made = call.function.parsed_arguments
@@ -445,7 +451,7 @@ def test_200_constrained_requests_at_once(folder: str) -> None:
 
         with ThreadPoolExecutor(200) as pool:
             found = list(pool.map(request, range(200)))
-        assert len({one.count for one in found}) > 3
+        assert len({one.count for one in found if one is not None}) > 3
         assert server.metric("engine_restarts_total") == 0
 
 

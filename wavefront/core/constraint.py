@@ -681,7 +681,8 @@ def best_answers(
         canvas: The canvases.
         answer: (B, L) bool, the positions of the answers.
         fill: (B, L) bool, the masked positions to fill. Other masked positions can take any token.
-        index: (B, Q) long, the positions that were read. It holds every position of `fill`.
+        index: (B, Q) long, the positions that were read. It holds every position of `fill`, and
+            may repeat some.
         scores: The best token of each class at these positions. The result is on its device.
     """
     fill = fill.cpu()
@@ -691,12 +692,16 @@ def best_answers(
         inside = fill[row, start : start + len(symbols)]
         if not bool(inside.any()):
             continue
-        column = {at: number for number, at in reversed([*enumerate(index[row].tolist())])}
-        columns = [column[start + at] if one else 0 for at, one in enumerate(inside.tolist())]
-        own = scores.score[row, columns].double().cpu()
+        columns: dict[int, list[int]] = {}
+        for number, at in enumerate(index[row].tolist()):
+            columns.setdefault(at, []).append(number)
+        first = [columns[start + at][0] if one else 0 for at, one in enumerate(inside.tolist())]
+        own = scores.score[row, first].double().cpu()
         path = automaton.best_path(symbols, own.masked_fill(~inside[:, None], 0.0))
         for at in inside.nonzero()[:, 0].tolist():
-            filled[row, columns[at]], chosen[row, columns[at]] = True, path[at]
+            # Any of several columns of one position may be the one that is written.
+            same = columns[start + at]
+            filled[row, same], chosen[row, same] = True, path[at]
     device = scores.token.device
     filled, chosen = filled.to(device), chosen.to(device)[..., None]
     token, logp = (part.gather(-1, chosen)[..., 0] for part in scores[1:])
