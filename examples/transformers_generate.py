@@ -30,7 +30,7 @@ print(f"{found.forwards} forwards, {found.tokens_per_forward.item():.1f} tokens 
 
 # A streamer draws the decode: final text stays, and every step replaces the draft after it.
 streamer = wavefront.integrations.hf.WaveStreamer(tokenizer, skip_prompt=True)
-model.generate(**prompt, max_new_tokens=32, steps=8, streamer=streamer)
+model.generate(**prompt, max_new_tokens=32, streamer=streamer)
 
 # A masked LM has no `generate`; `enable` adds it. Random weights need no download.
 torch.manual_seed(0)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import typer
 
 from wavefront.cli.app import PANELS, app
+from wavefront.train.command import actions
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 SHARED = 3  # an option that this many commands have is listed once
@@ -101,6 +102,24 @@ def _pages(command: Any, words: tuple[str, ...]) -> Iterator[Page]:
         usage = " ".join((ctx.command_path, *command.collect_usage_pieces(ctx)))
     found = [_option(one) for one in command.params if not getattr(one, "hidden", False)]
     yield Page(words, usage, command.help or "", found)
+    if words == ("train",):
+        yield from _train_pages()
+
+
+def _train_pages() -> Iterator[Page]:
+    """Yield the actions of `wavefront train`, whose options come from argparse."""
+    for name, parser in actions().items():
+        found = [
+            Option(
+                ", ".join(one.option_strings),
+                "" if one.nargs == 0 else str(one.metavar or ""),
+                (one.help or "").replace("%%", "%"),
+                "Options",
+            )
+            for one in parser._actions
+            if one.option_strings
+        ]
+        yield Page(("train", name), f"wavefront train {name} [OPTIONS]", parser.description, found)
 
 
 def text() -> str:

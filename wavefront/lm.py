@@ -68,6 +68,9 @@ class Stream:
         self.decoding: DecodeSession = decoding
         self._infilling = infilling
 
+    def __repr__(self) -> str:
+        return f"Stream({self.decoding!r}, {self.lm!r})"
+
     def __iter__(self) -> Iterator[Step]:
         return self
 

@@ -295,3 +295,14 @@ def test_quality_leaves_out_equal_lengths() -> None:
     drawn = [figures.quality(panels(*lengths)).draw(LIGHT) for lengths in ((8, 8), (8, 5))]
     labels = [[axes.get_ylabel() for axes in figure.axes] for figure in drawn]
     assert labels == [["nats per token"], ["nats per token", "tokens"]]
+
+
+def test_diagrams_that_look_the_same_are_drawn_once() -> None:
+    """Two runs of one decode differ in the last digits of a mean confidence."""
+    sure = torch.linspace(0.05, 1, 60)
+    one = calibration.reliability(sure, sure > 0.4)
+    same = calibration.reliability(sure - 1e-5, sure > 0.4)
+    drawn = figures.reliability({SPECS[0]: one, SPECS[1]: same}).draw(LIGHT)
+    assert len(drawn.axes) == 2, "one diagram, and its counts"
+    other = calibration.reliability(sure, sure > 0.6)
+    assert len(figures.reliability({SPECS[0]: one, SPECS[1]: other}).draw(LIGHT).axes) == 4

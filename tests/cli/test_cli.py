@@ -457,3 +457,17 @@ def test_version_names_the_commit_and_torch() -> None:
         rf"\((commit [0-9a-f]{{7,12}}(-dirty)?, )?torch {re.escape(metadata.version('torch'))}\)",
         line,
     )
+
+
+def test_generate_points_out_that_infill_fills_holes() -> None:
+    few = ("-n", "4")
+    done = run("generate", "The <mask:5> sat.", *few)
+    assert "warning: <mask:5> is plain text for `generate`; `wavefront infill`" in done.stderr
+    assert "infill" not in run("generate", "The \\<mask:5> sat.", *few).stderr
+    assert "infill" not in run("generate", "The <mask:5> sat.", *few, "--quiet").stderr
+
+
+@pytest.mark.parametrize("kind", ["strategies", "selectors", "caches"])
+def test_list_names_its_own_kind(kind: str) -> None:
+    hint = f"To explain one of them: wavefront list {kind} NAME"
+    assert hint in run("list", kind).stderr

@@ -413,7 +413,7 @@ def test_fork_can_be_watched(file):
         (["--at", "3", "--set", "3=x", "--set", "3=y"], "twice", 2),
         (["--at", "3", "--set", "3=xy", "--set", "4=y"], "twice", 1),
         (["--at", "3", "--row", "1"], "row must be between 0 and 0", 1),
-        (["--at", "3", "-m", "nowhere"], "is not a directory", 1),
+        (["--at", "3", "-m", "nowhere"], "There is no model", 1),
     ],
 )
 def test_wrong_forks_are_refused(file, args, words, code):

@@ -67,7 +67,10 @@ def test_help_of_an_action_is_written_in_sentences(
 
 
 def test_help_of_an_action_states_defaults_and_long_comments() -> None:
-    page = " ".join(run("train", "adapt", "--help").stdout.split())
+    shown = run("train", "adapt", "--help").stdout
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "╭─ Options ─" in shown, "a panel, as on the pages of the other commands"
+    page = " ".join(re.sub(r"│|--no-[\w-]+", " ", shown).split())
     assert "--held-out N Number of held-out prompts. Default: 1024." in page
     assert "next to the model, to score texts. Default: on." in page
     assert "so that training takes this many minutes, estimated from the first steps." in page

@@ -36,6 +36,9 @@ def test_every_part_of_a_decode_has_a_short_repr(lm: wavefront.LM) -> None:
     assert "?" in repr(map_tree(state, lambda leaf: leaf.to("meta")))
     step = next(session)
     assert repr(step).startswith("Step(0: 2 committed, 0 rows done, 1 forward pass, Canvas(")
+    assert repr(step._replace(done=step.done | torch.tensor([True, False]))).startswith(
+        "Step(0: 2 committed, 1 row done"
+    )
     assert repr(step.view.progress).startswith("RowProgress(length=int64[2], steps=int64[2]")
     found = wavefront.generate_ids(model, [[5, 6], [7]], max_new_tokens=4)
     assert repr(found) == "GeneratedIds(2 answers of 4 tokens, 4 forward passes)"
@@ -44,7 +47,21 @@ def test_every_part_of_a_decode_has_a_short_repr(lm: wavefront.LM) -> None:
     active = batcher.admit(request)
     [update] = batcher.step().updates
     assert repr(update) == "StepUpdate(row 0: 1 commit, 0 remasked, front of 0)"
-    parts = (lm, batcher, request, active, session, step.view, step.decision, step.view.stats)
+    stream = lm.stream("abc", max_new_tokens=4)
+    assert repr(stream).startswith("Stream(DecodeSession(Canvas(1 row of ")
+    assert re.fullmatch(r"Tokenizer\(\d+ tokens, no chat template\)", repr(lm.tokenizer))
+    parts = (
+        lm,
+        lm.tokenizer,
+        stream,
+        batcher,
+        request,
+        active,
+        session,
+        step.view,
+        step.decision,
+        step.view.stats,
+    )
     for part in (trace, session.canvas, state, step, found, update, *parts):
         assert len(repr(part)) <= 2 * LONGEST
         assert "tensor(" not in repr(part)

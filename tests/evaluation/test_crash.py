@@ -139,7 +139,7 @@ def test_run_with_too_many_lost_workers_stops_and_can_resume(
 def test_missing_model_on_ray_raises_one_error(tmp_path: Path) -> None:
     out = tmp_path / "run"
     said = finish(start(out, "--engine", "ray", "-m", str(tmp_path / "nothing")), 1)
-    assert "is not a directory" in said
+    assert "There is no model" in said
     assert "Traceback" not in said
     assert not out.exists()
 

@@ -340,6 +340,18 @@ def test_wrong_load_options_are_refused(folder: str, options: dict[str, Any], wo
             *("stable_diffcoder", "checkpoint", {"architectures": ["LlamaForCausalLM"]}),
             "model_type 'llama', which is a diffusion model only with the architecture",
         ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
+            "or make one from a Llama or Qwen2 with `wavefront train adapt`",
+        ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "nemotron_labs_diffusion", "architectures": ["Nemotron"]},
+            "Nemotron-Labs-Diffusion is not supported, because its context is causal",
+        ),
     ],
 )
 def test_config_of_another_architecture_is_refused(
@@ -481,7 +493,6 @@ def test_foreign_quantization_is_refused_with_an_alternative(
 @pytest.mark.parametrize(
     ("model_type", "architecture"),
     [
-        ("qwen3", "Qwen3ForCausalLM"),
         ("llava", "LlavaForConditionalGeneration"),
         ("llada3_moe", "LLaDA3MoeModelLM"),
     ],

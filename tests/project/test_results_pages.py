@@ -57,6 +57,12 @@ def test_page_of_our_own_tasks_is_not_titled_as_the_benchmark() -> None:
     assert title == "# Our BBH-like tasks, one by one (Tables 6 and 7 of the paper)"
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_our_own_tasks_do_not_have_the_name_of_a_data_set(name: str) -> None:
+    page = (RESULTS / name / "summary.md").read_text("utf-8")
+    assert not re.search(r"\| ripple \| (GSM8K|HumanEval|MATH|MBPP|BBH) \|", page)
+
+
 def test_unmarked_page_of_another_version_is_found(tmp_path: Path) -> None:
     def page(name: str, text: str) -> None:
         (tmp_path / name).mkdir()

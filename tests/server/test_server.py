@@ -719,7 +719,7 @@ def test_unknown_model_exits_with_an_error() -> None:
     command = [sys.executable, "-m", "wavefront", "serve", "-m", "nothing-like-it", "--port", "0"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert made.returncode == 1
-    assert "error: 'nothing-like-it' is not a directory" in made.stderr
+    assert "error: There is no model 'nothing-like-it'" in made.stderr
     assert "Traceback" not in made.stderr
 
 

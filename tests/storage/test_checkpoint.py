@@ -84,13 +84,11 @@ def refuses(path: str | Path, sentence: str) -> None:
 
 
 def test_missing_path_is_refused(tmp_path: Path) -> None:
-    refuses(
-        tmp_path / "nothing" / "here", "is not a directory; give a folder that holds config.json"
-    )
+    refuses(tmp_path / "nothing" / "here", "There is no model .* a folder that holds config.json")
 
 
 def test_file_instead_of_a_directory_is_refused(llada: Path) -> None:
-    refuses(llada / WEIGHTS, "is not a directory")
+    refuses(llada / WEIGHTS, "There is no model")
 
 
 def test_directory_without_config_is_refused(llada: Path) -> None:
@@ -114,7 +112,7 @@ def test_value_that_is_not_a_path_is_refused(path: object) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-that-name/x", "a\0b", "ripples"])
 def test_name_that_cannot_be_a_path_is_refused(name: str) -> None:
-    refuses(name, "is not a directory.*built-in name .*ripple")
+    refuses(name, "There is no model.*built-in name .*ripple")
 
 
 def test_built_in_names_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -624,6 +622,8 @@ def test_offline_is_passed_to_the_hub_client(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     refuses("org/name", "'org/name' is not a local directory and could not be fetched from the Hub")
+    with pytest.raises(CheckpointError, match=r"--offline\) forbids the download; leave it out"):
+        load_model("org/name", device="cpu", offline=True)
 
 
 # Hostile files: refused by their sizes, before anything is allocated

@@ -33,11 +33,11 @@ memory       memory used by the logits
 lengths      time against the length of the canvas
 batches      time against the batch size
 text         whole answers to problems; needs a trained model, such as ripple
-start        the first token of two new processes with compilation; only on request
+start        first token of new processes with compilation; only on request
 
 Rows of block-causal models
 blocks       a step in a block, and the family's published loop
-prefix       the first step and the first block of a request whose prompt is already cached
+prefix       first step and first block of a request with a cached prompt
 
 Examples
 wavefront bench --quick

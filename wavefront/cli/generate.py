@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ from wavefront.cli.options import (
     option,
     options_set,
 )
-from wavefront.cli.output import say, say_json
+from wavefront.cli.output import complain, say, say_json
 from wavefront.core.errors import PromptError, check_int
 
 LARGEST = 1 << 26  # bytes of input: more than any context needs, and little memory
@@ -75,6 +76,11 @@ def generate(
     check_int("batch_size", batch_size, 1)
     text = read_prompt(prompt, file)
     prompts = _split(text) if lines else [text]
+    if not output.quiet and (hole := re.search(r"(?<!\\)<mask:\d+>", text)):
+        complain(
+            "warning",
+            f"{hole[0]} is plain text for `generate`; `wavefront infill` fills holes.",
+        )
     lm, options = prepare(model, decoding, output, length=options_set(length))
     size = 1 if output.watch else batch_size  # an animation shows one row
     for start in range(0, len(prompts), size):

@@ -80,7 +80,8 @@ def show_list(
     for one in kinds:
         _print(one)
     if kind in ("all", *SPECS):
-        stderr().print("To explain one of them: wavefront list strategies NAME")
+        named = "strategies" if kind == "all" else kind
+        stderr().print(f"To explain one of them: wavefront list {named} NAME")
 
 
 def _entries(kind: str) -> Any:

@@ -151,4 +151,7 @@ def tasks(
     )
     for one in written:
         say(f"{one.name}\t{one.items} items\t{one.yaml}")
-    print(f"{len(written)} tasks in {out}; --include_path {out}", file=sys.stderr)
+    from wavefront.core.tree import plural
+
+    many = plural(len(written), "task")
+    print(f"{many} written. Add to lm-eval's command: --include_path {out}", file=sys.stderr)

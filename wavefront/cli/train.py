@@ -8,6 +8,7 @@ import typer
 
 from wavefront.cli.command import Command
 from wavefront.cli.options import UsageError
+from wavefront.cli.output import stdout
 from wavefront.core.errors import did_you_mean
 
 ACTIONS = {
@@ -78,5 +79,35 @@ def train(
         )
     from wavefront.train.command import main
 
+    if "--help" in arguments or "-h" in arguments:
+        _print_help(action)
+        return
+
     # argparse exits with status 2 if the command line is wrong.
     raise typer.Exit(1 if main(arguments) else 0)
+
+
+def _print_help(action: str) -> None:
+    """Print the help page of an action in the style of the other commands."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    from wavefront.train.command import actions
+
+    parser, console = actions()[action], stdout()
+    console.width = min(console.width, 100 if console.is_terminal else 80)
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column(style="bold yellow", no_wrap=True)
+    table.add_column(ratio=1)
+    for one in parser._actions:
+        metavar = "" if one.nargs == 0 else str(one.metavar or "")
+        table.add_row(
+            Text("\n".join(one.option_strings)),
+            Text(metavar),
+            Text((one.help or "").replace("%%", "%")),
+        )
+    console.print(Text(f"\n Usage: wavefront train {action} [OPTIONS]\n", "bold"))
+    console.print(Text(f" {parser.description}\n"))
+    console.print(Panel(table, title="Options", title_align="left", border_style="dim"))

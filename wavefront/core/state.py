@@ -147,7 +147,9 @@ class Step(NamedTuple):
     others: TopAlternatives | None = None  # if Config.alternatives is not 0
 
     def __repr__(self) -> str:
-        done = f"{count_true(self.decision.commit)} committed, {count_true(self.done)} rows done"
+        ended = count_true(self.done)
+        rows = plural(ended, "row") if isinstance(ended, int) else f"{ended} rows"
+        done = f"{count_true(self.decision.commit)} committed, {rows} done"
         passes = plural(self.forwards, "forward pass")
         return f"Step({self.number}: {done}, {passes}, {self.canvas!r})"
 

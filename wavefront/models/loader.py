@@ -442,6 +442,33 @@ def family_module(name: str, architectures: Sequence[object] = ()) -> Any:
     )
 
 
+# Families that cannot be decoded here (docs/models.md), by a part of the `model_type` or the
+# architecture.
+UNSUPPORTED = {
+    "nemotronlabsdiffusion": ("Nemotron-Labs-Diffusion", "its context is causal"),
+    "diffusiongemma": ("DiffusionGemma", "it has no mask token"),
+    "refusion": ("ReFusion", "it fills slots of several tokens"),
+    "wedlm": ("WeDLM", "its attention is causal and reorders the canvas"),
+}
+
+
+def _refuse_known(kind: str, architectures: Sequence[object]) -> None:
+    """Raise with a sentence of its own for a model that is known not to work."""
+    names = [str(one).lower().replace("_", "").replace("-", "") for one in (kind, *architectures)]
+    for part, (family, reason) in UNSUPPORTED.items():
+        if any(part in name for name in names):
+            raise CheckpointError(
+                f"{family} is not supported, because {reason}; docs/models.md says more, and "
+                "`wavefront list models` lists the families that are."
+            )
+    if "qwen3forcausallm" in names:
+        raise CheckpointError(
+            "config.json has the architecture 'Qwen3ForCausalLM', which is not a diffusion model; "
+            "load a checkpoint that was adapted from it, such as Tiny-A2D, or make one from a "
+            "Llama or Qwen2 with `wavefront train adapt`."
+        )
+
+
 def find_family(config: Mapping[str, Any]) -> Any:
     """Return the module of a checkpoint's family, from the content of its config.json.
 
@@ -464,6 +491,7 @@ def find_family(config: Mapping[str, Any]) -> Any:
             "config.json has no 'model_type', which names the family; "
             "add the key from the published config."
         )
+    _refuse_known(str(config["model_type"]), architectures)
     if config["model_type"] == "llama":
         given = quote(architectures[0]) if architectures else "none"
         raise CheckpointError(

@@ -81,7 +81,10 @@ def run(runner: Runner) -> ResultsPage:
         configuration=runner.configuration(),
         tables=[pooled, alone],
         numbers={"pooled": pooled.records(), "by task": alone.records()},
-        figures={"constraint": (figures.bars(bars), "Right answers, all tasks")},
+        # Equal bars say nothing that the table does not say.
+        figures={"constraint": (figures.bars(bars), "Right answers, all tasks")}
+        if len({bar.mean for bar in bars}) > 1
+        else {},
     )
 
 

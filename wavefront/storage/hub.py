@@ -93,8 +93,9 @@ def locate(
         known = (*built_in, "toy")
         own = ", or your own model as 'module:factory'" if factory else ""
         raise CheckpointError(
-            f"{name!r} is not a directory{did_you_mean(name, known)}; give a folder that holds "
-            f"{CONFIG}, a built-in name ({', '.join(known)}), or a Hub id such as 'org/name'{own}."
+            f"There is no model {name!r}{did_you_mean(name, known)}; give a built-in name "
+            f"({', '.join(known)}), a folder that holds {CONFIG}, or a Hub id such as "
+            f"'org/name'{own}."
         )
     if name.lower().endswith("gguf"):
         raise CheckpointError(
@@ -151,6 +152,11 @@ def _fetch(name: str, files: Iterable[str], revision: str | None, *, offline: bo
         )
     # The Hub's client and its network stack can raise anything; report all of it the same way.
     except Exception as error:
+        if offline and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+            raise CheckpointError(
+                f"{name!r} is not on this machine, and offline=True (--offline) forbids the "
+                "download; leave it out once to fetch the model."
+            ) from error
         reason = _reason(error)
         raise CheckpointError(
             f"{name!r} is not a local directory and could not be fetched from the Hub "

@@ -160,6 +160,10 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
 
+    def __repr__(self) -> str:
+        template = "a" if self.template is not None else "no"
+        return f"Tokenizer({self.vocab_size} tokens, {template} chat template)"
+
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         """Load a tokenizer from `tokenizer.json`, or from `vocab.json` and `merges.txt`.

@@ -209,6 +209,11 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def actions() -> dict[str, Any]:
+    """Return the parser of every action, by its name."""
+    return _parser({})._subparsers._group_actions[0].choices  # pyright: ignore
+
+
 def _parser(settings: dict[str, Any]) -> argparse.ArgumentParser:
     usage = "%(prog)s ACTION [OPTIONS]"
     parser = Parser(prog="wavefront train", description="Train a diffusion model.", usage=usage)

@@ -20,11 +20,14 @@ if TYPE_CHECKING or DRAWABLE:
     from matplotlib.ticker import LogLocator
 
 
+SEEN = 1e-3  # a smaller difference of a share is not visible in a diagram
+
+
 @lazy_figure
 def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
     """Draw one diagram per strategy, and below it the number of tokens in every bin.
 
-    Strategies with identical results share a diagram.
+    Strategies whose diagrams would look the same share one.
     """
     groups: dict[str, list[str]] = {}
     for spec, found in measured.items():
@@ -58,9 +61,14 @@ def reliability(style: Style, measured: Mapping[str, Reliability]) -> MplFigure:
 
 
 def _is_same(one: Reliability, other: Reliability) -> bool:
-    pairs = ((one.count, other.count), (one.confidence, other.confidence))
-    pairs += ((one.accuracy, other.accuracy),)
-    return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
+    """Return whether two diagrams would look the same: equal counts, and means within SEEN."""
+    if not np.array_equal(np.asarray(one.count), np.asarray(other.count)):
+        return False
+    pairs = ((one.confidence, other.confidence), (one.accuracy, other.accuracy))
+    return all(
+        np.allclose(np.asarray(a), np.asarray(b), rtol=0, atol=SEEN, equal_nan=True)
+        for a, b in pairs
+    )
 
 
 def _draw_diagram(panel: Axes, style: Style, found: Reliability, *, look: Look) -> None:
