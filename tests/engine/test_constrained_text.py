@@ -137,7 +137,7 @@ def test_requests_with_different_constraints_share_a_batch(lm):
         ("llada", "wavefront", [(40, 10), (24, 4), (12, 3)]),
         ("llada", "block(size=8)", [(40, 10), (24, 6), (16, 2)]),
         ("llada", "rcr(size=8)", [(40, 10), (24, 6), (16, 4)]),
-        ("fast_dllm_v2", "blockwise", [(40, None), (24, None), (12, None)]),
+        ("dream", "standard", [(40, 10), (24, 4), (12, 1)]),
     ],
 )
 def test_constrained_requests_keep_their_answers_beside_longer_ones(family, strategy, sizes):
