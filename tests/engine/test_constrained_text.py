@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -101,6 +102,24 @@ def test_each_hole_of_a_text_satisfies_the_constraint(lm):
     assert re.fullmatch(r"From [0-9]{1,3} to [0-9]{1,5}\.", filled.text)
     with pytest.raises(OptionError, match="2 tokens are too few"):
         lm.infill("From <mask:5> to <mask:2>.", regex="[0-9]{3}")
+
+
+def test_a_space_before_a_constrained_hole_stays_in_the_text():
+    ripple = wavefront.load("ripple")
+    text = "Two figs and <mask:2> pears are (<mask:2>) fruits."
+    made = ripple.infill(text, regex="[0-9]", trace=True)
+    assert re.fullmatch(r"Two figs and [0-9] pears are \([0-9]\) fruits\.", made.text)
+    assert ripple.replay(made.trace) is None
+
+
+def test_examples_of_the_page_print_what_it_says(capsys):
+    page = Path(__file__).parents[2] / "docs" / "constrain.md"
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    assert len(blocks) == 4
+    for code, printed in blocks:
+        exec(code, names)
+        assert capsys.readouterr().out == printed
 
 
 def test_traces_replay_and_fork_with_their_constraint(lm):

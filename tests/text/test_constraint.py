@@ -450,7 +450,7 @@ def test_automata_agree_with_python_about_texts(pattern, text):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=60)
 @given(PATTERNS)
 def test_automata_agree_with_python_about_all_short_texts(pattern):
     check_texts(pattern, SHORT_TEXTS)
