@@ -39,7 +39,7 @@ def whole_text(pattern: Any) -> str:
     """
     if not isinstance(pattern, str):
         raise OptionError(f"A pattern must be a string, not {quote(pattern)}.")
-    tokens = TOKEN.findall(pattern)
+    tokens: list[str] = TOKEN.findall(pattern)
     if tokens and tokens[0] in AT_START:
         tokens = tokens[1:]
     if tokens and tokens[-1] in AT_END and not _class_depths([*tokens, ""])[-1]:
@@ -48,7 +48,7 @@ def whole_text(pattern: Any) -> str:
     found, any_line = list[str](), [False]  # whether a dot matches line breaks, for each open group
     for token, depth, after in zip(tokens, depths, depths[1:], strict=False):
         if depth or after:
-            token = CLASSES.get(token, token)
+            token = CLASSES.get(token) or token
             opens, closes = not depth, not after
             found.append(("[" if opens else "") + token + (f"{NO_NUL}]" if closes else ""))
             continue
