@@ -17,7 +17,7 @@ SPARE = 4  # times the largest number of states, before equal states are joined
 
 
 def compile_regex(
-    pattern: str, patterns: list[str], max_states: int, what: str = "The pattern"
+    pattern: str, patterns: list[str], *, max_states: int, what: str = "The pattern"
 ) -> dict[str, Any]:
     """Return the smallest automaton of the texts that match a whole pattern, as JSON.
 
