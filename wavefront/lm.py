@@ -23,6 +23,7 @@ from wavefront.engine.batcher import ActiveRequest, CapturedBatchers, Request
 from wavefront.engine.cuda_graphs import graphs_for, use_cuda_graphs
 from wavefront.engine.fork import fork
 from wavefront.engine.options import (
+    CONSTRAINTS,
     SPEEDS,
     Options,
     Plan,
@@ -299,7 +300,7 @@ class LM:
 
         Args:
             text: The text. Write a hole of 8 tokens as `<mask:8>`. The space before a hole is
-                part of the hole, because most tokens start with one.
+                part of the hole, because most tokens start with one. With a constraint it is not.
             trace: The trace to record: False, True or "basic", or "full".
             **options: The decoding options; see `wavefront.Options`.
 
@@ -346,7 +347,7 @@ class LM:
                     option=name,
                     value=options[name],
                 )
-        row = text if isinstance(text, Infill) else self._encode_holes(text)
+        row = text if isinstance(text, Infill) else self._encode_holes(text, options)
         if not any(row.holes):
             raise PromptError(
                 "There is nothing to fill: write a hole as <mask:8>.", option="text", value=text
@@ -359,8 +360,10 @@ class LM:
             check_room(resolved.config.constraint, board, board.masked)
         return row, resolved
 
-    def _encode_holes(self, text: str) -> Infill:
-        return infill_ids(self.tokenizer, text, mask_id=self.model.mask_id)
+    def _encode_holes(self, text: str, options: Any) -> Infill:
+        constrained = any(options.get(name) is not None for name in CONSTRAINTS)
+        mask_id = self.model.mask_id
+        return infill_ids(self.tokenizer, text, mask_id=mask_id, constrained=constrained)
 
     def plan(self, options: Mapping[str, Any], *, length: int | None = None) -> Plan:
         """Check options and resolve them for this model.

@@ -315,6 +315,36 @@ def test_constrained_trace_of_a_block_causal_model_replays_and_forks():
         assert re.fullmatch("(?:[a-c]{3}-)+[0-9]", forked.completions[0].text)
 
 
+def test_forks_and_replays_end_the_answer_before_the_rest_of_the_last_block():
+    lm, pattern = wavefront.LM(model_of(8, vocab_size=258), byte_tokenizer()), "[a-d]+[e-h]"
+    for length in (4, 5, 9, 11):
+        options = {"raw": True, "max_new_tokens": length, "steps": length, "cache": "none"}
+        bias = dict.fromkeys(lm.tokenizer.encode("abcd"), 50.0)
+        made = lm.generate("a", regex=pattern, trace=True, logit_bias=bias, **options)
+        assert re.fullmatch(pattern, made.text)
+        assert lm.replay(made.trace) is None
+        for at in range(len(made.trace)):
+            forked = lm.fork(made.trace, at=at)
+            forked.decoding.drain()
+            assert forked.completions[0].text == made.text
+
+
+def test_constrained_requests_of_different_lengths_share_a_batch():
+    lm = wavefront.LM(model_of(8, vocab_size=258), byte_tokenizer())
+    batcher = Batcher(lm.model, rows=3, length=64)
+    batcher.admit(lm.request("a", raw=True, max_new_tokens=40))
+    asked = [
+        {"choices": ["yes", "no", "perhaps"], "max_new_tokens": length, "steps": steps, "raw": True}
+        for length, steps in ((22, 8), (11, 2))
+    ]
+    seats = [batcher.admit(lm.request("abc", **one)) for one in asked]
+    while batcher.busy:
+        batcher.step()
+    for seat, one in zip(seats, asked, strict=True):
+        assert lm.completion(seat).text == lm.generate("abc", **one).text
+        assert lm.completion(seat).text in one["choices"]
+
+
 def test_infilling_is_refused():
     lm = wavefront.LM(model_of(vocab_size=258), wavefront.load("ripple").tokenizer)
     with pytest.raises(OptionError, match="does not see the text after a hole"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -103,6 +104,24 @@ def test_each_hole_of_a_text_satisfies_the_constraint(lm):
         lm.infill("From <mask:5> to <mask:2>.", regex="[0-9]{3}")
 
 
+def test_a_space_before_a_constrained_hole_stays_in_the_text():
+    ripple = wavefront.load("ripple")
+    text = "Two figs and <mask:2> pears are (<mask:2>) fruits."
+    made = ripple.infill(text, regex="[0-9]", trace=True)
+    assert re.fullmatch(r"Two figs and [0-9] pears are \([0-9]\) fruits\.", made.text)
+    assert ripple.replay(made.trace) is None
+
+
+def test_examples_of_the_page_print_what_it_says(capsys):
+    page = Path(__file__).parents[2] / "docs" / "constrain.md"
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    assert len(blocks) == 4
+    for code, printed in blocks:
+        exec(code, names)
+        assert capsys.readouterr().out == printed
+
+
 def test_traces_replay_and_fork_with_their_constraint(lm):
     answer = lm.generate(QUESTION, schema=SCHEMA, max_new_tokens=48, steps=16, trace=True)
     assert json.loads(answer.trace.about["options"]["schema"]) == SCHEMA
@@ -137,7 +156,7 @@ def test_requests_with_different_constraints_share_a_batch(lm):
         ("llada", "wavefront", [(40, 10), (24, 4), (12, 3)]),
         ("llada", "block(size=8)", [(40, 10), (24, 6), (16, 2)]),
         ("llada", "rcr(size=8)", [(40, 10), (24, 6), (16, 4)]),
-        ("fast_dllm_v2", "blockwise", [(40, None), (24, None), (12, None)]),
+        ("dream", "standard", [(40, 10), (24, 4), (12, 1)]),
     ],
 )
 def test_constrained_requests_keep_their_answers_beside_longer_ones(family, strategy, sizes):

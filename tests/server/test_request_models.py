@@ -21,6 +21,7 @@ from wavefront.server.request_models import (
     CompletionBody,
     DecodeBody,
     ForkBody,
+    FunctionSpec,
     read_json,
     schema,
     validate,
@@ -299,3 +300,22 @@ def test_long_names_are_not_sent_back() -> None:
     error = parse(CompletionBody, b'{"prompt": "x", "' + b"a" * 100_000 + b'": 1}')
     assert error is not None
     assert len(error.response.body) < 1000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        (None, {"type": "object", "additionalProperties": False}),
+        ({}, {"type": "object"}),
+        ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"type": "string"}, None),
+        ({"enum": [1]}, None),
+    ],
+    ids=str,
+)
+def test_arguments_of_a_function_are_an_object(parameters, expected):
+    if expected is None:
+        with pytest.raises(ValueError, match="must be the schema of an object"):
+            FunctionSpec(name="f", parameters=parameters)
+    else:
+        assert FunctionSpec(name="f", parameters=parameters).schema_of_arguments() == expected

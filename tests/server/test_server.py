@@ -230,6 +230,18 @@ def test_fork_keeps_every_option_of_its_origin(server: Running) -> None:
     assert changed == kept | other | {"cache": None}
 
 
+def test_fork_does_not_cut_a_constrained_answer_at_a_stop_string(server: Running) -> None:
+    path, form = "/v1/wavefront/decodes", {"prompt": "Once", "max_new_tokens": 8}
+    for one, two in (({"regex": "[a-z]+"}, {"stop": "e"}), ({"stop": "e"}, {"regex": "[a-z]+"})):
+        id = server.post(path, **form, **one).json()["id"]
+        server.events(id)
+        refused = server.post(f"{path}/{id}/fork", at=1, **two)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "stop"
+        assert "stop cannot be combined with regex" in refused.json()["error"]["message"]
+        assert server.post(f"{path}/{id}/fork", at=1).status_code == 202
+
+
 def test_completion_with_events_can_be_watched(server: Running) -> None:
     made = server.post("/v1/completions", prompt="Hi", max_tokens=12, events=True).json()
     told = server.events(made["id"])

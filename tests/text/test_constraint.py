@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import wavefront
 from wavefront.core.constraint import ANY, Constraint, members
 from wavefront.core.errors import MissingExtraError, OptionError, quote
 from wavefront.text import constraint as module
+from wavefront.text.byte_automaton import Automaton, minimize
 from wavefront.text.byte_tokenizer import byte_tokenizer
 from wavefront.text.constraint import check_constraint, compile_constraint, pinned_tokens
 from wavefront.text.json_schema import to_regex
@@ -153,6 +157,15 @@ def test_a_first_space_that_the_tokenizer_drops_is_not_part_of_the_answer():
     assert [reads(inside, answer) for answer in ([marked], [plain])] == [False, True]
 
 
+def test_anchors_at_both_ends_are_left_out(ripple):
+    for pattern in ("^ab$", r"\Aab\z", "ab", r"\Aab\Z", "^ab", r"^[^\]$]b$"):
+        automaton = compiled(ripple, regex=pattern)
+        assert reads(automaton, ripple.encode("ab"))
+        assert not reads(automaton, ripple.encode("^ab"))
+    automaton = compiled(ripple, regex=r"[a^$]\$")
+    assert reads(automaton, ripple.encode("^$"))
+
+
 def test_digits_words_and_spaces_are_ascii(ripple):
     automaton = compiled(ripple, regex=r"[\w-]+\s\d\D[^\S ]\\d")
     assert reads(automaton, ripple.encode("a-b_9 7x\t\\d"))
@@ -174,7 +187,8 @@ def test_choices_need_no_library(ripple, monkeypatch):
 @QUICK
 def test_automaton_of_choices_is_the_smallest_one(choices, text):
     made = module._from_choices(choices)
-    assert len(made.next) == len(module._minimize(made).next)
+    ends = made.accepting.nonzero()[:, 0].tolist()
+    assert len(made.next) == len(minimize(Automaton(made.next.tolist(), ends)).rows)
     for one in (*choices, text):
         state = 0
         for byte in one.encode():
@@ -182,8 +196,7 @@ def test_automaton_of_choices_is_the_smallest_one(choices, text):
         assert (state >= 0 and bool(made.accepting[state])) == (one in choices)
 
 
-def test_long_choice_is_compiled_in_linear_time(ripple, monkeypatch):
-    monkeypatch.setattr(module, "_minimize", None)  # it takes a pass for each byte
+def test_long_choice_is_compiled_in_linear_time(ripple):
     start = time.process_time()
     made = compile_constraint(
         ripple, check_constraint(choices=["a" * 12_000]), vocab_size=ripple.vocab_size
@@ -226,7 +239,8 @@ def test_a_schema_is_a_dictionary_a_text_or_a_model_class():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regex": "("}, "syntax is wrong"),
+        ({"regex": "("}, "parentheses do not match"),
+        ({"regex": "[a"}, "syntax is wrong"),
         ({"regex": "a(?=b)"}, "look-around"),
         ({"regex": r"[^\s\S]"}, "No text matches"),
         ({"regex": r"(a)\1"}, "back-reference"),
@@ -235,6 +249,11 @@ def test_a_schema_is_a_dictionary_a_text_or_a_model_class():
         ({"regex": "\ud800"}, "lone surrogate"),
         ({"regex": "a{0,20000}"}, "more than 16384|takes longer than"),
         ({"regex": "a", "choices": ["b"]}, "cannot be combined"),
+        ({"regex": "a)|(b"}, "parentheses do not match"),
+        ({"regex": "(^a)|b"}, "may stand only at its start or its end"),
+        ({"regex": r"a\zb"}, r"\\z may stand only at its start or its end"),
+        ({"regex": "(?x) a # b"}, "flag x"),
+        ({"schema": {"type": "string", "maxLength": 20000}}, "The schema needs|The schema takes"),
         ({"choices": []}, "choices must be a list"),
         ({"choices": "yes"}, "choices must be a list"),
         ({"choices": [1]}, "choices must be a list"),
@@ -402,12 +421,104 @@ def test_many_random_answers_match_their_pattern(pattern):
     check_pattern(Tokenizer.load(HOME / "ripple"), pattern)
 
 
+SHORT_TEXTS = ["".join(text) for size in range(5) for text in product("ab7.x", repeat=size)]
+
+
+def accepted(language: Any, texts: Iterable[str]) -> list[bool]:
+    rows, classes, ends = (part.tolist() for part in language)
+    found = []
+    for text in texts:
+        state = 0
+        for byte in text.encode():
+            state = rows[state][classes[byte]] if state >= 0 else -1
+        found.append(state >= 0 and ends[state])
+    return found
+
+
+def check_texts(pattern: str, texts: list[str]) -> None:
+    """Check that exactly the texts that Python matches are accepted."""
+    language = module._from_regex(Constraint("regex", pattern))
+    found = zip(texts, accepted(language, texts), strict=True)
+    expected = re.compile(pattern, re.DOTALL)
+    assert not [text for text, is_in in found if is_in != bool(expected.fullmatch(text))]
+
+
 @QUICK
 @given(PATTERNS, st.text("ab7é日. thexyc", max_size=8))
 def test_automata_agree_with_python_about_texts(pattern, text):
-    tokenizer = byte_tokenizer()
-    automaton = compiled(tokenizer, regex=pattern)
-    assert reads(automaton, tokenizer.encode(text)) == bool(re.fullmatch(pattern, text, re.DOTALL))
+    check_texts(pattern, [*SHORT_TEXTS, text])
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=60)
+@given(PATTERNS)
+def test_automata_agree_with_python_about_all_short_texts(pattern):
+    check_texts(pattern, SHORT_TEXTS)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a|ab|abc", "a??", "(?:a|ab)(?:7|77)?x*?", r"\d+|\d+\.\d+", "|a", "(?:ab?){2}|a"]
+)
+def test_every_alternative_of_a_pattern_is_kept(pattern):
+    check_texts(pattern, SHORT_TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"type": "number"}, ["1", "1.5", "-0.25e3"]),
+        ({"type": "integer", "minimum": 0, "maximum": 99}, ["0", "4", "42", "99"]),
+        ({"enum": [1, 10, 100]}, ["1", "10", "100"]),
+        ({"type": "object"}, ["{}", '{"a":[1,{"b": null}]}']),
+        ({"type": "array"}, ["[]", '[1.5,"a"]']),
+        ({"type": "string", "maxLength": 20}, ['""', f'"{"é" * 20}"']),
+    ],
+    ids=str,
+)
+def test_ordinary_schemas_keep_their_texts(schema, texts):
+    start = time.process_time()
+    language = module._from_regex(Constraint("schema", json.dumps(schema)))
+    assert time.process_time() - start < 5
+    assert all(accepted(language, texts))
+    assert not any(accepted(language, ["{", "100.", '"', ""]))
+
+
+@given(st.integers(0, 999))
+@QUICK
+def test_minimized_automata_keep_their_language(seed):
+    source = random.Random(seed)
+    count, letters = source.randrange(1, 9), 2
+    rows = [[source.randrange(-1, count) for _ in range(letters)] for _ in range(count)]
+    ends = [state for state in range(count) if source.random() < 0.4]
+    small = minimize(Automaton(rows, ends))
+
+    def reads_word(automaton: Automaton, word: tuple[int, ...], state: int = 0) -> bool:
+        for letter in word:
+            state = automaton.rows[state][letter] if state >= 0 else -1
+        return state in automaton.accepting
+
+    words = [word for size in range(9) for word in product(range(letters), repeat=size)]
+    found = {
+        tuple(reads_word(Automaton(rows, ends), word, at) for word in words[:127])
+        for at in range(count)
+    }
+    assert len(small.rows) <= len(found)
+    if small.rows:
+        assert all(
+            reads_word(small, word) == reads_word(Automaton(rows, ends), word) for word in words
+        )
+        again = {
+            tuple(reads_word(small, word, at) for word in words) for at in range(len(small.rows))
+        }
+        assert len(again) == len(small.rows)  # no two states are equal
+    else:
+        assert not any(reads_word(Automaton(rows, ends), word) for word in words)
+
+
+def test_long_pattern_is_compiled_in_bounded_time(ripple):
+    start = time.process_time()
+    assert compiled(ripple, regex="a{15000}").states >= 15_000
+    assert time.process_time() - start < 5
 
 
 def check_schema(tokenizer: Tokenizer, schema: Any) -> None:

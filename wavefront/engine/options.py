@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
+from torch import Tensor
+
 from wavefront.core import spec
 from wavefront.core.bounds import DEFAULT_STRATEGY, MAX_BIASES, MAX_ITEMS, check_option
 from wavefront.core.cache_policy import Cache
@@ -216,6 +218,13 @@ class Plan:
     def budget(self) -> int:
         """The maximum number of steps of a row. A strategy may add steps to `steps`."""
         return most_steps(self.config.strategy, self.length, self.steps)
+
+    def answer_of(self, slot: Tensor) -> Tensor | None:
+        """Return (B, L) bool: the positions of the answer; None if it is every position to fill.
+
+        `slot` is that of the canvas. A block-causal model also fills the rest of the last block.
+        """
+        return (slot >= 0) & (slot < self.length) if self.by_block else None
 
     def options(self) -> dict[str, Any]:
         """Return every option by name. `plan` makes the same plan from them for any model."""

@@ -221,8 +221,8 @@ def rerun_segments(
     first = Canvas(*(part.to(model.device) for part in check_model(model, trace).first))
     count, plan = len(first.tokens), chain[0].plan
     config = config_for_trace(plan.config, kind)
-    bias = plan.logit_bias
-    rows = start(first, config, [plan.budget] * count, seeds=[plan.seed] * count, logit_bias=bias)
+    more = {"answer": plan.answer_of(first.slot), "logit_bias": plan.logit_bias}
+    rows = start(first, config, [plan.budget] * count, seeds=[plan.seed] * count, **more)
     state, parts = RestoredState(plan, config, rows, first.slot, torch.zeros_like(rows.step)), []
     for segment in chain[1:]:
         steps = torch.tensor(segment.steps, device=model.device)
@@ -356,8 +356,8 @@ def take_over(
             config.strategy.validate(positions, steps)
         budgets.append(most_steps(config.strategy, positions, steps))
     seeds, counting = [plan.seed] * len(budgets), canvas._replace(slot=counted)
-    answer = (slot >= 0) & (slot < plan.length) if plan.by_block else slot >= 0
-    more = {"answer": answer, "logit_bias": plan.logit_bias}
+    answer = plan.answer_of(slot)
+    more = {"answer": slot >= 0 if answer is None else answer, "logit_bias": plan.logit_bias}
     rows = start(counting, config, budgets, seeds=seeds, **more)
     return RestoredState(plan, config, rows, slot, past)
 

@@ -110,8 +110,7 @@ class DecodeSession:
         if state is None:
             # All rows share one seed, so a prompt gets the same answer alone and in a batch.
             steps, seeds = [plan.budget] * count, [plan.seed] * count
-            answer = (canvas.slot >= 0) & (canvas.slot < plan.length) if plan.by_block else None
-            given = {"answer": answer, "logit_bias": plan.logit_bias}
+            given = {"answer": plan.answer_of(canvas.slot), "logit_bias": plan.logit_bias}
             state = start(canvas, config, steps, seeds=seeds, **given)
         batcher = None
         if captured is not None and hook is None:

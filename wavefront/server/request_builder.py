@@ -211,7 +211,7 @@ def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
         size = sum(part for part in parse_holes(prompt) if isinstance(part, int))
         if size > length:
             raise _too_long(size, length)
-        ids, holes = infill_ids(tokenizer, prompt, mask_id=0)
+        ids, holes = infill_ids(tokenizer, prompt, mask_id=0, constrained=has_constraint(job))
     else:
         ids = prompt_ids(tokenizer, str(job.prompt), raw=job.raw)
     if len(ids) > length:

@@ -428,11 +428,20 @@ class FunctionSpec(ClosedModel):
     parameters: dict[str, Any] | None = None
     strict: StrictBool | None = Field(None, description="Ignored: arguments match the schema.")
 
+    @model_validator(mode="after")
+    def _check_parameters(self) -> FunctionSpec:
+        given = self.parameters or {}
+        other = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}.intersection(given)
+        if given.get("type", "object") != "object" or other:
+            message = "parameters must be the schema of an object: set its type to object."
+            raise _field_error("tools", message, "invalid_value")
+        return self
+
     def schema_of_arguments(self) -> dict[str, Any]:
-        """Return the schema of the arguments. Without properties, there are no arguments."""
+        """Return the schema of the arguments, an object. Without parameters, it is empty."""
         if self.parameters is None or not self.parameters.get("properties", True):
             return {"type": "object", "additionalProperties": False}
-        return self.parameters
+        return {"type": "object", **self.parameters}
 
     def describe(self) -> str:
         """Return what the model is told about the function."""

@@ -36,6 +36,7 @@ from wavefront.server.settings import Settings
 from wavefront.server.sse import EventStream, stream_chunks, stream_events, wait_for_disconnect
 from wavefront.server.worker_messages import (
     CLIENT_GONE,
+    CONSTRAINT_OPTIONS,
     LENGTH_OPTIONS,
     Fork,
     Job,
@@ -257,11 +258,22 @@ class Service:
             message = "put must map positions, counted from 0, to texts or token ids."
             raise APIError(400, message, code="invalid_value", param="put") from None
         job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
+        options = {**_inherited_options(origin, body.at), **_without_length(body.options())}
+        stop = job.stop or origin.job.stop
+        constraint = next(
+            (name for name in CONSTRAINT_OPTIONS if options.get(name) is not None), None
+        )
+        if stop and constraint is not None:
+            # One of them comes from the original decode.
+            if constraint == "schema":
+                constraint = job.schema_field or origin.job.schema_field or constraint
+            message = f"stop cannot be combined with {constraint}: it would cut the answer."
+            raise APIError(400, message, code="invalid_value", param="stop")
         job = replace(
             job,
-            options={**_inherited_options(origin, body.at), **_without_length(body.options())},
+            options=options,
             fork=Fork(origin.canvas_at(body.at), overrides),
-            stop=job.stop or origin.job.stop,
+            stop=stop,
             measure=body.measure,
             detached=True,
         )

@@ -26,7 +26,8 @@ from wavefront.core.constraint import ByteAutomaton, Constraint, TokenAutomaton
 from wavefront.core.errors import MissingExtraError, OptionError, install_command, quote
 from wavefront.text import limited
 from wavefront.text.byte_automaton import BYTES
-from wavefront.text.json_schema import to_regex, without_anchors
+from wavefront.text.json_schema import to_regex
+from wavefront.text.pattern import whole_text
 from wavefront.text.tokenizer import Tokenizer
 
 PATTERN_LIMIT = 1 << 16  # characters of a regular expression
@@ -36,7 +37,6 @@ MAX_CELLS = 1 << 26  # states times different actions of tokens, while compiling
 MAX_EDGES = 1 << 20  # transitions of an automaton over tokens
 COMPILE_SECONDS = 5.0  # computing time of outlines-core
 KEPT_BYTES = 1 << 28  # of all automata that are kept for the next request
-WHAT = "The pattern"
 
 
 class Vocabulary(NamedTuple):
@@ -312,7 +312,7 @@ def _compile(
         language = _from_choices(constraint.value)
     else:
         assert isinstance(constraint.value, str)
-        language = _minimize(_from_regex(constraint))
+        language = _from_regex(constraint)
     vocabulary = _vocabularies.get(tokenizer)
     if vocabulary is None:
         vocabulary = _vocabularies[tokenizer] = read_vocabulary(tokenizer)
@@ -327,18 +327,19 @@ def _from_regex(constraint: Constraint) -> ByteAutomaton:
     if constraint.kind == "schema":
         pattern, inner = to_regex(json.loads(text))
     else:
-        pattern = without_anchors(text)
+        pattern = whole_text(text)
     if importlib.util.find_spec("outlines_core") is None:
         raise MissingExtraError(
             f"Schemas and regular expressions need outlines-core: {install_command('constrain')}.",
             option=constraint.kind,
         )
-    arguments = {"pattern": pattern, "patterns": inner, "max_states": MAX_STATES}
+    what = "The pattern" if constraint.kind == "regex" else "The schema"
+    arguments = {"pattern": pattern, "patterns": inner, "max_states": MAX_STATES, "what": what}
     reply = limited.call(
         "wavefront.text.byte_automaton:compile_regex",
         arguments,
         seconds=COMPILE_SECONDS,
-        what=WHAT if constraint.kind == "regex" else "The schema",
+        what=what,
         error=OptionError,
     )
     rows = torch.tensor(reply["rows"]).view(-1, 1 + max(reply["byte_class"]))
@@ -361,8 +362,7 @@ def _from_choices(texts: Sequence[str]) -> ByteAutomaton:
         ends.add(state)
     if len(rows) > MAX_STATES:
         raise OptionError(f"The choices need an automaton of more than {MAX_STATES} states.")
-    # A state has a larger number than the one before it, so its group is known first. The groups
-    # take linear time; `_minimize` would need as many passes as the longest text has bytes.
+    # A state has a larger number than the one before it, so its group is known first.
     groups: dict[tuple[bool, tuple[tuple[int, int], ...]], int] = {}
     group = [0] * len(rows)
     for state in reversed(range(len(rows))):
@@ -379,34 +379,6 @@ def _from_choices(texts: Sequence[str]) -> ByteAutomaton:
         for byte, after in moves:
             table[last - number, byte_class[byte]] = last - after
     return ByteAutomaton(table, byte_class, accepting)
-
-
-def _minimize(automaton: ByteAutomaton) -> ByteAutomaton:
-    """Return the smallest automaton of the same language, by refining groups of equal states."""
-    count = len(automaton.next)
-    table = torch.cat([automaton.next, torch.full_like(automaton.next[:1], -1)])
-    table = torch.where(table < 0, count, table)  # a state of its own for "no text matches"
-    accepting = torch.cat([automaton.accepting, torch.tensor([False])])
-    weights = _weights(table.shape[1] + 1)
-    group, groups = accepting.long(), 0
-    while groups < (found := int(group.max()) + 1):
-        groups = found
-        rows = torch.cat([group[:, None], group[table]], 1)
-        group = torch.unique(_hash(rows, weights), return_inverse=True)[1]
-    member = torch.full((groups,), count)
-    member = member.scatter_reduce(0, group, torch.arange(count + 1), "amin")
-    same = torch.equal(group[table], group[table[member[group]]])
-    if not same or not torch.equal(accepting, accepting[member[group]]):
-        raise OptionError("The constraint cannot be compiled.")  # two groups have one hash
-    first, dead = int(group[0]), int(group[count])
-    if first == dead:
-        raise OptionError("No text matches the constraint.")
-    # The first state gets number 0, and the one from which no text matches disappears.
-    order = torch.tensor([first, *(group for group in range(groups) if group not in (first, dead))])
-    number = torch.full((groups,), -1)
-    number[order] = torch.arange(len(order))
-    kept = member[order]
-    return ByteAutomaton(number[group[table[kept]]], automaton.byte_class, accepting[kept])
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wavefront.core.errors import OptionError, quote
+from wavefront.text.pattern import whole_text
 
 Schema = Mapping[str, Any] | bool
 
@@ -280,7 +281,7 @@ class _Writer:
                 "A string in the schema may have only one of pattern, format and length limits."
             )
         if asked == ["pattern"]:
-            pattern = without_anchors(schema["pattern"])
+            pattern = whole_text(schema["pattern"])
             self.patterns.append(pattern)
             return f'"(?:{pattern})"'
         if asked == ["format"]:
@@ -298,15 +299,6 @@ class _Writer:
 def escape(text: str) -> str:
     """Return the regular expression that matches exactly this text."""
     return "".join(f"\\{letter}" if letter in r".^$*+?{}[]|()\-&~#" else letter for letter in text)
-
-
-def without_anchors(pattern: Any) -> str:
-    """Return a pattern without `^` at its start and `$` at its end: it matches a whole text."""
-    if not isinstance(pattern, str):
-        raise OptionError(f"A pattern must be a string, not {quote(pattern)}.")
-    pattern = pattern.removeprefix("^")
-    slashes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
-    return pattern[:-1] if pattern.endswith("$") and slashes % 2 == 0 else pattern
 
 
 def _either(parts: Sequence[str]) -> str:

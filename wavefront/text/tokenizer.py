@@ -543,17 +543,26 @@ def prompt_ids(
     return tokenizer.encode_rendered(rendered.text, rendered.contents or ())
 
 
-def infill_ids(tokenizer: Tokenizer, text: str, *, mask_id: int) -> Infill:
-    """Return the ids of a text with holes (see `parse_holes`), with `mask_id` in the holes."""
+def infill_ids(
+    tokenizer: Tokenizer, text: str, *, mask_id: int, constrained: bool = False
+) -> Infill:
+    """Return the ids of a text with holes (see `parse_holes`), with `mask_id` in the holes.
+
+    The holes of a constrained request hold only what satisfies the constraint, so a space before
+    a hole stays in the text.
+    """
     ids = list(tokenizer.opening)
     holes = [False] * len(ids)
-    for segment in hole_segments(tokenizer, chat_template.parse_holes(text)):
+    segments = chat_template.parse_holes(text)
+    for segment in hole_segments(tokenizer, segments, join_spaces=not constrained):
         ids += segment if isinstance(segment, list) else [mask_id] * segment
         holes += [False] * len(segment) if isinstance(segment, list) else [True] * segment
     return Infill(ids, holes)
 
 
-def hole_segments(tokenizer: Tokenizer, segments: Sequence[str | int]) -> list[list[int] | int]:
+def hole_segments(
+    tokenizer: Tokenizer, segments: Sequence[str | int], *, join_spaces: bool = True
+) -> list[list[int] | int]:
     """Encode the texts around holes, so that each joins what the model writes.
 
     The space before a hole becomes part of the hole if the vocabulary holds words with the space
@@ -562,6 +571,7 @@ def hole_segments(tokenizer: Tokenizer, segments: Sequence[str | int]) -> list[l
     Args:
         tokenizer: The checkpoint's tokenizer.
         segments: Texts, and the lengths of the holes between them.
+        join_spaces: False leaves every space before a hole in the text.
 
     Returns:
         The ids of each text and the length of each hole, in the same order.
@@ -572,7 +582,7 @@ def hole_segments(tokenizer: Tokenizer, segments: Sequence[str | int]) -> list[l
             encoded.append(segment)
             continue
         before_hole = number + 1 < len(segments)
-        if before_hole and tokenizer.joins_spaces:
+        if before_hole and join_spaces and tokenizer.joins_spaces:
             segment = segment.removesuffix(" ")
         encoded.append(tokenizer.encode(segment, inside=number > 0))
     return encoded
