@@ -346,9 +346,6 @@ def test_blocks_have_their_line_numbers() -> None:
 
 
 HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
-# Commits that docs/speed.md cites and that were never in this history. Its tables are measured
-# again; do not add others: find the commit, or write "commit not recorded".
-NOT_RECORDED = {"0f03bf4", "1199472", "729ff2e"}
 
 
 def cited_commits(text: str) -> set[str]:
@@ -377,7 +374,7 @@ def test_cited_commits_are_in_the_repository() -> None:
         [*git, "cat-file", "--batch-check"], input=given, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     missing = {name for name, line in zip(names, answer, strict=True) if " commit " not in line}
-    assert sorted(one for one in cited if one[1] in missing - NOT_RECORDED) == []
+    assert sorted(one for one in cited if one[1] in missing) == []
 
 
 def test_commits_are_found_in_sentences_and_settings() -> None:
