@@ -142,7 +142,7 @@ def test_formats_and_tools_become_a_schema() -> None:
 def test_text_parts_and_developer_messages_are_accepted() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     body = validate(ChatBody, {"messages": [{"role": "developer", "content": parts}]})
-    assert body.messages[0].plain() == {"role": "system", "content": "ab"}
+    assert body.plain_messages() == [{"role": "system", "content": "ab"}]
     with pytest.raises(APIError):
         validate(ChatBody, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})
 
@@ -319,3 +319,44 @@ def test_arguments_of_a_function_are_an_object(parameters, expected):
             FunctionSpec(name="f", parameters=parameters)
     else:
         assert FunctionSpec(name="f", parameters=parameters).schema_of_arguments() == expected
+
+
+def test_results_of_functions_are_sent_back() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    ask = {"role": "user", "content": "x"}
+    # As the openai client writes the message of an earlier answer.
+    called = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    body = validate(ChatBody, {"messages": [ask, called, result]})
+    assert body.plain_messages() == [
+        ask,
+        {"role": "assistant", "content": '{"a": 1}'},
+        {"role": "user", "content": "The function f returned: 3"},
+    ]
+    said = called | {"content": "Let me see."}
+    assert validate(ChatBody, {"messages": [ask, said]}).plain_messages()[1]["content"] == (
+        'Let me see.\n{"a": 1}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"role": "assistant", "content": None}, "content must be a text"),
+        ({"role": "user"}, "content must be a text"),
+        ({"role": "tool", "content": "3"}, "has tool_call_id if its role is tool"),
+        ({"role": "user", "content": "x", "tool_call_id": "a"}, "has tool_call_id if its role"),
+        ({"role": "tool", "content": "3", "tool_call_id": "call_9"}, "no message has the call"),
+        (
+            {
+                "role": "user",
+                "content": "x",
+                "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}],
+            },
+            "only a message with the role assistant has tool_calls",
+        ),
+    ],
+)
+def test_messages_about_functions_are_checked(message: dict[str, Any], text: str) -> None:
+    with pytest.raises(APIError, match=text):
+        validate(ChatBody, {"messages": [{"role": "user", "content": "x"}, message]})

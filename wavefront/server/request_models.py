@@ -9,9 +9,11 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -402,22 +404,90 @@ class TextPart(ClosedModel):
     text: str
 
 
+class CalledFunction(ClosedModel):
+    """The function of an earlier call, and its arguments as a JSON text."""
+
+    name: str = Field(max_length=64)
+    arguments: str
+
+
+class ToolCall(ClosedModel):
+    """A call of a function in an earlier answer."""
+
+    id: str = Field(max_length=128)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(ClosedModel):
-    """A chat message."""
+    """A chat message. An answer that called functions can be sent back, with their results."""
 
-    role: Literal["system", "user", "assistant", "developer"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    role: Literal["system", "user", "assistant", "developer", "tool"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, max_length=64)
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=128)] | None = None
+    tool_call_id: str | None = Field(None, max_length=128)
+    # Fields of an answer that clients send back empty.
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
 
-    def plain(self) -> dict[str, str]:
-        """Return the message as the tokenizer expects it: one text, and a role of the template."""
-        text = self.content
-        if not isinstance(text, str):
-            text = "".join(part.text for part in text)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+    @model_validator(mode="after")
+    def _check_fields(self) -> Message:
+        message = ""
+        if self.tool_calls and self.role != "assistant":
+            message = "only a message with the role assistant has tool_calls."
+        elif (self.role == "tool") != (self.tool_call_id is not None):
+            message = "a message has tool_call_id if its role is tool, and only then."
+        elif self.content is None and not self.tool_calls:
+            message = "content must be a text."
+        if message:
+            raise _field_error("messages", f"messages: {message}", "invalid_value")
+        return self
+
+    def text(self) -> str:
+        """Return the content as one text, and the arguments of calls as the model wrote them."""
+        found = self.content or ""
+        if not isinstance(found, str):
+            found = "".join(part.text for part in found)
+        calls = [call.function.arguments for call in self.tool_calls or ()]
+        return "\n".join([*([found] if found or not calls else []), *calls])
+
+    def plain(self, calls: Mapping[str, str]) -> dict[str, str]:
+        """Return the message as the tokenizer expects it: one text, and a role of the template.
+
+        Templates have no role for results of functions, so the user says what a function returned.
+        `calls` are the names of the functions by the ids of their calls.
+        """
+        if self.role == "tool":
+            name = calls[self.tool_call_id or ""]
+            return {"role": "user", "content": f"The function {name} returned: {self.text()}"}
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.text()}
 
 
-Messages = Annotated[list[Message], Field(fail_fast=True)]
+def _called_functions(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the names of the functions that the messages call, by the ids of the calls."""
+    made = [call for message in messages for call in message.tool_calls or ()]
+    return {call.id: call.function.name for call in made}
+
+
+def _check_results(messages: list[Message]) -> list[Message]:
+    calls = _called_functions(messages)
+    for message in messages:
+        if message.role == "tool" and message.tool_call_id not in calls:
+            text = f"messages: no message has the call {message.tool_call_id!r}."
+            raise _field_error("messages", text, "invalid_value")
+    return messages
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return messages as the tokenizer expects them."""
+    calls = _called_functions(messages)
+    return [message.plain(calls) for message in messages]
+
+
+Messages = Annotated[list[Message], Field(fail_fast=True), AfterValidator(_check_results)]
 
 
 class FunctionSpec(ClosedModel):
@@ -531,7 +601,7 @@ class ChatBody(OpenAIBody):
 
     def plain_messages(self) -> list[dict[str, str]]:
         """Return the messages as the tokenizer expects them, with the function to call."""
-        messages = [message.plain() for message in self.messages]
+        messages = plain_messages(self.messages)
         tool = self.forced_tool()
         if tool is None:
             return messages

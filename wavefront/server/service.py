@@ -28,6 +28,7 @@ from wavefront.server.request_models import (
     DecodingFields,
     ForkBody,
     OpenAIBody,
+    plain_messages,
     read_json,
     validate,
 )
@@ -235,7 +236,7 @@ class Service:
         job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
         job = replace(job, measure=body.measure, detached=True)
         if body.messages is not None:
-            job = replace(job, messages=[message.plain() for message in body.messages])
+            job = replace(job, messages=plain_messages(body.messages))
         else:
             raw = body.raw or not self._model.chat
             job = replace(job, prompt=body.prompt, infill=body.infill, raw=raw)  # pyright: ignore[reportArgumentType]
