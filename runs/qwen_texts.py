@@ -7,7 +7,8 @@
 keeps those with the right result. It also samples small functions with a docstring and examples.
 Run it again to continue. `check` runs the examples of the functions in the sandbox, keeps the
 functions that pass them, and writes `pairs.jsonl` for `wavefront train adapt --texts-from`. A
-function becomes two pairs: one with the prompt of HumanEval, one with that of MBPP.
+function becomes two pairs: one with the prompt of HumanEval, one with that of MBPP. You can run
+`check` while `write` still runs, and again at the end: it runs every function once.
 
 The benchmarks' data files come from WAVEFRONT_DATA or `--data`. No test item is used; `train adapt
 --exclude` checks this again.
@@ -23,8 +24,9 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,9 +38,10 @@ from wavefront.tasks.base import Ask, Sample, paper_prompt
 from wavefront.tasks.grading.program import parse_or_none
 
 SHOTS = 4
-MAX_ANSWER = 256  # tokens of a sampled answer
-QUESTIONS = {"gsm8k": 8, "math": 4}  # answers per training question
-FUNCTIONS = 60_000  # functions to sample
+MAX_ANSWER = 192  # tokens of a sampled answer
+QUESTIONS = {"gsm8k": 10, "math": 3}  # answers per training question
+CHUNK = 256  # texts that a process grades at once
+FUNCTIONS = 48_000  # functions to sample
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
 compress convert count cumulative decode decrease difference digits distinct double drop encode
@@ -105,10 +108,9 @@ class Pair(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the original continues, and the item that it belongs to."""
+    """A text that the original continues, without a chat template, and the item it belongs to."""
 
     text: str
-    raw: bool  # without a chat template
     item: Any
 
 
@@ -117,13 +119,20 @@ class Kind(Protocol):
 
     name: str
     count: int  # texts to sample
+    stop: str  # the token that ends a text, if it has one
 
     def request(self, number: int) -> Request: ...
     def keep(self, request: Request, text: str) -> dict[str, Any] | None: ...
 
 
 class Questions:
-    """The training questions of a benchmark, answered after worked examples."""
+    """The training questions of a benchmark, answered after worked examples.
+
+    A small model follows the examples only as plain text. In a chat it answers in its own words,
+    or answers the question of an example.
+    """
+
+    stop = "\n\n"
 
     def __init__(self, name: str, times: int, data: str) -> None:
         self.name, self.task = name, load(name)
@@ -134,7 +143,7 @@ class Questions:
 
     def request(self, number: int) -> Request:
         asked, alone = self.items[number % len(self.items)]
-        return Request(asked.prompt, raw=False, item=alone)
+        return Request(asked.prompt, item=alone)
 
     def keep(self, request: Request, text: str) -> dict[str, Any] | None:
         item: Sample = request.item
@@ -151,6 +160,7 @@ class Functions:
     """Small functions with a docstring and examples, written from a name."""
 
     name = "functions"
+    stop = ""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -158,7 +168,7 @@ class Functions:
     def request(self, number: int) -> Request:
         rng = random.Random(number)
         name = f"{rng.choice(VERBS.split())}_{rng.choice(NOUNS.split())}"
-        return Request(f"{EXAMPLES}def {name}(", raw=True, item=name)
+        return Request(f"{EXAMPLES}def {name}(", item=name)
 
     def keep(self, request: Request, text: str) -> dict[str, Any] | None:
         found = read_function(f"def {request.item}({text}")
@@ -271,39 +281,90 @@ def write(given: argparse.Namespace) -> None:
     folder = given.out / "original"
     if not (folder / "original.json").is_file():
         save_original(read_original(given.original), folder)
-    original, tokenizer = read_original(folder), Tokenizer.load(folder)
-    device = resolve_device(given.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    dtype = resolve_dtype("bfloat16" if device.type == "cuda" else "float32")
-    writer = Writer(original, device=device, dtype=dtype)
     parts = given.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
-    for kind, number, path in missing_parts(all_kinds(given), parts, given.batch):
-        if time.monotonic() - began > 60 * given.minutes:
-            print("The time is up. Run the same command again to continue.", flush=True)
-            return
-        first = number * given.batch
-        requests = [kind.request(n) for n in range(first, min(first + given.batch, kind.count))]
-        prompts = [prompt_ids(tokenizer, one.text, raw=one.raw) for one in requests]
-        length = max(map(len, prompts)) + given.answer_tokens
-        started = time.monotonic()
-        texts = writer.write(prompts, length=length, temperature=given.temperature, seed=number)
-        found = [
-            kind.keep(request, original.tokenizer.decode(text.answer.tolist()))
-            for request, text in zip(requests, texts, strict=True)
-        ]
-        kept = [item for item in found if item is not None]
-        seconds = time.monotonic() - started
-        write_text(path, "".join(json.dumps(item) + "\n" for item in kept), error=RunError)
-        print(f"{path.name}: kept {len(kept)} of {len(requests)} in {seconds:.1f} s", flush=True)
+    kinds = all_kinds(given)
+    graded: deque[GradedPart] = deque()
+    with ProcessPoolExecutor(given.workers, initializer=_start_grading, initargs=(given,)) as pool:
+        pool.submit(len, "").result()  # starts the processes before the GPU is used
+        original, tokenizer = read_original(folder), Tokenizer.load(folder)
+        device = resolve_device(given.device)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        dtype = resolve_dtype("bfloat16" if device.type == "cuda" else "float32")
+        writer = Writer(original, device=device, dtype=dtype)
+        for kind, number, path in missing_parts(kinds, parts, given.batch):
+            if time.monotonic() - began > 60 * given.minutes:
+                break
+            first = number * given.batch
+            numbers = range(first, min(first + given.batch, kind.count))
+            requests = [kind.request(n) for n in numbers]
+            prompts = [prompt_ids(tokenizer, one.text, raw=True) for one in requests]
+            started = time.monotonic()
+            rows = writer.write(
+                prompts,
+                length=max(map(len, prompts)) + given.answer_tokens,
+                temperature=given.temperature,
+                seed=number,
+                stop=tokenizer.encode(kind.stop),
+            )
+            texts = original.tokenizer.decode_batch([row.answer.tolist() for row in rows])
+            seconds = time.monotonic() - started
+            chunks = [
+                pool.submit(_keep, kind.name, numbers[at : at + CHUNK], texts[at : at + CHUNK])
+                for at in range(0, len(texts), CHUNK)
+            ]
+            # The texts are graded while the next batch is sampled.
+            graded.append(GradedPart(path, chunks, len(texts), seconds))
+            while graded and all(chunk.done() for chunk in graded[0].chunks):
+                graded.popleft().save()
+        for part in graded:
+            part.save()
+    if next(missing_parts(kinds, parts, given.batch), None) is not None:
+        print("The time is up. Run the same command again to continue.", flush=True)
+        return
     print("All texts are written.", flush=True)
 
 
+class GradedPart(NamedTuple):
+    """A batch of texts that other processes grade."""
+
+    path: Path
+    chunks: Sequence[Future[list[dict[str, Any]]]]
+    count: int
+    seconds: float  # of sampling
+
+    def save(self) -> None:
+        """Write what was kept, and print how much it is."""
+        kept = [item for chunk in self.chunks for item in chunk.result()]
+        write_text(self.path, "".join(json.dumps(item) + "\n" for item in kept), error=RunError)
+        print(
+            f"{self.path.name}: kept {len(kept)} of {self.count} in {self.seconds:.1f} s",
+            flush=True,
+        )
+
+
+_grading: dict[str, Kind] = {}  # the kinds of texts in a process that grades
+
+
+def _start_grading(given: argparse.Namespace) -> None:
+    _grading.update({kind.name: kind for kind in all_kinds(given)})
+
+
+def _keep(name: str, numbers: Sequence[int], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what is kept of the texts with these numbers."""
+    kind = _grading[name]
+    found = [kind.keep(kind.request(n), text) for n, text in zip(numbers, texts, strict=True)]
+    return [item for item in found if item is not None]
+
+
 def all_kinds(given: argparse.Namespace) -> list[Kind]:
-    """Return the kinds of texts."""
-    questions = [Questions(name, times, given.data) for name, times in QUESTIONS.items()]
-    return [*questions, Functions(given.functions)]
+    """Return the kinds of texts that were asked for."""
+    chosen = given.kind or [*QUESTIONS, Functions.name]
+    questions = [
+        Questions(name, times, given.data) for name, times in QUESTIONS.items() if name in chosen
+    ]
+    return [*questions, *([Functions(given.functions)] if Functions.name in chosen else [])]
 
 
 def missing_parts(
@@ -393,14 +454,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(act=act)
         command.add_argument("--out", type=Path, required=True, help="directory of the texts")
         command.add_argument("--data", default="", help="benchmark data [WAVEFRONT_DATA]")
+        command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
         if act is check:
-            command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
             continue
+        command.add_argument(
+            "--kind",
+            action="append",
+            choices=[*QUESTIONS, Functions.name],
+            help="write only this kind of texts; can be repeated [all]",
+        )
         command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")
         command.add_argument("--minutes", type=float, default=float("inf"), help="stop after this")
-        command.add_argument("--batch", type=int, default=1024, help="texts sampled at once [1024]")
+        command.add_argument("--batch", type=int, default=3072, help="texts sampled at once [3072]")
         command.add_argument("--functions", type=int, default=FUNCTIONS, help=f"[{FUNCTIONS}]")
-        command.add_argument("--answer-tokens", type=int, default=MAX_ANSWER, help="[256]")
+        command.add_argument(
+            "--answer-tokens", type=int, default=MAX_ANSWER, help=f"[{MAX_ANSWER}]"
+        )
         command.add_argument("--temperature", type=float, default=0.8, help="[0.8]")
         command.add_argument("--device", default="auto", help="cuda, mps, cpu or auto")
     given = parser.parse_args(arguments)

@@ -497,6 +497,29 @@ def test_greedy_writing_equals_forward_passes_over_the_whole_text(original: Orig
         assert row == ids
 
 
+def test_shared_prefix_of_prompts_is_read_once(
+    original: Original, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [1, 260, 265, 262, 261]
+    prompts = [[*first, 270], [*first, 263, 266, 264], first, [*first, 263]]
+    alone = [
+        Writer(original, device=CPU).sample([prompt], length=20, temperature=0.0)[0].tolist()
+        for prompt in prompts
+    ]
+    read: list[tuple[int, ...]] = []
+    encode = type(original.model).encode
+
+    def counted(self: Any, tokens: Any, *args: Any, window: Any, **options: Any) -> Any:
+        read.append(tuple(window.shape))
+        return encode(self, tokens, *args, window=window, **options)
+
+    monkeypatch.setattr(type(original.model), "encode", counted)
+    monkeypatch.setattr("wavefront.train.sampling.PREFILL", 6)  # two rows per forward pass
+    rows = Writer(original, device=CPU).sample(prompts, length=20, temperature=0.0)
+    assert rows.tolist() == alone
+    assert read[:3] == [(1, len(first)), (2, 3), (2, 3)]
+
+
 def test_written_tokens_follow_the_model(original: Original) -> None:
     texts = Writer(original, device=CPU).write([[1]] * 4000, length=2, seed=5)
     logits = original.model(torch.tensor([[1]]))[0, 0]
@@ -548,7 +571,9 @@ def test_rows_survive_a_round_trip(tmp_path: Path) -> None:
 
 def test_rows_are_a_visible_prefix_then_text_then_end_tokens(tmp_path: Path) -> None:
     ended, cut = [1, 10, 11, 12, 2], [1, *range(20, 61)]
-    Rows.pack([ended, cut, [1, 30, 31, 2]], prompts=[0, 0, 2]).save(tmp_path / "train")
+    answered = [1, *range(40, 80), 2]
+    texts = [ended, cut, [1, 30, 31, 2], answered]
+    Rows.pack(texts, prompts=[0, 0, 2, 3]).save(tmp_path / "train")
     np.save(tmp_path / "end.npy", np.array(2))
     config = RowConfig(
         tokenizer=tmp_path,
@@ -564,12 +589,14 @@ def test_rows_are_a_visible_prefix_then_text_then_end_tokens(tmp_path: Path) -> 
     for batch in batches:
         length = batch.tokens.shape[1]
         for row, start in zip(batch.tokens.tolist(), batch.start.tolist(), strict=True):
-            text = {10: ended, 20: cut, 30: [1, 30, 31, 2]}[row[1]]
+            text = {10: ended, 20: cut, 30: [1, 30, 31, 2], 40: answered}[row[1]]
             assert row == (text + [2] * length)[:length]
             assert text is not cut or length == 32, "a text without an end is never padded"
-            assert start == 2 if text[1] == 30 else 1 <= start <= min(8, len(text) - 1)
+            assert text is not answered or length == 64, "an answer with an end is not cut"
+            prompt = {30: 2, 40: 3}.get(text[1])
+            assert start == prompt if prompt else 1 <= start <= min(8, len(text) - 1)
             seen.add((text[1], length))
-    assert seen == {(10, 32), (10, 64), (20, 32), (30, 32), (30, 64)}
+    assert seen == {(10, 32), (10, 64), (20, 32), (30, 32), (30, 64), (40, 64)}
     again = RowSource(config).make_group(1)
     assert all(
         np.array_equal(first.tokens, second.tokens)
@@ -1038,6 +1065,30 @@ def test_kept_embeddings_change_only_in_the_row_of_the_mask(file: Path, tmp_path
     changed = (after["embedding.weight"] != before.embedding.weight).any(1)
     assert changed.nonzero().flatten().tolist() == [before.mask_id]
     assert not torch.equal(after["layers.0.qkv.weight"], before.layers[0].qkv.weight)
+
+
+def test_head_that_is_not_trained_changes_no_other_gradient(file: Path, tmp_path: Path) -> None:
+    config, training = settings(file, tmp_path)
+    adapt(replace(config, stage="rows"), training)
+    batch = upload(RowSource(cast("RowConfig", training.data)).make_group(0)[0], CPU)
+    model = load_model(tmp_path / "original", device="cpu", dtype="float64")
+    assert isinstance(model, Transformer)
+    model.requires_grad_(True)
+    gradients = []
+    for trained in (True, False):
+        model.zero_grad()
+        step = train_step.TrainStep(model, replace(training, embeddings=trained))
+        step(batch, 0).loss.backward()
+        gradients.append(
+            {name: cast("torch.Tensor", part.grad) for name, part in model.named_parameters()}
+        )
+    whole, layers = gradients
+    for name in whole:
+        if name == "embedding.weight":
+            assert torch.allclose(whole[name][model.mask_id], layers[name][model.mask_id])
+            assert not torch.allclose(whole[name], layers[name])
+        else:
+            assert torch.allclose(whole[name], layers[name], rtol=1e-6, atol=1e-9)
 
 
 def test_loss_in_parts_has_the_same_gradient(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def test_write_continues_where_it_stopped(
 ) -> None:
     write_published(tmp_path / "original", "qwen2")
     monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    monkeypatch.setitem(sys.modules, "qwen_texts", qwen_texts)  # other processes find it there
     command = ["write", "--original", str(tmp_path / "original"), "--out", str(tmp_path / "texts")]
     command += ["--functions", "5", "--batch", "2", "--answer-tokens", "4", "--device", "cpu"]
     assert qwen_texts.main(command) == 0

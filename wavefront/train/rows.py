@@ -2,7 +2,8 @@
 
 A row is a whole text. Its first tokens stay visible: its prompt, or a random prefix if it has no
 prompt. In a bucket that is longer than the text, end tokens fill the rest. A text without an end,
-which was cut at the original's context, is used only in buckets that it fills.
+which was cut at the original's context, is used only in buckets that it fills. A prompt with a
+finished answer is used only in buckets that hold both.
 """
 
 from __future__ import annotations
@@ -120,9 +121,10 @@ class RowSource:
     def _fit(self, length: int) -> np.ndarray:
         """Return the rows that fit a bucket: those with an end, and those that fill it.
 
-        A prompt must leave room for an answer.
+        A prompt must leave room for an answer, and an answer that has an end is not cut.
         """
-        fits = self._ended | (self._sizes >= length)
+        whole = (self.rows.prompts == 0) | (self._sizes <= length)
+        fits = np.where(self._ended, whole, self._sizes >= length)
         return np.flatnonzero(fits & (self.rows.prompts < length))
 
     def make_group(self, group: int) -> list[TrainingBatch]:

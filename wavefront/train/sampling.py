@@ -20,6 +20,7 @@ from wavefront.models.transformer import Transformer
 from wavefront.train.original import Original
 
 REACH = 64  # attention covers a multiple of this many positions
+PREFILL = 1 << 17  # prompt tokens that one forward pass reads at most
 CHECK_EVERY = 16  # steps between checks whether every row has ended
 
 
@@ -76,12 +77,14 @@ class Writer:
         length: int,
         temperature: float = 1.0,
         seed: int = 0,
+        stop: Sequence[int] = (),
     ) -> list[WrittenText]:
         """Continue every prompt up to its end or to `length` tokens in total.
 
-        The same seed on the same device gives the same texts.
+        A text also ends after a token of `stop`, which stays in it. The same seed on the same
+        device gives the same texts.
         """
-        rows = self.sample(prompts, length=length, temperature=temperature, seed=seed)
+        rows = self.sample(prompts, length=length, temperature=temperature, seed=seed, stop=stop)
         return list(self._texts(prompts, rows.cpu()))
 
     @torch.no_grad()
@@ -92,9 +95,11 @@ class Writer:
         length: int,
         temperature: float = 1.0,
         seed: int = 0,
+        stop: Sequence[int] = (),
     ) -> Tensor:
         """Return (B, length) long: each prompt, its continuation, then end tokens."""
         end = self.original.end_id
+        ends = torch.tensor([end, *stop], device=self.device)
         generator = torch.Generator(self.device).manual_seed(seed)
         tokens = torch.full((len(prompts), length), end)
         for row, prompt in enumerate(prompts):
@@ -104,9 +109,7 @@ class Writer:
         first_step = min(len(prompt) for prompt in prompts)
         reached = max(len(prompt) for prompt in prompts)
         kv = self.model.new_kv(len(prompts), length)
-        if reached > 1:  # the keys and values of the prompts, except their last tokens
-            window = torch.arange(reached, device=self.device).expand(len(prompts), -1)
-            self.model.encode(tokens[:, :reached], window=window, kv=_reach(kv, reached))
+        self._read_prompts(tokens[:, :reached], kv, common=_common_prefix(prompts))
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=self.device)
         for step in range(length - first_step):
             reach = min(length, -(-(reached + step) // REACH) * REACH)
@@ -119,11 +122,29 @@ class Writer:
             place = (last + 1).clamp_max(length - 1)[:, None]
             kept = torch.where(ended[:, None], tokens.gather(1, place), chosen[:, None])
             tokens.scatter_(1, place, kept)
-            ended |= chosen == end
+            ended |= torch.isin(chosen, ends)
             last = place[:, 0]
             if step % CHECK_EVERY == CHECK_EVERY - 1 and bool(ended.all()):
                 break
         return tokens
+
+    def _read_prompts(self, tokens: Tensor, kv: KV, *, common: int) -> None:
+        """Store the keys and values of the prompts, tokens (B, L).
+
+        The first `common` tokens, which all prompts share, are read once.
+        """
+        count, length = tokens.shape
+        positions = torch.arange(length, device=self.device)
+        if common:
+            first = _rows(_reach(kv, common), slice(0, 1))
+            self.model.encode(tokens[:1, :common], window=positions[None, :common], kv=first)
+            for part in (*kv.keys, *kv.values):
+                part[1:, :, :common] = part[:1, :, :common]
+        size = max(1, PREFILL // max(1, length - common))
+        for begin in range(0, count if common < length else 0, size):
+            rows = slice(begin, min(begin + size, count))
+            window = positions[common:].expand(rows.stop - rows.start, -1)
+            self.model.encode(tokens[rows], window=window, kv=_rows(_reach(kv, length), rows))
 
     def _choose(self, logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
         """Sample one token per row, (B,) long, or take the best at temperature 0."""
@@ -145,6 +166,19 @@ class Writer:
             done = bool(ended.any())
             stop = int(ended.argmax()) if done else None
             yield WrittenText(list(prompt), row[len(prompt) : stop], done)
+
+
+def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many first tokens all prompts share."""
+    shortest, longest = min(prompts), max(prompts)  # in order of their tokens
+    pairs = enumerate(zip(shortest, longest, strict=False))
+    differ = (number for number, (one, other) in pairs if one != other)
+    return next(differ, min(len(shortest), len(longest)))
+
+
+def _rows(kv: KV, rows: slice) -> KV:
+    """Return some rows of stored keys and values, as views."""
+    return KV(tuple(part[rows] for part in kv.keys), tuple(part[rows] for part in kv.values))
 
 
 def _reach(kv: KV, length: int) -> KV:

@@ -126,7 +126,18 @@ class TrainStep:
         return nats.view(tokens.shape)
 
     def _nats(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        return token_nll(self.model.head(hidden), tokens, self.model.mask_id)
+        return token_nll(self._logits(hidden), tokens, self.model.mask_id)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits. A tied head that is not trained needs no gradient of its matrix.
+
+        The mask token's row, which is trained, gets no gradient from the head in any case: the
+        mask token is not a class.
+        """
+        model = self.model
+        if self.config.embeddings or model.output is not None:
+            return model.head(hidden)
+        return F.linear(hidden, model.embedding.weight.detach())
 
     def compile(
         self, shapes: Iterable[tuple[int, int]], *, backend: str | Callable[..., Any] = "inductor"
