@@ -2,13 +2,15 @@
 
     python runs/qwen_texts.py write --original qwen.gguf --out texts --minutes 9
     python runs/qwen_texts.py check --out texts
+    python runs/qwen_texts.py score --out texts --task gsm8k --items 400
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
 keeps those with the right result. It also samples small functions with a docstring and examples.
 Run it again to continue. `check` runs the examples of the functions in the sandbox, keeps the
 functions that pass them, and writes `pairs.jsonl` for `wavefront train adapt --texts-from`. A
 function becomes two pairs: one with the prompt of HumanEval, one with that of MBPP. You can run
-`check` while `write` still runs, and again at the end: it runs every function once.
+`check` while `write` still runs, and again at the end: it runs every function once. `score`
+measures how many test items the original itself solves, with the prompts of evaluation.
 
 The benchmarks' data files come from WAVEFRONT_DATA or `--data`. No test item is used; `train adapt
 --exclude` checks this again.
@@ -28,14 +30,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from wavefront.core.errors import OptionError, RunError, WavefrontError
+from wavefront.results.interval import wilson_share
 from wavefront.storage.read_file import parse_json, read_lines
 from wavefront.storage.write_file import write_text
 from wavefront.tasks import load, sandbox
 from wavefront.tasks.base import Ask, Sample, paper_prompt
 from wavefront.tasks.grading.program import parse_or_none
+
+if TYPE_CHECKING:
+    from wavefront.train.original import Original
+    from wavefront.train.sampling import Writer
 
 SHOTS = 4
 MAX_ANSWER = 192  # tokens of a sampled answer
@@ -270,12 +277,8 @@ def is_stub(body: Sequence[ast.stmt]) -> bool:
 
 def write(given: argparse.Namespace) -> None:
     """Sample all parts that are not written yet, until the time is up."""
-    import torch
-
-    from wavefront.models.loader import resolve_device, resolve_dtype
     from wavefront.text.tokenizer import Tokenizer, prompt_ids
     from wavefront.train.original import read_original, save_original
-    from wavefront.train.sampling import Writer
 
     began = time.monotonic()
     folder = given.out / "original"
@@ -288,11 +291,7 @@ def write(given: argparse.Namespace) -> None:
     with ProcessPoolExecutor(given.workers, initializer=_start_grading, initargs=(given,)) as pool:
         pool.submit(len, "").result()  # starts the processes before the GPU is used
         original, tokenizer = read_original(folder), Tokenizer.load(folder)
-        device = resolve_device(given.device)
-        if device.type == "cuda":
-            torch.set_float32_matmul_precision("high")
-        dtype = resolve_dtype("bfloat16" if device.type == "cuda" else "float32")
-        writer = Writer(original, device=device, dtype=dtype)
+        writer = make_writer(original, given.device)
         for kind, number, path in missing_parts(kinds, parts, given.batch):
             if time.monotonic() - began > 60 * given.minutes:
                 break
@@ -324,6 +323,20 @@ def write(given: argparse.Namespace) -> None:
         print("The time is up. Run the same command again to continue.", flush=True)
         return
     print("All texts are written.", flush=True)
+
+
+def make_writer(original: Original, device: str) -> Writer:
+    """Return the original on a device, in bfloat16 on a GPU."""
+    import torch
+
+    from wavefront.models.loader import resolve_device, resolve_dtype
+    from wavefront.train.sampling import Writer
+
+    place = resolve_device(device)
+    cuda = place.type == "cuda"
+    if cuda:
+        torch.set_float32_matmul_precision("high")
+    return Writer(original, device=place, dtype=resolve_dtype("bfloat16" if cuda else "float32"))
 
 
 class GradedPart(NamedTuple):
@@ -445,17 +458,77 @@ def check_functions(functions: Sequence[Function], known: Path, workers: int) ->
     return [function for function in functions if done[function.code]]
 
 
+# ---------------------------------------------------------------- score
+
+
+def score(given: argparse.Namespace) -> None:
+    """Answer test items greedily with the original, and print the share of right answers.
+
+    The answers are kept, so a second run only grades them, for example where there is a sandbox.
+    """
+    for name in given.task:
+        task = load(name)
+        items = list(task.items(Ask(count=given.items, data=given.data)))
+        path = given.out / "answers" / f"{name}-{len(items)}-{given.answer_tokens}.jsonl"
+        if not path.is_file():
+            write_answers(given, items, path)
+        lines = read_lines(path, error=RunError)
+        texts = [parse_json(line, str(path), error=RunError) for line in lines]
+        with ThreadPoolExecutor(given.workers) as pool:
+            grades = list(pool.map(task.grade, items, texts))
+        right = wilson_share(sum(grade.correct for grade in grades), len(grades))
+        low, middle, high = (100 * part for part in (right.low, right.value, right.high))
+        print(
+            f"{name}: {right.correct} of {right.items} right, {middle:.1f} % "
+            f"[{low:.1f}, {high:.1f}], with {given.answer_tokens} tokens",
+            flush=True,
+        )
+
+
+def write_answers(given: argparse.Namespace, items: Sequence[Sample], path: Path) -> None:
+    """Write the original's greedy answers, one JSON string per line."""
+    from wavefront.text.tokenizer import Tokenizer, prompt_ids
+    from wavefront.train.original import read_original
+
+    original = read_original(given.out / "original")
+    tokenizer = Tokenizer.load(given.out / "original")
+    writer = make_writer(original, given.device)
+    prompts = [prompt_ids(tokenizer, item.prompt) for item in items]
+    texts: list[str] = []
+    for at in range(0, len(prompts), given.batch):
+        part = prompts[at : at + given.batch]
+        limit = max(map(len, part)) + given.answer_tokens
+        rows = writer.write(part, length=limit, temperature=0.0)
+        answers = [row.answer[: given.answer_tokens].tolist() for row in rows]
+        texts += original.tokenizer.decode_batch(answers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(json.dumps(text) + "\n" for text in texts), error=RunError)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for act, text in ((write, "sample texts"), (check, "check the functions, write pairs.jsonl")):
+    helps = {
+        write: "sample texts",
+        check: "check the functions, write pairs.jsonl",
+        score: "measure the original on test items",
+    }
+    for act, text in helps.items():
         command = commands.add_parser(act.__name__, help=text)
         command.set_defaults(act=act)
         command.add_argument("--out", type=Path, required=True, help="directory of the texts")
         command.add_argument("--data", default="", help="benchmark data [WAVEFRONT_DATA]")
         command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
         if act is check:
+            continue
+        batch, tokens = (3072, MAX_ANSWER) if act is write else (512, 128)
+        command.add_argument("--batch", type=int, default=batch, help=f"texts at once [{batch}]")
+        command.add_argument("--answer-tokens", type=int, default=tokens, help=f"[{tokens}]")
+        command.add_argument("--device", default="auto", help="cuda, mps, cpu or auto")
+        if act is score:
+            command.add_argument("--task", action="append", required=True, help="can be repeated")
+            command.add_argument("--items", type=int, help="items of a task [all]")
             continue
         command.add_argument(
             "--kind",
@@ -465,13 +538,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")
         command.add_argument("--minutes", type=float, default=float("inf"), help="stop after this")
-        command.add_argument("--batch", type=int, default=3072, help="texts sampled at once [3072]")
         command.add_argument("--functions", type=int, default=FUNCTIONS, help=f"[{FUNCTIONS}]")
-        command.add_argument(
-            "--answer-tokens", type=int, default=MAX_ANSWER, help=f"[{MAX_ANSWER}]"
-        )
         command.add_argument("--temperature", type=float, default=0.8, help="[0.8]")
-        command.add_argument("--device", default="auto", help="cuda, mps, cpu or auto")
     given = parser.parse_args(arguments)
     try:
         given.act(given)

@@ -11,7 +11,9 @@ from helpers.pages import load_script
 from helpers.tiny_llamas import write_published
 
 from wavefront.core.errors import OptionError
-from wavefront.tasks import sandbox
+from wavefront.tasks import load, sandbox
+from wavefront.tasks.base import Ask
+from wavefront.train.original import read_original, save_original
 
 qwen_texts = load_script("qwen_texts")
 try:
@@ -123,3 +125,22 @@ def test_check_without_texts_says_what_to_do(
     (tmp_path / "parts").mkdir()
     assert qwen_texts.main(["check", "--out", str(tmp_path)]) == 2
     assert "run write first" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # imports transformers
+def test_score_keeps_the_answers_and_grades_them_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_published(tmp_path / "original", "qwen2")
+    texts = tmp_path / "texts"
+    save_original(read_original(tmp_path / "original"), texts / "original")
+    command = ["score", "--out", str(texts), "--task", "boolean_expressions", "--items", "4"]
+    command += ["--answer-tokens", "6", "--batch", "3", "--device", "cpu", "--workers", "1"]
+    assert qwen_texts.main(command) == 0
+    assert "boolean_expressions: 0 of 4 right, 0.0 % [0.0, " in capsys.readouterr().out
+    (answers,) = (texts / "answers").iterdir()
+    assert len(answers.read_text().splitlines()) == 4
+    items = load("boolean_expressions").items(Ask(count=4))
+    answers.write_text("".join(json.dumps(item.answer) + "\n" for item in items))
+    assert qwen_texts.main(command) == 0
+    assert "4 of 4 right" in capsys.readouterr().out
