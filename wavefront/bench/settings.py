@@ -53,7 +53,8 @@ class Settings:
     max_new_tokens: int = 256
     lengths: tuple[int, ...] = LENGTHS["cpu"]  # of whole canvases
     batches: tuple[int, ...] = BATCHES["cpu"]
-    only: tuple[str, ...] = ()  # empty: all rows that the model has
+    only: tuple[str, ...] = ()  # empty: all groups of rows that the model has
+    rows: tuple[str, ...] = ()  # texts; only rows whose description contains one of them
     repeats: int = 15
     items: int = 4  # problems of the text rows
     compile: bool = False  # also measure compiled models; takes minutes on a CPU
@@ -127,6 +128,10 @@ class Settings:
             and (self.prompt_tokens, self.max_new_tokens) == (128, 1024)
         )
 
+    def wants(self, what: str) -> bool:
+        """Return whether to measure a row of the steps with this description."""
+        return not self.rows or any(text in what for text in self.rows)
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings for the results file."""
         return {
@@ -136,6 +141,7 @@ class Settings:
             "lengths": list(self.lengths),
             "batches": list(self.batches),
             "only": list(self.only),
+            "rows": list(self.rows),
             "repeats": self.repeats,
             "items": self.items,
             "compile": self.compile,
