@@ -347,7 +347,7 @@ def test_rows_that_need_a_gpu_are_left_out_elsewhere():
 
 def test_rows_are_chosen_by_their_text():
     model = toy(vocab_size=512, max_length=512)
-    texts = ("window 32, int8", "exact step, unquantised", "exact step, standard, batch")
+    texts = ("window 32, int8 weights$", "^exact step, unquantised", "exact step, standard, batch")
     only = ("cached", "quantized", "strategies")
     report = bench.run(
         bench.Settings(model=model, name="toy", only=only, rows=texts, quick=True, **SMALL)
@@ -430,6 +430,7 @@ def test_files_that_are_not_reports_are_refused(tmp_path, report):
     ("change", "said"),
     [
         ({"only": ("exat",)}, "did you mean 'exact'"),
+        ({"rows": ("step (",)}, "'step \\(' is not a regular expression"),
         ({"max_new_tokens": 33}, "multiple of 32"),
         ({"max_new_tokens": 0}, "at least 32"),
         ({"prompt_tokens": 500}, "between 1 and 512"),

@@ -91,9 +91,9 @@ def bench(
         list[str] | None,
         option(
             None,
-            "TEXT",
-            "Of the steps, measure only rows whose description contains this text; repeat for "
-            "several. Default: all.",
+            "REGEX",
+            "Of the steps, measure only rows whose description has a match; repeat for several. "
+            "Default: all.",
         ),
     ] = None,
     quick: Annotated[
