@@ -221,7 +221,7 @@ class Prepared(NamedTuple):
 
 def prepare(peer: Peer, job: Job, device: str) -> Prepared:
     """Quantise, compile and capture; compare the first copy with the unquantised product."""
-    draw = torch.Generator(device).manual_seed(0)
+    draw, apply = torch.Generator(device).manual_seed(0), peer.apply
 
     def normal(*shape: int) -> Tensor:
         made = torch.empty(shape, device=device, dtype=torch.bfloat16)
@@ -242,7 +242,7 @@ def prepare(peer: Peer, job: Job, device: str) -> Prepared:
                 del weight
 
     def multiply(inputs: Sequence[Tensor], parts: Sequence[Any]) -> list[Tensor]:
-        return [peer.apply(x, part) for x, part in zip(inputs, parts, strict=True)]
+        return [apply(x, part) for x, part in zip(inputs, parts, strict=True)]
 
     run = multiply
     if peer.mode and device == "cuda":
