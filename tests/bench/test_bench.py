@@ -345,6 +345,18 @@ def test_rows_that_need_a_gpu_are_left_out_elsewhere():
     assert not {"default", "quantized", "strategies", "start"} & {*usual}
 
 
+def test_rows_are_chosen_by_their_text():
+    model = toy(vocab_size=512, max_length=512)
+    texts = ("window 32, int8 weights$", "^exact step, unquantised", "exact step, standard, batch")
+    only = ("cached", "quantized", "strategies")
+    report = bench.run(
+        bench.Settings(model=model, name="toy", only=only, rows=texts, quick=True, **SMALL)
+    )
+    names = [row.name for row in report.rows]
+    assert names == ["quantized-none", "quantized-int8-cached", "strategies-8-standard"]
+    assert report.settings["rows"] == list(texts)
+
+
 def test_adaptive_steps_end_with_their_decode():
     case = Case(toy(), 8, 32, 2, "standard(selector=threshold(tau=0.01))")
     steps = Steps(case, new_batcher(case), 32)
@@ -418,6 +430,7 @@ def test_files_that_are_not_reports_are_refused(tmp_path, report):
     ("change", "said"),
     [
         ({"only": ("exat",)}, "did you mean 'exact'"),
+        ({"rows": ("step (",)}, "'step \\(' is not a regular expression"),
         ({"max_new_tokens": 33}, "multiple of 32"),
         ({"max_new_tokens": 0}, "at least 32"),
         ({"prompt_tokens": 500}, "between 1 and 512"),

@@ -15,13 +15,14 @@ from wavefront import bench
 from wavefront.bench import roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, by_block, published_loop
 from wavefront.bench.block_rows import FirstResult, count_experts
-from wavefront.bench.workloads import Case, Steps, new_batcher
+from wavefront.bench.workloads import Case, Loop, Steps, new_batcher
 from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
 from wavefront.kernels import compile
 from wavefront.models.experts import Router
 from wavefront.models.toy import toy
+from wavefront.strategies.caches.blocks import Blocks
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22, 23, 24, 25, 26, 27]]
 
@@ -145,8 +146,49 @@ def test_row_shows_the_experts():
     assert row is not None
     assert row.experts is not None
     assert row.what == f"block step, batch 1, {row.experts:.0f} experts of a layer"
-    theirs = report.find("blocks-published-1")
-    assert theirs is None or theirs.experts is None
+    assert report.find("blocks-published-1") is not None
+    mixed = report.find("blocks-1-random")
+    assert mixed is not None
+    assert mixed.experts is not None
+    assert (
+        mixed.what == f"block step, batch 1, random tokens, {mixed.experts:.0f} experts of a layer"
+    )
+    theirs = report.find("blocks-published-1-random")
+    assert theirs is not None
+    assert theirs.experts is None
+    assert mixed.ratio == pytest.approx(theirs.ms / mixed.ms)
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe"])
+def test_model_sees_the_random_tokens(family):
+    model = model_of(family, dtype="float32")
+    case = Case(model, 8, 12, random_tokens=True)
+    steps = Steps(case, new_batcher(case, Blocks()), 12)
+    seen = list[torch.Tensor]()
+    hook = model.embedding.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    assert steps() == 11  # one more fills the cache
+    hook.remove()
+    usual = {model.mask_id, *case.answer[0].tolist(), *case.canvas().tokens[0].tolist()}
+    assert {*torch.cat([one.flatten() for one in seen]).tolist()} <= usual
+    last = seen[-1].flatten().tolist()  # the last block, one position before its end
+    assert last.count(model.mask_id) >= 1
+    assert len({*last}) > 2
+
+
+def test_loop_gets_the_random_tokens():
+    model = model_of("llada2")
+    case = Case(model, 8, 8, random_tokens=True)
+    canvases = list[torch.Tensor]()
+
+    def loop(canvas):
+        canvases.append(canvas)
+        return published_loop(
+            BlockReference(model), canvas, 8, family="llada2", block=model.block_size or 0
+        )
+
+    assert Loop(case, loop, 8)() == 8
+    assert torch.equal(canvases[0][:, 8:], case.answer[:, 8:])
+    assert torch.equal(canvases[0][:, :8], case.canvas().tokens[:, :8])
 
 
 @pytest.mark.parametrize("shared", [False, True])

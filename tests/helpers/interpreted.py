@@ -89,14 +89,16 @@ def experts() -> None:
 
 
 def routers() -> None:
-    """Compare the choices of every kind of router."""
-    for kind, groups, kept in (
-        ("softmax", 1, 1),
-        ("normalized_softmax", 1, 1),
-        ("grouped_sigmoid", 4, 2),
+    """Compare the choices of every kind of router, whose product the kernels compute or not."""
+    for count, width, kind, groups, kept in (
+        (32, 64, "softmax", 1, 1),
+        (32, 64, "normalized_softmax", 1, 1),
+        (32, 64, "grouped_sigmoid", 4, 2),
+        (128, 512, "normalized_softmax", 1, 1),
+        (128, 512, "grouped_sigmoid", 4, 2),
     ):
         layout = ExpertLayout(
-            count=32,
+            count=count,
             per_token=5,
             width=64,
             router=kind,
@@ -104,11 +106,12 @@ def routers() -> None:
             kept_groups=kept,
             scale=2.5,
         )
-        router = Router(64, layout)
+        router = Router(width, layout)
         torch.nn.init.normal_(router.weight, std=0.3)
         if router.expert_bias is not None:
             router.expert_bias.normal_(std=0.1)
-        x = torch.randn(40, 64)
+        x = torch.randn(40, width)
+        assert small_batch_ops.router_product_fits(x[None], router.weight) == (count == 128)
         (weights, chosen), (wanted, expected) = router(x, True), router(x)
         assert torch.equal(chosen, expected)
         close(weights, wanted, 1e-5)

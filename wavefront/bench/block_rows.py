@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wavefront.bench import roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, published_loop
-from wavefront.bench.results import DEFAULT, OURS, Row, Workload, make_row
+from wavefront.bench.results import DEFAULT, OURS, RANDOM, Row, Workload, make_row
 from wavefront.bench.step_rows import Entry, Stage
 from wavefront.bench.workloads import Case, Loop, Steps, call_for, new_batcher
 from wavefront.core.masks import to_mask
@@ -38,29 +38,43 @@ SAMPLERS = {
 
 
 def block_rows(stage: Stage) -> list[Row]:
-    """Measure a step against the stored keys and values of earlier blocks."""
+    """Measure a step against the stored keys and values of earlier blocks.
+
+    The rows of a mixture of experts are measured again with random tokens, because positions with
+    equal inputs choose the same experts.
+    """
     rows = []
     for batch in stage.settings.batches:
-        case, entries = stage.case(batch=batch), []
-        make = partial(Workload, kind="blocks", batch=batch)
-        experts = count_experts(case)
-        what, floor = f"block step, batch {batch}", _floor(stage, case, experts)
-        if experts is not None:
-            what += f", {experts:.0f} experts of a layer"
-        entries.append(Entry(make(), what, _steps(stage, case), floor, experts))
-        if stage.settings.cuda:
-            usual = Steps(case, new_batcher(case, Blocks(), captured=None), stage.count)
-            more = make(variant=DEFAULT)
-            entries.append(Entry(more, f"{what}, default settings", usual, floor, experts))
-        if stage.settings.compile:
-            other = stage.case(batch=batch, model=stage.compiled())
-            workload = make(compiled=True)
-            steps = _steps(stage, other)
-            entries.append(Entry(workload, f"{what}, compiled", steps, floor, experts))
-        if batch == 1 and stage.model.family in FAMILIES:
-            entries.append(_reference(stage, case))
-        rows += stage.measure(entries, case, reference=PUBLISHED)
+        rows += _rows_of(stage, batch)
+        if batch == 1 and stage.model.config.experts is not None:
+            rows += _rows_of(stage, batch, random_tokens=True)
     return rows
+
+
+def _rows_of(stage: Stage, batch: int, *, random_tokens: bool = False) -> list[Row]:
+    def case_of(model: Transformer) -> Case:
+        return stage.case(batch=batch, model=model, random_tokens=random_tokens)
+
+    case, entries = case_of(stage.model), list[Entry]()
+    variant = RANDOM if random_tokens else ""
+    make = partial(Workload, kind="blocks", batch=batch)
+    what = f"block step, batch {batch}{', random tokens' if random_tokens else ''}"
+    experts = count_experts(case)
+    floor = _floor(stage, case, experts)
+    if experts is not None:
+        what += f", {experts:.0f} experts of a layer"
+    entries.append(Entry(make(variant=variant), what, _steps(stage, case), floor, experts))
+    if stage.settings.cuda:
+        usual = Steps(case, new_batcher(case, Blocks(), captured=None), stage.count)
+        more = make(variant="-".join(filter(None, (variant, DEFAULT))))
+        entries.append(Entry(more, f"{what}, default settings", usual, floor, experts))
+    if stage.settings.compile:
+        steps = _steps(stage, case_of(stage.compiled()))
+        workload = make(variant=variant, compiled=True)
+        entries.append(Entry(workload, f"{what}, compiled", steps, floor, experts))
+    if batch == 1 and stage.model.family in FAMILIES:
+        entries.append(_reference(stage, case))
+    return stage.measure(entries, case, reference=PUBLISHED)
 
 
 def _steps(stage: Stage, case: Case) -> Steps:
@@ -139,7 +153,10 @@ def _reference(stage: Stage, case: Case) -> Entry:
     loop = partial(published_loop, reference, family=model.family, block=block)
     piece = Loop(case, lambda tokens: loop(tokens, case.prompt_tokens), stage.count)
     what = f"{model.family}-style loop, blocks of {block}"
-    return Entry(Workload(kind="blocks", program=PUBLISHED), what, piece)
+    if case.random_tokens:
+        what += ", random tokens"
+    variant = RANDOM if case.random_tokens else ""
+    return Entry(Workload(kind="blocks", program=PUBLISHED, variant=variant), what, piece)
 
 
 @dataclass

@@ -19,6 +19,7 @@ FORMAT = 2
 FILE_LIMIT = 256 * MIB  # bytes of a file with results
 OURS = "wavefront"
 DEFAULT = "default"  # the variant of rows without options, as a user decodes first
+RANDOM = "random"  # of block steps whose positions hold different tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,8 @@ def ticks(settings: Settings) -> int:
     total += 2 * rounds * len(settings.lengths) * ("lengths" in settings.only)
     total += 2 * rounds * len(settings.batches) * ("batches" in settings.only)
     of_batch = 1 + settings.compile + settings.cuda
-    total += rounds * (1 + of_batch * len(settings.batches)) * ("blocks" in settings.only)
+    turns = len(settings.batches) + (settings.model.config.experts is not None)
+    total += rounds * (2 + of_batch * turns) * ("blocks" in settings.only)
     total += (7 if settings.compile else 4) * ("end-to-end" in settings.only)
     items = 1 if settings.quick else settings.items
     return total + items * len(decodes(quick=settings.quick)) * ("text" in settings.only)

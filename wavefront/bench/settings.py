@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,8 @@ class Settings:
     max_new_tokens: int = 256
     lengths: tuple[int, ...] = LENGTHS["cpu"]  # of whole canvases
     batches: tuple[int, ...] = BATCHES["cpu"]
-    only: tuple[str, ...] = ()  # empty: all rows that the model has
+    only: tuple[str, ...] = ()  # empty: all groups of rows that the model has
+    rows: tuple[str, ...] = ()  # regular expressions; only steps whose description has a match
     repeats: int = 15
     items: int = 4  # problems of the text rows
     compile: bool = False  # also measure compiled models; takes minutes on a CPU
@@ -93,6 +95,15 @@ class Settings:
                 f"max_new_tokens must be a multiple of {BLOCK}, the block of the reference loops, "
                 f"not {self.max_new_tokens}."
             )
+        for pattern in self.rows:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise OptionError(
+                    f"{pattern!r} is not a regular expression: {error}.",
+                    option="row",
+                    value=pattern,
+                ) from None
         check_int("repeats", self.repeats, 1)
         check_int("items", self.items, 1)
         if self.cpu_time and self.cuda:
@@ -127,6 +138,10 @@ class Settings:
             and (self.prompt_tokens, self.max_new_tokens) == (128, 1024)
         )
 
+    def wants(self, what: str) -> bool:
+        """Return whether to measure a row of the steps with this description."""
+        return not self.rows or any(re.search(pattern, what) for pattern in self.rows)
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings for the results file."""
         return {
@@ -136,6 +151,7 @@ class Settings:
             "lengths": list(self.lengths),
             "batches": list(self.batches),
             "only": list(self.only),
+            "rows": list(self.rows),
             "repeats": self.repeats,
             "items": self.items,
             "compile": self.compile,

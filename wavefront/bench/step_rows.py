@@ -113,10 +113,11 @@ class Stage:
     def measure(
         self, entries: Sequence[Entry], case: Case, *, reference: str | None = None
     ) -> list[Row]:
-        """Time the entries alternately and return their rows.
+        """Time the entries that the settings want alternately, and return their rows.
 
         Steps of wavefront are compared with the step of the `reference` program.
         """
+        entries = [entry for entry in entries if self.settings.wants(entry.what)]
         timings = self.time({entry.workload.name: entry.piece for entry in entries})
         times = {entry.workload: timings[entry.workload.name] for entry in entries}
         base = next((times[w] for w in times if (w.program, w.work) == (reference, "step")), None)
@@ -318,6 +319,8 @@ def quantized_rows(stage: Stage) -> list[Row]:
         fp8_flops = measure_fp8(stage.model.device, repeats=stage.settings.repeats)
     entries = []
     for kind in (None, *KINDS):
+        if not any(stage.settings.wants(what) for what in _quantized_names(kind)):
+            continue
         own = stage.model if kind is None else quantized_twin(stage.model, kind)
         models = {False: own}
         if stage.settings.compile:
@@ -326,18 +329,18 @@ def quantized_rows(stage: Stage) -> list[Row]:
             compile_model(models[True], dynamic=False)
         for compiled, model in models.items():
             make = partial(Workload, kind="quantized", variant=kind or "none", compiled=compiled)
-            text = f"{kind or 'unquantised'} weights{', compiled' if compiled else ''}"
+            cached, exact = _quantized_names(kind)[2 * compiled :][:2]
             other = stage.case(model=model)
             entries.append(
                 Entry(
                     make(window=32),
-                    f"cached step, window 32, {text}",
+                    cached,
                     stage.window_steps(other, 32),
                     stage.window_floor(case, 32, quantized=kind),
                 )
             )
-            if kind not in (None, "fp8") and compiled:
-                continue  # their full step dequantises the weights, and saves no time
+            if kind == "int4" and compiled:
+                continue  # its full step dequantises the weights, and saves no time
             lower = floor
             if kind == "fp8" and fp8_flops is not None:
                 lower = 1000 * roofline.fp8_step(
@@ -348,9 +351,18 @@ def quantized_rows(stage: Stage) -> list[Row]:
                     fp8_flops=fp8_flops,
                 )
             piece = Steps(other, new_batcher(other), stage.count)
-            entries.append(Entry(make(), f"exact step, {text}", piece, lower))
+            entries.append(Entry(make(), exact, piece, lower))
     rows = stage.measure(entries, case)
     return rows + (_load_rows(stage) if stage.settings.cuda else [])
+
+
+def _quantized_names(kind: str | None) -> list[str]:
+    """Return the descriptions of a cached and an exact step, then those of compiled ones."""
+    return [
+        f"{step}, {kind or 'unquantised'} weights{text}"
+        for text in ("", ", compiled")
+        for step in ("cached step, window 32", "exact step")
+    ]
 
 
 def _load_rows(stage: Stage) -> list[Row]:
@@ -361,6 +373,9 @@ def _load_rows(stage: Stage) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         write_sparse_checkpoint(stage.settings.name, Path(folder))
         for kind in ("int8", "int4"):
+            text = f"load {kind} weights, and one exact step"
+            if not stage.settings.wants(text):
+                continue
             torch.cuda.empty_cache()
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
@@ -373,7 +388,6 @@ def _load_rows(stage: Stage) -> list[Row]:
             synchronize(device)
             peak = torch.cuda.max_memory_allocated(device) - before
             workload = Workload(kind="quantized", work="load", variant=kind)
-            text = f"load {kind} weights, and one exact step"
             rows.append(make_row(workload, text, summarise([seconds]), peak_bytes=peak))
             del model, case
     return rows
@@ -434,8 +448,9 @@ def _adaptive_rows(stage: Stage) -> list[Row]:
         size = sum(one.numel() for one in model.parameters()) / 1e9
         what = f"exact step, {strategy}, batch {batch}, {size:.1f} B parameters"
         entries.append(Entry(workload, what, piece))
-    rows = stage.measure(entries, cases["standard"])
-    computed = [one.token_forwards / one.forwards for one in batchers]
+    if not (rows := stage.measure(entries, cases["standard"])):
+        return []
+    computed = [one.token_forwards / one.forwards for one in batchers if one.forwards]
     if len({*computed}) > 1:
         raise RuntimeError(f"The steps to compare compute {computed} positions.")
     note = f"{computed[0]:.0f} positions in each step"

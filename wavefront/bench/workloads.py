@@ -19,7 +19,7 @@ from wavefront.engine.batcher import Batcher, Kind
 from wavefront.engine.cuda_graphs import Call, TreeStep, graphs_for, run_eagerly
 from wavefront.engine.options import Plan, plan
 from wavefront.engine.session import model_properties
-from wavefront.engine.step import StepPlan, StepShape, forward
+from wavefront.engine.step import BatchState, StepPlan, StepShape, forward
 from wavefront.models.protocol import KV
 from wavefront.models.transformer import Transformer
 
@@ -35,6 +35,8 @@ class Case:
     max_new_tokens: int
     batch: int = 1
     strategy: str = "wavefront(size=8, radius=2)"
+    # Random weights predict one token everywhere. With this, each position gets a random token.
+    random_tokens: bool = False
 
     @property
     def length(self) -> int:
@@ -51,13 +53,22 @@ class Case:
         }
         return plan(options, model_properties(self.model))
 
-    def canvas(self) -> Canvas:
+    def _draw(self, count: int, seed: int) -> list[list[int]]:
+        """Return rows of random tokens, none of them special."""
         model = self.model
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator().manual_seed(seed)
         special = {model.mask_id, model.pad_id, *model.stop_ids}
         usual = [id for id in range(min(model.vocab_size, 4096)) if id not in special]
-        picks = torch.randint(0, len(usual), (self.batch, self.prompt_tokens), generator=draw)
-        prompts = [[usual[pick] for pick in row] for row in picks.tolist()]
+        picks = torch.randint(0, len(usual), (self.batch, count), generator=draw)
+        return [[usual[pick] for pick in row] for row in picks.tolist()]
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """The tokens (B, L) that `random_tokens` writes; it keeps those of the prompt."""
+        return torch.tensor(self._draw(self.length, seed=1), device=self.model.device)
+
+    def canvas(self) -> Canvas:
+        model, prompts = self.model, self._draw(self.prompt_tokens, seed=0)
         ids: Any = {"mask_id": model.mask_id, "pad_id": model.pad_id}
         return blank(prompts, self.max_new_tokens, device=model.device, **ids)
 
@@ -102,6 +113,28 @@ def only_windows_compiled(call: Call) -> Call:
     return run
 
 
+def with_random_tokens(case: Case, call: Call) -> Call:
+    """Return a call whose steps first replace every token of the answer by the case's own.
+
+    A captured step contains this, so it needs no launch of its own.
+    """
+    answer = case.answer
+
+    def replaced(state: DecodeState) -> DecodeState:
+        canvas = state.canvas
+        filled = canvas.known & (canvas.slot >= 0)
+        tokens = torch.where(filled, answer, canvas.tokens)
+        return state._replace(canvas=canvas._replace(tokens=tokens))
+
+    def run(key: Hashable, step: TreeStep, tree: BatchState) -> tuple[Any, Any]:
+        def changed(tree: BatchState) -> tuple[Any, Any]:
+            return step(tree._replace(groups=tuple(map(replaced, tree.groups))))
+
+        return call(key, changed, tree)
+
+    return run
+
+
 def new_batcher(
     case: Case,
     cache: Cache | None = None,
@@ -118,6 +151,8 @@ def new_batcher(
     `only_windows`, full passes are not timed, so they are not compiled.
     """
     call = call_for(case.model, captured=captured) if call is None else call
+    if case.random_tokens:
+        call = with_random_tokens(case, call)
     if only_windows and case.model.compiled:
         call = only_windows_compiled(call)
     return Batcher(
@@ -244,6 +279,10 @@ class Loop:
         self.ready()
         assert self._steps is not None
         for _ in range(self.count):
-            next(self._steps)
+            tokens = next(self._steps)
+            if self.case.random_tokens:
+                part, case = tokens[:, self.case.prompt_tokens :], self.case
+                answer = case.answer[:, case.prompt_tokens :]
+                part.copy_(part.where(part == case.model.mask_id, answer))
         self._left -= self.count
         return self.count

@@ -85,7 +85,16 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        option(None, "ROW", "Measure only this row; repeat for several. Default: all."),
+        option(None, "ROWS", "Measure only these rows; repeat for several. Default: all."),
+    ] = None,
+    row: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "REGEX",
+            "Of the steps, measure only rows whose description has a match; repeat for several. "
+            "Default: all.",
+        ),
     ] = None,
     quick: Annotated[
         bool,
@@ -200,7 +209,7 @@ def bench(
         _draw(report, plot, asked=True)
         return
     if advise:
-        ignored = {"only": only, "lengths": lengths, "batches": batches, "quick": quick}
+        ignored = {"only": only, "row": row, "lengths": lengths, "batches": batches, "quick": quick}
         ignored |= {"profile": profile, "accuracy": accuracy}
         for option_name, value in ignored.items():
             if value:
@@ -227,6 +236,7 @@ def bench(
         name=name,
         lm=lm,
         only=tuple(only or ()),
+        rows=tuple(row or ()),
         items=items,
         profile=profile,
         cpu_time=cpu_time,

@@ -385,12 +385,20 @@ def _(codes: Tensor, scale: Tensor, minimum: Tensor, dtype: torch.dtype) -> Tens
     return codes.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=dtype)
 
 
-def route_fits(logits: Tensor, groups: int) -> bool:
-    """Return whether `route` takes these logits (T, E), whose experts form `groups` groups."""
-    if logits.device.type != DEVICE or logits.dtype != torch.float32 or len(logits) > ROWS:
+def router_product_fits(x: Tensor, weight: Tensor) -> bool:
+    """Return whether `product` computes the logits of a router in float32, from x (1, T, D)."""
+    if x.dtype != weight.dtype or not fits(x, weight):
         return False
-    sides = (logits.shape[1], groups)
-    return all(side & (side - 1) == 0 for side in sides) and logits.shape[1] >= 2 * groups
+    return part_count(*weight.shape) > 1 or x.dtype == torch.float32
+
+
+def route_fits(logits: Tensor, groups: int) -> bool:
+    """Return whether `route` takes these logits (P, T, E), whose experts form `groups` groups."""
+    _, rows, experts = logits.shape
+    if logits.device.type != DEVICE or logits.dtype != torch.float32 or rows > ROWS:
+        return False
+    sides = (experts, groups)
+    return all(side & (side - 1) == 0 for side in sides) and experts >= 2 * groups
 
 
 @torch.library.custom_op("wavefront::route", mutates_args=())
@@ -407,7 +415,7 @@ def route(
     """Return the weights (T, K) float32 and the chosen experts (T, K) long, in one kernel.
 
     Args:
-        logits: float32 (T, E).
+        logits: float32 (P, T, E), P partial sums, which are added up.
         bias: float32 (E,), which is added to the sigmoid of the logits for the choice; None chooses
             by the softmax, without groups.
         count: K, the number of experts of a row.
@@ -416,13 +424,13 @@ def route(
         normalized: Whether the weights of a row add up to `scale`.
         scale: What multiplies the weights.
     """
-    rows, total = logits.shape
+    parts, rows, total = logits.shape
     weights = logits.new_empty((rows, count))
     chosen = logits.new_empty((rows, count), dtype=torch.int64)
     _launch(
         "route", (rows, 1),
-        logits.contiguous(), logits if bias is None else bias, weights, chosen, count, scale,
-        GROUPED=bias is not None, NORMALIZED=normalized, EXPERTS=total, GROUPS=groups,
+        logits.contiguous(), logits if bias is None else bias, weights, chosen, rows, count, scale,
+        PARTS=parts, GROUPED=bias is not None, NORMALIZED=normalized, EXPERTS=total, GROUPS=groups,
         KEPT=kept_groups, TOP=1 << (count - 1).bit_length(), like=logits,
     )  # fmt: skip
     return weights, chosen
@@ -439,7 +447,7 @@ def _(
     normalized: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    made = logits.new_empty((len(logits), count))
+    made = logits.new_empty((logits.shape[1], count))
     return made, torch.empty_like(made, dtype=torch.int64)
 
 

@@ -247,14 +247,19 @@ def gated_product(
 
 @triton.jit
 def route(
-    logits, bias, weights, chosen, count, scale,
-    GROUPED: tl.constexpr, NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, GROUPS: tl.constexpr,
-    KEPT: tl.constexpr, TOP: tl.constexpr, CHAIN: tl.constexpr,
+    logits, bias, weights, chosen, rows, count, scale,
+    PARTS: tl.constexpr, GROUPED: tl.constexpr, NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, TOP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Choose `count` experts of a row; `wavefront.models.experts.Router` defines how."""
+    """Choose `count` experts of a row; `wavefront.models.experts.Router` defines how.
+
+    The logits are the sum of PARTS partial sums (PARTS, rows, EXPERTS).
+    """
     begin(CHAIN)
     row, expert, slots = tl.program_id(0).to(tl.int64), tl.arange(0, EXPERTS), tl.arange(0, TOP)
     read = tl.load(logits + row * EXPERTS + expert)
+    for part in tl.static_range(1, PARTS):
+        read += tl.load(logits + (part * rows + row) * EXPERTS + expert)
     if GROUPED:
         scores = 1 / (1 + tl.exp(-read))
         groups = tl.reshape(scores + tl.load(bias + expert), (GROUPS, EXPERTS // GROUPS))

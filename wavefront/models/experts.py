@@ -47,11 +47,14 @@ class Router(nn.Module):
     def forward(self, x: Tensor, use_small_batch_ops: bool = False) -> tuple[Tensor, Tensor]:
         """Return the weights (T, K) float32 and the experts (T, K) long of x (T, D)."""
         layout, grouped = self.layout, self.layout.router == "grouped_sigmoid"
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        logits = F.linear(x.to(dtype), self.weight.to(dtype)).to(dtype)
-        if use_small_batch_ops and small_batch_ops.route_fits(logits, layout.groups):
+        if use_small_batch_ops and small_batch_ops.router_product_fits(x[None], self.weight):
+            parts = small_batch_ops.product(x[None], self.weight)[:, 0]  # sums are in float32
+        else:
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            parts = F.linear(x.to(dtype), self.weight.to(dtype)).to(dtype)[None]
+        if use_small_batch_ops and small_batch_ops.route_fits(parts, layout.groups):
             return small_batch_ops.route(
-                logits,
+                parts,
                 self.expert_bias,
                 count=layout.per_token,
                 groups=layout.groups,
@@ -59,6 +62,7 @@ class Router(nn.Module):
                 normalized=layout.router != "softmax" and not (grouped and layout.per_token == 1),
                 scale=layout.scale,
             )
+        logits = parts[0] if len(parts) == 1 else parts.sum(0)
         if grouped:
             return self._grouped_sigmoid(logits)
         weights, chosen = logits.softmax(-1).topk(layout.per_token)
