@@ -338,22 +338,33 @@ def test_rows_with_and_without_constraints_share_a_batch(model):
             assert in_language(config.constraint, together[number][2:])
 
 
-def test_the_parts_of_a_constrained_step_are_captured(model):
-    """Graphs overwrite their buffers. The answers are the same, and no automaton is in a key."""
-    config = Config(strategy=strategy_of("wavefront(size=3)"), constraint=solvable(1)[0][1])
+def answers_of(batcher: Batcher, plan: Plan) -> list[list[int]]:
+    """Decode two requests, and return their tokens."""
+    active = []
+    for first in (1, 4):
+        ids, holes = [first, 2, *[MASK] * LENGTH], [False] * 2 + [True] * LENGTH
+        active.append(batcher.admit(Request(ids, holes, plan)))
+    while batcher.busy:
+        batcher.step()
+    return [one.tokens for one in active]
+
+
+@pytest.mark.parametrize("text", STRATEGIES)
+@pytest.mark.parametrize("selector", [None, "threshold(0.1)"])
+def test_the_parts_of_a_constrained_step_are_captured(model, text, selector):
+    """Graphs overwrite their buffers. The answers are the same, and no automaton is in a key.
+
+    With the selector, commits of one step contradict each other, and the strategy decides again.
+    """
+    strategy = strategy_of(text, selector)
+    config = Config(strategy=strategy, constraint=solvable(1)[0][1])
     for cache in (None, "wave(refresh=3, size=8)"):
-        plan = Plan(config, LENGTH, LENGTH, 0, cache=cache and spec.resolve(cache, "caches"))
+        policy = cache and spec.resolve(cache, "caches")
+        plan = Plan(config, LENGTH, LENGTH, 0, cache=policy)
         answers = []
         for call in (run_eagerly, Static(), AutomaticStatic()):
             batcher = Batcher(model, rows=2, length=LENGTH + 2, call=call)
-            for _ in range(2):
-                active = []
-                for first in (1, 4):
-                    ids, holes = [first, 2, *[MASK] * LENGTH], [False] * 2 + [True] * LENGTH
-                    active.append(batcher.admit(Request(ids, holes, plan)))
-                while batcher.busy:
-                    batcher.step()
-                answers.append([one.tokens for one in active])
+            answers += [answers_of(batcher, plan) for _ in range(2)]
             if isinstance(call, Graphs):
                 keys: list[Any] = list(call._graphs)
                 assert keys
@@ -363,6 +374,18 @@ def test_the_parts_of_a_constrained_step_are_captured(model):
         assert all(one == answers[0] for one in answers)
         for tokens in answers[0]:
             assert in_language(config.constraint, tokens[2:])
+
+
+def test_captured_steps_are_shared_by_constraints(model):
+    """The tables of allowed tokens have few sizes, so a second constraint captures nothing."""
+    call = Static()
+    batcher = Batcher(model, rows=2, length=LENGTH + 2, call=call)
+    counts = []
+    for _, automaton in solvable(3):
+        config = Config(strategy=strategy_of("wavefront(size=3)"), constraint=automaton)
+        answers_of(batcher, Plan(config, LENGTH, LENGTH, 0))
+        counts.append(len(call._graphs))
+    assert counts == counts[:1] * 3
 
 
 @pytest.mark.parametrize("strategy", ["standard()", "wavefront(selector=threshold(tau=0.1))"])

@@ -23,6 +23,11 @@ from wavefront.text.byte_tokenizer import byte_tokenizer
 
 PATTERN = "[0-9]{2,8} (figs|pears)"
 PROMPTS = ["How many?", "Count the fruits that I have."]
+STRATEGIES = (
+    *("standard", "block(size=8)", "left_to_right", "wavefront", "dsb", "dcd", "rcr", "tbd"),
+    *("tide(horizon=0)", "edit", "blockwise(size=8)", "wino"),
+    *("standard(selector=threshold(tau=0.02))", "wavefront(selector=threshold(tau=0.02))"),
+)
 
 
 def check_answers(lm: LM, **options: object) -> list[str]:
@@ -53,13 +58,49 @@ def test_captured_batchers_decode_constrained_requests():
 
 
 def test_the_parts_of_a_constrained_step_are_captured():
-    lm = wavefront.load("toy", device="cuda")
+    """With every strategy, also where the strategy decides again because commits contradict."""
+    plain = wavefront.load("toy", device="cuda", cuda_graphs=False)
+    captured = wavefront.load("toy", device="cuda", cuda_graphs=False)
     made: list[Graphs] = []
-    lm.captured = CapturedBatchers(lm.model, graphs=lambda: made.append(Graphs()) or made[-1])
-    check_answers(lm, strategy="standard", steps=24)
+    captured.captured = CapturedBatchers(
+        captured.model, graphs=lambda: made.append(Graphs()) or made[-1]
+    )
+    for strategy in STRATEGIES:
+        options: dict[str, Any] = {"strategy": strategy, "steps": 24, "eos": "keep"}
+        for cache in ({}, {"cache": "wave(refresh=8)"}):
+            expected = check_answers(plain, **options, **cache)
+            for _ in range(2):
+                assert check_answers(captured, **options, **cache) == expected, strategy
     keys: list[Any] = [key for graphs in made for key in graphs._graphs]
-    assert keys
     assert {key[0][0][0] for key in keys} == {"plan", "forward", "commit"}
+
+
+def test_graphs_that_are_captured_again_do_not_share_memory():
+    """A graph that was dropped and captured later must not write where another one reads."""
+    plain = wavefront.load("toy", device="cuda", cuda_graphs=False)
+    captured = wavefront.load("toy", device="cuda", cuda_graphs=False)
+    captured.captured = CapturedBatchers(captured.model, graphs=Graphs)
+    with patch.object(Graphs, "KEPT", 2):
+        for options in ({"strategy": "standard"}, {"strategy": "wavefront"}) * 2:
+            given: dict[str, Any] = {**options, "steps": 24, "eos": "keep"}
+            assert check_answers(captured, **given) == check_answers(plain, **given)
+
+
+def test_a_step_waits_for_the_device_only_at_its_two_copies():
+    """The host waits for events of its copies. CUDA's sync-debug mode reports any other wait."""
+    lm = wavefront.load("toy", device="cuda", cuda_graphs=True)
+    given: dict[str, Any] = {"strategy": "standard", "steps": 24, "eos": "keep"}
+    expected = [check_answers(lm, **given) for _ in range(2)][1]
+    stream = lm.stream(PROMPTS, regex=PATTERN, max_new_tokens=24, **given)
+    next(stream)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(12):  # the last steps complete the answer, and wait once more
+            next(stream)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    stream.decoding.drain()
+    assert [one.text for one in stream.completions] == expected
 
 
 def test_the_automaton_works_while_the_device_computes():
@@ -79,7 +120,7 @@ def test_the_automaton_works_while_the_device_computes():
 
     def wait(self: Any) -> Any:
         found = read(self)
-        if isinstance(found, step.ConstraintInputs):
+        if isinstance(found, tuple) and isinstance(found[0], step.ConstraintInputs):
             running.append(not ends[-1].query())
         return found
 

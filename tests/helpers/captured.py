@@ -15,6 +15,8 @@ class Static(Graphs):
 
     def _capture(self, step: TreeStep, tree: Any) -> TreeStep:
         buffers = StaticBuffers(tree)
+        _, output = step(buffers.tree)  # a capture warms up; a step may be repeated
+        buffers.reserve(output)
 
         def run(tree: Any) -> Any:
             buffers.load(tree)

@@ -36,6 +36,7 @@ MAX_STEP_WORK = 1 << 25
 CHECKED_PASSES = 16  # passes over an answer that the commits of a step may cost, if it is large
 MAX_EIGHTS = 1 << 12  # unions over eight states that are kept for the transitions of a class
 MAX_PAIRS = 64  # pairs of sets whose allowed classes are computed at once
+MIN_SETS, MIN_CLASSES = 64, 128  # the smallest table of allowed classes
 MAX_END_TOKENS = 8  # sets of end tokens for which one automaton is kept
 
 
@@ -466,7 +467,9 @@ class Span(NamedTuple):
 class AllowedTokens(NamedTuple):
     """The tokens that are allowed at some positions (B, Q) of a batch."""
 
-    table: Tensor  # (K, C) float32, the different sets of classes: inf in the set, otherwise -inf
+    # (K, C) float32, the different sets of classes: inf in the set, otherwise -inf. It has a few
+    # unused rows and columns.
+    table: Tensor
     which: Tensor  # (B, Q) long: the row of the table for each position
     classes: TokenClasses
 
@@ -596,13 +599,55 @@ def allowed_tokens(
                 which[row][column] = pairs.setdefault(pair, 1 + len(pairs))
     everything = torch.ones(automaton.classes, dtype=torch.bool)
     found = [everything, *automaton.allowed_between(list(pairs))]
-    # Few different sizes, so that a captured step can be used again.
-    found += [everything] * ((1 << (len(found) - 1).bit_length()) - len(found))
-    table = torch.stack(found)
-    table = torch.where(table, float("inf"), float("-inf"))
+    # Few different sizes, so that a captured step can be used again, for other constraints too.
+    table = torch.where(torch.stack(found), float("inf"), float("-inf"))
+    more = _rounded_up(len(found), MIN_SETS), _rounded_up(automaton.classes, MIN_CLASSES)
+    gaps = (0, more[1] - automaton.classes, 0, more[0] - len(found))
+    table = torch.nn.functional.pad(table, gaps, value=float("-inf"))
     return AllowedTokens(
         upload(table, device), upload(torch.tensor(which), device), automaton.classes_on(device)
     )
+
+
+def pack_writes(
+    canvas: Canvas, answer: Tensor, *, write: Tensor, proposal: Tensor, score: Tensor
+) -> Tensor:
+    """Return (6, B, L) long: what `fitting_writes` must know, in one tensor to copy to the host.
+
+    Takes the tensors of `compatible_writes`.
+    """
+    order = score.float().nan_to_num(nan=float("-inf")).view(torch.int32)
+    parts = (canvas.tokens, canvas.masked, answer, write, proposal, order)
+    return torch.stack([part.long() for part in parts])
+
+
+def fitting_writes(automaton: TokenAutomaton, packed: Tensor) -> Tensor | None:
+    """Return (B, L) bool: the writes that together leave every answer completable; None: all.
+
+    See `compatible_writes`. `packed` is the result of `pack_writes`, on the host.
+    """
+    tokens, masked, answer, wanted, new, order = packed
+    wanted = wanted.bool()
+    several = wanted.sum(-1) > 1
+    if not bool(several.any()):
+        return None
+    masked, answer = masked.bool(), answer.bool()
+    order, new = order.int().view(torch.float32), automaton.token_class[new]
+    board, kept, dropped = Canvas(tokens, masked, ~masked, tokens), wanted.clone(), False
+    for row, start, symbols in spans(automaton, board, answer, rows=several):
+        here = slice(start, start + len(symbols))
+        chosen = wanted[row, here].nonzero()[:, 0].tolist()
+        values, classes = order[row, here].tolist(), new[row, here].tolist()
+        ranked = sorted(chosen, key=lambda at: (symbols[at] != ANY, -values[at], at))
+        fitting = automaton.compatible(symbols, [(at, classes[at]) for at in ranked])
+        for at in set(chosen).difference(fitting):
+            kept[row, start + at], dropped = False, True
+    return kept if dropped else None
+
+
+def _rounded_up(count: int, least: int) -> int:
+    """Round up to a power of two, at least `least`."""
+    return max(least, 1 << (count - 1).bit_length())
 
 
 def compatible_writes(
@@ -628,25 +673,9 @@ def compatible_writes(
         proposal: (B, L) long, their tokens, each allowed.
         score: (B, L) float32.
     """
-    order = score.float().nan_to_num(nan=float("-inf")).view(torch.int32)
-    parts = (canvas.tokens, canvas.masked, answer, write, proposal, order)
-    # One copy, so that the host waits only once.
-    tokens, masked, answer, wanted, new, order = torch.stack([one.long() for one in parts]).cpu()
-    masked, answer, wanted = masked.bool(), answer.bool(), wanted.bool()
-    order, new = order.int().view(torch.float32), automaton.token_class[new]
-    several = wanted.sum(-1) > 1
-    if not bool(several.any()):
-        return write
-    board, kept = canvas._replace(tokens=tokens, masked=masked), wanted.clone()
-    for row, start, symbols in spans(automaton, board, answer, rows=several):
-        here = slice(start, start + len(symbols))
-        chosen = wanted[row, here].nonzero()[:, 0].tolist()
-        values, classes = order[row, here].tolist(), new[row, here].tolist()
-        ranked = sorted(chosen, key=lambda at: (symbols[at] != ANY, -values[at], at))
-        fitting = automaton.compatible(symbols, [(at, classes[at]) for at in ranked])
-        for at in set(chosen).difference(fitting):
-            kept[row, start + at] = False
-    return write if torch.equal(kept, wanted) else upload(kept, write.device)
+    packed = pack_writes(canvas, answer, write=write, proposal=proposal, score=score)
+    kept = fitting_writes(automaton, packed.cpu())  # one copy, so that the host waits only once
+    return write if kept is None else upload(kept, write.device)
 
 
 class ClassScores(NamedTuple):

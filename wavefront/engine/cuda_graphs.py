@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -244,10 +245,12 @@ class _Graph:
     def _capture(self, step: TreeStep, pool: Any, device: int) -> None:
         outside, stream = torch.cuda.current_stream(), _warm_up_stream(device)
         stream.wait_stream(outside)
+        output = None
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                step(self._buffers.tree)
+                _, output = step(self._buffers.tree)
         outside.wait_stream(stream)
+        self._buffers.reserve(output)
         # With the default mode, a capture would fail calls of other threads, such as allocations.
         mode, stream = "thread_local", _capture_stream(device)
         try:
@@ -263,36 +266,77 @@ class _Graph:
         return self._buffers.tree, self._buffers.copy_output()
 
 
+class Borrowed(NamedTuple):
+    """The output of a step that is read only before the step runs again, so it is not copied."""
+
+    value: Any
+
+
 class StaticBuffers:
     """A tree in its own memory, which each step overwrites with the next tree.
 
     The memory is one tensor, so a step writes it with one launch instead of one per leaf. The new
     tree and the output may refer to the memory that is overwritten. For example, a full step stores
     the tokens it began with. Therefore everything is packed before anything is overwritten.
+    A step that returns the tree it was given does not change it: then only its output is packed.
     """
 
     def __init__(self, tree: Any) -> None:
         self._layout = PackedLayout(tree)
         self._memory = pack(self._layout.pieces(tree), self._layout.size)
         self.tree = self._layout.unpack(self._memory)
+        self._leaves = leaves(self.tree)
         self._output: tuple[PackedLayout, Tensor] | None = None
+        self._reserved: Tensor | None = None  # the memory of a borrowed output
+        self._borrowed: Borrowed | None = None
 
     def load(self, tree: Any) -> None:
         """Copy `tree` into the buffers. The buffers' own tree is not copied."""
-        pairs = zip(leaves(self.tree), leaves(tree), strict=True)
-        if any(mine.data_ptr() != other.data_ptr() for mine, other in pairs):
+        given = leaves(tree)
+        pairs = [*zip(self._leaves, given, strict=True)]
+        addresses = [leaf.data_ptr() for leaf in given]
+        if all(mine.data_ptr() == at for mine, at in zip(self._leaves, addresses, strict=True)):
+            return
+        first = self._memory.data_ptr()
+        if any(first <= at < first + len(self._memory) for at in addresses):
             self._memory.copy_(pack(self._layout.pieces(tree), self._layout.size))
+            return
+        # Nothing is read from the memory, so it is written directly: one launch for each dtype.
+        for dtype in dict.fromkeys(mine.dtype for mine in self._leaves):
+            targets = [mine for mine, _ in pairs if mine.dtype == dtype]
+            sources = [one for mine, one in pairs if mine.dtype == dtype]
+            torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+    def reserve(self, output: Any) -> None:
+        """Allocate the memory of a borrowed output, before a capture.
+
+        Graphs share the memory that is allocated in captures, so another graph may overwrite it.
+        """
+        if isinstance(output, Borrowed):
+            size = PackedLayout(output).size
+            self._reserved = self._memory.new_empty(size)
 
     def run(self, step: TreeStep) -> None:
         """Run the step, keep its output, and overwrite the tree with the next tree."""
         after, output = step(self.tree)
-        layout = PackedLayout(output, base=self._layout, base_tree=after)
-        packed = pack([*self._layout.pieces(after), *layout.pieces(output)], layout.size)
-        self._output = layout, packed
-        self._memory.copy_(packed[: len(self._memory)])
+        if after is self.tree:
+            layout = PackedLayout(output)
+            packed = pack(layout.pieces(output), layout.size, into=self._reserved)
+            self._output = layout, packed
+        else:
+            layout = PackedLayout(output, base=self._layout, base_tree=after)
+            packed = pack([*self._layout.pieces(after), *layout.pieces(output)], layout.size)
+            self._output = layout, packed
+            self._memory.copy_(packed[: len(self._memory)])
+        self._borrowed = layout.unpack(self._output[1]) if isinstance(output, Borrowed) else None
 
     def copy_output(self) -> Any:
-        """Return a copy of the last step's output, which the next step does not overwrite."""
+        """Return a copy of the last step's output, which the next step does not overwrite.
+
+        A borrowed output is not copied.
+        """
+        if self._borrowed is not None:
+            return self._borrowed
         assert self._output is not None
         layout, memory = self._output
         return layout.unpack(memory.clone())
@@ -334,8 +378,15 @@ class PackedLayout:
 
     def unpack(self, memory: Tensor) -> Any:
         """Return the tree whose tensors are views of `memory`."""
-        slices = iter(self._slices)
-        return map_tree(self._template, lambda _: next(slices).view(memory))
+        slices, typed = iter(self._slices), dict[torch.dtype, Tensor]()
+
+        def view(_: Tensor) -> Tensor:
+            slice_ = next(slices)
+            if slice_.dtype not in typed:
+                typed[slice_.dtype] = memory.view(slice_.dtype)
+            return slice_.view(typed[slice_.dtype])
+
+        return map_tree(self._template, view)
 
 
 class BufferSlice(NamedTuple):
@@ -360,13 +411,27 @@ class BufferSlice(NamedTuple):
         return memory[self.start : self.start + self.size]
 
     def view(self, memory: Tensor) -> Tensor:
-        """Return the tensor as a view of `memory`."""
-        return self.bytes(memory).view(self.dtype).view(self.shape)
+        """Return the tensor as a view of `memory`, the whole buffer in the tensor's dtype."""
+        return memory.as_strided(
+            self.shape, _strides(self.shape), self.start // self.dtype.itemsize
+        )
 
 
-def pack(pieces: list[tuple[BufferSlice, Tensor]], size: int) -> Tensor:
-    """Copy every piece to its slice of a new buffer, in one launch. Gaps are not initialised."""
-    memory = pieces[0][1].new_empty(size)
+@cache
+def _strides(shape: torch.Size) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    sizes = [max(1, size) for size in shape]
+    return tuple(math.prod(sizes[at + 1 :]) for at in range(len(sizes)))
+
+
+def pack(
+    pieces: list[tuple[BufferSlice, Tensor]], size: int, *, into: Tensor | None = None
+) -> Tensor:
+    """Copy every piece to its slice of a buffer, in one launch, and return the buffer.
+
+    By default, the buffer is new, and its gaps are not initialised.
+    """
+    memory = pieces[0][1].new_empty(size) if into is None else into
     slices, parts = zip(*pieces, strict=True)
     targets = [slice_.bytes(memory) for slice_ in slices]
     torch._foreach_copy_(targets, list(parts))  # pyright: ignore[reportPrivateImportUsage]
@@ -382,20 +447,22 @@ class HostCopy:
     """An asynchronous copy of a tree to the host. It waits for the device only when read."""
 
     def __init__(self, tree: Any) -> None:
-        self._tree, self._event = tree, None
+        self._tree, self._sent = tree, None
         tensors = leaves(tree)
         if tensors and tensors[0].is_cuda:
             layout = PackedLayout(tree)
             packed = pack(layout.pieces(tree), layout.size)
             host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             host.copy_(packed, non_blocking=True)
-            self._tree = layout.unpack(host)
-            self._event = torch.cuda.Event()
+            event = torch.cuda.Event()
             # Of the tensors' device, which need not be torch's current device.
-            self._event.record(torch.cuda.current_stream(packed.device))
+            event.record(torch.cuda.current_stream(packed.device))
+            self._tree, self._sent = None, (layout, host, event)
 
     def read(self) -> Any:
         """Wait for the copy, and return the tree on the host."""
-        if self._event is not None:
-            self._event.synchronize()
+        if self._sent is not None:
+            layout, host, event = self._sent
+            event.synchronize()
+            self._tree, self._sent = layout.unpack(host), None
         return self._tree

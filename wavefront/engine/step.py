@@ -24,7 +24,8 @@ from wavefront.core.constraint import (
     TokenClasses,
     allowed_tokens,
     best_answers,
-    compatible_writes,
+    fitting_writes,
+    pack_writes,
 )
 from wavefront.core.masks import smallest, to_mask, write_at
 from wavefront.core.reading import (
@@ -45,7 +46,7 @@ from wavefront.core.state import (
 )
 from wavefront.core.strategy import Decision, Stats
 from wavefront.core.tree import map_tree, replace_fields, scatter_rows
-from wavefront.engine.cuda_graphs import Call, HostCopy, run_eagerly
+from wavefront.engine.cuda_graphs import Borrowed, Call, HostCopy, run_eagerly
 from wavefront.engine.layout import whole_blocks
 from wavefront.engine.window import attended_positions, choose_window, limit_columns, must_compute
 from wavefront.kernels.compile import compiled_with_model
@@ -148,7 +149,7 @@ def take_step(
             model, configs, batch, shape=shape, kv=kv, policy=policy, call=call
         )
     plan = plan_step(model, configs, batch, shape=shape, policy=policy)
-    hidden = _hidden_of(model, configs, batch, plan=plan, kv=kv)
+    hidden = _hidden_of(model, configs, batch.limits, plan=plan, kv=kv)
     return _compiled_commit(
         model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy
     )
@@ -157,18 +158,18 @@ def take_step(
 def _hidden_of(
     model: Model,
     configs: Sequence[Config],
-    batch: BatchState,
+    limits: RowLimits | None,
     *,
     plan: StepPlan,
     kv: KV | None,
 ) -> Tensor:
     """Run the forward pass of a step."""
     hidden = forward(model, plan, guided=configs[0].cfg_scale > 0, kv=kv)
-    if plan.copies is None or batch.limits is None:
+    if plan.copies is None or limits is None:
         return hidden
     # Columns beyond the limit repeat the first one, but without its masked copy.
     column = torch.arange(hidden.shape[2], device=hidden.device)
-    own = (column < batch.limits.width[:, None])[None, ..., None]
+    own = (column < limits.width[:, None])[None, ..., None]
     return torch.where(own, hidden, hidden[:, :, :1])
 
 
@@ -185,8 +186,8 @@ def _constrained_step(
     """Take a step with constraints: three parts, between which the host looks at the answers.
 
     A captured last part assumes that all writes of the step fit together, which the host then
-    checks. If they do not, it is repeated with the host, as if nothing were captured. A step that
-    must complete an answer is never captured as a whole.
+    checks. If they do not, the groups decide again, together with the host. The last part of a step
+    that must complete an answer is not captured.
     """
     # No automaton is part of a key or of captured code, so none outlives its requests.
     free = tuple(replace(config, constraint=None) for config in configs)
@@ -199,60 +200,78 @@ def _constrained_step(
             constraint_inputs(config, state, plan.read_index) if one else None
             for config, state, one in zip(free, batch.groups, limited, strict=True)
         )
-        return batch, (plan, asked)
+        return batch, Borrowed((plan, asked))
 
-    _, (plan, asked) = call(("plan", *key), plan_and_ask, batch)
+    _, (plan, asked) = _borrow(call(("plan", *key), plan_and_ask, batch))
     # The copy starts before the forward pass, so that the host reads it while the pass runs.
     on_host = HostCopy(asked)
     key = *key, tuple(part is None for part in plan)
-    _, hidden = call(
-        ("forward", *key),
-        lambda tree: (tree, _hidden_of(model, free, tree[0], plan=tree[1], kv=kv)),
-        (batch, plan),
-    )
+
+    def run_forward(tree: Any) -> tuple[Any, Any]:
+        limits, plan = tree
+        return tree, Borrowed(_hidden_of(model, free, limits, plan=plan, kv=kv))
+
+    _, hidden = _borrow(call(("forward", *key), run_forward, (batch.limits, plan)))
     rules = tuple(
         None if one is None else group_rules(config, one, hidden.device)
         for config, one in zip(configs, on_host.read(), strict=True)
     )
-    if call is not run_eagerly and not any(one is not None and one.completes for one in rules):
+    given: dict[str, Any] = {"shape": shape, "policy": policy}
+    if call is run_eagerly or any(one is not None and one.completes for one in rules):
+        # The plan may lie in the buffers of a graph, and the result refers to it.
+        plan = map_tree(plan, torch.clone) if call is not run_eagerly else plan
+        readings = read_groups(model, configs, batch, plan=plan, hidden=hidden, rules=rules)
+        return decide_groups(model, configs, batch, plan=plan, readings=readings, **given)
 
-        def commit(tree: Any) -> tuple[Any, Any]:
-            batch, plan, hidden, tables = tree
-            found = _commit(
-                model,
-                free,
-                batch,
-                plan=plan,
-                hidden=hidden,
-                shape=shape,
-                policy=policy,
-                rules=tuple(None if one is None else one.rules() for one in tables),
-            )
-            return tree, found
+    def commit(tree: Any) -> tuple[Any, Any]:
+        batch, plan, hidden, tables = tree
+        some = tuple(None if one is None else one.rules() for one in tables)
+        readings = read_groups(model, free, batch, plan=plan, hidden=hidden, rules=some)
+        made = decide_groups(model, free, batch, plan=plan, readings=readings, **given)
+        pairs = zip(batch.groups, made.steps, readings, limited, strict=True)
+        writes = tuple(
+            _pack_writes(state, steps[0].decision, reading) if one else None
+            for state, steps, reading, one in pairs
+        )
+        return tree, (made, readings, writes)
 
-        tables = tuple(None if one is None else AllowedTables.of(one) for one in rules)
-        _, (result, writes) = call(("commit", *key), commit, (batch, plan, hidden, tables))
-        pairs = zip(configs, writes, strict=True)
-        if all(one is None or _all_fit(config, one) for config, one in pairs):
-            return result
-    result, _ = _commit(
-        model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy, rules=rules
+    tables = tuple(None if one is None else AllowedTables.of(one) for one in rules)
+    _, (made, readings, writes) = call(("commit", *key), commit, (batch, plan, hidden, tables))
+    pairs = zip(configs, HostCopy(writes).read(), strict=True)
+    if all(one is None or _all_fit(config, one) for config, one in pairs):
+        return made
+    return _decide_again(model, configs, batch, plan=plan, readings=readings, **given)
+
+
+def _decide_again(
+    model: Model, configs: Sequence[Config], batch: BatchState, *, plan: StepPlan, **given: Any
+) -> StepResult:
+    """Let the groups decide with the host, after their writes have contradicted each other."""
+    # The plan may lie in the buffers of a graph, and the result refers to it.
+    return decide_groups(model, configs, batch, plan=map_tree(plan, torch.clone), **given)
+
+
+def _borrow(result: tuple[Any, Borrowed]) -> tuple[Any, Any]:
+    """Return the result of a call without the mark on its output."""
+    tree, output = result
+    return tree, output.value
+
+
+def _pack_writes(state: DecodeState, decision: Decision, reading: GroupReading) -> Tensor:
+    """Return what the host must know about the writes of a step; see `fitting_writes`."""
+    return pack_writes(
+        state.canvas,
+        state.answer,
+        write=decision.written,
+        proposal=reading.proposal,
+        score=reading.score,
     )
-    return result
 
 
-def _all_fit(config: Config, writes: GroupWrites) -> bool:
+def _all_fit(config: Config, writes: Tensor) -> bool:
     """Return whether all writes of a step leave the answers completable."""
     assert config.constraint is not None
-    keep = compatible_writes(
-        config.constraint,
-        writes.canvas,
-        writes.answer,
-        write=writes.write,
-        proposal=writes.proposal,
-        score=writes.score,
-    )
-    return keep is writes.write
+    return fitting_writes(config.constraint, writes) is None
 
 
 @compiled_with_model
@@ -394,10 +413,7 @@ def count_computed(
 
 
 def is_constrained(configs: Sequence[Config]) -> bool:
-    """Return whether any group has a constraint.
-
-    Of such a step, only the plan is compiled, and only the forward pass is captured.
-    """
+    """Return whether any group has a constraint: the host then works between parts of a step."""
     return any(config.constraint is not None for config in configs)
 
 
@@ -412,56 +428,71 @@ def commit_step(
     policy: Cache | None,
 ) -> StepResult:
     """Read the hidden states, let every group decide, write the canvases, update the cache."""
-    result, _ = _commit(model, configs, batch, plan=plan, hidden=hidden, shape=shape, policy=policy)
-    return result
+    readings = read_groups(model, configs, batch, plan=plan, hidden=hidden)
+    given: dict[str, Any] = {"shape": shape, "policy": policy}
+    return decide_groups(model, configs, batch, plan=plan, readings=readings, **given)
 
 
-class GroupWrites(NamedTuple):
-    """What a step writes in a group, to be checked on the host."""
+class GroupReading(NamedTuple):
+    """What a step has read for a group. The first three fields are those of its state."""
 
-    canvas: Canvas  # before the step
-    answer: Tensor  # (R, L) bool
-    write: Tensor  # (R, L) bool: commits and edits
-    proposal: Tensor  # (R, L) long
-    score: Tensor  # (R, L) float32
+    proposal: Tensor
+    stats: Stats
+    score: Tensor
+    bad: Tensor  # (R,) bool: a logit of the row is NaN, or none is finite
+    others: TopAlternatives | None  # the likeliest tokens, if the config keeps some
 
 
-def _commit(
+def read_groups(
     model: Model,
     configs: Sequence[Config],
     batch: BatchState,
     *,
     plan: StepPlan,
     hidden: Tensor,
+    rules: Sequence[GroupRules | None] = (),
+) -> tuple[GroupReading, ...]:
+    """Read the hidden states for every group, under the rules of its constraint."""
+    found, index = [], plan.read_index
+    for config, state, mask, rule in zip(
+        configs, batch.groups, plan.read_masks, rules or (None,) * len(configs), strict=True
+    ):
+        reading = score_positions(model, config, state, index=index, hidden=hidden, rules=rule)
+        bad = (reading.bad & mask.gather(-1, index)).any(-1)
+        after = store_readings(config, state, index=index, reading=reading)
+        others = top_alternatives(index, reading, state.canvas)
+        found.append(GroupReading(after.proposal, after.stats, after.score, bad, others))
+    return tuple(found)
+
+
+def decide_groups(
+    model: Model,
+    configs: Sequence[Config],
+    batch: BatchState,
+    *,
+    plan: StepPlan,
+    readings: Sequence[GroupReading],
     shape: StepShape,
     policy: Cache | None,
-    rules: Sequence[GroupRules | None] = (),
-) -> tuple[StepResult, tuple[GroupWrites | None, ...]]:
-    """Do what `commit_step` does, under the rules of constraints.
+) -> StepResult:
+    """Let every group decide on what it has read, write the canvases, update the cache.
 
-    A config without its constraint keeps writes that contradict each other, so the host must check
-    the second result.
+    A config without its constraint keeps writes that contradict each other.
     """
     void = plan.overflow
     if plan.window_overflow is not None:
         void = void | plan.window_overflow
     cost = count_computed(configs, plan.canvas, shape.size, copies=plan.copies)
-    states, steps, idle, writes, index = [], [], [], [], plan.read_index
-    rules = rules or (None,) * len(configs)
-    for config, state, mask, rule in zip(
-        configs, batch.groups, plan.read_masks, rules, strict=True
-    ):
-        reading = score_positions(model, config, state, index=index, hidden=hidden, rules=rule)
-        bad = (reading.bad & mask.gather(-1, index)).any(-1)
-        before = store_readings(config, state, index=index, reading=reading)
+    states, steps, idle = [], [], []
+    for config, state, reading in zip(configs, batch.groups, readings, strict=True):
+        proposal, stats, score, bad, others = reading
+        before = replace_fields(state, proposal=proposal, stats=stats, score=score)
         state, view, decision = decide_and_write(config, before, model.mask_id, bad=bad, void=void)
         waits = before.done | bad | void | (before.step >= before.steps)
         idle.append(is_idle(before, state, decision) & ~waits)
-        others = top_alternatives(index, reading, state.canvas)
         step = Step(0, 1, cost, view, decision, state.canvas, state.final, state.done, others)
         states.append(state)
         steps.append((step,))
-        writes.append(None if rule is None else _writes_of(before, decision))
     stored, stale = batch.stored, 0
     if policy is not None:
         stored, stale = _update_stored(policy, batch, states, plan=plan, reuse=shape.reuse)
@@ -486,12 +517,7 @@ def _commit(
         )
         flags.append(one if len(configs) == 1 else only_occupied(one, state))
     after = BatchState(tuple(states), stored, batch.limits, batch.rows)
-    return StepResult(after, tuple(steps), sum_groups(flags)), tuple(writes)
-
-
-def _writes_of(before: DecodeState, decision: Decision) -> GroupWrites:
-    write = decision.commit if decision.edit is None else decision.commit | decision.edit
-    return GroupWrites(before.canvas, before.answer, write, before.proposal, before.score)
+    return StepResult(after, tuple(steps), sum_groups(flags))
 
 
 _compiled_commit = compiled_with_model(commit_step)
