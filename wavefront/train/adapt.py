@@ -233,10 +233,16 @@ def prepare_rows(
     others = unseen_texts(
         _excluded(config), lambda text: encode(text, add_special_tokens=False).ids
     )
-    shared = overlapping_rows(rows.contents, Rows.join([unseen, Rows.pack(others)]))
+    # Each kind has its own templates: one benchmark's instructions are rare among all texts.
+    parts = [unseen, *(Rows.pack(texts) for texts in others.values())]
+    found = [overlapping_rows(rows.contents, part) for part in parts]
+    shared = np.logical_or.reduce(found)
+    named = zip(("held-out prompts", *others), found, strict=True)
+    counts = [f"{int(hits.sum())} with {name}" for name, hits in named if hits.any()]
     _print(
         f"{int(shared.sum())} of {len(shared)} training texts share a run of {NGRAM} tokens with "
-        f"{len(unseen)} held-out prompts or {len(others)} excluded texts, and are left out"
+        f"{len(unseen)} held-out prompts or {sum(map(len, parts[1:]))} excluded texts, and are "
+        f"left out{': ' if counts else ''}{', '.join(counts)}"
     )
     kept = rows.rows.take(np.flatnonzero(~shared)) if shared.any() else rows.rows
     if not len(kept):
@@ -248,7 +254,7 @@ def prepare_rows(
         tokens=len(kept.tokens),
         overlap=int(shared.sum()),
         held_out=len(held_out),
-        excluded=len(others),
+        excluded=sum(map(len, others.values())),
     )
     kept.save(folder / "train")
     return True

@@ -11,6 +11,8 @@ from wavefront.train.rows import Rows
 
 NGRAM = 13
 CHUNK = 1 << 20  # tokens hashed at once
+# A run in more than this share of the distinct texts, and in more than so many, is a template.
+TEMPLATE_SHARE, TEMPLATE_TEXTS = 0.01, 4
 
 
 def ngram_hashes(rows: Rows, n: int = NGRAM) -> tuple[np.ndarray, np.ndarray]:
@@ -22,8 +24,17 @@ def ngram_hashes(rows: Rows, n: int = NGRAM) -> tuple[np.ndarray, np.ndarray]:
 
 
 def overlapping_rows(rows: Rows, unseen: Rows, n: int = NGRAM) -> np.ndarray:
-    """Return (len(rows),) bool: which rows share a run of `n` tokens with any excluded text."""
-    wanted = np.unique(ngram_hashes(unseen, n)[0])
+    """Return (len(rows),) bool: which rows share a run of `n` tokens with any unseen text.
+
+    Runs of a template, such as the instructions of a prompt, do not count. They are the runs that
+    occur in more than 1 % of the distinct unseen texts, and in more than four of them.
+    """
+    distinct = np.unique([hash(row.tobytes()) for row in unseen], return_index=True)[1]
+    hashes, numbers = ngram_hashes(unseen.take(distinct), n)
+    # Each run once per text.
+    pairs = np.unique(np.stack((hashes, numbers.astype(np.uint64))), axis=1)
+    wanted, texts = np.unique(pairs[0], return_counts=True)
+    wanted = wanted[texts <= max(TEMPLATE_TEXTS, TEMPLATE_SHARE * len(distinct))]
     found = np.zeros(len(rows), bool)
     for _, numbers in _matches(rows, wanted, n):
         found[numbers] = True

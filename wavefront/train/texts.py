@@ -101,23 +101,25 @@ def _json_pairs(path: Path, text: str) -> Iterator[tuple[str, str]]:
         yield prompt, answer
 
 
-def unseen_texts(names: Sequence[str], encode: Encode) -> list[list[int]]:
-    """Return the ids of texts to keep out of training: files, or benchmarks by name.
+def unseen_texts(names: Sequence[str], encode: Encode) -> dict[str, list[list[int]]]:
+    """Return the ids of texts to keep out of training, by name: files, or benchmarks.
 
     The name bbh stands for all its subsets.
 
     Raises:
         OptionError: A name is neither a file nor a benchmark, or its data is missing.
     """
-    found: list[list[int]] = []
+    found: dict[str, list[list[int]]] = {}
     for name in names:
         if Path(name).is_file():
-            found += [encode(part) for pair in read_pairs(Path(name)) for part in pair if part]
+            texts = [part for pair in read_pairs(Path(name)) for part in pair if part]
+            found[name] = [encode(text) for text in texts]
             continue
         from wavefront.tasks import load
         from wavefront.tasks.base import Ask
         from wavefront.tasks.benchmarks.bbh import SUBSETS
 
         for task in [f"bbh_{subset}" for subset in SUBSETS] if name == "bbh" else [name]:
-            found += [encode(item.prompt) for item in load(task).items(Ask(style="bare"))]
+            items = load(task).items(Ask(style="bare"))
+            found[task] = [encode(item.prompt) for item in items]
     return found
