@@ -32,6 +32,7 @@ from wavefront.paper.published import data_name, dataset
 from wavefront.results import table as runs
 from wavefront.results.interval import Interval
 from wavefront.results.table import Table
+from wavefront.tasks import sandbox
 from wavefront.tasks.base import Sample
 from wavefront.traces import trace_file
 
@@ -74,6 +75,24 @@ def tiny(name: str, home: Path, *more: str) -> Any:
 def tiny_refused(name: str, home: Path, *more: str) -> str:
     few = ["--items", "2", "-n", "8", "-b", "2", "--task", "boolean_expressions", "-q"]
     return run("paper", "run", name, "-m", "toy", *few, "-o", str(home), *more, code=1).stderr
+
+
+def test_machine_without_a_sandbox_answers_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(line: bytes, arguments: list[str], **_: Any) -> Any:
+        return sandbox._Reply({"refused": "no namespaces"}, False)
+
+    both = ("--task", "code", "-s", "standard", "-s", "block(size=4)")
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "_start", refuse)
+        text = " ".join(tiny_refused("main", tmp_path / "out", *both).split())
+    assert "No sandbox is available" in text
+    assert "the same command grades them" in text
+    answers = {file: file.read_bytes() for file in tmp_path.rglob("answers.jsonl")}
+    assert len(answers) == 4  # two tasks and two strategies
+    tiny("main", tmp_path / "out", *both)
+    assert answers == {file: file.read_bytes() for file in tmp_path.rglob("answers.jsonl")}
 
 
 QUICK = ("main", "decode-order", "mhco", "parity", "case")

@@ -452,12 +452,18 @@ class Runner:
         return sum(self._kept[key]["seconds"] for key in self._used)
 
     def measure(self, trials: Sequence[Trial], *, trace: str = "") -> list[TrialResult]:
-        """Answer and grade every trial. Existing results and answers are kept."""
+        """Answer and grade every trial. Existing results and answers are kept.
+
+        Raises:
+            OptionError: There is no sandbox for the code that the model wrote. All trials were
+                answered, so the same command can grade them on another machine.
+        """
         for trial in trials:
             resolve(trial.strategy, "strategies")
         for task in dict.fromkeys(trial.task for trial in trials):
             self._check_grader(task)
         found: list[TrialResult] = []
+        refused: OptionError | None = None
         for number, trial in enumerate(trials):
             what = f"{task_label(trial.task)}, {trial.strategy} {trial.case}".strip()
 
@@ -465,16 +471,28 @@ class Runner:
                 self.progress(what, (number + done / max(1, total)) / len(trials))
 
             folder = self.folder / RUNS / trial.folder
-            record = self.keep(
-                str(trial.folder),
-                lambda trial=trial, show=show: self._record(trial, trace, show),
-                run=folder,
-            )
+            try:
+                record = self.keep(
+                    str(trial.folder),
+                    lambda trial=trial, show=show: self._record(trial, trace, show),
+                    run=folder,
+                )
+            except OptionError as error:
+                if error.option != "allow_unsandboxed":
+                    raise
+                refused = error  # the answers are kept, and the other trials need this machine
+                continue
             originals = None
             if "quality" in record:
                 name = f"originals of {trial.task}, N={record['cost']['length']}"
                 originals = self.keep(name, lambda trial=trial: self._originals(trial), run=folder)
             found.append(_result(trial, folder, record, originals=originals))
+        if refused is not None:
+            raise OptionError(
+                f"{refused} All answers are in {self.folder}: the same command grades them on a "
+                "machine with a sandbox.",
+                option="allow_unsandboxed",
+            ) from refused
         return found
 
     def _check_grader(self, name: str) -> None:

@@ -112,7 +112,9 @@ def _request_verdict(
         raise OptionError(
             "No sandbox is available; refusing to run model-written code"
             f" ({reply.message['refused']}). Use a machine that allows user namespaces, or pass"
-            " allow_unsandboxed=True (--allow-unsandboxed) if you trust the code."
+            " allow_unsandboxed=True (--allow-unsandboxed) if you trust the code.",
+            option="allow_unsandboxed",
+            value=False,
         )
     return reply if reply.message.get("secret") == secret else _Reply({}, reply.timed_out)
 
