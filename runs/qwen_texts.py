@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 SHOTS = 4
 MAX_ANSWER = 192  # tokens of a sampled answer
+MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
 QUESTIONS = {"gsm8k": 10, "math": 3}  # answers per training question
 CHUNK = 256  # texts that a process grades at once
 FUNCTIONS = 48_000  # functions to sample
@@ -145,7 +146,8 @@ class Questions:
         self.name, self.task = name, load(name)
         asked = self.task.items(Ask(split="train", shots=SHOTS, data=data))
         alone = self.task.items(Ask(split="train", data=data))
-        self.items = list(zip(asked, alone, strict=True))
+        pairs = zip(asked, alone, strict=True)
+        self.items = [pair for pair in pairs if len(pair[1].prompt) <= MAX_QUESTION]
         self.count = times * len(self.items)
 
     def request(self, number: int) -> Request:
@@ -306,6 +308,7 @@ def write(given: argparse.Namespace) -> None:
                 temperature=given.temperature,
                 seed=number,
                 stop=tokenizer.encode(kind.stop),
+                most=given.answer_tokens,
             )
             texts = original.tokenizer.decode_batch([row.answer.tolist() for row in rows])
             seconds = time.monotonic() - started
@@ -344,7 +347,7 @@ class GradedPart(NamedTuple):
 
     path: Path
     chunks: Sequence[Future[list[dict[str, Any]]]]
-    count: int
+    written: int
     seconds: float  # of sampling
 
     def save(self) -> None:
@@ -352,7 +355,7 @@ class GradedPart(NamedTuple):
         kept = [item for chunk in self.chunks for item in chunk.result()]
         write_text(self.path, "".join(json.dumps(item) + "\n" for item in kept), error=RunError)
         print(
-            f"{self.path.name}: kept {len(kept)} of {self.count} in {self.seconds:.1f} s",
+            f"{self.path.name}: kept {len(kept)} of {self.written} in {self.seconds:.1f} s",
             flush=True,
         )
 
@@ -498,9 +501,8 @@ def write_answers(given: argparse.Namespace, items: Sequence[Sample], path: Path
     for at in range(0, len(prompts), given.batch):
         part = prompts[at : at + given.batch]
         limit = max(map(len, part)) + given.answer_tokens
-        rows = writer.write(part, length=limit, temperature=0.0)
-        answers = [row.answer[: given.answer_tokens].tolist() for row in rows]
-        texts += original.tokenizer.decode_batch(answers)
+        rows = writer.write(part, length=limit, temperature=0.0, most=given.answer_tokens)
+        texts += original.tokenizer.decode_batch([row.answer.tolist() for row in rows])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(json.dumps(text) + "\n" for text in texts), error=RunError)
 

@@ -533,6 +533,17 @@ def test_written_tokens_follow_the_model(original: Original) -> None:
     assert not counts[wanted == 0].any()
 
 
+def test_an_answer_has_at_most_so_many_tokens(original: Original) -> None:
+    writer = Writer(original, device=torch.device("cpu"))
+    prompts = [[1, 5, 6, 7, 8, 9, 10], [1, 5]]
+    whole = writer.write(prompts, length=20, temperature=0.0)
+    parts = writer.write(prompts, length=20, temperature=0.0, most=4)
+    for text, part in zip(whole, parts, strict=True):
+        assert part.answer.tolist() == text.answer[:4].tolist()
+        assert part.finished == (text.finished and len(text.answer) < 4)
+    assert any(not part.finished for part in parts)
+
+
 def test_same_seed_writes_the_same_texts(original: Original) -> None:
     writer = Writer(original, device=CPU)
     first, again, other = (writer.sample([[1]] * 6, length=24, seed=seed) for seed in (3, 3, 4))

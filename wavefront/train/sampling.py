@@ -78,14 +78,18 @@ class Writer:
         temperature: float = 1.0,
         seed: int = 0,
         stop: Sequence[int] = (),
+        most: int | None = None,
     ) -> list[WrittenText]:
         """Continue every prompt up to its end or to `length` tokens in total.
 
-        A text also ends after a token of `stop`, which stays in it. The same seed on the same
+        A text also ends after a token of `stop`, which stays in it, and after `most` tokens, so
+        that a long prompt in a batch does not lengthen the other texts. The same seed on the same
         device gives the same texts.
         """
-        rows = self.sample(prompts, length=length, temperature=temperature, seed=seed, stop=stop)
-        return list(self._texts(prompts, rows.cpu()))
+        rows = self.sample(
+            prompts, length=length, temperature=temperature, seed=seed, stop=stop, most=most
+        )
+        return list(self._texts(prompts, rows.cpu(), most=length if most is None else most))
 
     @torch.no_grad()
     def sample(
@@ -96,6 +100,7 @@ class Writer:
         temperature: float = 1.0,
         seed: int = 0,
         stop: Sequence[int] = (),
+        most: int | None = None,
     ) -> Tensor:
         """Return (B, length) long: each prompt, its continuation, then end tokens."""
         end = self.original.end_id
@@ -106,12 +111,13 @@ class Writer:
             tokens[row, : len(prompt)] = torch.tensor(prompt)
         tokens = tokens.to(self.device)
         last = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
-        first_step = min(len(prompt) for prompt in prompts)
+        steps = length - min(len(prompt) for prompt in prompts)
+        steps = steps if most is None else min(steps, most)
         reached = max(len(prompt) for prompt in prompts)
         kv = self.model.new_kv(len(prompts), length)
         self._read_prompts(tokens[:, :reached], kv, common=_common_prefix(prompts))
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=self.device)
-        for step in range(length - first_step):
+        for step in range(steps):
             reach = min(length, -(-(reached + step) // REACH) * REACH)
             at = last[:, None]
             hidden = self.model.encode(tokens[:, :reach], window=at, kv=_reach(kv, reach))
@@ -157,20 +163,21 @@ class Writer:
         # Stay below the total: rounding could otherwise choose an id after the last possible one.
         return torch.searchsorted(reached, draw.minimum(total * 0.999999), right=True)[:, 0]
 
-    def _texts(self, prompts: Sequence[Sequence[int]], rows: Tensor) -> Iterator[WrittenText]:
+    def _texts(
+        self, prompts: Sequence[Sequence[int]], rows: Tensor, *, most: int
+    ) -> Iterator[WrittenText]:
         table = rows.numpy().astype(np.uint32)
-        first = torch.tensor([len(prompt) for prompt in prompts])
-        after = torch.arange(rows.shape[1]) >= first[:, None]
-        ends = ((rows == self.original.end_id) & after).numpy()
-        for prompt, row, ended in zip(prompts, table, ends, strict=True):
-            done = bool(ended.any())
-            stop = int(ended.argmax()) if done else None
-            yield WrittenText(list(prompt), row[len(prompt) : stop], done)
+        for prompt, row in zip(prompts, table, strict=True):
+            answer = row[len(prompt) : len(prompt) + most]
+            ends = answer == self.original.end_id
+            done = bool(ends.any())
+            yield WrittenText(list(prompt), answer[: int(ends.argmax()) if done else None], done)
 
 
 def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many first tokens all prompts share."""
-    shortest, longest = min(prompts), max(prompts)  # in order of their tokens
+    rows = [tuple(prompt) for prompt in prompts]
+    shortest, longest = min(rows), max(rows)  # in order of their tokens
     pairs = enumerate(zip(shortest, longest, strict=False))
     differ = (number for number, (one, other) in pairs if one != other)
     return next(differ, min(len(shortest), len(longest)))
