@@ -451,7 +451,7 @@ def _figures(benches: Sequence[Bench]) -> Figures:
         own = None
         if bench.judged:
             own = bounds(quality.estimates(bench.own)["nats"])[0]
-        unit = "nats per token" if bench.judged else "correct answers (%)"
+        unit = "nats per token (lower: likelier)" if bench.judged else "correct answers (%)"
         title = (
             f"{bench.model} on {bench.task}, {bench.length} positions, "
             f"{len(bench.report)} items of the report half"
