@@ -71,7 +71,7 @@ class Tide(Strategy):
 
     `cascade_rounds` (with an adaptive selector): after a commit, move the front and select again
     on the same forward pass, up to this many rounds. The expected number of wrong tokens per step
-    stays within `risk`. With a radius of 2, only this lets a front commit many tokens at once.
+    stays within `risk`. Without rounds, a step commits at most the `size` positions of the front.
     `horizon`: hide masks more than this many positions ahead of the front from the model, so that
     a long canvas looks like a short one; 0 hides nothing.
     `density_sigma`: use no radius; multiply the confidence by the density of known tokens, under a
