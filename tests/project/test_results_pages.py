@@ -60,6 +60,24 @@ def test_pages_have_the_current_decoding_version_or_say_so() -> None:
     assert stale_pages(RESULTS, (ROOT / "docs" / "results.md").read_text("utf-8")) == []
 
 
+HASH = r"\b[0-9a-f]{7,12}(?:-dirty)?\b"
+WITHOUT_COMMIT = {"constraint"}  # it was made in a copy that was not a clone, and says so
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_names_its_command_commit_model_items_and_hardware(name: str) -> None:
+    page = (RESULTS / name / "summary.md").read_text("utf-8")
+    assert re.search(r"`(python runs/|wavefront )[^`]+`", page)
+    assert re.search(r"\bripple\b|\btale\b|LLaDA-8B", page)
+    assert re.search(r"NVIDIA H200|CPU|EPYC|Xeon", page)
+    assert re.search(rf"`{HASH}`|'{HASH}'", page) or name in WITHOUT_COMMIT
+    if "* experiment: `" in page:  # written by `wavefront paper run`
+        for field in ("command", "commit", "models", "items of each task", "device"):
+            assert re.search(rf"^\* {field}: `.+`$", page, re.MULTILINE), field
+    elif name != "bench":  # it measures times of random weights
+        assert re.search(r"\bitems\b|\bn\b", page)
+
+
 def test_page_of_our_own_tasks_is_not_titled_as_the_benchmark() -> None:
     title, _, page = (RESULTS / "bbh" / "summary.md").read_text("utf-8").partition("\n")
     assert "| bbh_" not in page, "the tasks are our own"
