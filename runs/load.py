@@ -56,10 +56,7 @@ NESTED: dict[str, Any] = {"type": "string"}
 for _ in range(30):
     NESTED = {"type": "array", "items": NESTED}
 EXTREMES: tuple[dict[str, Any], ...] = (
-    {
-        "strategy": "tide(cascade_rounds=0, horizon=0, "
-        "distance_temperatures=(1e300,), selector=quota())"
-    },
+    {"strategy": "tide(cascade_rounds=8, horizon=64, risk=1e300, selector=threshold(tau=0.98))"},
     {"strategy": f"tide(cascade_rounds={10**9}, horizon=64, selector=threshold(tau=0.98))"},
     {"strategy": f"block(size={2**30 + 1})"},
     {"strategy": f"wavefront(size={2**30 + 1}, radius=2)"},

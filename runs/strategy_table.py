@@ -56,8 +56,6 @@ PLANNED = (
     "rcr(size=32)",
     "tbd(size=32)",
     "tide(cascade_rounds=0, horizon=32, selector=quota())",
-    "tide(cascade_rounds=0, horizon=0, patience=6, selector=quota())",
-    "tide(cascade_rounds=0, horizon=0, density_sigma=4.0, selector=quota())",
     "tide(cascade_rounds=0, horizon=0, revisable_band=8, selector=quota())",
 )
 ADAPTIVE = (

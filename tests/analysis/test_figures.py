@@ -16,6 +16,7 @@ import torch
 import wavefront
 from wavefront.analysis import figures
 from wavefront.analysis.figures.case import display_text, lay_out
+from wavefront.analysis.figures.curves import _looks as curve_looks
 from wavefront.analysis.figures.parts import mean_by_item, spread_log_x
 from wavefront.analysis.figures.style import LIGHT, label, looks
 from wavefront.analysis.measures import calibration, dynamics, gradient, regret
@@ -189,6 +190,16 @@ def test_strategy_keeps_its_look_and_two_of_a_kind_differ() -> None:
     assert first.colour == second.colour
     assert (first.dash, first.hollow) != (second.dash, second.hollow)
     assert len({look.colour for look in looks(SPECS, figures.DARK).values()}) == 3
+
+
+def test_marks_of_adaptive_strategies_are_hollow() -> None:
+    adaptive = "block(size=8, selector=threshold(tau={tau}))"
+    found = curve_looks(["block(size=8)", "block(size=32)", adaptive], figures.LIGHT)
+    assert [look.hollow for look in found.values()] == [False, False, True]
+    first, second, third = found.values()
+    assert first.dash != second.dash
+    assert first.dash == third.dash  # a mark tells the two groups apart
+    assert third.label == "block size=8, threshold"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ ADAPTIVE = (
     "rcr(size=8)",
     "tide(cascade_rounds=8, horizon=0, selector=threshold(tau=0.3))",
     "tide(cascade_rounds=3, horizon=8, selector=threshold(tau=0.3))",
-    "tide(cascade_rounds=0, horizon=0, density_sigma=3.0, "
-    "patience=3, revisable_band=4, remask_below=0.5, "
-    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=4, remask_below=0.5, "
+    "selector=threshold(tau=0.3))",
 )
 CACHE = "wave(refresh=4, size=12, near=2)"
 

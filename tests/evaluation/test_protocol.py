@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from wavefront.core.errors import OptionError
-from wavefront.core.spec import resolve
+from wavefront.core.spec import names, resolve
 from wavefront.evaluation import protocol
 from wavefront.evaluation.protocol import accuracy_under_parallelism, choose, half_of, settings_of
 from wavefront.evaluation.task_spec import samples_of
@@ -41,6 +42,19 @@ def test_every_adaptive_strategy_has_the_same_number_of_settings() -> None:
             family.startswith(("adablock", "dsb", "dcd"))  # they do not show their default selector
         )
     assert all(settings_of(family) == [family] for family in protocol.FIXED)
+
+
+def test_every_strategy_and_selector_is_compared_or_left_out_for_a_reason() -> None:
+    compared = " ".join((*protocol.FIXED, *protocol.ADAPTIVE))
+    left_out = {
+        "blockwise": "decodes another strategy block by block",
+        "quota": "the default selector of the fixed budgets",
+        "share": "the counts of quota, rounded in another way",
+        "dream": "rules of Dream's sampler, which are reproduced token for token",
+        "origin": "rules of Dream's sampler, which are reproduced token for token",
+    }
+    known = {*names("strategies"), *names("selectors")}
+    assert {one for one in known if not re.search(rf"\b{one}\b", compared)} == {*left_out}
 
 
 def test_grid_with_fewer_values_is_refused() -> None:

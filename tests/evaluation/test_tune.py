@@ -87,6 +87,9 @@ def test_builtin_candidates_are_on_equal_terms() -> None:
     assert len(open_knobs) >= 4
     assert {len(settings_of(text)) for text in open_knobs} == {len(GRIDS["tau"])}
     assert not any("tau=0." in text for text in TRIES)
+    deferred = {text.partition(" |")[0].partition("(")[0] for text in TRIES if "|" in text}
+    assert deferred == {"standard", "block", "wavefront"}
+    assert all(text.endswith("| eos=defer") for text in TRIES if "|" in text)
 
 
 def test_decoding_options_follow_a_bar() -> None:

@@ -50,9 +50,8 @@ SPECS = (
     "rcr(size=8)",
     "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(cascade_rounds=0, horizon=0, density_sigma=3.0, "
-    "patience=3, revisable_band=4, remask_below=0.5, "
-    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=4, remask_below=0.5, "
+    "selector=threshold(tau=0.3))",
 )
 TIMED = ("test_default_settings_are_within_5_percent_of_a_captured_step",)  # see script.py
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [20]]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.pages import blocks, commands
 
 import wavefront
 
@@ -122,6 +123,25 @@ def test_lm_eval_runs_local_tasks_offline(tmp_path):
         options = {"strategy": strategy, "max_new_tokens": 8}
         texts = [lm.generate(prompt, raw=True, **options).text for prompt in prompts]
         assert found["wavefront_gsm"] == [[[text]] for text in texts]
+
+
+@pytest.mark.slow
+def test_commands_of_the_guide_run_as_printed(tmp_path):
+    (block,) = (
+        one
+        for one in blocks(ROOT / "docs" / "evaluate.md", "bash")
+        if "wavefront lm-eval run" in one.text and "--data DIR" not in one.text
+    )
+    install, *printed = commands(block.text, {})
+    assert install.words[:2] == ["pip", "install"]
+    assert [one.words[:3] for one in printed] == [
+        ["wavefront", "lm-eval", "tasks"], ["wavefront", "lm-eval", "run"],
+    ]  # fmt: skip
+    for one in printed:
+        ours(tmp_path, *one.words[1:])
+    (file,) = (tmp_path / "out").glob("*/results_*.json")
+    found = json.loads(file.read_text())["results"]["wavefront_boolean_expressions"]
+    assert found["correct,none"] > 0.5  # ripple solves this task
 
 
 @pytest.mark.slow

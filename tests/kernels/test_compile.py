@@ -32,9 +32,8 @@ SPECS = (
     "rcr(size=8)",
     "tbd(size=8, drop=2, min_kept=2)",
     "tide(cascade_rounds=3, horizon=6, selector=threshold(tau=0.3))",
-    "tide(cascade_rounds=0, horizon=0, density_sigma=3.0, "
-    "patience=3, revisable_band=4, remask_below=0.5, "
-    "distance_temperatures=(1.0, 1.3), selector=threshold(tau=0.3))",
+    "tide(cascade_rounds=0, horizon=0, revisable_band=4, remask_below=0.5, "
+    "selector=threshold(tau=0.3))",
 )
 CACHES = ("wave(refresh=4, size=20, near=2)", "dual(refresh=6)", "prefix(refresh=6)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from helpers.commands import refused, run
 
 from wavefront import paper
+from wavefront.analysis.quality import TextQuality
 from wavefront.evaluation.protocol import ADAPTIVE, FIXED, GRIDS, half_of
 from wavefront.paper import curves
 from wavefront.paper.curves import Bench, SettingResult
@@ -108,7 +110,14 @@ def setting(spec: str, right: set[int], forwards: int, *, items: int = 400) -> S
 
 
 def bench(*results: SettingResult, model: str = "neutral") -> Bench:
-    return Bench(model, "gsm", 64, results, [])
+    return Bench(model, "gsm", 64, results, {})
+
+
+def told(spec: str, nats: float, forwards: int) -> SettingResult:
+    """Return a setting that continues stories, each with the same nats per token."""
+    one = setting(spec, set(), forwards)
+    text = TextQuality(nats, 100, 0.9, nats, 64, 0.9, premature=False)
+    return replace(one, correct={}, texts=dict.fromkeys(one.forwards, text))
 
 
 def test_setting_is_chosen_on_the_tune_half_and_shown_on_the_other() -> None:
@@ -129,6 +138,22 @@ def test_setting_is_chosen_on_the_tune_half_and_shown_on_the_other() -> None:
     assert rows[base.family][6] == "the reference"
 
 
+def test_lower_nats_than_those_of_the_original_do_not_win_a_choice() -> None:
+    """The quick setting is as likely as the original's texts, and the slow one likelier."""
+    slow = told("block(selector=threshold(tau=0.9))", 0.8, 16)
+    quick = told("block(selector=threshold(tau=0.5))", 1.3, 4)
+    poor = told("block(selector=threshold(tau=0.1))", 2.0, 2)
+    own = told("standard", 1.3, 1).texts
+    found = Bench("tale", "stories", 64, [slow, quick, poor], own)
+    rows: dict[Any, Any] = {
+        row[0]: row for row in curves._chosen_table(found, "stories", adaptive=True).rows
+    }
+    assert rows["equal quality"][2] == quick.name
+    assert rows["at most 16 forwards"][2] == quick.name
+    without = Bench("tale", "stories", 64, [slow, quick, poor], {})
+    assert without.aim(slow) > without.aim(quick)
+
+
 def test_verdicts_follow_the_rules() -> None:
     half, all_ = set(range(0, 400, 2)), set(range(400))
     base = setting("standard(selector=threshold(tau=0.9))", half, 8)
@@ -144,9 +169,9 @@ def test_verdicts_follow_the_rules() -> None:
         "not measurable here: ripple does not decide between schedules"
     )
     easy = setting("standard(selector=threshold(tau=0.9))", all_, 8)
-    found = bench(easy, better)
-    assert found.saturated
-    assert curves._verdict(found, easy, better)[1].startswith("not measurable here: every setting")
+    saturated = "not measurable here: both are above 95 % or below 5 %"
+    assert curves._verdict(bench(easy, better), easy, better)[1] == saturated
+    assert curves._verdict(bench(easy, better, base), easy, better)[1] == saturated
 
 
 def test_aup_grows_with_parallelism_and_falls_with_accuracy() -> None:

@@ -430,8 +430,8 @@ def test_failing_requests_do_not_affect_others(lm: Any, shared: dict[str, Any], 
     [
         f"block(size={10**31})",
         f"wavefront(size={10**31})",
-        "tide(cascade_rounds=0, horizon=0, distance_temperatures=(1e300,), selector=quota())",
-        "tide(cascade_rounds=0, horizon=0, distance_temperatures=(1e-300,), selector=quota())",
+        "tide(cascade_rounds=8, horizon=0, risk=1e300, selector=threshold(tau=0.98))",
+        "standard(selector=factor(factor=1e300))",
     ],
 )
 @pytest.mark.parametrize("bounded", [True, False])

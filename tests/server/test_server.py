@@ -656,8 +656,7 @@ def test_failing_request_does_not_affect_others(server: Running, alone: Any) -> 
     pid = server.decoder()
     bad = {
         "prompt": "Hi",
-        "strategy": "tide(cascade_rounds=0, horizon=0, "
-        "distance_temperatures=(1e300,), selector=quota())",
+        "strategy": "tide(cascade_rounds=8, horizon=0, risk=1e300, selector=threshold(tau=0.98))",
         "max_tokens": 16,
     }
     with ThreadPoolExecutor(12) as pool:

@@ -44,10 +44,8 @@ MORE = (
     "tbd(size=5, drop=2, min_kept=1, selector=threshold(0.6))",
     PLAIN_TIDE,
     "tide(cascade_rounds=2, horizon=0, selector=threshold(0.6))",
-    "tide(cascade_rounds=0, horizon=0, density_sigma=1.5, selector=quota())",
     "tide(cascade_rounds=0, horizon=0, revisable_band=3, selector=threshold(0.6))",
-    "tide(cascade_rounds=2, horizon=3, density_sigma=2.0, patience=1, revisable_band=3, "
-    "distance_temperatures=(1.1, 1.4), selector=factor(2.0))",
+    "tide(cascade_rounds=2, horizon=3, revisable_band=3, selector=factor(2.0))",
 )
 
 

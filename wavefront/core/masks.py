@@ -1,4 +1,4 @@
-"""Mask algebra on (B, L) tensors: distance, near, density, smallest, to_mask, rank, top, first.
+"""Mask algebra on (B, L) tensors: distance, near, smallest, to_mask, rank, top, first.
 
 Every choice of positions by score goes through `rank`, because its order is exact: higher score
 first, ties to the smaller position, NaN and -inf last among the candidates. `topk` and `argmax` do
@@ -37,22 +37,6 @@ def distance(mask: Tensor) -> Tensor:
     left = torch.where(mask, here, -FAR).cummax(-1).values
     right = torch.where(mask, here, 2 * FAR).flip(-1).cummin(-1).values.flip(-1)
     return torch.minimum(here - left, right - here)
-
-
-def density(mask: Tensor, sigma: float) -> Tensor:
-    """Return (B, L) float32 in (0, 1]: the share of True near each position, Gaussian-weighted.
-
-    `sigma` is the width in positions. The weights are cut off at three sigma, but always include
-    the next position. Positions left of the canvas count as True, positions right of it as False.
-    """
-    sigma = max(sigma, 1e-3)  # below it all weight is on the position itself, up to rounding
-    reach = max(1, int(3 * sigma))
-    offsets = torch.arange(-reach, reach + 1, device=mask.device, dtype=torch.float32)
-    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    around = F.pad(F.pad(mask.float(), (reach, 0), value=1.0), (0, reach))
-    # A product and a sum in position order: the result does not depend on the length L.
-    share = (around.unfold(-1, 2 * reach + 1, 1) * (weights / weights.sum())).sum(-1)
-    return share.clamp(1e-30, 1.0)
 
 
 def near(mask: Tensor, radius: int) -> Tensor:

@@ -60,6 +60,7 @@ ADAPTIVE = (
     "dcd(masks=16, selector=threshold(tau={tau}))",
     "tbd(size=32, selector=threshold(tau={tau}))",
     "edit(tau={tau}, selector=threshold(tau={tau}))",
+    "wino(size=32, selector=threshold(tau={tau}))",
     "tide(cascade_rounds=8, horizon=0, selector=threshold(tau={tau}))",
     "tide(cascade_rounds=8, horizon=64, selector=threshold(tau={tau}))",
 )

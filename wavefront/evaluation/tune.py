@@ -47,6 +47,9 @@ TRIES = (
     "wavefront(size=4, radius=2)",
     "wavefront(size=16, radius=4)",
     "wavefront(size=8, radius=2, grow='accumulate')",
+    # The same end-token policies for all three.
+    "standard | eos=defer",
+    "block(size=8) | eos=defer",
     "wavefront(size=8, radius=2) | eos=defer",
     "block(size=16)",
     "block(size=32)",

@@ -137,7 +137,7 @@ class Bench:
     task: str
     length: int
     results: Sequence[SettingResult]
-    originals: Sequence[TextQuality]  # of the report half, for a task with a judge
+    originals: Mapping[str, TextQuality]  # by item, for a task with a judge
 
     @property
     def judged(self) -> bool:
@@ -165,13 +165,22 @@ class Bench:
                 found.setdefault(one.family, []).append(one)
         return found
 
-    @cached_property
-    def saturated(self) -> bool:
-        """Whether every setting is above 95 % or every one is below 5 %."""
-        if self.judged:
-            return False
-        shares = [one.quality(self.report) for one in self.results]
-        return min(shares) > SATURATED[1] or max(shares) < SATURATED[0]
+    @property
+    def own(self) -> list[TextQuality]:
+        """Return the quality of the original's own texts on the report half."""
+        return [self.originals[item] for item in self.report if self.originals]
+
+    def aim(self, one: SettingResult) -> float:
+        """Return the quality by which a setting is chosen, on the tune half.
+
+        Texts that are likelier than the original's own count as equally good as those: lower nats
+        than the original's are not better.
+        """
+        tune = self.halves["tune"]
+        found = one.quality(tune)
+        if not self.originals:
+            return found
+        return min(found, -sum(self.originals[item].nats for item in tune) / len(tune))
 
     @property
     def seconds(self) -> float:
@@ -236,12 +245,11 @@ def _bench(runner: Runner, model: str, task: str, *, length: int) -> Bench:
         _result(family, one, steps=steps)
         for (family, steps, _), one in zip(planned, found, strict=True)
     ]
-    bench = Bench(model, task, length, results, [])
+    bench = Bench(model, task, length, results, found[0].originals)
     for half, items in bench.halves.items():
         if not items:
             raise OptionError(f"The {half} half of {task} has no items: give more --items.")
-    originals = found[0].originals
-    return Bench(model, task, length, results, [originals[i] for i in bench.report if originals])
+    return bench
 
 
 def _grids(families: Sequence[str]) -> str:
@@ -303,7 +311,7 @@ def _setting_rows(bench: Bench) -> list[list[Cell]]:
 def _chosen_table(bench: Bench, where: str, *, adaptive: bool) -> Table:
     """Return the settings that the tune half chose, on the report half, with paired differences."""
     families, tune = bench.families(adaptive=adaptive), bench.halves["tune"]
-    best = max(one.quality(tune) for some in families.values() for one in some)
+    best = max(bench.aim(one) for some in families.values() for one in some)
     aims: dict[str, dict[str, float]] = {"equal quality": {"least": best - LOSS[bench.judged]}}
     for ratio in BUDGETS:
         budget = max(1, bench.length // ratio)
@@ -315,7 +323,7 @@ def _chosen_table(bench: Bench, where: str, *, adaptive: bool) -> Table:
             known = {one.name: one for one in some}
             name = choose(
                 [*known],
-                quality=lambda one, known=known: known[one].quality(tune),
+                quality=lambda one, known=known: bench.aim(known[one]),
                 cost=lambda one, known=known: known[one].cost(tune),
                 **limit,
             )
@@ -333,13 +341,13 @@ def _chosen_table(bench: Bench, where: str, *, adaptive: bool) -> Table:
     columns = ["aim", "strategy", "chosen on the tune half", unit, "forwards", "minus reference",
                "verdict"]  # fmt: skip
     loss = f"{LOSS[True]} nats" if bench.judged else f"{LOSS[False]:g} point"
-    return Table(
-        f"{where}: {kind}",
-        columns,
-        rows,
+    note = (
         f"Equal quality: the fewest forward passes within {loss} of the best setting of the tune "
-        f"half. All numbers are those of {len(bench.report)} items of the report half.",
+        f"half. All numbers are those of {len(bench.report)} items of the report half."
     )
+    if bench.judged:
+        note += " For the choice, lower nats than the original's own count as the original's."
+    return Table(f"{where}: {kind}", columns, rows, note)
 
 
 def _verdict(bench: Bench, base: SettingResult | None, one: SettingResult) -> tuple[Estimate, str]:
@@ -352,7 +360,7 @@ def _verdict(bench: Bench, base: SettingResult | None, one: SettingResult) -> tu
         if len(items) < FEWEST:
             return gaps["nats"], f"{NOT_MEASURABLE}: fewer than {FEWEST} items"
         means = quality.estimates(pair[0]), quality.estimates(pair[1])
-        original = quality.estimates(bench.originals)
+        original = quality.estimates(bench.own)
         names = (base.family, one.family)
         return gaps["nats"], compare_texts(names, gaps, means=means, original=original)
     found = compare({i: base.correct[i] for i in items}, {i: one.correct[i] for i in items})
@@ -367,8 +375,9 @@ def _accuracy_verdict(
     kinds = {one.spec.partition("(")[0] for one in pair}
     if len(bench.report) < FEWEST:
         return f"{NOT_MEASURABLE}: fewer than {FEWEST} items"
-    if bench.saturated:
-        return f"{NOT_MEASURABLE}: every setting is above 95 % or below 5 %"
+    shares = [one.quality(bench.report) for one in pair]
+    if min(shares) > SATURATED[1] or max(shares) < SATURATED[0]:
+        return f"{NOT_MEASURABLE}: both are above 95 % or below 5 %"
     if model_name(bench.model) in TRAINED_FOR_SCHEDULES and len(kinds) > 1:
         return f"{NOT_MEASURABLE}: {model_name(bench.model)} does not decide between schedules"
     if gap.low <= 0 <= gap.high or (p is not None and p >= SIGNIFICANCE):
@@ -421,7 +430,7 @@ def _quality_table(bench: Bench, where: str) -> Table:
     for one in bench.results:
         means = quality.estimates([one.texts[item] for item in bench.report])
         rows.append([one.name, *(means[name] for name in quality.MEASURES)])
-    own = quality.estimates(bench.originals)
+    own = quality.estimates(bench.own)
     rows.append(["the original's own texts", *(own[name] for name in quality.MEASURES)])
     return Table(f"{where}: every measure", ["setting", *quality.MEASURES], rows)
 
@@ -441,8 +450,8 @@ def _figures(benches: Sequence[Bench]) -> Figures:
             lines.setdefault(one.family, []).append(point)
         own = None
         if bench.judged:
-            own = bounds(quality.estimates(bench.originals)["nats"])[0]
-        unit = "nats per token" if bench.judged else "correct answers (%)"
+            own = bounds(quality.estimates(bench.own)["nats"])[0]
+        unit = "nats per token (lower: likelier)" if bench.judged else "correct answers (%)"
         title = (
             f"{bench.model} on {bench.task}, {bench.length} positions, "
             f"{len(bench.report)} items of the report half"

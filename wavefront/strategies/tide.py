@@ -1,4 +1,4 @@
-"""Tide: our own strategy. It is wavefront with cascade rounds, a horizon and four more options."""
+"""Tide: our own strategy. It is wavefront with cascade rounds, a horizon and a revisable band."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavefront.core.bounds import MAX_POSITIONS, MAX_STEPS, FloatRange, IntRange, TupleBounds
+from wavefront.core.bounds import MAX_POSITIONS, MAX_STEPS, FloatRange, IntRange
 from wavefront.core.canvas import Canvas
 from wavefront.core.errors import OptionError
 from wavefront.core.masks import (
     FAR,
     best_first,
-    density,
     distance,
     first,
     positions,
@@ -28,14 +27,12 @@ from wavefront.strategies.selectors.threshold import Threshold
 from wavefront.strategies.wavefront import Wavefront
 
 MAX_ROUNDS = 64  # each round costs about as much as a step without rounds
-TEMPERATURES = TupleBounds(FloatRange(1e-3, 1e3), "temperatures", "(1.0, 1.2)")
 
 
 class TideState(NamedTuple):
     """What tide carries from step to step."""
 
     front: Tensor  # (B, L) bool
-    waited: Tensor  # (B,) long: steps for which the leftmost masked position was passed over
     remasks: Tensor  # (B, L) long: how often a position was remasked
     final: Tensor  # (B, L) bool: never remasked again
 
@@ -64,25 +61,19 @@ class _CascadeOrder:
 
 @dataclass(frozen=True)
 class Tide(Strategy):
-    """Wavefront with additional options: cascade rounds and a horizon, and four that are off.
+    """Wavefront with cascade rounds and a horizon, and a revisable band, which is off by default.
 
     With all of them off it equals wavefront:
     `tide(cascade_rounds=0, horizon=0, selector=quota())`.
 
     `cascade_rounds` (with an adaptive selector): after a commit, move the front and select again
     on the same forward pass, up to this many rounds. The expected number of wrong tokens per step
-    stays within `risk`. With a radius of 2, only this lets a front commit many tokens at once.
+    stays within `risk`. Without rounds, a step commits at most the `size` positions of the front.
     `horizon`: hide masks more than this many positions ahead of the front from the model, so that
     a long canvas looks like a short one; 0 hides nothing.
-    `density_sigma`: use no radius; multiply the confidence by the density of known tokens, under a
-    Gaussian of this many positions.
-    `patience`: commit the leftmost masked position after it was passed over for this many steps.
     `revisable_band`: a token within this many positions of a mask may be remasked. It is remasked
     when its probability falls below `remask_below`, at most `max_remasks` times; a step remasks
     fewer tokens than it commits.
-    `distance_temperatures`: divide the logit of a confidence by a temperature that depends on the
-    distance to a known token: the first for distance 1, the last for all larger distances. See
-    runs/calibrate.py.
     """
 
     show_all: ClassVar[str] = "horizon=0"
@@ -92,14 +83,9 @@ class Tide(Strategy):
     cascade_rounds: Annotated[int, IntRange(0, MAX_ROUNDS)] = 8
     risk: Annotated[float, FloatRange(0, MAX_POSITIONS)] = field(default=0.5, repr=False)
     horizon: Annotated[int, IntRange(0, MAX_POSITIONS)] = 64
-    density_sigma: Annotated[float, FloatRange(0, 100)] = field(default=0.0, repr=False)
-    patience: Annotated[int, IntRange(0, MAX_STEPS)] = field(default=0, repr=False)
     revisable_band: Annotated[int, IntRange(0, MAX_POSITIONS)] = field(default=0, repr=False)
     remask_below: Annotated[float, FloatRange(0, 1)] = field(default=0.1, repr=False)
     max_remasks: Annotated[int, IntRange(0, MAX_STEPS)] = field(default=2, repr=False)
-    distance_temperatures: Annotated[tuple[float, ...], TEMPERATURES] = field(
-        default=(), repr=False
-    )
     selector: Selector = field(default=Threshold(0.98))
 
     def __post_init__(self) -> None:
@@ -124,17 +110,11 @@ class Tide(Strategy):
 
     def init(self, canvas: Canvas) -> TideState:
         zero = torch.zeros_like(canvas.tokens)
-        return TideState(first(canvas.masked, self.size), zero[:, 0], zero, canvas.known)
+        return TideState(first(canvas.masked, self.size), zero, canvas.known)
 
     def step(self, view: View, state: TideState) -> Decision:
-        view = self._adjust_scores(view)._replace(progress=self._remaining_progress(view.progress))
+        view = view._replace(progress=self._remaining_progress(view.progress))
         front = state.front
-        if self.patience:
-            due = self._due(view.masked, state)
-            view = view._replace(score=view.score.masked_fill(due, float("inf")))
-            # An adaptive selector commits it alone; a quota also commits from the front.
-            alone = due.any(-1, keepdim=True) & isinstance(self.selector, Adaptive)
-            front = torch.where(alone, due, front | due)
         commit, candidates = self.selector.select(view, front, view.masked), front
         order = best_first(view.score)
         if self.cascade_rounds:
@@ -151,32 +131,10 @@ class Tide(Strategy):
         remasks = state.remasks + remask
         settled = (distance(masked) > self.revisable_band) | (remasks >= self.max_remasks)
         final = state.final | (~masked & (view.known | commit) & settled)
-        still = (first(view.masked, 1) & first(masked, 1)).any(-1)
-        waited = torch.where(still, state.waited + moved[:, 0], 0)
-        after = TideState(torch.where(moved, grown, state.front), waited, remasks, final)
+        after = TideState(torch.where(moved, grown, state.front), remasks, final)
         return Decision(
             commit, candidates, after, *((remask, final) if self.revisable_band else ())
         )
-
-    def _adjust_scores(self, view: View) -> View:
-        """Return the view with distance temperatures and density applied."""
-        score, stats = view.score, view.stats
-        if self.distance_temperatures:
-            away = distance(view.known)
-            scale = torch.full_like(score, self.distance_temperatures[-1])
-            for number in range(len(self.distance_temperatures), 0, -1):
-                scale = scale.masked_fill(away <= number, self.distance_temperatures[number - 1])
-            odds = stats.logp - torch.log(
-                -torch.expm1(stats.logp)
-            )  # infinite at p = 1, and stays so
-            tempered = F.logsigmoid(odds / scale)
-            score = score + torch.where(view.masked, tempered - stats.logp, 0.0).nan_to_num(0.0)
-            stats = stats._replace(logp=torch.where(view.masked, tempered, stats.logp))
-        if self.density_sigma:
-            # Padding before the text counts as known.
-            before = (view.known | view.masked).long().cumsum(-1) == 0
-            score = score + density(view.known | before, self.density_sigma).log()
-        return view._replace(score=score, stats=stats)
 
     def _remaining_progress(self, progress: RowProgress) -> RowProgress:
         """Return the progress with the quota divided over the remaining masked positions."""
@@ -187,12 +145,8 @@ class Tide(Strategy):
         return progress._replace(length=share * progress.steps, block=None)
 
     def _near(self, known: Tensor) -> Tensor:
-        """Return (B, L) bool: the positions within the radius; all with `density_sigma`."""
-        return torch.ones_like(known) if self.density_sigma else distance(known) <= self.radius
-
-    def _due(self, masked: Tensor, state: TideState) -> Tensor:
-        """Return (B, L) bool: the leftmost masked position, if it has waited long enough."""
-        return first(masked, 1) & (state.waited >= self.patience)[:, None]
+        """Return (B, L) bool: the positions within the radius."""
+        return distance(known) <= self.radius
 
     def _within_horizon(self, state: TideState) -> Tensor:
         """Return (B, L) bool: the positions up to the horizon; all without one."""
@@ -222,16 +176,10 @@ class Tide(Strategy):
         return top(-logp, revisable & (logp.exp() < self.remask_below), fewer)
 
     def candidates(self, canvas: Canvas, state: TideState, progress: RowProgress) -> Tensor:
-        if self.density_sigma:
-            readable = canvas.masked
-        else:
-            start = state.front | self._due(canvas.masked, state) if self.patience else state.front
-            far = self.radius * (self.cascade_rounds + 1)  # a round moves the front by the radius
-            near = canvas.masked & (distance(canvas.known | start) <= far)
-            short = state.front.sum(-1) < self.selector.min_commits(
-                self._remaining_progress(progress)
-            )
-            readable = torch.where(short[:, None], canvas.masked, start | near)
+        far = self.radius * (self.cascade_rounds + 1)  # a round moves the front by the radius
+        near = canvas.masked & (distance(canvas.known | state.front) <= far)
+        short = state.front.sum(-1) < self.selector.min_commits(self._remaining_progress(progress))
+        readable = torch.where(short[:, None], canvas.masked, state.front | near)
         if self.revisable_band:
             readable = readable | (canvas.known & (canvas.slot >= 0) & ~state.final)
         return readable
@@ -253,6 +201,6 @@ class Tide(Strategy):
         Wavefront(self.size, selector=self.selector).validate(length, steps)
 
     def width(self, length: int, steps: int) -> int:
-        if self.density_sigma or (steps < length and self.selector.planned):
+        if steps < length and self.selector.planned:
             return length
         return self.size + 10 * self.radius * (self.cascade_rounds + 1) + 2 * self.revisable_band

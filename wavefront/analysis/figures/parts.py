@@ -115,8 +115,13 @@ def add_legend(figure: MplFigure, entries: Mapping[str, Any], **more: Any) -> No
         list(entries.values()),
         list(entries),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.1)},
-        ncols=_columns(list(entries), 72 * figure.get_size_inches()[0]),
-        **{"loc": "outside lower center", "columnspacing": 1.8, "handlelength": 2.0, **more},
+        **{
+            "loc": "outside lower center",
+            "columnspacing": 1.8,
+            "handlelength": 2.0,
+            "ncols": _columns(list(entries), 72 * figure.get_size_inches()[0]),
+            **more,
+        },
     )
 
 
