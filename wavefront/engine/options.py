@@ -379,7 +379,7 @@ def plan(options: Mapping[str, Any], model: ModelProperties, *, length: int | No
         cache = resolve_cache(SPEEDS[speed].cache) if model.blocks is None else Blocks()
     if speculate > 1 and constraint is not None:
         raise OptionError(
-            f"speculate and {constraint.kind} cannot be combined: use one of them.",
+            f"speculate cannot be combined with {constraint.noun}: leave out one of them.",
             option="speculate",
             value=speculate,
         )
