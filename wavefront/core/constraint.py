@@ -521,17 +521,19 @@ def spans(automaton: TokenAutomaton, canvas: Canvas, answer: Tensor, *, rows: Te
     return found
 
 
-def check_room(automaton: TokenAutomaton, canvas: Canvas, answer: Tensor) -> None:
-    """Check that every answer can be completed.
+def check_room(
+    automaton: TokenAutomaton, canvas: Canvas, answer: Tensor, *, holes: bool = False
+) -> None:
+    """Check that every answer can be completed. With `holes`, each is a hole of a text.
 
     Raises:
         OptionError: A canvas has too few positions, or holds tokens that contradict the constraint.
     """
     for span in spans(automaton, canvas, answer, rows=answer.any(-1)):
-        check_length(automaton, span.symbols)
+        check_length(automaton, span.symbols, hole=holes)
 
 
-def check_length(automaton: TokenAutomaton, symbols: Sequence[int]) -> None:
+def check_length(automaton: TokenAutomaton, symbols: Sequence[int], *, hole: bool = False) -> None:
     """Check that an answer can be completed; see `check_room`."""
     constraint, count = automaton.constraint, len(symbols)
     noun = "the constraint" if constraint is None else constraint.noun
@@ -558,13 +560,13 @@ def check_length(automaton: TokenAutomaton, symbols: Sequence[int]) -> None:
         )
     if count < shortest:
         raise OptionError(
-            f"{count} tokens are too few for {noun}: the shortest answer has {shortest}; increase "
-            "max_new_tokens.",
+            f"{count} tokens are too few for {noun}: the shortest answer has {shortest}; "
+            f"{'make the hole longer' if hole else 'increase max_new_tokens'}.",
             option=option,
         )
     raise OptionError(
         f"No answer of exactly {count} tokens matches {noun}, and the model has no end token to "
-        "fill the rest: change max_new_tokens.",
+        f"fill the rest: change {'the length of the hole' if hole else 'max_new_tokens'}.",
         option=option,
     )
 

@@ -264,7 +264,7 @@ def _param(error: WavefrontError, job: Job) -> str | None:
     """Return the field of the request that an error is about, or None if it is unknown."""
     if isinstance(error, PromptError):
         return "messages" if job.messages is not None else "prompt"
-    if error.option in job.fields:
+    if error.option is not None and error.option in job.fields:
         return job.fields[error.option]
     # The option of a strategy or a selector, such as size, is not a field of the request. A fork
     # can inherit a schema, which is not a field either.
