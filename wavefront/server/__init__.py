@@ -1,7 +1,7 @@
 """The HTTP server: OpenAI's API for one model, and a page that shows each decode live.
 
-One process answers HTTP without torch, a second one tokenises prompts, and a third one owns the
-model and decodes, here or in replicas on Ray. It imports core, storage, strategies, text, models,
+One process answers HTTP without torch. Others tokenise prompts and compile constraints. One owns
+the model and decodes, here or in replicas on Ray. It imports core, storage, strategies, text, models,
 engine, lm and player. Start reading at `service.py` for HTTP and at `decode_worker.py` for
 decoding.
 

@@ -11,7 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wavefront.core import spec
+import torch
+
+from wavefront.core import canvas, spec
+from wavefront.core.constraint import check_room
 from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
 from wavefront.engine.layout import room_after
@@ -153,8 +156,8 @@ def build_request(
             options["max_new_tokens"] = _default_length(limits, room=room)
         plan = lm.plan(options)
         holes = [False] * len(ids) + [True] * plan.length
-        canvas = [*ids, *[lm.model.mask_id] * plan.length]
-        prepared = PreparedRequest(Request(canvas, holes, plan), holes)
+        tokens = [*ids, *[lm.model.mask_id] * plan.length]
+        prepared = PreparedRequest(Request(tokens, holes, plan), holes)
     return _with_measures(prepared) if job.measure else prepared
 
 
@@ -327,6 +330,14 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
     plan = lm.plan(options, length=sum(holes))
+    if plan.config.constraint is not None:
+        mask_id, pad_id = lm.model.mask_id, lm.model.pad_id
+        board = canvas.infill([ids], [holes], mask_id=mask_id, pad_id=pad_id)
+        try:
+            check_room(plan.config.constraint, board, torch.tensor([fork.canvas.answer]))
+        except OptionError as error:
+            error.option = "put" if fork.overrides else error.option
+            raise
     request = Request(
         ids, holes, plan, infilling=fork.canvas.infilling, answer=list(fork.canvas.answer)
     )
