@@ -86,6 +86,15 @@ def test_a_bias_against_every_allowed_token_does_not_break_the_constraint(lm):
         assert made.text in ("yes", "no")
 
 
+def test_a_suppressed_end_token_is_in_no_answer(lm):
+    (stop,) = lm.tokenizer.encode("b", inside=True)
+    given = {"stop_ids": [stop], "eos": "suppress-logit", "max_new_tokens": 5}
+    for options in ({}, {"temperature": 1.0}, {"steps": 1, "strategy": "standard"}):
+        assert lm.generate(QUESTION, regex="[ab]{5}", **given, **options).text == "aaaaa"
+        with pytest.raises(OptionError, match="cannot spell any answer"):
+            lm.generate(QUESTION, regex="[ab]{4}b", **given, **options)
+
+
 def test_an_answer_that_fills_the_canvas_is_complete(lm):
     answer = lm.generate(QUESTION, choices=["abc"], max_new_tokens=3)
     assert (answer.text, answer.finish_reason) == ("abc", "stop")

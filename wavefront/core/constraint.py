@@ -140,29 +140,36 @@ class TokenAutomaton:
         self._backward: dict[tuple[int, int], int] = {}
         self._allowed: dict[tuple[int, int], Tensor] = {}
         self._on_device: dict[torch.device, TokenClasses] = {}
-        self._ended: dict[tuple[int, ...], TokenAutomaton] = {}
+        self._ended: dict[tuple[tuple[int, ...], tuple[int, ...]], TokenAutomaton] = {}
 
-    def with_end_tokens(self, ids: tuple[int, ...]) -> TokenAutomaton:
-        """Return the automaton whose answers may be followed by end tokens, and by nothing else."""
-        if not ids:
+    def with_end_tokens(
+        self, ids: tuple[int, ...], *, without: tuple[int, ...] = ()
+    ) -> TokenAutomaton:
+        """Return the automaton whose answers may be followed by end tokens, and by nothing else.
+
+        No answer contains a token of `without`.
+        """
+        without = tuple(id for id in without if self.token_class[id] != FORBIDDEN)
+        if not ids and not without:
             return self
-        found = self._ended.get(ids)
+        found = self._ended.get((ids, without))
         if found is None:
             if len(self._ended) >= MAX_END_TOKENS:
                 self._ended.clear()
-            found = self._ended[ids] = self._add_end_tokens(ids)
+            found = self._ended[ids, without] = self._add_end_tokens(ids, without)
         return found
 
-    def _add_end_tokens(self, ids: tuple[int, ...]) -> TokenAutomaton:
+    def _add_end_tokens(self, ids: tuple[int, ...], without: tuple[int, ...]) -> TokenAutomaton:
         end, final = self.classes, self.states
         token_class = self.token_class.clone()
+        token_class[list(without)] = FORBIDDEN
         token_class[list(ids)] = end
         # An end token is not a part of the answer any more, so its class may have no token left.
         has_token = torch.bincount(token_class, minlength=end + 1) > 0
         edges = self.edges[has_token[self.edges[:, 1]]]
-        last = [[state, end, final] for state in (*sorted(self.accepting), final)]
+        last = [[state, end, final] for state in (*sorted(self.accepting), final) if ids]
         return TokenAutomaton(
-            torch.cat([edges, torch.tensor(last)]),
+            torch.cat([edges, torch.tensor(last, dtype=torch.long).view(-1, 3)]),
             token_class,
             states=final + 1,
             accepting=self.accepting | {final},

@@ -454,9 +454,9 @@ def _constrain(
         )
     automaton = model.automaton_of(constraint, not infilling)
     stops = config.sampling.stop_ids
-    if config.sampling.eos == "suppress-logit":
-        stops = stops[1:]  # EOS can never be chosen
-    automaton = automaton.with_end_tokens(stops)
+    # EOS can never be chosen, not even if the answer could have it as an ordinary token.
+    never = 1 if config.sampling.eos == "suppress-logit" else 0
+    automaton = automaton.with_end_tokens(stops[never:], without=stops[:never])
     if not infilling:  # the holes of a text are checked with the text
         check_length(automaton, [ANY] * positions)
     return replace(config, constraint=automaton)
