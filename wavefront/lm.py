@@ -357,7 +357,7 @@ class LM:
         if resolved.config.constraint is not None:
             mask_id, pad_id = self.model.mask_id, self.model.pad_id
             board = canvas.infill([row.ids], [row.holes], mask_id=mask_id, pad_id=pad_id)
-            check_room(resolved.config.constraint, board, board.masked)
+            check_room(resolved.config.constraint, board, board.masked, holes=True)
         return row, resolved
 
     def _encode_holes(self, text: str, options: Any) -> Infill:

@@ -86,6 +86,15 @@ def test_a_bias_against_every_allowed_token_does_not_break_the_constraint(lm):
         assert made.text in ("yes", "no")
 
 
+def test_a_suppressed_end_token_is_in_no_answer(lm):
+    (stop,) = lm.tokenizer.encode("b", inside=True)
+    given = {"stop_ids": [stop], "eos": "suppress-logit", "max_new_tokens": 5}
+    for options in ({}, {"temperature": 1.0}, {"steps": 1, "strategy": "standard"}):
+        assert lm.generate(QUESTION, regex="[ab]{5}", **given, **options).text == "aaaaa"
+        with pytest.raises(OptionError, match="cannot spell any answer"):
+            lm.generate(QUESTION, regex="[ab]{4}b", **given, **options)
+
+
 def test_an_answer_that_fills_the_canvas_is_complete(lm):
     answer = lm.generate(QUESTION, choices=["abc"], max_new_tokens=3)
     assert (answer.text, answer.finish_reason) == ("abc", "stop")
@@ -100,7 +109,7 @@ def test_unfinished_answers_have_no_finish_reason(lm):
 def test_each_hole_of_a_text_satisfies_the_constraint(lm):
     filled = lm.infill("From <mask:3> to <mask:5>.", regex="[0-9]+")
     assert re.fullmatch(r"From [0-9]{1,3} to [0-9]{1,5}\.", filled.text)
-    with pytest.raises(OptionError, match="2 tokens are too few"):
+    with pytest.raises(OptionError, match=r"2 tokens are too few .*; make the hole longer\."):
         lm.infill("From <mask:5> to <mask:2>.", regex="[0-9]{3}")
 
 
@@ -184,7 +193,7 @@ def test_constrained_requests_keep_their_answers_beside_longer_ones(family, stra
         ({"schema": SCHEMA, "max_new_tokens": 8}, "8 tokens are too few for the schema"),
         ({"regex": "a{5}", "stop_ids": (), "max_new_tokens": 6}, "exactly 6 tokens"),
         ({"regex": "a{5}", "eos": "suppress-logit", "max_new_tokens": 6}, "exactly 6 tokens"),
-        ({"choices": ["a"], "speculate": 4}, "speculate and choices cannot be combined"),
+        ({"choices": ["a"], "speculate": 4}, "speculate cannot be combined with the choices"),
         ({"choices": ["a"], "regex": "b"}, "cannot be combined"),
         ({"schema": SCHEMA, "stop_ids": [92]}, "cannot spell any answer"),  # the closing brace
     ],

@@ -29,7 +29,7 @@ import wavefront
 from wavefront.core import spec
 from wavefront.core.errors import WavefrontError, quote
 from wavefront.server.openai_format import APIError
-from wavefront.server.request_builder import encode_texts
+from wavefront.server.request_builder import compile_automaton, encode_texts
 from wavefront.server.request_models import (
     ChatBody,
     CompletionBody,
@@ -42,6 +42,7 @@ from wavefront.server.worker_messages import (
     RequestFailed,
     RequestFinished,
     RequestProgress,
+    constraint_option,
     has_text,
 )
 from wavefront.text.tokenizer import Tokenizer
@@ -276,6 +277,8 @@ def check_openai_body(tokenizer: Tokenizer, kind: type[OpenAIBody], body: dict[s
             job = Job(id="1", prompt=prompt, messages=messages, options=options)
             if has_text(job):
                 encode_texts(tokenizer, job, length=64)
+            if constraint_option(job) is not None:
+                compile_automaton(tokenizer, job)
         except APIError as error:
             assert_client_error(error)
             rejected.append(error)

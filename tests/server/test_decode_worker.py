@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +31,9 @@ from wavefront.models.quantize import KINDS
 from wavefront.server import batch_pools, decode_worker
 from wavefront.server.batch_pools import constraint_work
 from wavefront.server.decode_worker import DecodeWorker, fingerprint, run
-from wavefront.server.request_builder import build_request, encode_texts
+from wavefront.server.openai_format import APIError
+from wavefront.server.request_builder import build_request, compile_automaton, encode_texts
+from wavefront.server.request_models import CompletionBody, validate
 from wavefront.server.settings import QUANTIZATIONS, Limits, ModelSource, Settings
 from wavefront.server.worker_messages import (
     CancelJob,
@@ -157,11 +161,11 @@ def test_requests_without_logprobs_get_none(lm: Any) -> None:
 def test_constraint_is_compiled_outside_the_decode_process(
     lm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that encodes prompts compiles it; the decode process only reads the result."""
+    """Another process compiles it; the decode process only reads the result."""
     choices = ["yes", "no", "perhaps"]
     job = make_job("a", options={"max_new_tokens": 12, "choices": choices})
     encoded = encode_texts(lm.tokenizer, job, length=128)
-    assert encoded.automaton is not None
+    encoded = replace(encoded, automaton=compile_automaton(lm.tokenizer, encoded))
     monkeypatch.setattr(constraint, "_cache", constraint._Cache())  # as in another process
     monkeypatch.setattr(constraint, "_compile", None)
     worker = make_worker(lm)
@@ -184,7 +188,7 @@ def test_constraint_is_compiled_outside_the_decode_process(
 def test_wrong_constraint_names_the_field_of_the_request(
     lm: Any, options: dict[str, Any], field: str | None, param: str
 ) -> None:
-    job = make_job("a", options=options, schema_field=field)
+    job = make_job("a", options=options, fields={} if field is None else {"schema": field})
     (refused,) = make_worker(lm).handle(job)
     assert isinstance(refused, RequestFailed)
     assert (refused.status, refused.param) == (400, param)
@@ -310,6 +314,69 @@ def test_invalid_request_is_rejected_and_imports_nothing(
     assert param is None or failure.param == param
     assert "antigravity" not in sys.modules
     assert not worker.busy
+
+
+OBJECT = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "sentence"),
+    [
+        ({"max_tokens": 4000}, "max_tokens", "max_tokens must be at most 2048 here, not 4000."),
+        ({"max_completion_tokens": 4000}, "max_completion_tokens", "^max_completion_tokens must"),
+        ({"gen_length": 4000}, "gen_length", "^gen_length must"),
+        ({"max_new_tokens": 4000}, "max_new_tokens", "^max_new_tokens must"),
+        ({"max_tokens": 1, **OBJECT}, "response_format", "has 2; increase max_tokens.$"),
+        ({"max_tokens": 4, "choices": ["x" * 9]}, "choices", "choices: .* increase max_tokens.$"),
+        ({"max_completion_tokens": 1, "regex": "[a-z]{9}"}, "regex", "max_completion_tokens.$"),
+        ({"prompt": "x" * 90, "max_tokens": 90}, "prompt", "or reduce max_tokens.$"),
+        (
+            {"prompt": "A <mask:3>.", "infill": True, "max_tokens": 3},
+            "max_tokens",
+            "leave out max_tokens.$",
+        ),
+        ({"block_size": 4, "strategy": "standard"}, "block_size", "^block_size belongs to block"),
+        ({"eos_policy": "stop-block", "strategy": "standard"}, "eos_policy", "^eos_policy='stop-b"),
+        ({"max_tokens": 40, "speculate": 2, **OBJECT}, "speculate", "with the schema"),
+        # A name in quotes is quoted from the request.
+        ({"max_tokens": 8, "strategy": "max_new_tokens"}, "strategy", "'max_new_tokens'"),
+    ],
+    ids=str,
+)
+def test_errors_name_the_fields_of_the_request(
+    lm: Any, fields: dict[str, Any], param: str, sentence: str
+) -> None:
+    body = validate(CompletionBody, {"prompt": "Once", **fields})
+    job = Job(
+        id="a",
+        prompt=body.prompt,  # pyright: ignore[reportArgumentType]
+        infill=body.infill,
+        options=body.options(),
+        fields=body.field_names(),
+    )
+    (failure,) = make_worker(lm).handle(job)
+    assert isinstance(failure, RequestFailed)
+    assert (failure.status, failure.param) == (400, param)
+    assert re.search(sentence, failure.message), failure.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens"),
+        ({"max_new_tokens": 4, "max_tokens": 5}, "max_tokens"),
+        ({"block_length": 4, "block_size": 8}, "block_size"),
+        ({"eos": "keep", "eos_policy": "stop"}, "eos_policy"),
+    ],
+    ids=str,
+)
+def test_fields_of_one_option_must_agree(fields: dict[str, Any], param: str) -> None:
+    first, other = fields
+    with pytest.raises(APIError, match="set the same thing: give one of them") as caught:
+        validate(CompletionBody, {"prompt": "Once", **fields})
+    assert caught.value.failure.param == param
+    equal = validate(CompletionBody, {"prompt": "Once", first: fields[first], other: fields[first]})
+    assert [*equal.options().values()] == [fields[first]]
 
 
 def test_default_length_fits_the_limits(lm: Any) -> None:

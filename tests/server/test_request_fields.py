@@ -398,10 +398,11 @@ def test_impossible_formats_are_refused(
         assert caught.value.param == param
 
 
+SLOW_SCHEMA: dict[str, Any] = {"type": "string", "pattern": "(a{1,500}){1,500}"}
 SCHEMAS: tuple[dict[str, Any], ...] = (
     {"$ref": "#"},
     {"type": "object", "patternProperties": {".*": {}}},
-    {"type": "string", "pattern": "(a{1,500}){1,500}"},
+    SLOW_SCHEMA,
     {"not": {}},
     {"type": "fruit"},
 )
@@ -418,6 +419,20 @@ def test_unsupported_schemas_are_refused_and_the_server_lives(
         assert caught.value.param == "response_format"
     assert server.metric("engine_restarts_total") == 0
     assert chat(client).choices[0].message.content is not None
+
+
+@pytest.mark.slow
+def test_known_constraint_waits_for_no_compilation(client: openai.OpenAI, server: Running) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SLOW_SCHEMA}}
+    known = {"extra_body": {"regex": "(ab|cd){3}"}}
+    complete(client, **known)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(client.chat.completions.create, **ASK, response_format=form)
+        server.wait_for(lambda: server.metric("num_requests_waiting") == 1)
+        assert re.fullmatch("(ab|cd){3}", complete(client, **known).choices[0].text)
+        assert not slow.done()
+        with pytest.raises(openai.BadRequestError, match=r"takes \w+ than \d+ seconds"):
+            slow.result()
 
 
 @pytest.mark.slow

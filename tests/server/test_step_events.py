@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_invalid_fork_is_rejected(lm: Any, put: Any) -> None:
     (failure,) = make_worker(lm).handle(job)
     assert isinstance(failure, RequestFailed)
     assert failure.status == 400
+
+
+def test_fork_that_contradicts_the_constraint_is_rejected(lm: Any) -> None:
+    options = {"regex": "[ab]{3,9}", "strategy": "left_to_right"}
+    state = run_job(lm, make_job("a", events=True, options=options))
+    for put, new, param in (({0: "z"}, {}, "put"), ({}, {"regex": "c+"}, "regex")):
+        job = Job(id="f", fork=Fork(state.canvas_at(3), put), options=options | new, events=True)
+        (failure,) = make_worker(lm).handle(job)
+        assert isinstance(failure, RequestFailed)
+        assert (failure.status, failure.param) == (400, param)
+        assert "already written contradict the pattern" in failure.message
+    job = Job(id="f", fork=Fork(state.canvas_at(3), {0: "b"}), options=options, events=True)
+    _, *steps = events_of(make_worker(lm), job)
+    assert re.fullmatch("b[ab]{2,8}", steps[-1]["end"]["text"])

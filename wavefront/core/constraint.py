@@ -140,29 +140,36 @@ class TokenAutomaton:
         self._backward: dict[tuple[int, int], int] = {}
         self._allowed: dict[tuple[int, int], Tensor] = {}
         self._on_device: dict[torch.device, TokenClasses] = {}
-        self._ended: dict[tuple[int, ...], TokenAutomaton] = {}
+        self._ended: dict[tuple[tuple[int, ...], tuple[int, ...]], TokenAutomaton] = {}
 
-    def with_end_tokens(self, ids: tuple[int, ...]) -> TokenAutomaton:
-        """Return the automaton whose answers may be followed by end tokens, and by nothing else."""
-        if not ids:
+    def with_end_tokens(
+        self, ids: tuple[int, ...], *, without: tuple[int, ...] = ()
+    ) -> TokenAutomaton:
+        """Return the automaton whose answers may be followed by end tokens, and by nothing else.
+
+        No answer contains a token of `without`.
+        """
+        without = tuple(id for id in without if self.token_class[id] != FORBIDDEN)
+        if not ids and not without:
             return self
-        found = self._ended.get(ids)
+        found = self._ended.get((ids, without))
         if found is None:
             if len(self._ended) >= MAX_END_TOKENS:
                 self._ended.clear()
-            found = self._ended[ids] = self._add_end_tokens(ids)
+            found = self._ended[ids, without] = self._add_end_tokens(ids, without)
         return found
 
-    def _add_end_tokens(self, ids: tuple[int, ...]) -> TokenAutomaton:
+    def _add_end_tokens(self, ids: tuple[int, ...], without: tuple[int, ...]) -> TokenAutomaton:
         end, final = self.classes, self.states
         token_class = self.token_class.clone()
+        token_class[list(without)] = FORBIDDEN
         token_class[list(ids)] = end
         # An end token is not a part of the answer any more, so its class may have no token left.
         has_token = torch.bincount(token_class, minlength=end + 1) > 0
         edges = self.edges[has_token[self.edges[:, 1]]]
-        last = [[state, end, final] for state in (*sorted(self.accepting), final)]
+        last = [[state, end, final] for state in (*sorted(self.accepting), final) if ids]
         return TokenAutomaton(
-            torch.cat([edges, torch.tensor(last)]),
+            torch.cat([edges, torch.tensor(last, dtype=torch.long).view(-1, 3)]),
             token_class,
             states=final + 1,
             accepting=self.accepting | {final},
@@ -521,17 +528,19 @@ def spans(automaton: TokenAutomaton, canvas: Canvas, answer: Tensor, *, rows: Te
     return found
 
 
-def check_room(automaton: TokenAutomaton, canvas: Canvas, answer: Tensor) -> None:
-    """Check that every answer can be completed.
+def check_room(
+    automaton: TokenAutomaton, canvas: Canvas, answer: Tensor, *, holes: bool = False
+) -> None:
+    """Check that every answer can be completed. With `holes`, each is a hole of a text.
 
     Raises:
         OptionError: A canvas has too few positions, or holds tokens that contradict the constraint.
     """
     for span in spans(automaton, canvas, answer, rows=answer.any(-1)):
-        check_length(automaton, span.symbols)
+        check_length(automaton, span.symbols, hole=holes)
 
 
-def check_length(automaton: TokenAutomaton, symbols: Sequence[int]) -> None:
+def check_length(automaton: TokenAutomaton, symbols: Sequence[int], *, hole: bool = False) -> None:
     """Check that an answer can be completed; see `check_room`."""
     constraint, count = automaton.constraint, len(symbols)
     noun = "the constraint" if constraint is None else constraint.noun
@@ -558,13 +567,13 @@ def check_length(automaton: TokenAutomaton, symbols: Sequence[int]) -> None:
         )
     if count < shortest:
         raise OptionError(
-            f"{count} tokens are too few for {noun}: the shortest answer has {shortest}; increase "
-            "max_new_tokens.",
+            f"{count} tokens are too few for {noun}: the shortest answer has {shortest}; "
+            f"{'make the hole longer' if hole else 'increase max_new_tokens'}.",
             option=option,
         )
     raise OptionError(
         f"No answer of exactly {count} tokens matches {noun}, and the model has no end token to "
-        "fill the rest: change max_new_tokens.",
+        f"fill the rest: change {'the length of the hole' if hole else 'max_new_tokens'}.",
         option=option,
     )
 

@@ -379,7 +379,7 @@ def plan(options: Mapping[str, Any], model: ModelProperties, *, length: int | No
         cache = resolve_cache(SPEEDS[speed].cache) if model.blocks is None else Blocks()
     if speculate > 1 and constraint is not None:
         raise OptionError(
-            f"speculate and {constraint.kind} cannot be combined: use one of them.",
+            f"speculate cannot be combined with {constraint.noun}: leave out one of them.",
             option="speculate",
             value=speculate,
         )
@@ -454,9 +454,9 @@ def _constrain(
         )
     automaton = model.automaton_of(constraint, not infilling)
     stops = config.sampling.stop_ids
-    if config.sampling.eos == "suppress-logit":
-        stops = stops[1:]  # EOS can never be chosen
-    automaton = automaton.with_end_tokens(stops)
+    # EOS can never be chosen, not even if the answer could have it as an ordinary token.
+    never = 1 if config.sampling.eos == "suppress-logit" else 0
+    automaton = automaton.with_end_tokens(stops[never:], without=stops[:never])
     if not infilling:  # the holes of a text are checked with the text
         check_length(automaton, [ANY] * positions)
     return replace(config, constraint=automaton)

@@ -1,9 +1,9 @@
 """The HTTP server: OpenAI's API for one model, and a page that shows each decode live.
 
-One process answers HTTP without torch, a second one tokenises prompts, and a third one owns the
-model and decodes, here or in replicas on Ray. It imports core, storage, strategies, text, models,
-engine, lm and player. Start reading at `service.py` for HTTP and at `decode_worker.py` for
-decoding.
+One process answers HTTP without torch. Others tokenise prompts and compile constraints. One owns
+the model and decodes, here or in replicas on Ray. The package imports core, storage, strategies,
+text, models, engine, lm and player. Start reading at `service.py` for HTTP and at
+`decode_worker.py` for decoding.
 
 The text of an error is written where it is raised: `request_models` for fields and JSON,
 `request_builder` for prompts and options, `service` for admission and unknown ids, `middleware` for

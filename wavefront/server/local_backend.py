@@ -1,8 +1,8 @@
 """A backend with one decode process, which is restarted when it dies or stalls.
 
-Texts are encoded by a second process before the decode process gets them. When the decode process
-dies, all its requests fail with an error that asks the client to send them again. They are not
-retried, because one of them may be the cause.
+Other processes encode texts and compile constraints before the decode process gets them. When the
+decode process dies, all its requests fail with an error that asks the client to send them again.
+They are not retried, because one of them may be the cause.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from wavefront.server.child_process import ChildProcess
 from wavefront.server.frontend import POLL_INTERVAL, Frontend
+from wavefront.server.job_processes import ConstraintCompiler, PromptEncoder
 from wavefront.server.metrics import Metrics
-from wavefront.server.prompt_encoder import PromptEncoder
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
@@ -27,7 +27,7 @@ from wavefront.server.worker_messages import (
     ModelInfo,
     RequestFailed,
     RequestFinished,
-    has_constraint,
+    constraint_option,
 )
 
 # Seconds to wait before a restart, by the number of recent restarts.
@@ -54,10 +54,8 @@ class LocalBackend(Frontend):
         self._last_message = time.monotonic()
         self._last_step: float | None = None  # seconds of the last step; None: there was none
         self._process: ChildProcess | None = None
-        limits = settings.limits
-        self._encoder = PromptEncoder(settings, self._reject, timeout=limits.encode_timeout)
-        # This one also compiles constraints. It starts when the first one comes.
-        self._compiler = PromptEncoder(settings, self._reject, timeout=limits.compile_timeout)
+        self._encoder = PromptEncoder(settings, self._reject)
+        self._compiler = ConstraintCompiler(settings, self._reject)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -71,8 +69,8 @@ class LocalBackend(Frontend):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self.abort_all()
-        for encoder in (self._encoder, self._compiler):
-            await encoder.stop()
+        for process in (self._encoder, self._compiler):
+            await process.stop()
         if self._process is not None:
             await self._process.stop(2)
 
@@ -93,17 +91,22 @@ class LocalBackend(Frontend):
 
     def _encode(self, job: Job, deliver: Callable[[Job], None]) -> None:
         """Encode the texts of a job, and compile its constraint, then pass it to `deliver`."""
-        if not has_constraint(job):
-            self._encoder.encode(job, deliver)
-            return
-        if not self._compiler.is_running:
+        constrained = constraint_option(job) is not None
+        self._encoder.encode(
+            job, (lambda encoded: self._compile(encoded, deliver)) if constrained else deliver
+        )
+
+    def _compile(self, job: Job, deliver: Callable[[Job], None]) -> None:
+        if job.id not in self.requests.active:
+            return  # it was cancelled while it was encoded
+        if not self._compiler.is_running:  # it starts with the first constraint
             assert self.model_info is not None
             self._compiler.start(self.model_info.length)
-        self._compiler.encode(job, deliver)
+        self._compiler.compile(job, deliver)
 
     def _cancel_decode(self, request: RequestState) -> None:
-        for encoder in (self._encoder, self._compiler):
-            encoder.cancel(request.id)
+        for process in (self._encoder, self._compiler):
+            process.cancel(request.id)
         self._send(CancelJob(request.id))
 
     def _send_job(self, job: Job) -> None:
@@ -151,8 +154,8 @@ class LocalBackend(Frontend):
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             self._cancel_expired()
-            for encoder in (self._encoder, self._compiler):
-                await encoder.check()
+            for process in (self._encoder, self._compiler):
+                await process.check()
             dead = self._process is None or not self._process.is_alive
             silence = time.monotonic() - self._last_message
             stalled = silence > self.settings.limits.stall_timeout and self.status == "ready"

@@ -5,12 +5,16 @@ The error names the field of the request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wavefront.core import spec
+import torch
+
+from wavefront.core import canvas, spec
+from wavefront.core.constraint import check_room
 from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
 from wavefront.engine.layout import room_after
@@ -26,7 +30,8 @@ from wavefront.server.worker_messages import (
     Fork,
     Job,
     RequestFailed,
-    has_constraint,
+    constraint_option,
+    is_whole_text,
 )
 from wavefront.storage.hub import locate
 from wavefront.text.byte_tokenizer import byte_tokenizer
@@ -128,7 +133,7 @@ def build_request(
     """
     options = dict(job.options)
     if job.automaton is not None:
-        size, at_start = lm.model.vocab_size, _starts_text(job)
+        size, at_start = lm.model.vocab_size, is_whole_text(job)
         keep_automaton(lm.tokenizer, job.automaton, vocab_size=size, at_start=at_start)
     for name, registry in (("strategy", "strategies"), ("cache", "caches")):
         if name in options and options[name] != "none":
@@ -151,8 +156,8 @@ def build_request(
             options["max_new_tokens"] = _default_length(limits, room=room)
         plan = lm.plan(options)
         holes = [False] * len(ids) + [True] * plan.length
-        canvas = [*ids, *[lm.model.mask_id] * plan.length]
-        prepared = PreparedRequest(Request(canvas, holes, plan), holes)
+        tokens = [*ids, *[lm.model.mask_id] * plan.length]
+        prepared = PreparedRequest(Request(tokens, holes, plan), holes)
     return _with_measures(prepared) if job.measure else prepared
 
 
@@ -174,7 +179,7 @@ def load_tokenizer(source: ModelSource) -> Tokenizer:
 
 
 def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
-    """Return the job with its texts replaced by token ids, and its constraint compiled.
+    """Return the job with its texts replaced by token ids.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -183,15 +188,7 @@ def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
 
     Raises:
         PromptError: The prompt is empty or too long, or its texts cannot be encoded.
-        OptionError: The constraint is wrong, not supported, impossible, or too large.
     """
-    if has_constraint(job):
-        constraint = check_constraint(
-            **{name: job.options.get(name) for name in CONSTRAINT_OPTIONS}
-        )
-        assert constraint is not None
-        packed = pack_automaton(tokenizer, constraint, at_start=_starts_text(job))
-        job = replace(job, automaton=packed)
     if job.fork is not None:
         overrides = {
             position: EncodedText(tokenizer.encode(new, inside=True))
@@ -211,7 +208,8 @@ def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
         size = sum(part for part in parse_holes(prompt) if isinstance(part, int))
         if size > length:
             raise _too_long(size, length)
-        ids, holes = infill_ids(tokenizer, prompt, mask_id=0, constrained=has_constraint(job))
+        constrained = constraint_option(job) is not None
+        ids, holes = infill_ids(tokenizer, prompt, mask_id=0, constrained=constrained)
     else:
         ids = prompt_ids(tokenizer, str(job.prompt), raw=job.raw)
     if len(ids) > length:
@@ -221,9 +219,15 @@ def encode_texts(tokenizer: Tokenizer, job: Job, *, length: int) -> Job:
     return replace(job, prompt=EncodedText(ids, holes), messages=messages)
 
 
-def _starts_text(job: Job) -> bool:
-    """Return whether the answer of a job is a separate text, not a hole in another text."""
-    return not job.infill and job.fork is None
+def compile_automaton(tokenizer: Tokenizer, job: Job) -> bytes:
+    """Compile the constraint of a job, for `Job.automaton`.
+
+    Raises:
+        OptionError: The constraint is wrong, not supported, impossible, or too large.
+    """
+    constraint = check_constraint(**{name: job.options.get(name) for name in CONSTRAINT_OPTIONS})
+    assert constraint is not None
+    return pack_automaton(tokenizer, constraint, at_start=is_whole_text(job))
 
 
 def _too_long(tokens: int, length: int) -> PromptError:
@@ -238,7 +242,17 @@ def rejection(error: Exception, job: Job) -> RequestFailed:
     if not isinstance(error, WavefrontError):  # an unexpected value of an option or a prompt
         text = shorten(f"This request cannot be decoded: {error}.")
         return RequestFailed(job.id, 400, text, "invalid_value")
-    return RequestFailed(job.id, 400, shorten(str(error)), "invalid_value", _param(error, job))
+    text = shorten(_with_fields(str(error), job))
+    return RequestFailed(job.id, 400, text, "invalid_value", _param(error, job))
+
+
+def _with_fields(message: str, job: Job) -> str:
+    """Return a message of the library with the names of the request's fields."""
+    for option, name in job.fields.items():
+        if option not in CONSTRAINT_OPTIONS:  # messages say "the schema" and mean the schema
+            # A name in quotes is quoted from the request.
+            message = re.sub(rf"(?<![\w'\"]){option}(?![\w'\"])", name, message)
+    return message
 
 
 def shorten(message: str) -> str:
@@ -253,10 +267,12 @@ def _param(error: WavefrontError, job: Job) -> str | None:
     """Return the field of the request that an error is about, or None if it is unknown."""
     if isinstance(error, PromptError):
         return "messages" if job.messages is not None else "prompt"
-    if error.option == "schema":
-        return job.schema_field
-    # The option of a strategy or a selector, such as size, is not a field of the request.
-    return error.option if error.option in (*job.options, *FORK_FIELDS, "measure") else None
+    if error.option is not None and error.option in job.fields:
+        return job.fields[error.option]
+    # The option of a strategy or a selector, such as size, is not a field of the request. A fork
+    # can inherit a schema, which is not a field either.
+    known = (*job.options, *FORK_FIELDS, "measure")
+    return error.option if error.option in known and error.option != "schema" else None
 
 
 def _prompt_ids(lm: LM, job: Job, length: int) -> list[int]:
@@ -314,6 +330,14 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
     plan = lm.plan(options, length=sum(holes))
+    if plan.config.constraint is not None:
+        mask_id, pad_id = lm.model.mask_id, lm.model.pad_id
+        board = canvas.infill([ids], [holes], mask_id=mask_id, pad_id=pad_id)
+        try:
+            check_room(plan.config.constraint, board, torch.tensor([fork.canvas.answer]))
+        except OptionError as error:
+            error.option = "put" if fork.overrides else error.option
+            raise
     request = Request(
         ids, holes, plan, infilling=fork.canvas.infilling, answer=list(fork.canvas.answer)
     )

@@ -124,6 +124,12 @@ JSON_OBJECT = {
         ]
     },
 }
+# Fields that set the same option: the library's name first.
+SAME_FIELDS = (
+    ("max_new_tokens", "max_completion_tokens", "max_tokens", "gen_length"),
+    ("block_length", "block_size"),
+    ("eos", "eos_policy"),
+)
 MAX_STOPS = 4
 MAX_STOP_LENGTH = 256  # characters
 MAX_OVERRIDES = 256
@@ -303,21 +309,41 @@ class DecodingFields(StrictBody):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @model_validator(mode="after")
+    def _check_same_options(self) -> DecodingFields:
+        for names in SAME_FIELDS:
+            # Some clients send max_tokens and max_completion_tokens with the same value.
+            first, *others = self._set_fields(names) or [""]
+            for other in others:
+                if getattr(self, other) != getattr(self, first):
+                    message = f"{first} and {other} set the same thing: give one of them."
+                    raise _field_error(other, message, "invalid_value")
+        return self
+
+    def _set_fields(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]
+
     def options(self) -> dict[str, Any]:
         """Return the decoding options that are set, under the library's names."""
+        others = {name for names in SAME_FIELDS for name in names}
         options = {
             name: getattr(self, name)
             for name in DecodingFields.model_fields
-            if name not in ("model", "timeout", "user", "stop", "max_completion_tokens")
+            if name not in ("model", "timeout", "user", "stop", *others)
         }
-        if self.max_completion_tokens is not None:
-            # Some clients send max_tokens and max_completion_tokens with the same value.
-            options["max_new_tokens"] = options["max_new_tokens"] or self.max_completion_tokens
-            if options["max_tokens"] == self.max_completion_tokens:
-                options["max_tokens"] = None
+        for names in SAME_FIELDS:
+            if found := self._set_fields(names):
+                options[names[0]] = getattr(self, found[0])
         if (source := self.schema_source()) is not None:
             options["schema"] = json.dumps(source[1], ensure_ascii=False)
         return {name: value for name, value in options.items() if value is not None}
+
+    def field_names(self) -> dict[str, str]:
+        """Return the fields that set options of another name, by option."""
+        found = {names[0]: used[0] for names in SAME_FIELDS if (used := self._set_fields(names))}
+        if (source := self.schema_source()) is not None:
+            found["schema"] = source[0]
+        return {option: name for option, name in found.items() if option != name}
 
 
 class StreamOptions(ClosedModel):

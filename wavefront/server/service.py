@@ -222,7 +222,7 @@ class Service:
             client=body.user or "",
             address=address,
             options=options,
-            schema_field=None if (found := body.schema_source()) is None else found[0],
+            fields=body.field_names(),
             stop=body.stops(),
             events=events,
             timeout=min(body.timeout or limit, limit),
@@ -267,7 +267,7 @@ class Service:
         if stop and constraint is not None:
             # One of them comes from the original decode.
             if constraint == "schema":
-                constraint = job.schema_field or origin.job.schema_field or constraint
+                constraint = {**origin.job.fields, **job.fields}.get(constraint, constraint)
             message = f"stop cannot be combined with {constraint}: it would cut the answer."
             raise APIError(400, message, code="invalid_value", param="stop")
         job = replace(

@@ -11,8 +11,8 @@ import importlib
 import signal
 
 import wavefront.server.decode_worker
-import wavefront.server.local_backend
-import wavefront.server.prompt_encoder  # noqa: F401
+import wavefront.server.job_processes
+import wavefront.server.local_backend  # noqa: F401
 
 with contextlib.suppress(ImportError):
     # torch imports this when it makes the first model, which takes seconds.

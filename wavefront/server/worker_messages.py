@@ -28,8 +28,9 @@ class Job:
     infill: bool = False
     fork: Fork | None = None  # replaces messages and prompt
     options: Mapping[str, Any] = field(default_factory=dict)  # named as in wavefront.Options
+    # The fields of the request that set these options, where the names differ.
+    fields: Mapping[str, str] = field(default_factory=dict)
     automaton: bytes | None = None  # the constraint of the options, compiled
-    schema_field: str | None = None  # the field of the request that the schema came from
     stop: tuple[str, ...] = ()
     events: bool = False  # send an event for every step
     measure: bool = False  # add the confidence of every masked position to the events
@@ -61,15 +62,18 @@ class Fork(NamedTuple):
     overrides: Mapping[int, str | int | EncodedText]  # by position, counted over the answer
 
 
-def has_constraint(job: Job) -> bool:
-    """Return whether the answer of a job is constrained."""
-    return any(name in job.options for name in CONSTRAINT_OPTIONS)
+def constraint_option(job: Job) -> str | None:
+    """Return the option that constrains the answer of a job; None if there is none."""
+    return next((name for name in CONSTRAINT_OPTIONS if name in job.options), None)
+
+
+def is_whole_text(job: Job) -> bool:
+    """Return whether the answer of a job is a text of its own, not holes in another text."""
+    return not job.infill and job.fork is None
 
 
 def has_text(job: Job) -> bool:
-    """Return whether a job has a text that is not encoded yet, or a constraint to compile."""
-    if has_constraint(job):
-        return True
+    """Return whether a job has a text that is not encoded yet."""
     if job.fork is not None:
         return any(isinstance(new, str) for new in job.fork.overrides.values())
     return isinstance(job.prompt, str) or bool(job.messages)
@@ -106,8 +110,8 @@ class ModelInfo(NamedTuple):
     summary: str = ""  # what a built-in model can do
 
 
-class EncoderReady(NamedTuple):
-    """The first message of the process that encodes prompts."""
+class JobProcessReady(NamedTuple):
+    """The first message of a process that encodes prompts or compiles constraints."""
 
 
 class LoadFailed(NamedTuple):

@@ -264,14 +264,15 @@ def _schema_text(schema: Any) -> str:
 
 
 def _check_length(text: str, option: str) -> None:
+    what = {"schema": "The schema", "regex": "The pattern", "choices": "A choice"}[option]
     if len(text) > PATTERN_LIMIT:
         raise OptionError(
-            f"{option} has {len(text)} characters, more than {PATTERN_LIMIT}.", option=option
+            f"{what} has {len(text)} characters, more than {PATTERN_LIMIT}.", option=option
         )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise OptionError(f"{option} has a lone surrogate; remove it.", option=option) from None
+        raise OptionError(f"{what} has a lone surrogate; remove it.", option=option) from None
 
 
 def _choice_texts(choices: Any) -> tuple[str, ...]:
