@@ -128,11 +128,12 @@ def test_linear_computes_with_the_dequantised_weight(kind: str, bias: bool) -> N
     made = QuantizedLinear(kind, plain)
     made.weight.copy_(plain.weight.detach())
     for dtype in (torch.float32, torch.bfloat16):
-        linear, x = made.to(dtype), torch.randn(2, 5, 200, dtype=dtype)
-        wanted = F.linear(x, made.weight.dequantize(dtype))
-        wanted = wanted if linear.bias is None else wanted + linear.bias
-        assert torch.equal(linear(x), wanted)
-        assert torch.equal(linear(x[0]), wanted[0])
+        linear = made.to(dtype)
+        for shape in ((2, 5, 200), (5, 200)):  # a library may round other shapes differently
+            x = torch.randn(shape, dtype=dtype)
+            wanted = F.linear(x, made.weight.dequantize(dtype))
+            wanted = wanted if linear.bias is None else wanted + linear.bias
+            assert torch.equal(linear(x), wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
