@@ -352,6 +352,26 @@ def test_wrong_load_options_are_refused(folder: str, options: dict[str, Any], wo
             {"model_type": "nemotron_labs_diffusion", "architectures": ["Nemotron"]},
             "Nemotron-Labs-Diffusion is not supported, because its context is causal",
         ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "nemotron_h", "architectures": ["NemotronTwoTowerForDiffusion"]},
+            "Nemotron-Labs-TwoTower is not supported, because a second model reads its context",
+        ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "sumi", "architectures": ["SumiForDiffusionLM"]},
+            "Sumi is not supported, because it has no mask token",
+        ),
+        (
+            *("sdar", "checkpoint", {"model_type": "Llama", "architectures": None}),
+            "a diffusion model only with the architecture 'StableDiffcoderForCausalLM', not none",
+        ),
+        (
+            *("sdar", "checkpoint", {"model_type": "qwen3", "architectures": None}),
+            "config.json has the model_type 'qwen3', which is not a diffusion model",
+        ),
     ],
 )
 def test_config_of_another_architecture_is_refused(
