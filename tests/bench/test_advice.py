@@ -10,8 +10,18 @@ from helpers.commands import records
 from helpers.commands import run as run_command
 
 from wavefront.bench import advice as module
-from wavefront.bench.advice import Times, Variant, advise, choose, compiled_variants, ticks
+from wavefront.bench.advice import (
+    AdviceReport,
+    Times,
+    Variant,
+    advise,
+    choose,
+    compiled_variants,
+    ticks,
+)
+from wavefront.bench.model_shapes import quantized_twin
 from wavefront.bench.settings import Settings
+from wavefront.cli.bench import _show_advice
 from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.errors import OptionError
 from wavefront.engine.options import SPEEDS, plan
@@ -113,6 +123,37 @@ def test_advice_is_measured_and_every_tick_counts(monkeypatch):
     assert len(seen) == ticks(chosen)
     assert chosen.model.dtype == torch.float32  # the lower precision is a copy
     json.dumps(report.to_json())
+
+
+def test_quantisation_without_room_for_a_copy_is_left_out(monkeypatch):
+    chosen = settings()
+    copies = {kind: quantized_twin(chosen.model, kind) for kind in module.QUANTIZATIONS}
+    shared = {part.data_ptr() for part in chosen.model.parameters()}
+    sizes = {
+        kind: sum(
+            part.nbytes
+            for part in (*copy.parameters(), *copy.buffers())
+            if part.data_ptr() not in shared
+        )
+        for kind, copy in copies.items()
+    }
+    for spare, expected in ((0, ["int8", "fp8"]), (-1, ["int8"])):
+        room = sum(sizes.values()) + spare
+        monkeypatch.setattr(module, "free_cuda_memory", lambda device, room=room: room)
+        assert module._fitting(chosen) == expected
+    monkeypatch.setattr(module, "free_cuda_memory", lambda device: 0)
+    assert module._fitting(chosen) == []
+
+
+def test_command_names_what_it_left_out(capsys):
+    report = AdviceReport(
+        about={"device": "a GPU", "dtype": "bfloat16", "threads": 1},
+        settings=dict.fromkeys(("model", "prompt_tokens", "max_new_tokens", "strategy"), 1),
+        advice=(),
+        left_out=("fp8",),
+    )
+    _show_advice(report, as_json=False)
+    assert "a copy of the weights does not fit: fp8." in capsys.readouterr().out
 
 
 def test_canvas_without_room_for_a_window_is_an_error(monkeypatch):

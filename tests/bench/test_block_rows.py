@@ -12,13 +12,14 @@ from torch._dynamo.utils import counters
 
 import wavefront
 from wavefront import bench
-from wavefront.bench import roofline
+from wavefront.bench import advice, roofline
 from wavefront.bench.block_reference import FAMILIES, BlockReference, by_block, published_loop
 from wavefront.bench.block_rows import FirstResult, count_experts
 from wavefront.bench.workloads import Case, Loop, Steps, new_batcher
 from wavefront.core import spec
 from wavefront.core.canvas import blank
 from wavefront.core.errors import OptionError
+from wavefront.engine.options import SPEEDS
 from wavefront.kernels import compile
 from wavefront.models.experts import Router
 from wavefront.models.toy import toy
@@ -243,9 +244,21 @@ def test_wrong_settings_are_refused(family, change, said):
         bench.Settings(model=toy(family=family), **change)
 
 
-def test_advice_is_refused_for_a_block_causal_model():
-    with pytest.raises(OptionError, match="exact cache at every speed"):
-        bench.advise(bench.Settings(model=toy(family="sdar")))
+def test_advice_for_a_block_causal_model_keeps_its_cache_at_every_speed(monkeypatch):
+    monkeypatch.setattr(advice, "computes_bfloat16", lambda device: True)
+    seen: list[str] = []
+    settings = bench.Settings(
+        model=toy(family="sdar"), name="m", max_new_tokens=32, repeats=1, tick=seen.append
+    )
+    found = {one.speed: one for one in bench.advise(settings).advice}
+    assert list(found) == list(SPEEDS)
+    assert len(seen) == advice.ticks(settings)
+    for one in found.values():
+        assert one.cache == "blocks()"
+        assert one.ms_per_step > 0
+        assert "cache" not in one.python + one.command
+    assert found["exact"].python == "wavefront.load('m').generate(prompt)"
+    assert found["balanced"].dtype is found["exact"].dtype is None
 
 
 def test_help_lists_the_rows():

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from helpers.commands import run
 
 import wavefront
+from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.core.errors import OptionError
-from wavefront.engine.options import SPEEDS, resolve_cache
+from wavefront.engine.options import SPEEDS, resolve_cache, resolve_strategy
+from wavefront.models.toy import toy
+from wavefront.strategies.caches.blocks import Blocks
+from wavefront.text.byte_tokenizer import byte_tokenizer
+from wavefront.traces import trace_file
 
 CACHES = {word: resolve_cache(options.cache) for word, options in SPEEDS.items()}
 
@@ -33,6 +41,36 @@ def test_option_of_a_decode_wins_over_the_loaded_speed(no_bfloat16):
     assert lm.plan({"speed": "balanced"}).cache == CACHES["balanced"]
     assert lm.plan({"cache": "none"}).cache is None
     assert lm.plan({"speculate": 2}).cache is None
+
+
+@pytest.mark.parametrize("word", SPEEDS)
+def test_speed_changes_the_cache_and_nothing_else(word, no_bfloat16):
+    """Not the strategy, and no other option, whether it is given or not."""
+    lm = wavefront.load("toy")
+    for given in ({}, {"strategy": "dsb(size=8)", "steps": 9, "temperature": 0.5}):
+        found, usual = lm.plan({"speed": word, **given}), lm.plan(given)
+        assert replace(found, cache=None) == replace(usual, cache=None)
+        assert lm.plan({"speed": word, "cache": "dual", **given}).cache == resolve_cache("dual")
+
+
+@pytest.mark.parametrize("word", SPEEDS)
+def test_block_causal_model_keeps_its_exact_cache_at_every_speed(word):
+    lm = wavefront.LM(toy(family="sdar", vocab_size=258), byte_tokenizer(), speed=word)
+    assert lm.plan({}).cache == lm.plan({"speed": word}).cache == Blocks()
+    assert lm.plan({"cache": "none"}).cache is None
+
+
+def test_command_line_option_wins_over_speed(tmp_path):
+    """The recorded options say which cache was used."""
+    caches = {}
+    for name, more in {"word": (), "own": ("--cache", "dual"), "none": ("--cache", "none")}.items():
+        file = str(tmp_path / f"{name}.npz")
+        run("trace", "record", "abc", "-m", "toy", "-n", "32", "--speed", "fast", *more,
+            "--out", file)  # fmt: skip
+        options = trace_file.load(file).about["options"]
+        caches[name] = resolve_cache(options["cache"])
+        assert options["strategy"] == repr(resolve_strategy(DEFAULT_STRATEGY))
+    assert caches == {"word": CACHES["fast"], "own": resolve_cache("dual"), "none": None}
 
 
 def test_decode_is_repeated_from_its_options_on_a_model_of_another_speed(no_bfloat16):

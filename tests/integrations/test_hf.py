@@ -243,11 +243,20 @@ def test_auto_class_loads_every_family(folder: str, options: Any, tmp_path: Path
         expected = wavefront.generate_ids(ours, PROMPTS.tolist(), **given).tokens
         assert made.generate(PROMPTS, **given)[:, 4:].tolist() == expected
     made.save_pretrained(tmp_path)
-    kind = options.get("attention")  # no file of SDAR can say that it is bidirectional
-    again = AutoModelForMaskedLM.from_pretrained(tmp_path, attention=kind)
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(again.generate(PROMPTS, **given), made.generate(PROMPTS, **given))
     # The config of a loaded model says everything about it.
-    assert AutoModelForMaskedLM.from_config(made.config).net.mask_id == ours.mask_id
+    same = AutoModelForMaskedLM.from_config(made.config).net
+    assert (same.mask_id, same.block_size) == (ours.mask_id, ours.block_size)
+
+
+def test_attention_given_to_a_saved_model_is_in_its_config(tmp_path: Path) -> None:
+    path = GOLDEN / "sdar" / "checkpoint"
+    AutoModelForMaskedLM.from_pretrained(path, attention="bidirectional").save_pretrained(tmp_path)
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path).net.block_size is None
+    made = AutoModelForMaskedLM.from_pretrained(tmp_path, attention="block")
+    assert made.net.block_size == 4
+    assert AutoModelForMaskedLM.from_config(made.config).net.block_size == 4
 
 
 @pytest.mark.parametrize("folder", CHECKPOINTS)

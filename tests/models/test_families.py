@@ -281,6 +281,31 @@ def test_saved_block_size_is_loaded_again(tmp_path: Path) -> None:
     assert load_model(tmp_path, device="cpu").block_size == 8
 
 
+@pytest.mark.parametrize("family", families())
+def test_saved_attention_is_loaded_again(family: str, tmp_path: Path) -> None:
+    """A block-causal model that was loaded as bidirectional stays so, and the reverse."""
+    save_checkpoint(toy(family=family), tmp_path / "first")
+    for number, given in enumerate(({"attention": "bidirectional"}, {})):
+        model = load_model(tmp_path / "first", device="cpu", **given)
+        path = tmp_path / str(number)
+        save_checkpoint(model, path)
+        again = load_model(path, device="cpu")
+        assert again.block_size == model.block_size
+        ids = [[5, 6, 7, 8, 9, 10]]
+        assert torch.equal(again.raw_logits(ids), model.raw_logits(ids))
+        if given:
+            assert model.block_size is None
+            if family_module(family).BLOCK_SIZE is not None:
+                usual = family_module(family).BLOCK_SIZE
+                assert load_model(path, device="cpu", attention="block").block_size == usual
+
+
+def test_unknown_attention_in_a_config_is_refused(tmp_path: Path) -> None:
+    path = copied("sdar", tmp_path)
+    edit(path, {"attention": "causal"})
+    refuses(path, "attention = 'causal' is not supported, only 'bidirectional'")
+
+
 # Bad input: one sentence each
 
 
@@ -351,6 +376,26 @@ def test_wrong_load_options_are_refused(folder: str, options: dict[str, Any], wo
             "checkpoint",
             {"model_type": "nemotron_labs_diffusion", "architectures": ["Nemotron"]},
             "Nemotron-Labs-Diffusion is not supported, because its context is causal",
+        ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "nemotron_h", "architectures": ["NemotronTwoTowerForDiffusion"]},
+            "Nemotron-Labs-TwoTower is not supported, because a second model reads its context",
+        ),
+        (
+            "sdar",
+            "checkpoint",
+            {"model_type": "sumi", "architectures": ["SumiForDiffusionLM"]},
+            "Sumi is not supported, because it has no mask token",
+        ),
+        (
+            *("sdar", "checkpoint", {"model_type": "Llama", "architectures": None}),
+            "a diffusion model only with the architecture 'StableDiffcoderForCausalLM', not none",
+        ),
+        (
+            *("sdar", "checkpoint", {"model_type": "qwen3", "architectures": None}),
+            "config.json has the model_type 'qwen3', which is not a diffusion model",
         ),
     ],
 )

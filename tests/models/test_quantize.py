@@ -22,6 +22,7 @@ from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.kernels import fp8_product
 from wavefront.models import quantize
 from wavefront.models.loader import (
+    check_memory,
     families,
     find_family,
     free_cuda_memory,
@@ -459,6 +460,23 @@ def test_memory_error_says_that_experts_are_not_quantised() -> None:
     assert found is not None
     assert re.search(r"experts are not quantised and need \d\d\.\d GB in bfloat16\.$", found)
     assert "experts" not in str(memory_problem(model, torch.bfloat16, None, memory=int(32.3e9)))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, ""), (2, " A model is not split over several GPUs.")]
+)
+def test_memory_error_says_that_several_gpus_do_not_help(
+    monkeypatch: pytest.MonkeyPatch, count: int, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr("wavefront.models.loader.free_cuda_memory", lambda device: int(11.2e9))
+    with pytest.raises(CheckpointError) as caught:
+        check_memory(llada_8b(), torch.bfloat16, None, device=torch.device("cuda"))
+    assert str(caught.value) == (
+        "The weights need 16.0 GB in bfloat16, and 11.2 GB are free on cuda: use quantize='int8' "
+        f"(8.5 GB).{said}"
+    )
+    check_memory(llada_8b(), torch.bfloat16, "int8", device=torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(1.0, 11), (0.25, 4)])

@@ -126,6 +126,11 @@ def test_works_inside_the_blocks_of_a_block_causal_model(family):
     assert model.mask_id not in cached.tokens[0]
 
 
-def test_models_with_shifted_outputs_are_refused():
-    with pytest.raises(OptionError, match="masked copies, which models of family"):
-        wavefront.generate_ids(toy(family="dream"), [[5]], strategy="wino", max_new_tokens=8)
+@pytest.mark.parametrize("family", ["dream", "fast_dllm_v2"])
+def test_models_with_shifted_outputs_are_refused(family):
+    said = (
+        rf"^wino\(size=128, keep=0\.9\) reads .* masked copies, which models of family '{family}'"
+    )
+    with pytest.raises(OptionError, match=said) as caught:
+        wavefront.generate_ids(toy(family=family), [[5]], strategy="wino", max_new_tokens=8)
+    assert str(caught.value.value).startswith("wino(")

@@ -3,6 +3,7 @@
 Each value of `speed` allows certain settings. `exact` allows neither a cache nor lower precision.
 The others allow the caches and quantisations whose quality docs/speed.md reports. The time of a
 cached decode follows from the times of two steps: one over the whole canvas, and one over a window.
+A block-causal model has one cache for every speed, so its step is one of a decode with that cache.
 Steps are those of the default strategy.
 """
 
@@ -25,8 +26,10 @@ from wavefront.core.cache_policy import Cache
 from wavefront.core.errors import OptionError
 from wavefront.engine.options import DEFAULT_SPEED, SPEEDS, resolve_cache
 from wavefront.kernels.compile import compile_model
-from wavefront.models.loader import computes_bfloat16, resolve_dtype
+from wavefront.models.loader import computes_bfloat16, free_cuda_memory, resolve_dtype
+from wavefront.models.quantize import linears, weight_bytes
 from wavefront.models.transformer import Transformer
+from wavefront.strategies.caches.blocks import Blocks
 from wavefront.strategies.caches.wave import Wave
 
 WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
@@ -68,6 +71,7 @@ class AdviceReport:
     about: dict[str, Any]
     settings: dict[str, Any]
     advice: tuple[Advice, ...]
+    left_out: tuple[str, ...] = ()  # quantisations without room for a copy of the weights
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -77,8 +81,8 @@ class AdviceReport:
 class Times(NamedTuple):
     """Milliseconds per step of one variant."""
 
-    full: float
-    windows: dict[int, float]  # by window size
+    full: float  # a step over the whole canvas; in a block-causal model, a step in a block
+    windows: dict[int, float]  # by window size; empty for a block-causal model
     compile_seconds: float | None = None  # of the first steps of a compiled variant
 
 
@@ -90,7 +94,21 @@ def variants(settings: Settings) -> list[Variant]:
     if computes_bfloat16(device):
         found += [Variant(dtype=one) for one in sorted(lower) if resolve_dtype(one) != dtype]
     if settings.cuda:
-        found += [Variant(quantize=kind) for kind in QUANTIZATIONS]
+        found += [Variant(quantize=kind) for kind in _fitting(settings)]
+    return found
+
+
+def _fitting(settings: Settings) -> list[str]:
+    """Return the quantisations of which a copy fits into the GPU's memory, beside the model."""
+    model, found = settings.model, list[str]()
+    free = free_cuda_memory(model.device)
+    plain = sum(linear.weight.numel() for linear in linears(model).values())
+    shared = weight_bytes(model, model.dtype, None) - plain * model.dtype.itemsize
+    for kind in QUANTIZATIONS:
+        needed = weight_bytes(model, model.dtype, kind) - shared
+        if needed <= free:
+            free -= needed
+            found.append(kind)
     return found
 
 
@@ -101,9 +119,14 @@ def compiled_variants(settings: Settings, times: dict[Variant, Times]) -> list[V
     found = [Variant(compiled=True)]
     quantized = [variant for variant in times if variant.quantize is not None]
     if quantized:
-        fastest = min(quantized, key=lambda one: min(times[one].windows.values()))
+        fastest = min(quantized, key=lambda one: _step(times[one]))
         found.append(fastest._replace(compiled=True))
     return found
+
+
+def _step(times: Times) -> float:
+    """Return the milliseconds of the step that most of a decode consists of."""
+    return min(times.windows.values(), default=times.full)
 
 
 def ticks(settings: Settings) -> int:
@@ -120,20 +143,17 @@ def advise(settings: Settings) -> AdviceReport:
     Raises:
         OptionError: The canvas is too short for a window.
     """
-    if settings.model.block_size is not None:
-        raise OptionError(
-            "A block-causal model decodes with its exact cache at every speed, so there is nothing "
-            "to choose: measure it with --only blocks.",
-            option="advise",
-        )
-    if not _windows(settings):
+    by_block = settings.model.block_size is not None
+    if not by_block and not _windows(settings):
         raise OptionError(
             f"The advice needs at least {min(WINDOWS) + 1} new tokens, not "
             f"{settings.max_new_tokens}.",
             option="max_new_tokens",
             value=settings.max_new_tokens,
         )
-    times = _measure(settings, variants(settings))
+    chosen = variants(settings)
+    measured = [one.quantize for one in chosen]
+    times = _measure(settings, chosen)
     times |= _measure(settings, compiled_variants(settings, times))
     return AdviceReport(
         about=machine.about(settings.model.device, settings.model.dtype),
@@ -144,11 +164,14 @@ def advise(settings: Settings) -> AdviceReport:
             "repeats": settings.repeats,
             "strategy": DEFAULT_STRATEGY,
         },
-        advice=tuple(choose(times, name=settings.name)),
+        advice=tuple(choose(times, name=settings.name, cache=Blocks() if by_block else None)),
+        left_out=tuple(kind for kind in QUANTIZATIONS if settings.cuda and kind not in measured),
     )
 
 
 def _windows(settings: Settings) -> list[int]:
+    if settings.model.block_size is not None:
+        return []
     return [size for size in WINDOWS if size < settings.max_new_tokens]
 
 
@@ -157,13 +180,15 @@ def _measure(settings: Settings, chosen: list[Variant]) -> dict[Variant, Times]:
     """Time a full step and a step of every window, for every variant, alternately."""
     pieces: dict[tuple[Variant, int], Piece] = {}
     compile_seconds: dict[Variant, float] = {}
+    exact = Blocks() if settings.model.block_size is not None else None
     count = 8 if settings.cuda else 1  # steps in a piece
     for variant in chosen:
         model = _load(settings, variant)
         case = Case(
             model, settings.prompt_tokens, settings.max_new_tokens, strategy=DEFAULT_STRATEGY
         )
-        pieces[variant, 0] = Steps(case, new_batcher(case), count)
+        usual = new_batcher(case, exact, only_windows=exact is not None)
+        pieces[variant, 0] = Steps(case, usual, count)
         for size in _windows(settings):
             policy = Wave(refresh=NEVER, size=size, near=WINDOWS[size])
             pieces[variant, size] = Steps(
@@ -171,9 +196,8 @@ def _measure(settings: Settings, chosen: list[Variant]) -> dict[Variant, Times]:
             )
         if variant.compiled:
             # Of the full step and one window: a decode has no others.
-            compile_seconds[variant] = _first_seconds(
-                [pieces[variant, 0], pieces[variant, _windows(settings)[0]]], model
-            )
+            sizes = (0, *_windows(settings)[:1])
+            compile_seconds[variant] = _first_seconds([pieces[variant, n] for n in sizes], model)
     names = {f"{_describe(variant)}, window {size}": (variant, size) for variant, size in pieces}
     found = time_in_turns(
         settings.model.device,
@@ -223,26 +247,28 @@ def _load(settings: Settings, variant: Variant) -> Transformer:
     return other
 
 
-def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
+def choose(times: dict[Variant, Times], *, name: str, cache: Cache | None = None) -> list[Advice]:
     """Return the advice for every value of `speed`, from the times of all variants.
 
     Args:
         times: The milliseconds per step of each variant.
         name: The model's name, for the lines of code.
+        cache: The cache of every speed, for a block-causal model; None: that of each speed.
     """
+    exact_cache = cache
     same = [one for one in times if one.dtype is None and one.quantize is None]
     exact = min(times[variant].full for variant in same)
     found = []
     for speed, options in SPEEDS.items():
         lowers = Variant(options.cpu_dtype) in times and options.cpu_dtype is not None
         own = Variant(options.cpu_dtype if lowers else None)
-        usual = resolve_cache(options.cache)
+        usual = exact_cache or resolve_cache(options.cache)
         costs = {
             (variant, cache): ms
             for variant in times
             if variant.dtype in (None, options.cpu_dtype)
             if variant.quantize is None or speed != DEFAULT_SPEED
-            for cache, ms in _costs(speed, times[variant]).items()
+            for cache, ms in _costs(usual, times[variant]).items()
         }
         best = min(costs, key=lambda key: costs[key])
         if costs.get((own, usual), math.inf) < MARGIN * costs[best]:
@@ -274,12 +300,10 @@ def choose(times: dict[Variant, Times], *, name: str) -> list[Advice]:
     return found
 
 
-def _costs(speed: str, times: Times) -> dict[Cache | None, float]:
-    """Return the milliseconds per step with each cache that a value of `speed` allows."""
-    policy = resolve_cache(SPEEDS[speed].cache)
-    if policy is None:
-        return {None: times.full}
-    assert isinstance(policy, Wave)
+def _costs(policy: Cache | None, times: Times) -> dict[Cache | None, float]:
+    """Return the milliseconds per step with each cache like `policy`, that of a `speed`."""
+    if not isinstance(policy, Wave):
+        return {policy: times.full}
     refresh = policy.refresh
     return {
         replace(policy, size=size, near=WINDOWS[size]): (times.full + (refresh - 1) * ms) / refresh

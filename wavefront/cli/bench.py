@@ -312,6 +312,9 @@ def _show_advice(report: AdviceReport, *, as_json: bool) -> None:
         )
     console.print(table)
     console.print("tokens/s counts one token per step. docs/speed.md has the quality of each.")
+    if report.left_out:
+        kinds = ", ".join(report.left_out)
+        console.print(f"Not measured, because a copy of the weights does not fit: {kinds}.")
     for one in report.advice:
         console.print(f"\n{one.speed}:\n  {one.python}\n  {one.command}", soft_wrap=True)
 

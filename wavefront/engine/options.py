@@ -312,6 +312,7 @@ def plan(options: Mapping[str, Any], model: ModelProperties, *, length: int | No
         ),
         bias_width=_round_up(len(logit_bias), BIAS_WIDTHS),
     )
+    asked = config.strategy  # a block-causal model uses it inside its blocks
     if model.blocks is not None:
         if config.fixed_budget:
             raise OptionError(
@@ -331,12 +332,12 @@ def plan(options: Mapping[str, Any], model: ModelProperties, *, length: int | No
             value="stop-block",
         )
     config.strategy.validate(positions, steps)
-    if not model.masked_copies and config.strategy.reads_copies:
+    if not model.masked_copies and asked.reads_copies:
         raise OptionError(
-            f"{config.strategy!r} reads committed tokens at masked copies, which models of "
+            f"{asked!r} reads committed tokens at masked copies, which models of "
             f"family {model.family!r} do not support: choose another strategy, such as edit().",
             option="strategy",
-            value=repr(config.strategy),
+            value=repr(asked),
         )
     constraint = check_constraint(**{name: given.get(name) for name in CONSTRAINTS})
     if constraint is not None:

@@ -121,6 +121,12 @@ class Architecture:
         inner = 3 * (round(used * layout.width) + layout.shared_width)
         return self.width * (inner + layout.count)
 
+    def block_json(self, key: str) -> dict[str, Any]:
+        """Return the config keys that `Keys.block_size` reads."""
+        if self.block_size is None:
+            return {"attention": "bidirectional"}
+        return {key: self.block_size}
+
     def shared_json(self, supported: Supported) -> dict[str, Any]:
         """Return the config keys of `Keys.shared`, and the keys with one supported value."""
         return {key: values[0] for key, values in supported.items()} | {
@@ -202,6 +208,16 @@ class Keys:
     def optional_size(self, key: str) -> int | None:
         """Return a positive integer, or None if the key is absent."""
         return None if self.get(key) is None else self.size(key)
+
+    def block_size(self, key: str, *, default: int) -> int | None:
+        """Return the size of an attention block, from `key`, of a block-causal family.
+
+        No published file has the key `attention`. A model that was loaded as bidirectional is saved
+        with it, and has no blocks.
+        """
+        size = self.optional_size(key) or default
+        self.only("attention", None, "bidirectional")
+        return size if self.get("attention") is None else None
 
     def count(self, key: str) -> int:
         """Return a required integer from 0 to `SIZE_LIMIT`."""

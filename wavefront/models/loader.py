@@ -448,6 +448,8 @@ UNSUPPORTED = {
     "nemotronlabsdiffusion": ("Nemotron-Labs-Diffusion", "its context is causal"),
     "diffusiongemma": ("DiffusionGemma", "it has no mask token"),
     "refusion": ("ReFusion", "it fills slots of several tokens"),
+    "sumi": ("Sumi", "it has no mask token"),
+    "twotower": ("Nemotron-Labs-TwoTower", "a second model reads its context"),
     "wedlm": ("WeDLM", "its attention is causal and reorders the canvas"),
 }
 
@@ -461,9 +463,10 @@ def _refuse_known(kind: str, architectures: Sequence[object]) -> None:
                 f"{family} is not supported, because {reason}; docs/models.md says more, and "
                 "`wavefront list models` lists the families that are."
             )
-    if "qwen3forcausallm" in names:
+    if "qwen3forcausallm" in names or names == ["qwen3"]:
+        key = "architecture 'Qwen3ForCausalLM'" if architectures else f"model_type {quote(kind)}"
         raise CheckpointError(
-            "config.json has the architecture 'Qwen3ForCausalLM', which is not a diffusion model; "
+            f"config.json has the {key}, which is not a diffusion model; "
             "load a checkpoint that was adapted from it, such as Tiny-A2D, or make one from a "
             "Llama or Qwen2 with `wavefront train adapt`."
         )
@@ -492,7 +495,7 @@ def find_family(config: Mapping[str, Any]) -> Any:
             "add the key from the published config."
         )
     _refuse_known(str(config["model_type"]), architectures)
-    if config["model_type"] == "llama":
+    if str(config["model_type"]).lower() == "llama":
         given = quote(architectures[0]) if architectures else "none"
         raise CheckpointError(
             "config.json says model_type 'llama', which is a diffusion model only with the "

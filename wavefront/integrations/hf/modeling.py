@@ -36,7 +36,7 @@ IGNORED = (
 
 
 # Config keys that an option of `from_pretrained` decides.
-DECIDED = ("mask_token_id", "block_size", "bd_size")
+DECIDED = ("mask_token_id", "block_size", "bd_size", "attention")
 
 
 class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
@@ -136,7 +136,8 @@ class DiffusionModel(DiffusionGenerationMixin, PreTrainedModel):
             config = kind.config_class.from_pretrained(files.directory)
         config._name_or_path = str(pretrained_model_name_or_path)
         published = net.config.to_json()
-        config.update({key: published[key] for key in DECIDED if key in published})
+        known = [key for key in DECIDED if key in published or hasattr(config, key)]
+        config.update({key: published.get(key) for key in known})
         model = kind(config, net)
         ends = (*net.stop_ids, *_ends_of_turn(files, net.stop_ids))
         model.generation_config = generation_config or _generation(ends, net.pad_id)

@@ -33,10 +33,10 @@ class Config(StandardConfig):
     def own_fields(cls, keys: Keys) -> dict[str, Any]:
         # Queries, keys and values always have biases, whether or not the file has the key.
         keys.only("attention_bias", True, None)
-        return {"qkv_bias": True, "block_size": keys.optional_size("bd_size") or BLOCK_SIZE}
+        return {"qkv_bias": True, "block_size": keys.block_size("bd_size", default=BLOCK_SIZE)}
 
     def own_json(self) -> dict[str, Any]:
-        return {"bd_size": self.block_size}
+        return self.block_json("bd_size")
 
 
 class Net(dream.Net):

@@ -78,7 +78,7 @@ class Config(Architecture):
         fields |= {
             "qk_norm": True,
             "partial_rotary": keys.rotary_part(),
-            "block_size": keys.optional_size("block_size") or BLOCK_SIZE,
+            "block_size": keys.block_size("block_size", default=BLOCK_SIZE),
             "experts": _experts(keys, layers),
         }
         keys.get("rotary_dim")  # the published code does not read it
@@ -94,20 +94,23 @@ class Config(Architecture):
     def to_json(self) -> dict[str, Any]:
         experts = self.experts
         assert experts is not None
-        return standard_json(self, SUPPORTED) | {
-            "architectures": list(ARCHITECTURES),
-            "model_type": "llada2_moe",
-            "block_size": self.block_size,
-            "partial_rotary_factor": self.partial_rotary,
-            "num_experts": experts.count,
-            "num_experts_per_tok": experts.per_token,
-            "moe_intermediate_size": experts.width,
-            "num_shared_experts": experts.shared_width // experts.width,
-            "first_k_dense_replace": experts.dense_layers,
-            "n_group": experts.groups,
-            "topk_group": experts.kept_groups,
-            "routed_scaling_factor": experts.scale,
-        }
+        return (
+            standard_json(self, SUPPORTED)
+            | self.block_json("block_size")
+            | {
+                "architectures": list(ARCHITECTURES),
+                "model_type": "llada2_moe",
+                "partial_rotary_factor": self.partial_rotary,
+                "num_experts": experts.count,
+                "num_experts_per_tok": experts.per_token,
+                "moe_intermediate_size": experts.width,
+                "num_shared_experts": experts.shared_width // experts.width,
+                "first_k_dense_replace": experts.dense_layers,
+                "n_group": experts.groups,
+                "topk_group": experts.kept_groups,
+                "routed_scaling_factor": experts.scale,
+            }
+        )
 
 
 def _experts(keys: Keys, layers: int) -> ExpertLayout:

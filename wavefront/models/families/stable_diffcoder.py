@@ -26,10 +26,10 @@ class Config(StandardConfig):
 
     @classmethod
     def own_fields(cls, keys: Keys) -> dict[str, Any]:
-        return {"block_size": keys.optional_size("block_size") or BLOCK_SIZE}
+        return {"block_size": keys.block_size("block_size", default=BLOCK_SIZE)}
 
     def own_json(self) -> dict[str, Any]:
-        return {"block_size": self.block_size}
+        return self.block_json("block_size")
 
 
 class Net(Transformer):
