@@ -44,7 +44,12 @@ from wavefront.engine.session import (
 )
 from wavefront.kernels.compile import compile_model
 from wavefront.models import builtin
-from wavefront.models.loader import computes_bfloat16, load_model, resolve_device
+from wavefront.models.loader import (
+    computes_bfloat16,
+    find_family,
+    load_model,
+    resolve_device,
+)
 from wavefront.models.protocol import Model
 from wavefront.storage.hub import locate
 from wavefront.text.constraint import compile_constraint, pinned_positions
@@ -715,7 +720,9 @@ def load(
                 value=mask_id,
             )
     else:
-        directory = locate(path, revision=revision, offline=offline, factory=True)
+        directory = locate(
+            path, revision=revision, offline=offline, factory=True, check=find_family
+        )
         tokenizer = Tokenizer.load(directory)  # first, so that a missing file is reported early
         model = load_model(
             directory,

@@ -144,6 +144,7 @@ def test_repr_is_a_spec():
         ("no.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("wavefront.such.Thing()", "Cannot import .* Run from the directory that holds it"),
         ("json.Thing()", "Cannot import 'json.Thing': module 'json' has no attribute 'Thing'.$"),
+        ("json.py", "has no attribute 'py'; write the class of that file, as json.NAME.$"),
         (f"{__name__}.Outsidr()", "has no attribute 'Outsidr' (did you mean 'Outsider'"),
         ("wavefront.core.masks.top()", "not a class"),
         ("collections.OrderedDict()", "not a strategy"),

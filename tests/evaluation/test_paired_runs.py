@@ -81,6 +81,12 @@ def test_runs_without_shared_items_are_refused(home: Path, tmp_path: Path, inter
     grade(task)
     with pytest.raises(RunError, match=r"a run of boolean_expressions, but .* a run of navigate"):
         compare_runs(open_run(home / "a"), open_run(task.folder), intersect=intersect)
+    prompts = tmp_path / "fruit.jsonl"
+    prompts.write_text('{"prompt": "a", "answer": "1"}\n')
+    file = make_run(tmp_path / "file", task=f"jsonl(path='{prompts}')")
+    grade(file)
+    with pytest.raises(RunError, match=r"but .* is a run of fruit\.jsonl"):
+        compare_runs(open_run(home / "a"), open_run(file.folder), intersect=intersect)
 
 
 def test_ungraded_runs_are_refused(home: Path) -> None:

@@ -201,14 +201,23 @@ def test_tuning_without_matplotlib_draws_no_figure(monkeypatch: pytest.MonkeyPat
         ({"answer": "a"}, "Line 1 of"),
         ({"prompt": " ", "answer": "a"}, "Line 1 of"),
         ([1], "Line 1 of"),
-        ("{", "cannot be read as JSON lines"),
+        (
+            '{"prompt": "a", "answer": "1"}\n\n{"prompt": "b"\n',
+            "Line 3 of {file} is not valid JSON: Expecting ',' delimiter at column 15.",
+        ),
+        ('{"prompt": "a", "answer": "1"}\n\n{"prompt": "b"}', "Line 3 of"),
+        (b'{"prompt": "\xfe"}', "Line 1 of {file} is not UTF-8 text."),
+        ("[" * 100_000, "Line 1 of {file} cannot be read as JSON: "),
         ("\n", "bad.jsonl is empty: write one JSON object per line."),
     ],
 )
 def test_malformed_file_is_refused(line: Any, said: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text(line if isinstance(line, str) else json.dumps(line))
-    assert said in refused("tune", str(file), "-m", "toy", "-o", str(tmp_path / "o"))
+    content = line if isinstance(line, str | bytes) else json.dumps(line)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert said.format(file=file) in refused(
+        "tune", str(file), "-m", "toy", "-o", str(tmp_path / "o")
+    )
     assert "cannot be read" in refused("tune", str(tmp_path / "no.jsonl"), "-m", "toy")
 
 

@@ -544,6 +544,15 @@ def test_holes_are_encoded_as_in_infill(ripple: Any) -> None:
         hf.encode_holes(AutoTokenizer.from_pretrained(path), text)
 
 
+def test_tokenizer_adds_the_begin_token_that_its_files_ask_for() -> None:
+    path = builtin_checkpoints()["tale"]
+    words, lm = hf.load_tokenizer(path), wavefront.load("tale")
+    assert words("Tom").input_ids == [words.bos_token_id, *lm.tokenizer.encode("Tom")]
+    text = "Once upon a time there was a <mask:6>. She <mask:12>."
+    found = AutoModel.from_pretrained(path).generate(**hf.encode_holes(words, text), infill=True)
+    assert words.decode(found[0], skip_special_tokens=True).strip() == lm.infill(text).text
+
+
 def test_strategy_that_names_a_token_needs_the_tokenizer() -> None:
     words = tokenizer()
     model = hf.enable(make("Bert"), mask_id=3)

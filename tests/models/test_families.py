@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import wavefront
 from wavefront.bench.model_shapes import DREAM_7B, LLADA_8B
 from wavefront.core.errors import CheckpointError, OptionError
 from wavefront.models.families import a2d
@@ -533,6 +534,25 @@ def test_foreign_quantization_is_refused_with_an_alternative(
     edit(path, {"quantization_config": value})
     refuses(path, f"a quantization_config ({method}), whose weights cannot be read", mask_id=12)
     refuses(path, "load the unquantised checkpoint, and add quantize='int8'", mask_id=12)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "wavefront train adapt"),
+        ({"model_type": "llada", "quantization_config": {}}, "load the unquantised checkpoint"),
+        (None, "config.json is missing"),
+    ],
+)
+def test_wrong_model_is_refused_before_its_other_files(
+    config: dict[str, object] | None, words: str, tmp_path: Path
+) -> None:
+    """The reason is the model, not the tokenizer or the weights that the folder lacks."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    for load in (wavefront.load, wavefront.load_model):
+        with pytest.raises(CheckpointError, match=words):
+            load(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from helpers.commands import refused, run
 from helpers.servers import serving
 
 import wavefront
-from wavefront.core.errors import OptionError, RunError
+from wavefront.core.errors import CheckpointError, OptionError, RunError
 from wavefront.evaluation import (
     Loader,
     LocalExecutor,
@@ -77,6 +77,11 @@ def test_wrong_factory_is_refused_with_one_sentence(
     options = {"dtype": "float16"} if name == MODEL else {}
     with pytest.raises(OptionError, match=words):
         wavefront.load(name, **options)
+
+
+def test_name_of_a_file_is_refused_with_the_name_to_write() -> None:
+    with pytest.raises(CheckpointError, match=r"or the function of your file .*, as pairs:NAME"):
+        wavefront.load("pairs.py")
 
 
 def test_tokenizer_of_a_factory_needs_no_model(

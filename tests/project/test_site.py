@@ -133,6 +133,26 @@ def test_browser_search_makes_no_remote_request(site: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine")
+def test_no_page_is_much_longer_than_6000_pixels(site: Path) -> None:
+    """A longer page needs to be split, or folded by `extra.fold` of mkdocs.yml."""
+    from playwright.sync_api import sync_playwright
+
+    pages = [file for file in sorted(site.rglob("*.html")) if file.name != "404.html"]
+    heights = {}
+    with sync_playwright() as made:
+        browser = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        for file in pages:
+            page.goto(file.as_uri())
+            found = page.evaluate("document.documentElement.scrollHeight")
+            heights[file.relative_to(site).as_posix()] = found
+        browser.close()
+    assert len(heights) > 30
+    assert {name: height for name, height in heights.items() if height > 6200} == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["nowhere.md", "paper.md#no-such-heading"])
 def test_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
     """Build a site of two pages with the settings of mkdocs.yml."""

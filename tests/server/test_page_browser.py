@@ -215,6 +215,15 @@ def test_canvas_is_above_the_fold_of_a_laptop(show: Any) -> None:
         assert box["y"] + box["height"] < 768
 
 
+def test_numbers_of_a_single_decode_are_on_one_line(show: Any) -> None:
+    page = show(viewport={"width": 1366, "height": 768})
+    decode(page, length=64)
+    expect(page.locator(".numbers")).to_contain_text("MHCO")
+    boxes = [name.bounding_box() for name in page.locator(".numbers dt:visible").all()]
+    assert len(boxes) > 4
+    assert len({box["y"] for box in boxes if box is not None}) == 1
+
+
 def test_decode_on_a_phone_scrolls_to_the_canvas(show: Any) -> None:
     page = show(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     decode(page, length=24)

@@ -570,6 +570,17 @@ def test_hub_id_fetches_only_needed_files(
     assert fetched == {file.name for file in (GOLDEN / "dream-tiny-sharded").iterdir()}
 
 
+def test_unsupported_model_is_refused_before_its_weights_are_fetched(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((sharded / "config.json").read_text())
+    (sharded / "config.json").write_text(json.dumps({**config, "quantization_config": {}}))
+    hub = Hub(sharded, tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    refuses("org/name", "load the unquantised checkpoint")
+    assert not any(pattern.endswith(".safetensors") for pattern in hub.patterns)
+
+
 def test_tokenizer_is_fetched_without_weights(
     llada: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

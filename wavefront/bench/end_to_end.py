@@ -23,6 +23,7 @@ from wavefront.engine.batcher import CapturedBatchers
 from wavefront.engine.session import DecodeSession
 
 LLADA = Workload(kind="end-to-end", work="decode", program="llada")
+LOOP = "LLaDA-style loop, whole decode"
 
 
 def decode_rows(stage: Stage) -> list[Row]:
@@ -34,7 +35,7 @@ def decode_rows(stage: Stage) -> list[Row]:
     if settings.compile:
         compiled = stage.case(model=stage.compiled())
         decodes.append((workload(compiled=True), f"{what}, compiled", compiled))
-    timings = [_time_decodes(stage, one.name, own) for one, _, own in decodes]
+    timings = [_time_decodes(stage, text, own) for _, text, own in decodes]
     loop = _time_loop(stage, case)
     rows = [
         make_row(
@@ -52,14 +53,14 @@ def decode_rows(stage: Stage) -> list[Row]:
         for (one, text, _), timing in zip(decodes, timings, strict=True)
     ]
     if loop:
-        what = f"LLaDA-style loop, whole decode, {case.max_new_tokens} tokens"
+        what = f"{LOOP}, {case.max_new_tokens} tokens"
         more: dict[str, Any] = {"tokens_per_s": case.max_new_tokens / loop.seconds}
         more |= {"note": loop.note, "length": case.length}
         rows.append(make_row(LLADA, what, summarise([loop.seconds]), **more))
     return rows
 
 
-def _time_decodes(stage: Stage, name: str, case: Case) -> Timing:
+def _time_decodes(stage: Stage, what: str, case: Case) -> Timing:
     """Time whole decodes of wavefront."""
     captured = CapturedBatchers(case.model) if stage.settings.cuda else None
     plan = replace(case.plan, cache=window_policy(32))
@@ -70,7 +71,7 @@ def _time_decodes(stage: Stage, name: str, case: Case) -> Timing:
     decode()  # captures graphs and warms up
     seconds = []
     for _ in range(1 if stage.settings.quick else 3):
-        stage.settings.tick(name)
+        stage.settings.tick(what)
         seconds.append(_seconds(stage, decode))
     return summarise(seconds)
 
@@ -90,14 +91,14 @@ def _time_loop(stage: Stage, case: Case) -> LoopTime | None:
     loop = partial(reference_loops.llada, llada)
     if stage.settings.quick:
         piece = Loop(case, lambda x: loop(x, case.prompt_tokens, steps=steps), stage.count)
-        each = stage.time({LLADA.name: piece})[LLADA.name].median
+        each = stage.time({LLADA.name: piece}, {LLADA.name: LOOP})[LLADA.name].median
         return LoopTime(each * steps, "extrapolated from a few steps")
 
     def decode() -> None:
         for _ in loop(case.canvas().tokens, case.prompt_tokens, steps=steps):
             pass
 
-    stage.settings.tick(LLADA.name)
+    stage.settings.tick(LOOP)
     return LoopTime(_seconds(stage, decode), "")
 
 
@@ -173,7 +174,7 @@ def memory_rows(stage: Stage) -> MemoryRows:
         )
     rows, most = [], 0
     for one, what, piece, *_ in entries:
-        stage.settings.tick(one.name)
+        stage.settings.tick(what)
         peak = peak_memory(stage.model, piece)
         most = max(most, peak.logits if one.program == OURS else 0)
         kind, size = "peak memory", peak.bytes
@@ -184,7 +185,7 @@ def memory_rows(stage: Stage) -> MemoryRows:
             make_row(
                 one,
                 what,
-                stage.time({one.name: piece})[one.name],
+                stage.time({one.name: piece}, {one.name: what})[one.name],
                 length=case.length,
                 peak_bytes=size,
                 note=f"{note}; {kind} {size / 1e6:.0f} MB",

@@ -39,7 +39,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """A label for progress, profiles and notes, such as "cached-32-compiled-forward"."""
+        """A label for profiles and notes, such as "cached-32-compiled-forward"."""
         ours = self.program == OURS
         parts = [
             self.kind if ours or self.kind not in ("exact", "cached") else "",

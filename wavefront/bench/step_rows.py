@@ -96,9 +96,14 @@ class Stage:
             compile_model(self._compiled, dynamic=False)
         return self._compiled
 
-    def time(self, pieces: Mapping[str, Piece]) -> dict[str, Timing]:
-        """Time several pieces alternately, and profile them if the settings ask for it."""
-        settings = self.settings
+    def time(
+        self, pieces: Mapping[str, Piece], shown: Mapping[str, str] | None = None
+    ) -> dict[str, Timing]:
+        """Time several pieces alternately, and profile them if the settings ask for it.
+
+        `shown` has the descriptions of the pieces for the progress bar; the default is their names.
+        """
+        settings, texts = self.settings, shown or {}
         if settings.profile:
             for name, piece in pieces.items():
                 write_profile(self.model.device, name, piece, folder=settings.profile)
@@ -107,7 +112,7 @@ class Stage:
             pieces,
             repeats=settings.repeats,
             now=settings.now,
-            tick=settings.tick,
+            tick=lambda name: settings.tick(texts.get(name, name)),
         )
 
     def measure(
@@ -118,7 +123,10 @@ class Stage:
         Steps of wavefront are compared with the step of the `reference` program.
         """
         entries = [entry for entry in entries if self.settings.wants(entry.what)]
-        timings = self.time({entry.workload.name: entry.piece for entry in entries})
+        timings = self.time(
+            {entry.workload.name: entry.piece for entry in entries},
+            {entry.workload.name: entry.what for entry in entries},
+        )
         times = {entry.workload: timings[entry.workload.name] for entry in entries}
         base = next((times[w] for w in times if (w.program, w.work) == (reference, "step")), None)
         rows = []

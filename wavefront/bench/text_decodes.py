@@ -117,7 +117,7 @@ def text_rows(stage: Stage) -> TextRows:
         item = task.sample(draw, split="held-out")
         ids = prompt_ids(lm.tokenizer, item.prompt)
         for decode in chosen:
-            settings.tick(decode.workload.name)
+            settings.tick(f"whole answer: {decode.label}")
             started = settings.now()
             decoded = _run(stage, lm, ids, decode=decode)
             seconds = settings.now() - started

@@ -235,6 +235,8 @@ def import_name(module_name: str, name: str, *, shown: str) -> Any:
         raise SpecError(f"Cannot import {quote(shown)}: {error}.{advice}") from error
     except (ImportError, AttributeError) as error:
         hint = did_you_mean(name, [] if module is None else _classes(module))
+        if name == "py":  # the name of the file, where the name of a class is needed
+            hint = f"; write the class of that file, as {module_name}.NAME"
         raise SpecError(f"Cannot import {quote(shown)}: {error}{hint}.") from error
 
 

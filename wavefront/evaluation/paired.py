@@ -146,8 +146,8 @@ def _check_comparable(
     unshared = len(every) - len(shared)
     if first.task != second.task:
         raise RunError(
-            f"{first.folder} is a run of {first.task}, but {second.folder} is a run of "
-            f"{second.task}."
+            f"{first.folder} is a run of {first.task_label}, but {second.folder} is a run of "
+            f"{second.task_label}."
         )
     if first.grader != second.grader:
         raise RunError(

@@ -17,6 +17,7 @@ from wavefront.core.canvas import Canvas, infill
 from wavefront.engine.session import DecodeSession
 from wavefront.evaluation import fingerprint
 from wavefront.models import builtin
+from wavefront.models.loader import find_family
 from wavefront.models.quantize import quantization_of
 from wavefront.storage.hub import locate
 from wavefront.tasks.base import Sample
@@ -60,7 +61,13 @@ class Loader:
         """Return the directory of the model's files; None for a model without files."""
         if self.path == "toy" or lm.is_factory(self.path):
             return None
-        return locate(self.path, revision=self.revision, offline=self.offline, factory=True)
+        return locate(
+            self.path,
+            revision=self.revision,
+            offline=self.offline,
+            factory=True,
+            check=find_family,
+        )
 
     def with_absolute_path(self) -> Loader:
         """Return the same loader with a path that is valid in every working directory."""

@@ -104,7 +104,7 @@ def load_model(
     target = resolve_device(device)
     precision = resolve_dtype(dtype)
     check_kind(quantize)
-    files = open_checkpoint(path, revision=revision, offline=offline)
+    files = open_checkpoint(path, revision=revision, offline=offline, check=find_family)
     family = find_family(files.config)
     settings = dict(files.config)
     settings["mask_token_id"] = find_mask_id(files, family, given=mask_id)

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,10 +113,17 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    path: str | os.PathLike[str], *, revision: str | None = None, offline: bool = False
+    path: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    check: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Checkpoint:
-    """Open a checkpoint by any name that `locate` accepts, without loading weights."""
-    directory = locate(path, revision=revision, offline=offline)
+    """Open a checkpoint by any name that `locate` accepts, without loading weights.
+
+    The arguments are those of `locate`.
+    """
+    directory = locate(path, revision=revision, offline=offline, check=check)
     config = read_json(directory / CONFIG)
     generation = read_json(directory / GENERATION, required=False)
     return Checkpoint(directory, config, generation, _entries(directory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -61,6 +61,7 @@ def locate(
     offline: bool = False,
     weights: bool = True,
     factory: bool = False,
+    check: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Path:
     """Return the directory of a checkpoint, after fetching it from the Hub if necessary.
 
@@ -70,6 +71,7 @@ def locate(
         offline: Use only files that are already in the Hub's cache.
         weights: Fetch the weights too.
         factory: Say in errors that the caller also accepts `module:factory`.
+        check: Called with the content of config.json. It may raise, before weights are fetched.
     """
     if not isinstance(path, str | os.PathLike):
         raise OptionError(
@@ -82,6 +84,8 @@ def locate(
     if directory and weights:
         _refuse_gguf(directory)
     if directory and directory.is_dir():
+        if check is not None:
+            check(read_json(directory / CONFIG))
         return directory
     if name == "toy":
         raise CheckpointError(
@@ -92,6 +96,8 @@ def locate(
     if directory is None or directory.exists() or not hub_id:
         known = (*built_in, "toy")
         own = ", or your own model as 'module:factory'" if factory else ""
+        if factory and name.endswith(".py"):  # a file, where an importable name is needed
+            own = f", or the function of your file that makes the model, as {name[:-3]}:NAME"
         raise CheckpointError(
             f"There is no model {name!r}{did_you_mean(name, known)}; give a built-in name "
             f"({', '.join(known)}), a folder that holds {CONFIG}, or a Hub id such as "
@@ -103,6 +109,8 @@ def locate(
             "in safetensors."
         )
     found = _fetch(name, (CONFIG, GENERATION, INDEX, *TEXT_FILES), revision, offline=offline)
+    if check is not None:
+        check(read_json(found / CONFIG))
     if not weights:
         return found
     shards = set(weight_map(found).values()) if (found / INDEX).is_file() else {WEIGHTS}

@@ -44,7 +44,7 @@ class Jsonl(Benchmark):
         return "jsonl"
 
     def samples(self, ask: Ask) -> list[Sample]:
-        found = [self._sample(number, row) for number, row in enumerate(self._rows(), 1)]
+        found = [self._sample(number, row) for number, row in self._rows()]
         kind = self.answers or infer_kind([sample.target for sample in found])
         return [replace(sample, extra={**sample.extra, "kind": kind}) for sample in found]
 
@@ -55,19 +55,33 @@ class Jsonl(Benchmark):
     def grade(self, sample: Sample, text: str) -> Grade:
         return grade_final(str(sample.extra["kind"]), sample.target, text, spoken=True)
 
-    def _rows(self) -> list[Any]:
+    def _rows(self) -> list[tuple[int, Any]]:
+        """Return the value of every line that is not empty, with the number of the line."""
         try:
             file = Path(self.path).expanduser()
-            lines = read_lines(file, error=OptionError)
-            rows = [json.loads(line) for line in lines if line.strip()]
-        except OptionError:
-            raise
-        except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise OptionError(f"{self.path} cannot be read as JSON lines: {reason}.") from None
+        except RuntimeError:
+            raise OptionError(f"{self.path} names an unknown home directory.") from None
+        rows = [
+            (number, self._value(number, line))
+            for number, line in enumerate(read_lines(file, error=OptionError), 1)
+            if line.strip()
+        ]
         if not rows:
             raise OptionError(f"{self.path} is empty: write one JSON object per line.")
         return rows
+
+    def _value(self, number: int, line: bytes) -> Any:
+        where = f"Line {number} of {self.path}"
+        try:
+            return json.loads(line.strip())
+        except UnicodeDecodeError:
+            raise OptionError(f"{where} is not UTF-8 text.") from None
+        except json.JSONDecodeError as error:
+            raise OptionError(
+                f"{where} is not valid JSON: {error.msg} at column {error.colno}."
+            ) from None
+        except (RecursionError, ValueError) as error:
+            raise OptionError(f"{where} cannot be read as JSON: {error}.") from None
 
     def _sample(self, number: int, row: Any) -> Sample:
         wrong = f"Line {number} of {self.path} needs a string `prompt`, and `answer` or `target`."

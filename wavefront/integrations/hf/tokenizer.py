@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from wavefront.core.errors import OptionError
@@ -58,6 +59,13 @@ def load_tokenizer(
     if isinstance(mask, int) and (token := backend.id_to_token(mask)):
         named["mask_token"] = token
     loaded = PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **named)
+    if ours.opening and frame(loaded)[0] is None:  # transformers ignores `add_bos_token` of a file
+        first = named["bos_token"]
+        loaded.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{first} $A",
+            pair=f"{first} $A $B",
+            special_tokens=[(first, ours.opening[0])],
+        )
     loaded.chat_template = ours.template
     loaded.model_input_names = ["input_ids", "attention_mask"]
     return loaded

@@ -1,6 +1,6 @@
 // The history of one position: its commits, the alternatives, and how its best probability grew.
 
-const HINT = 'Point at a position, here or in the map, to see its history.';
+const HINT = 'Point at a position or tap it, here or in the map, to see its history.';
 
 class History {
   constructor(decode) {
