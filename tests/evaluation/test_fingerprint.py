@@ -153,3 +153,13 @@ class MySelector(Quota):
 def test_a_users_selector_in_a_built_in_strategy_has_a_fingerprint() -> None:
     assert fingerprint.of_strategy(Standard()) is None
     assert fingerprint.of_strategy(Standard(selector=MySelector())) is not None
+
+
+def test_the_version_of_python_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+    """The digest was the same in Python 3.11, 3.12 and 3.13, whose syntax trees differ."""
+    (tmp_path / "clock.py").write_text(
+        "def show(one, two=('\"', \"'\")):\n"
+        '    return f"{one!r:>{two[1]}}{\'x\'}" f"{one}"\n'
+        "class Clock: pass\n"
+    )
+    assert of_sources(tmp_path, ["clock.py"])[:16] == "cc5bf2a05acc1c47"

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import file_digest, sha256
@@ -67,14 +68,26 @@ def of_sources(root: Path, patterns: Iterable[str]) -> str:
 
 
 def _statements(file: Path) -> str:
-    """Return the digest of a module without comments and docstrings."""
+    """Return the digest of a module without comments and docstrings.
+
+    It does not depend on the version of Python. `ast.unparse` would: it chooses quotes.
+    """
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
+        if not getattr(node, "type_params", True):  # new in Python 3.12, and empty here
+            del node.type_params  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 may add an empty text
+            node.values = [part for part in node.values if not _is_empty_text(part)]
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         ) and ast.get_docstring(node, clean=False):
             node.body = node.body[1:] or [ast.Pass()]
-    return sha256(ast.unparse(tree).encode()).hexdigest()
+    every_field = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+    return sha256(ast.dump(tree, **every_field).encode()).hexdigest()
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
 
 
 def _bit_sums(tensor: Tensor) -> list[int]:
