@@ -582,8 +582,13 @@ def test_instructions_that_prompts_share_are_no_overlap() -> None:
     hidden = [np.concatenate((template, question)) for question in questions[:20]]
     found = overlapping_rows(Rows.pack(rows), Rows.pack(hidden))
     assert np.flatnonzero(found).tolist() == list(range(20))
+    # A run with the end of the template and one common word is not enough.
+    questions[:, 0] = 77
+    rows = [np.concatenate((template, *pair)) for pair in zip(questions, answers, strict=True)]
+    hidden = [np.concatenate((template, [77, number, 5])) for number in range(2000, 2020)]
+    assert not overlapping_rows(Rows.pack(rows), Rows.pack(hidden)).any()
     # Copies of one text are one text, so what they share is no template.
-    found = overlapping_rows(Rows.pack(rows[:1]), Rows.pack([hidden[0]] * 20))
+    found = overlapping_rows(Rows.pack(rows[:1]), Rows.pack([rows[0][:50]] * 20))
     assert found.all()
 
 

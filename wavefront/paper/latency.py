@@ -32,7 +32,7 @@ from wavefront.results.table import Table
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
 SMALL = Scale(items=12, rows=1, length=48)
 PAPER = Scale(models=(LLADA,), tasks=("gsm8k",), items=None, length=1024, rows=1, style="paper")
-AUTOREGRESSIVE, DRAFT = "left_to_right", 4
+AUTOREGRESSIVE, DRAFT, REPETITIONS = "left_to_right", 4, 2
 FILLED = {"eos": "keep"}  # no early stop
 MATCHED = 10.0  # %: how near two latencies are that count as matched
 COLUMNS = ["model", "task", "strategy", "ms per position", "against left to right, %",
@@ -40,11 +40,18 @@ COLUMNS = ["model", "task", "strategy", "ms per position", "against left to righ
 
 
 def run(runner: Runner) -> ResultsPage:
-    """Decode one item at a time, and fill the whole canvas."""
-    trials = grid(runner, (AUTOREGRESSIVE, *WAVES), options=FILLED)
+    """Decode one item at a time, and fill the whole canvas.
+
+    Everything is decoded twice, and the second time counts: on a GPU, the first decode of every
+    length captures its steps.
+    """
     options = {"speculate": DRAFT, **FILLED}
-    trials += grid(runner, (BLOCK,), case=f"speculate={DRAFT}", options=options)
-    groups = group_by(runner.measure(trials), _key)
+    results: list[TrialResult] = []
+    for seed in range(REPETITIONS):
+        trials = grid(runner, (AUTOREGRESSIVE, *WAVES), seed=seed, options=FILLED)
+        trials += grid(runner, (BLOCK,), case=f"speculate={DRAFT}", seed=seed, options=options)
+        results = runner.measure(trials)
+    groups = group_by(results, _key)
     rows: list[list[Any]] = []
     for key, group in groups.items():
         base = groups[(*key[:2], AUTOREGRESSIVE)]
@@ -62,7 +69,8 @@ def run(runner: Runner) -> ResultsPage:
         runner,
         title="Time per token and correct answers",
         text="Items are decoded one at a time, and the canvas is filled, as in the paper. "
-        f"SSD is block with a draft of {DRAFT}. Both readings of how the wave grows are evaluated.",
+        f"SSD is block with a draft of {DRAFT}. Both readings of how the wave grows are evaluated. "
+        "Everything is decoded twice, and the second time counts.",
         claims=_claims(groups),
         tables=[table, right],
         figures={"latency": (_picture(groups), "Correct answers against time per token")},

@@ -17,24 +17,35 @@ TEMPLATE_SHARE, TEMPLATE_TEXTS = 0.01, 4
 
 def ngram_hashes(rows: Rows, n: int = NGRAM) -> tuple[np.ndarray, np.ndarray]:
     """Return the hash of every run of `n` tokens inside a row, and the number of its row."""
-    parts = list(_hashes(rows, range(len(rows.tokens)), n))
-    empty = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
-    hashes, numbers = zip(*(parts or empty), strict=True)
-    return np.concatenate(hashes), np.concatenate(numbers)
+    return _runs(rows, n)[1:]
+
+
+def _runs(rows: Rows, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first token, the hash and the row of every run of `n` tokens inside a row."""
+    empty = (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    parts = [empty, *_hashes(rows, range(len(rows.tokens)), n)]
+    starts, hashes, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return starts, hashes, numbers
 
 
 def overlapping_rows(rows: Rows, unseen: Rows, n: int = NGRAM) -> np.ndarray:
     """Return (len(rows),) bool: which rows share a run of `n` tokens with any unseen text.
 
-    Runs of a template, such as the instructions of a prompt, do not count. They are the runs that
-    occur in more than 1 % of the distinct unseen texts, and in more than four of them.
+    Tokens of a template, such as the instructions of a prompt, do not count. They belong to a run
+    that occurs in more than 1 % of the distinct unseen texts, and in more than four of them.
     """
-    distinct = np.unique([hash(row.tobytes()) for row in unseen], return_index=True)[1]
-    hashes, numbers = ngram_hashes(unseen.take(distinct), n)
+    distinct = unseen.take(np.unique([row.tobytes() for row in unseen], return_index=True)[1])
+    starts, hashes, numbers = _runs(distinct, n)
     # Each run once per text.
     pairs = np.unique(np.stack((hashes, numbers.astype(np.uint64))), axis=1)
-    wanted, texts = np.unique(pairs[0], return_counts=True)
-    wanted = wanted[texts <= max(TEMPLATE_TEXTS, TEMPLATE_SHARE * len(distinct))]
+    runs, texts = np.unique(pairs[0], return_counts=True)
+    common = runs[texts > max(TEMPLATE_TEXTS, TEMPLATE_SHARE * len(distinct))]
+    first = starts[np.isin(hashes, common)]
+    template = np.zeros(len(distinct.tokens) + 1, np.int64)
+    for offset in range(n):
+        template[first + offset] = 1
+    before = np.concatenate([[0], template.cumsum()])  # template tokens before each token
+    wanted = np.unique(hashes[before[starts + n] == before[starts]])
     found = np.zeros(len(rows), bool)
     for _, numbers in _matches(rows, wanted, n):
         found[numbers] = True
@@ -58,7 +69,7 @@ def _matches(rows: Rows, wanted: np.ndarray, n: int) -> Iterator[tuple[np.ndarra
 
     def search(first: int) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
-        for hashes, numbers in _hashes(rows, range(first, first + CHUNK), n):
+        for _, hashes, numbers in _hashes(rows, range(first, first + CHUNK), n):
             place = np.searchsorted(wanted, hashes).clip(max=len(wanted) - 1)
             hit = wanted[place] == hashes
             found.append((hashes[hit], numbers[hit]))
@@ -69,8 +80,10 @@ def _matches(rows: Rows, wanted: np.ndarray, n: int) -> Iterator[tuple[np.ndarra
             yield from found
 
 
-def _hashes(rows: Rows, starts: range, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the hashes of the runs that begin at these tokens, and their rows."""
+def _hashes(
+    rows: Rows, starts: range, n: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the runs that begin at these tokens: their first tokens, hashes and rows."""
     multipliers = _mix(np.arange(1, n + 1, dtype=np.uint64)) | np.uint64(1)
     for begin in range(starts.start, min(starts.stop, len(rows.tokens)), CHUNK):
         count = min(begin + CHUNK, starts.stop, len(rows.tokens) - n + 1) - begin
@@ -83,7 +96,7 @@ def _hashes(rows: Rows, starts: range, n: int) -> Iterator[tuple[np.ndarray, np.
         start = np.arange(begin, begin + count)
         number = np.searchsorted(rows.offsets, start, side="right") - 1
         inside = start + n <= rows.offsets[number + 1]
-        yield total[inside], number[inside]
+        yield start[inside], total[inside], number[inside]
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
