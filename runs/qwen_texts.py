@@ -144,10 +144,21 @@ class Questions:
 
     def __init__(self, name: str, times: int, data: str) -> None:
         self.name, self.task = name, load(name)
-        asked = self.task.items(Ask(split="train", shots=SHOTS, data=data))
-        alone = self.task.items(Ask(split="train", data=data))
-        pairs = zip(asked, alone, strict=True)
-        self.items = [pair for pair in pairs if len(pair[1].prompt) <= MAX_QUESTION]
+        plain, asked, alone = (
+            self.task.items(ask)
+            for ask in (
+                Ask(split="train", style="bare", data=data),
+                Ask(split="train", shots=SHOTS, data=data),
+                Ask(split="train", data=data),
+            )
+        )
+        # All requests begin with the worked examples, whose answers could be copied.
+        examples = asked[-1].prompt.partition(plain[-1].prompt)[0]
+        self.items = [
+            (request, item)
+            for question, request, item in zip(plain, asked, alone, strict=True)
+            if len(item.prompt) <= MAX_QUESTION and question.prompt not in examples
+        ]
         self.count = times * len(self.items)
 
     def request(self, number: int) -> Request:

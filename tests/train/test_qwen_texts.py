@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -144,3 +145,14 @@ def test_score_keeps_the_answers_and_grades_them_again(
     answers.write_text("".join(json.dumps(item.answer) + "\n" for item in items))
     assert qwen_texts.main(command) == 0
     assert "4 of 4 right" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not os.environ.get("WAVEFRONT_DATA"), reason="WAVEFRONT_DATA is not set")
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_questions_of_the_worked_examples_are_not_asked(name: str) -> None:
+    kind = qwen_texts.Questions(name, 1, os.environ["WAVEFRONT_DATA"])
+    assert len(kind.items) > 7000
+    shown = kind.request(0).text.split("\nA:")[: qwen_texts.SHOTS]
+    for part in shown:
+        question = part.rpartition("Q: ")[2]
+        assert not any(item.prompt.endswith(question) for _, item in kind.items)
