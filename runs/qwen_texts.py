@@ -6,10 +6,12 @@
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
 keeps those with the right result. It also samples small functions with a docstring and examples.
-Run it again to continue. `check` runs the examples of the functions in the sandbox, keeps the
-functions that pass them, and writes `pairs.jsonl` for `wavefront train adapt --texts-from`. A
-function becomes two pairs: one with the prompt of HumanEval, one with that of MBPP. You can run
-`check` while `write` still runs, and again at the end: it runs every function once. `score`
+Run it again to continue. `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
+train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
+HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is kept
+with its description alone. The answers of the training files of GSM8K, MATH and MBPP are added,
+and problems of GSM8K with other numbers. You can run `check` while `write` still runs, and again
+at the end: it runs every function once. `score`
 measures how many test items the original itself solves, with the prompts of evaluation.
 
 The benchmarks' data files come from WAVEFRONT_DATA or `--data`. No test item is used; `train adapt
@@ -24,6 +26,7 @@ import doctest
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections import deque
@@ -32,12 +35,15 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import number_variants
+
 from wavefront.core.errors import OptionError, RunError, WavefrontError
 from wavefront.results.interval import wilson_share
 from wavefront.storage.read_file import parse_json, read_lines
 from wavefront.storage.write_file import write_text
 from wavefront.tasks import load, sandbox
 from wavefront.tasks.base import Ask, Sample, paper_prompt
+from wavefront.tasks.benchmarks import gsm8k, mbpp
 from wavefront.tasks.grading.program import parse_or_none
 
 if TYPE_CHECKING:
@@ -105,7 +111,9 @@ def split_by_sign(numbers: List[int]) -> Tuple[List[int], List[int]]:
 
 
 '''
-IMPORTS = "from typing import Any, Dict, List, Optional, Set, Tuple, Union\n\n\n"
+TRIVIAL = {"[]", "{}", "()", "''", "0", "0.0", "True", "False", "None", "set()"}
+TYPES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
+IMPORTS = f"from typing import {', '.join(TYPES)}\n\n\n"
 
 
 class Pair(NamedTuple):
@@ -143,7 +151,7 @@ class Questions:
     stop = "\n\n"
 
     def __init__(self, name: str, times: int, data: str) -> None:
-        self.name, self.task = name, load(name)
+        self.name, self.data, self.task = name, data, load(name)
         plain, asked, alone = (
             self.task.items(ask)
             for ask in (
@@ -174,6 +182,16 @@ class Questions:
     def worked(self) -> Iterator[Pair]:
         """Return the answers of the data file."""
         return (Pair(alone.prompt, alone.answer) for _, alone in self.items)
+
+    def renumbered(self, times: int) -> Iterator[Pair]:
+        """Return the problems of GSM8K with other numbers, up to `times` for each."""
+        if not isinstance(self.task, gsm8k.Gsm8k):
+            return
+        rows = self.task.read(gsm8k.FILES["train"], Ask(data=self.data))
+        for _, alone in self.items:
+            row = rows[int(alone.id.rpartition("/")[2])]
+            for question, answer in number_variants.variants(row["question"], row["answer"], times):
+                yield Pair(alone.prompt.replace(row["question"], question), answer)
 
 
 class Functions:
@@ -214,13 +232,53 @@ class Function(NamedTuple):
         head = self.stub.split('"""', 1)[0].split("'''", 1)[0].rstrip()
         return f"{head}\n{self.body}"
 
-    def tests(self) -> str:
-        """Return the examples as assertions."""
-        return "\n".join(f"assert repr({call}) == {value!r}" for call, value in self.examples)
+    def tests(self, only: int | None = None) -> str:
+        """Return the examples, or only the one with this number, as assertions."""
+        chosen = self.examples if only is None else self.examples[only : only + 1]
+        return "\n".join(f"assert repr({call}) == {value!r}" for call, value in chosen)
+
+    def keeping(self, numbers: Sequence[int]) -> Function | None:
+        """Return the function with only these examples; None if they say too little of it."""
+        if len(numbers) == len(self.examples):
+            return self
+        if all(self.examples[n][1] in TRIVIAL for n in numbers):
+            return None
+        return read_function(f"{self._stub_keeping(numbers)}{self.body}\n#")
+
+    def _stub_keeping(self, numbers: Sequence[int]) -> str:
+        """Return the stub with only these examples, or with all if their lines are not known."""
+        lines, said = self.stub.split("\n"), find_docstring(self.stub)
+        if said is None:
+            return self.stub
+        parsed = doctest.DocTestParser().get_examples(said.text)
+        for number in reversed(range(len(parsed))):
+            if number not in numbers:
+                one = parsed[number]
+                length = one.source.count("\n") + one.want.count("\n")
+                first = said.line + one.lineno
+                del lines[first : first + length]
+        return "\n".join(lines)
+
+    def prompt(self, stub: str) -> str:
+        """Return the prompt of HumanEval for a stub, with the imports that the function needs."""
+        used = {node.id for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Name)}
+        names = sorted(used & set(TYPES))
+        imports = f"from typing import {', '.join(names)}\n\n\n" if names else ""
+        return paper_prompt("humaneval", imports + stub)
+
+    def without_examples(self) -> Pair:
+        """Return the pair of a function whose examples are wrong: from its description alone."""
+        stub = re.sub(r'\n\s*\n(\s*""")', r"\n\1", self._stub_keeping([]))
+        return Pair(self.prompt(stub), self.body)
 
     def pairs(self) -> Iterator[Pair]:
-        """Return the pairs that teach this function."""
-        yield Pair(paper_prompt("humaneval", IMPORTS + self.stub), self.body)
+        """Return the pairs that teach this function: with all examples, with one, by tests."""
+        for number in range(len(self.examples)):
+            one = self.keeping([number])
+            if one is not None and one is not self:
+                yield Pair(self.prompt(one.stub), self.body)
+                break
+        yield Pair(self.prompt(self.stub), self.body)
         tests = [f"assert {call} == {value}" for call, value in self.examples]
         if len(tests) > 1 and all(parse_or_none(test) for test in tests):
             question = "\n".join([self.summary, "", "It must pass these tests:", *tests])
@@ -265,6 +323,22 @@ def read_function(text: str) -> Function | None:
         return None
     stub = "\n".join(code.split("\n")[:first]) + "\n"
     return Function(node.name, stub, body, summary, examples)
+
+
+class Docstring(NamedTuple):
+    """The text of a docstring, and the line of the source where it starts."""
+
+    text: str
+    line: int
+
+
+def find_docstring(stub: str) -> Docstring | None:
+    """Return the docstring of a stub; None if its lines are not those of the source."""
+    function = ast.parse(stub).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    node, text = function.body[0], ast.get_docstring(function, clean=False) or ""
+    last = node.end_lineno or node.lineno
+    return Docstring(text, node.lineno - 1) if text.count("\n") == last - node.lineno else None
 
 
 def is_call(source: str, name: str) -> bool:
@@ -419,7 +493,7 @@ def check(given: argparse.Namespace) -> None:
         for item in read_parts(parts, name):
             pairs[Pair(item["prompt"], item["answer"])] = None
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
-        for pair in kind.worked():
+        for pair in (*kind.worked(), *kind.renumbered(given.renumbered)):
             pairs[pair] = None
     functions = {
         (found.name, found.body): found
@@ -427,16 +501,27 @@ def check(given: argparse.Namespace) -> None:
         if (found := read_function(item["code"] + "\n#")) is not None
     }
     passed = check_functions(list(functions.values()), given.out / "checked.jsonl", given.workers)
-    print(f"functions: {len(passed)} of {len(functions)} pass their examples", flush=True)
-    for function in passed:
-        for pair in function.pairs():
-            pairs[pair] = None
+    print(f"functions: {len(passed)} of {len(functions)} pass examples", flush=True)
+    taught = {function.name + function.body for function in passed}
+    others = [one for one in functions.values() if one.name + one.body not in taught]
+    for pair in (
+        *(pair for function in passed for pair in function.pairs()),
+        *(function.without_examples() for function in others),
+        *mbpp_pairs(given.data),
+    ):
+        pairs[pair] = None
     if not pairs:
         raise OptionError(f"{parts} holds no texts; run write first.")
     lines = [json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs]
     random.Random(0).shuffle(lines)
     write_text(given.out / "pairs.jsonl", "".join(lines), error=RunError)
     print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
+
+
+def mbpp_pairs(data: str) -> Iterator[Pair]:
+    """Return the training items of MBPP."""
+    for item in load("mbpp").items(Ask(split="train", data=data)):
+        yield Pair(item.prompt, f"```python\n{mbpp.tidy(item.answer)}\n```")
 
 
 def read_parts(folder: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -447,29 +532,41 @@ def read_parts(folder: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def check_functions(functions: Sequence[Function], known: Path, workers: int) -> list[Function]:
-    """Return the functions that pass their examples. What was checked is kept in `known`."""
-    done: dict[str, bool] = {}
+    """Return the functions with the examples that they pass.
+
+    A function that passes only a part of them needs one whose value is not trivial. What was
+    checked is kept in `known`.
+    """
+    done: dict[str, list[int]] = {}
     if known.is_file():
         for line in read_lines(known, error=RunError):
             item = parse_json(line, str(known), error=RunError)
             done[item["code"]] = item["passed"]
     left = [function for function in functions if function.code not in done]
-
-    def run(function: Function) -> bool:
-        verdict = sandbox.check(
-            IMPORTS + function.code, function.tests(), names=[function.name], timeout=2.0
-        )
-        return verdict.passed
-
     began = time.monotonic()
     with ThreadPoolExecutor(workers) as pool, known.open("a", encoding="utf-8") as log:
-        for number, (function, passed) in enumerate(zip(left, pool.map(run, left), strict=True), 1):
+        results = zip(left, pool.map(passed_examples, left), strict=True)
+        for number, (function, passed) in enumerate(results, 1):
             done[function.code] = passed
             log.write(json.dumps({"code": function.code, "passed": passed}) + "\n")
             if number % 500 == 0:
                 pace = number / (time.monotonic() - began)
                 print(f"checked {number} of {len(left)}, {pace:.0f} per second", flush=True)
-    return [function for function in functions if done[function.code]]
+    kept = (function.keeping(done[function.code]) for function in functions)
+    return [function for function in kept if function is not None]
+
+
+def passed_examples(function: Function) -> list[int]:
+    """Return the numbers of the examples that a function passes."""
+
+    def passes(only: int | None = None) -> bool:
+        code, tests = IMPORTS + function.code, function.tests(only)
+        return sandbox.check(code, tests, names=[function.name], timeout=2.0).passed
+
+    numbers = range(len(function.examples))
+    if passes():
+        return list(numbers)
+    return [number for number in numbers if passes(number)] if len(numbers) > 1 else []
 
 
 # ---------------------------------------------------------------- score
@@ -534,6 +631,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--data", default="", help="benchmark data [WAVEFRONT_DATA]")
         command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
         if act is check:
+            command.add_argument(
+                "--renumbered", type=int, default=4, help="variants of a GSM8K problem [4]"
+            )
             continue
         batch, tokens = (3072, MAX_ANSWER) if act is write else (512, 128)
         command.add_argument("--batch", type=int, default=batch, help=f"texts at once [{batch}]")

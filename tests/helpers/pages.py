@@ -9,6 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -42,12 +44,14 @@ class Command(NamedTuple):
 
 
 def load_script(name: str) -> Any:
-    """Load a script of runs/, which is not a package."""
+    """Load a script of runs/, which is not a package. It can import the scripts beside it."""
     about = importlib.util.spec_from_file_location(name, ROOT / "runs" / f"{name}.py")
     assert about is not None
     assert about.loader is not None
     script = importlib.util.module_from_spec(about)
-    about.loader.exec_module(script)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "runs")
+        about.loader.exec_module(script)
     return script
 
 

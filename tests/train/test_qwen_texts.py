@@ -17,6 +17,7 @@ from wavefront.tasks.base import Ask
 from wavefront.train.original import read_original, save_original
 
 qwen_texts = load_script("qwen_texts")
+number_variants = qwen_texts.number_variants
 try:
     HAS_SANDBOX = bool(sandbox.layers())
 except OptionError:
@@ -41,7 +42,9 @@ def test_function_is_split_into_stub_and_body() -> None:
     assert found.stub + found.body == DOUBLE.rstrip()
     assert found.summary == "Return every number twice as large."
     assert found.examples == (("double_numbers([1, 2])", "[2, 4]"), ("double_numbers([])", "[]"))
-    human_eval, mbpp = found.pairs()
+    with_one, human_eval, mbpp = found.pairs()
+    assert with_one.prompt.count(">>>") == 1
+    assert human_eval.prompt.count(">>>") == 2
     assert human_eval.prompt.rstrip().endswith('"""')
     assert human_eval.answer == "    return [2 * number for number in numbers]"
     assert "assert double_numbers([1, 2]) == [2, 4]" in mbpp.prompt
@@ -72,8 +75,68 @@ def test_only_functions_that_pass_their_examples_are_kept(tmp_path: Path) -> Non
     assert [function.code for function in passed] == [DOUBLE.rstrip()]
     assert len(known.read_text().splitlines()) == 2
     # A second run reads the verdicts instead of running the functions again.
-    known.write_text(known.read_text().replace("true", "false"))
+    known.write_text(known.read_text().replace("[0, 1]", "[]"))
     assert qwen_texts.check_functions(functions, known, 2) == []
+
+
+@pytest.mark.skipif(not HAS_SANDBOX, reason="no sandbox on this machine")
+def test_wrong_example_is_left_out(tmp_path: Path) -> None:
+    text = DOUBLE.replace('    []\n    "', '    [0]\n    "')
+    (kept,) = qwen_texts.check_functions(
+        [qwen_texts.read_function(f"{text}\n\n#")], tmp_path / "checked.jsonl", 1
+    )
+    assert kept.examples == (("double_numbers([1, 2])", "[2, 4]"),)
+    assert kept.stub.count(">>>") == 1
+    assert kept.body == "    return [2 * number for number in numbers]"
+
+
+def test_function_without_examples_keeps_its_description() -> None:
+    prompt, answer = qwen_texts.read_function(f"{WRONG}\n\n#").without_examples()
+    assert prompt.endswith('List[int]:\n    """Return every number twice as large.\n    """\n')
+    assert "from typing import List\n" in prompt
+    assert ">>>" not in prompt
+    assert answer == "    return [3 * number for number in numbers]"
+
+
+def test_problem_is_computed_again_for_other_numbers() -> None:
+    question = "Ann packs 15 bags with 8 apples each. She sells half of them. How many are left?"
+    solution = "There are 15*8=<<15*8=120>>120 apples.\n120/2=<<120/2=60>>60 are left.\n#### 60"
+    found = list(number_variants.variants(question, solution, 5))
+    assert len(found) > 2
+    for asked, solved in found:
+        bags, apples = (int(word) for word in asked.split() if word.isdigit())
+        total = bags * apples
+        assert (bags, apples) != (15, 8)
+        assert bags > apples > 3
+        assert solved == (
+            f"There are {bags}*{apples}={total} apples.\n{total}/2={total // 2} are left.\n"
+            f"#### {total // 2}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("question", "solution"),
+    [
+        # A result that is also a number of the question.
+        ("Tom buys 8 boxes of 24 pens. 192 pens are red.", "<<8*24=192>>192\n#### 192"),
+        # A computation without an annotation.
+        ("A pint takes 200 berries. How many for 6 quarts?", "<<400*6=2400>>2400\n#### 2400"),
+        # A rounded result, arithmetic that is not allowed, and no annotation at all.
+        ("Share 50 sweets among 7.", "<<50/7=7.1>>7.1\n#### 7.1"),
+        ("A square has a side of 9.", "<<9**2=81>>81\n#### 81"),
+        ("Add 8 and 9.", "8+9=17\n#### 17"),
+        # Nothing can change: a percentage, a fraction and a number of days.
+        ("She saves 50% for 7 days.", "<<50*7=350>>350\n#### 350"),
+    ],
+)
+def test_unsafe_problems_have_no_variants(question: str, solution: str) -> None:
+    assert list(number_variants.variants(question, solution, 3)) == []
+
+
+@pytest.mark.parametrize("text", ["It is 1/5 of 9.", "5% off", "at 5:30", "the 5th", "5-year-old"])
+def test_parts_of_other_expressions_stay(text: str) -> None:
+    match = next(m for m in number_variants.NUMBER.finditer(text) if m[0] == "5")
+    assert number_variants.is_fixed(match, text) == (text != "5-year-old")
 
 
 def test_parts_come_in_turn_and_only_once(tmp_path: Path) -> None:
@@ -105,17 +168,18 @@ def test_write_continues_where_it_stopped(
 
 def test_check_writes_every_pair_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    monkeypatch.setattr(qwen_texts, "mbpp_pairs", lambda data: ())
     parts = tmp_path / "parts"
     parts.mkdir()
     line = json.dumps({"code": DOUBLE.rstrip()}) + "\n"
     (parts / "functions-0000.jsonl").write_text(line)
     (parts / "functions-0001.jsonl").write_text(line)
     (tmp_path / "checked.jsonl").write_text(
-        json.dumps({"code": DOUBLE.rstrip(), "passed": True}) + "\n"
+        json.dumps({"code": DOUBLE.rstrip(), "passed": [0, 1]}) + "\n"
     )
     assert qwen_texts.main(["check", "--out", str(tmp_path), "--workers", "1"]) == 0
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
-    assert len(pairs) == 2
+    assert len(pairs) == 3
     assert all(set(pair) == {"prompt", "answer"} for pair in pairs)
 
 
@@ -123,6 +187,7 @@ def test_check_without_texts_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    monkeypatch.setattr(qwen_texts, "mbpp_pairs", lambda data: ())
     (tmp_path / "parts").mkdir()
     assert qwen_texts.main(["check", "--out", str(tmp_path)]) == 2
     assert "run write first" in capsys.readouterr().err
