@@ -6,13 +6,16 @@
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
 keeps those with the right result. It also samples small functions with a docstring and examples.
-Run it again to continue. `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
+Run it again to continue.
+
+`check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
 train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
-HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is kept
-with its description alone. The answers of the training files of GSM8K, MATH and MBPP are added,
-and problems of GSM8K with other numbers. You can run `check` while `write` still runs, and again
-at the end: it runs every function once. `score`
-measures how many test items the original itself solves, with the prompts of evaluation.
+HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is
+kept with its description alone. The answers of the training files of GSM8K, MATH and MBPP are
+added, and problems of GSM8K with other numbers. You can run `check` while `write` still runs, and
+again at the end: it runs every function once.
+
+`score` measures how many test items the original itself solves, with the prompts of evaluation.
 
 The benchmarks' data files come from WAVEFRONT_DATA or `--data`. No test item is used; `train adapt
 --exclude` checks this again.
