@@ -24,6 +24,11 @@ minutes = 1
 name = "some-priority"
 run = "priority -m toy --task boolean_expressions -b 2"
 minutes = 0.5
+
+[[small]]
+name = "some-constraint"
+run = "constraint -m toy --task boolean_expressions -b 2 -s standard"
+minutes = 0.5
 """
 
 
@@ -75,7 +80,7 @@ def test_no_table_begins_when_the_time_is_up(
 def test_tables_stop_resume_travel_and_make_pages(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = ["--", "--items", "4", "-n", "8"]
+    few = ["--", "--items", "4", "-n", "12"]
     real = experiments.run_command
     monkeypatch.setattr(experiments, "run_command", lambda args, seconds: real(args, seconds=0.2))
     experiments.main(["--tables", "small", "--minutes", "5", *few])
@@ -86,7 +91,7 @@ def test_tables_stop_resume_travel_and_make_pages(
     assert "some-priority: done" in said
     assert "All tables are done." in said
     experiments.main(["--tables", "small", *few])
-    assert capsys.readouterr().out.count(": done, ") == 2
+    assert capsys.readouterr().out.count(": done, ") == 3
 
     # On another machine there are only the packed results.
     shutil.rmtree(home / "tables")
@@ -99,15 +104,19 @@ def test_tables_stop_resume_travel_and_make_pages(
     }  # fmt: skip
     monkeypatch.setattr(
         experiments, "read_list", lambda name, chosen=(): [
-            one._replace(run=f"{one.run} --items 4 -n 8") for one in real_list(home)
+            one._replace(run=f"{one.run} --items 4 -n 12") for one in real_list(home)
         ],
     )  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         experiments.main(["--tables", "small", "--pages"])
     assert ended.value.code == 0
-    assert "# Correct answers by number of steps" in (
-        home / "pages" / "some-steps" / "summary.md"
-    ).read_text("utf-8")
+    page = (home / "pages" / "some-steps" / "summary.md").read_text("utf-8")
+    assert "# Correct answers by number of steps" in page
+    for name in ("command", "commit", "models", "items of each task", "device"):
+        assert f"\n* {name}: `" in page
+    # Whether an answer was valid travels with the results; the answers themselves do not.
+    page = (home / "pages" / "some-constraint" / "summary.md").read_text("utf-8")
+    assert "| final |" in page
     assert (home / "pages" / "some-priority" / "priority.svg").is_file()
 
 

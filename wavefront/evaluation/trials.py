@@ -281,6 +281,7 @@ class Runner:
     _worker: Worker | None = field(default=None, init=False)
     _lines: jsonl.JsonLines | None = field(default=None, init=False)
     _kept: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    _weights: dict[str, str] = field(default_factory=dict, init=False)  # fingerprints, by model
     _used: dict[str, None] = field(default_factory=dict, init=False)  # keys of the page's results
     _graders: set[str] = field(default_factory=set, init=False)  # tasks whose grader was compared
 
@@ -415,6 +416,8 @@ class Runner:
             mine = {n: v for n, v in settings["weights"].items() if n in known}
             mine, theirs = settings | {"weights": mine}, stored | {"weights": known}
             check_same_settings(self.folder, to_json(mine), theirs)
+            settings["weights"] |= {n: v for n, v in stored.get("weights", {}).items() if v}
+        self._weights = {name: one for name, one in settings["weights"].items() if one}
         self._lines, self._kept = lines, kept
 
     def _settings(self) -> dict[str, Any]:
@@ -596,6 +599,7 @@ class Runner:
             "commit": self._commits(),
             "decoding version": fingerprint.DECODING_VERSION,
             "models": [model_name(model) for model in self.models],
+            **({"weights": dict(self._weights)} if self._weights else {}),
             "tasks": list(scale.tasks),
             "items of each task": scale.items or "all",
             "style of the prompts": scale.style,

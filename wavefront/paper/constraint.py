@@ -68,7 +68,7 @@ def run(runner: Runner) -> ResultsPage:
         for how, constrain in _constraints(runner, task)
     ]
     results = runner.measure(trials)
-    valid = {one.run.folder: valid_answers(one, runner) for one in results}
+    valid = {one.folder: valid_answers(one, runner) for one in results}
     alone = _table("By task", group_by(results, _by_task), valid)
     pooled = _table("All tasks", group_by(results, _pooled), valid)
     bars = [
@@ -105,7 +105,15 @@ def _constraints(runner: Runner, task: str) -> list[tuple[str, str]]:
 
 
 def valid_answers(result: TrialResult, runner: Runner) -> dict[str, bool]:
-    """Return whether each answer of a run ends with a marked final answer of the right kind."""
+    """Return whether each answer of a run ends with a marked final answer of the right kind.
+
+    The verdicts are kept with the results, so a page needs no answers.
+    """
+    key = f"valid answers of {result.trial.folder}"
+    return runner.keep(key, lambda: _match_answers(result, runner), run=result.folder)
+
+
+def _match_answers(result: TrialResult, runner: Runner) -> dict[str, bool]:
     task = open_task(result.trial.task)
     patterns = {
         sample.id: constraint_of(task, sample, FINAL)["regex"]
@@ -159,5 +167,5 @@ def _valid(group: TrialGroup, valid: Valid) -> dict[tuple[Any, ...], bool]:
     return {
         (one.trial.model, one.trial.task, item): verdict
         for one in group.results
-        for item, verdict in valid[one.run.folder].items()
+        for item, verdict in valid[one.folder].items()
     }
