@@ -158,6 +158,16 @@ def run_experiment(
         Path | None,
         option(None, "DIR", "Directory for the results. Default: experiments/NAME.", "--out", "-o"),
     ] = None,
+    style: Annotated[
+        str | None,
+        option(
+            None,
+            "WORD",
+            "paper: the paper's prompts. bare: only the question. Default: the experiment's.",
+            "--style",
+            complete=completion.words("bare", "paper"),
+        ),
+    ] = None,
     data: Data = "",
     encoder: Annotated[
         str | None,
@@ -192,6 +202,7 @@ def run_experiment(
         steps=steps,
         rows=batch_size,
         canvases=tuple(canvas) if canvas else None,
+        style=style,
         options=parse_options(given) if given else None,
     )
     folder, began = out or Path("experiments") / name, time.monotonic()

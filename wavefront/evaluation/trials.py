@@ -23,6 +23,7 @@ from wavefront.core.errors import (
     OptionError,
     RunError,
     WavefrontError,
+    check_choice,
     check_int,
 )
 from wavefront.core.spec import resolve
@@ -53,7 +54,7 @@ from wavefront.storage import jsonl
 from wavefront.storage.fingerprint import of_value
 from wavefront.storage.provenance import commit
 from wavefront.storage.read_file import reason
-from wavefront.tasks.base import Ask, Style
+from wavefront.tasks.base import STYLES, Ask, Style
 
 RUNS, RESULTS = "runs", "results.jsonl"
 SETTINGS = "settings"  # the key of its first line
@@ -85,6 +86,7 @@ class Scale:
         for name, least in (("items", 1), ("length", 1), ("steps", 1), ("rows", 1)):
             if getattr(self, name) is not None:
                 check_int("batch_size" if name == "rows" else name, getattr(self, name), least)
+        check_choice("style", self.style, STYLES)
         for one in self.seeds:
             check_int("seed", one, 0)
         for one in self.canvases:
