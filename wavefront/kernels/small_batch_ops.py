@@ -23,6 +23,7 @@ ROWS = 64  # the most rows of a product; with more, library kernels are as fast
 QUERIES = 64  # the most queries per head
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
+EXPERT_PROGRAMS = 4 * PROGRAMS  # that share the tiles of the chosen experts
 WIDEST = 1 << 14  # columns of a row that one program rounds to 8 bits
 PARTS = 8  # the most parts that a product's depth or a head's keys are split into
 GROUP, PAIRED = 64, 128  # columns of an int4 weight with one scale; columns that share bytes
@@ -452,19 +453,37 @@ def _(
 
 
 @torch.library.custom_op("wavefront::small_batch_experts", mutates_args=())
-def experts(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Return (T, K, D): the output of every chosen expert, reading only the chosen ones.
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor | None = None,
+    shared_down: Tensor | None = None,
+) -> Tensor:
+    """Return (P, T, D): the weighted output of every chosen expert, reading only the chosen ones.
+
+    P is K, or K + 1 with a shared expert, whose output comes last.
 
     Args:
         x: (T, D).
         chosen: int64 (T, K), the experts of each row, each once.
+        weights: float32 (T, K), which multiply the outputs.
         gate_up: (E, 2 * inner, D), gate first.
         down: (E, D, inner).
+        shared_gate_up: (2 * inner, D), the expert of all rows; None if there is none.
+        shared_down: (D, inner).
     """
     (rows, depth), top, (count, _, inner) = x.shape, chosen.shape[1], down.shape
     assert rows <= ROWS
-    gated, out = x.new_empty((rows, top, inner)), x.new_empty((rows, top, depth))
+    parts = top + (shared_down is not None)
+    gated, out = x.new_empty((parts, rows, inner)), x.new_empty((parts, rows, depth))
+    most = min(count, rows * top) + parts - top  # experts that are computed
     fixed: dict[str, Any] = {
+        "SHARED": parts - top,
+        "EXPERTS": 1 << (count - 1).bit_length(),
+        "CHOICES": 1 << (rows * top - 1).bit_length(),
         "TOP": 1 << (top - 1).bit_length(),
         "ROWS": _tile_size(rows),
         "TILE": TILE,
@@ -472,20 +491,30 @@ def experts(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     }
     picks = chosen.contiguous()
     _launch(
-        "expert_gated_product", (inner // TILE, count),
-        x.contiguous(), picks, gate_up, gated, rows, inner, depth, top,
+        "expert_gated_product", (min(EXPERT_PROGRAMS, inner // TILE * most), 1),
+        x.contiguous(), picks, gate_up, gate_up if shared_gate_up is None else shared_gate_up,
+        gated, rows, inner, depth, top,
         num_stages=4 if rows <= 32 else 3, like=x, **fixed,
     )  # fmt: skip
     _launch(
-        "expert_product", (depth // TILE, count),
-        gated, picks, down, out, rows, depth, inner, top, num_stages=3, like=x, **fixed,
+        "expert_product", (min(EXPERT_PROGRAMS, depth // TILE * most), 1),
+        gated, picks, weights.contiguous(), down, down if shared_down is None else shared_down,
+        out, rows, depth, inner, top, num_stages=3, like=x, **fixed,
     )  # fmt: skip
     return out
 
 
 @experts.register_fake
-def _(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    return x.new_empty((len(x), chosen.shape[1], x.shape[1]))
+def _(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor | None = None,
+    shared_down: Tensor | None = None,
+) -> Tensor:
+    return x.new_empty((chosen.shape[1] + (shared_down is not None), *x.shape))
 
 
 @torch.library.custom_op("wavefront::small_batch_gated_product", mutates_args=())

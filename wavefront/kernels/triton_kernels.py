@@ -290,32 +290,56 @@ def route(
 
 
 @triton.jit
-def choices_of(chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr):
-    """Return which rows chose the expert, and the index of the choice in (rows, top)."""
+def order_experts(chosen, choices, EXPERTS: tl.constexpr, CHOICES: tl.constexpr):
+    """Return the place (EXPERTS,) of every expert among those that a row chose, from 1 on."""
+    at = tl.minimum(tl.arange(0, CHOICES), choices - 1)
+    used = tl.histogram(tl.load(chosen + at).to(tl.int32), EXPERTS)
+    return tl.cumsum((used > 0).to(tl.int32), 0)
+
+
+@triton.jit
+def choices_of(
+    chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr
+):  # fmt: skip
+    """Return which rows chose the expert, and as which of their choices.
+
+    With SHARED, the expert -1 is the choice `top` of all rows.
+    """
     row, slot = tl.arange(0, ROWS), tl.arange(0, TOP)
     known = (row[:, None] < rows) & (slot[None, :] < top)
-    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-1) == expert
-    at = row * top + tl.sum(tl.where(mine, slot[None, :], 0), 1)
-    return tl.max(mine.to(tl.int32), 1) > 0, at
+    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-2) == expert
+    here = tl.max(mine.to(tl.int32), 1) > 0
+    part = tl.sum(tl.where(mine, slot[None, :], 0), 1)
+    if SHARED:
+        here = here | ((row < rows) & (expert < 0))
+        part = tl.where(expert < 0, top, part)
+    return here, part
 
 
 @triton.jit
 def expert_gated_product(
-    x, chosen, weight, out, rows, width, depth, top,
-    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
-    CHAIN: tl.constexpr,
+    x, chosen, weight, shared, out, rows, width, depth, top,
+    SHARED: tl.constexpr, EXPERTS: tl.constexpr, CHOICES: tl.constexpr, TOP: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (rows, top, width) = `gated_product` of each row with each expert it chose.
+    """out (top + SHARED, rows, width) = `gated_product` of each row with each expert it chose.
 
-    A program computes a tile of one expert for all rows, or ends if no row chose the expert.
+    With SHARED, `shared` is the weight of one more expert, the last choice of every row. The tiles
+    of the chosen experts are distributed over the programs.
     """
     begin(CHAIN)
-    expert = tl.program_id(1)
-    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
-    if tl.max(here.to(tl.int32), 0) > 0:
-        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    order = order_experts(chosen, rows * top, EXPERTS, CHOICES)
+    tiles = width // TILE
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    items = (tl.max(order, 0) + SHARED) * tiles
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        place = item // tiles - SHARED
+        expert = tl.where(place < 0, -1, tl.sum((order <= place).to(tl.int32), 0))
+        here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
+        at = (item % tiles) * TILE + tl.arange(0, TILE)
         base = weight + expert.to(tl.int64) * 2 * width * depth
+        if SHARED:
+            base = tl.where(expert < 0, shared, base)
         gate = tl.zeros((TILE, ROWS), tl.float32)
         up = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
@@ -325,32 +349,43 @@ def expert_gated_product(
             gate = tl.dot(tl.load(of_gate), read, gate)
             up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
         both = swiglu(gate, up, out.dtype.element_ty)
-        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
+        of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
         tl.store(of_out, tl.trans(both), mask=here[:, None])
 
 
 @triton.jit
 def expert_product(
-    x, chosen, weight, out, rows, width, depth, top,
-    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
-    CHAIN: tl.constexpr,
+    x, chosen, shares, weight, shared, out, rows, width, depth, top,
+    SHARED: tl.constexpr, EXPERTS: tl.constexpr, CHOICES: tl.constexpr, TOP: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (rows, top, width) = x (rows, top, depth) · the weight of each choice's expert."""
+    """out (top + SHARED, rows, width) = x (top + SHARED, rows, depth) · each choice's expert.
+
+    `shares` (rows, top) multiplies the choices. The rest is as in `expert_gated_product`.
+    """
     begin(CHAIN)
-    expert = tl.program_id(1)
-    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
-    if tl.max(here.to(tl.int32), 0) > 0:
-        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-        deep = tl.arange(0, DEEP)
+    order = order_experts(chosen, rows * top, EXPERTS, CHOICES)
+    tiles = width // TILE
+    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    items = (tl.max(order, 0) + SHARED) * tiles
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        place = item // tiles - SHARED
+        expert = tl.where(place < 0, -1, tl.sum((order <= place).to(tl.int32), 0))
+        here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
+        at = (item % tiles) * TILE + tl.arange(0, TILE)
         base = weight + expert.to(tl.int64) * width * depth
+        if SHARED:
+            base = tl.where(expert < 0, shared, base)
         total = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
             of_weight = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-            of_x = x + choice[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            of_x = x + (part * rows + row)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
             read = tl.load(of_x, mask=here[:, None], other=0.0)
             total = tl.dot(tl.load(of_weight), tl.trans(read), total)
-        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
-        tl.store(of_out, tl.trans(total).to(out.dtype.element_ty), mask=here[:, None])
+        share = tl.load(shares + row * top + part, mask=here & (part < top), other=1.0)
+        of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
+        made = (total * share[None, :]).to(out.dtype.element_ty)
+        tl.store(of_out, tl.trans(made), mask=here[:, None])
 
 
 @triton.jit
