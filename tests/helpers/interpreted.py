@@ -165,7 +165,7 @@ def attention() -> None:
         for_all[..., 0], for_all[..., 64:] = True, False
         by_query = torch.rand(1, 1, queries, keys) < 0.3
         by_query[..., 1] = True
-        counters = torch.zeros(rows * heads, dtype=torch.int32)
+        counters = torch.zeros(small_batch_ops.counter_count(rows, heads), dtype=torch.int32)
         assert small_batch_ops.attention_fits(query)
         for mask in (None, for_all, by_query):
             made = small_batch_ops.attend(query, key, value, mask, counters)

@@ -290,14 +290,6 @@ def route(
 
 
 @triton.jit
-def order_experts(chosen, choices, EXPERTS: tl.constexpr, CHOICES: tl.constexpr):
-    """Return the place (EXPERTS,) of every expert among those that a row chose, from 1 on."""
-    at = tl.minimum(tl.arange(0, CHOICES), choices - 1)
-    used = tl.histogram(tl.load(chosen + at).to(tl.int32), EXPERTS)
-    return tl.cumsum((used > 0).to(tl.int32), 0)
-
-
-@triton.jit
 def choices_of(
     chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr
 ):  # fmt: skip
@@ -319,24 +311,20 @@ def choices_of(
 @triton.jit
 def expert_gated_product(
     x, chosen, weight, shared, out, rows, width, depth, top,
-    SHARED: tl.constexpr, EXPERTS: tl.constexpr, CHOICES: tl.constexpr, TOP: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """out (top + SHARED, rows, width) = `gated_product` of each row with each expert it chose.
 
-    With SHARED, `shared` is the weight of one more expert, the last choice of every row. The tiles
-    of the chosen experts are distributed over the programs.
+    With SHARED, `shared` is the weight of one more expert, the last choice of every row. A program
+    computes a tile of one expert for all rows, or ends if no row chose the expert.
     """
     begin(CHAIN)
-    order = order_experts(chosen, rows * top, EXPERTS, CHOICES)
-    tiles = width // TILE
-    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
-    items = (tl.max(order, 0) + SHARED) * tiles
-    for item in range(tl.program_id(0), items, tl.num_programs(0)):
-        place = item // tiles - SHARED
-        expert = tl.where(place < 0, -1, tl.sum((order <= place).to(tl.int32), 0))
-        here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
-        at = (item % tiles) * TILE + tl.arange(0, TILE)
+    expert = tl.program_id(1) - SHARED
+    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
+    if tl.max(here.to(tl.int32), 0) > 0:
+        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
         base = weight + expert.to(tl.int64) * 2 * width * depth
         if SHARED:
             base = tl.where(expert < 0, shared, base)
@@ -356,23 +344,19 @@ def expert_gated_product(
 @triton.jit
 def expert_product(
     x, chosen, shares, weight, shared, out, rows, width, depth, top,
-    SHARED: tl.constexpr, EXPERTS: tl.constexpr, CHOICES: tl.constexpr, TOP: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
+    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """out (top + SHARED, rows, width) = x (top + SHARED, rows, depth) · each choice's expert.
 
     `shares` (rows, top) multiplies the choices. The rest is as in `expert_gated_product`.
     """
     begin(CHAIN)
-    order = order_experts(chosen, rows * top, EXPERTS, CHOICES)
-    tiles = width // TILE
-    row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
-    items = (tl.max(order, 0) + SHARED) * tiles
-    for item in range(tl.program_id(0), items, tl.num_programs(0)):
-        place = item // tiles - SHARED
-        expert = tl.where(place < 0, -1, tl.sum((order <= place).to(tl.int32), 0))
-        here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
-        at = (item % tiles) * TILE + tl.arange(0, TILE)
+    expert = tl.program_id(1) - SHARED
+    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
+    if tl.max(here.to(tl.int32), 0) > 0:
+        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
         base = weight + expert.to(tl.int64) * width * depth
         if SHARED:
             base = tl.where(expert < 0, shared, base)
@@ -398,17 +382,20 @@ def attend(
 ):  # fmt: skip
     """out (B, Q, H, d): every query over the attended keys; each program reads `share` keys.
 
-    SHARING query heads read one key head. With MASKED, `attended` is 1 for the attended keys, for
-    all queries (MASKED = 1) or for each query (MASKED = 2).
+    The third axis of the grid goes over tiles of queries. SHARING query heads read one key head.
+    With MASKED, `attended` is 1 for the attended keys, for all queries (MASKED = 1) or for each
+    query (MASKED = 2).
 
-    The last program of a head to finish combines the head's parts. `counters` counts the finished
-    programs and is reset to zero.
+    The last program of a head and tile to finish combines their parts in order. `counters` counts
+    the finished programs and is reset to zero.
     """
     begin(CHAIN)
     head, part = tl.program_id(0), tl.program_id(1)
     b, h = (head // HEADS).to(tl.int64), (head % HEADS).to(tl.int64)
     shared = h // SHARING
-    q, d, n = tl.arange(0, QUERIES), tl.arange(0, SIZE), tl.arange(0, TILE)
+    q = tl.program_id(2) * QUERIES + tl.arange(0, QUERIES)
+    d, n = tl.arange(0, SIZE), tl.arange(0, TILE)
+    counter = counters + head * tl.num_programs(2) + tl.program_id(2)
     valid = q[:, None] < queries
     of_query = query + b * q_row + h * q_head + q[:, None] * q_position + d[None, :]
     loaded = tl.load(of_query, mask=valid, other=0.0)
@@ -441,7 +428,7 @@ def attend(
     tl.store(sums + 2 * mine, top, mask=q < queries)
     tl.store(sums + 2 * mine + 1, weight, mask=q < queries)
     tl.debug_barrier()  # everything is written before this program is counted
-    if tl.atomic_add(counters + head, 1, sem="acq_rel") == PARTS - 1:
+    if tl.atomic_add(counter, 1, sem="acq_rel") == PARTS - 1:
         best = tl.full((QUERIES,), float("-inf"), tl.float32)
         for other in tl.static_range(PARTS):
             at = (head * PARTS + other) * queries + q
@@ -456,4 +443,4 @@ def attend(
             total += fade[:, None] * tl.load(of_part, mask=valid, cache_modifier=".cg")
         here = out + ((b * queries + q[:, None]) * HEADS + h) * SIZE + d[None, :]
         tl.store(here, (total / weight[:, None]).to(out.dtype.element_ty), mask=valid)
-        tl.store(counters + head, 0)
+        tl.store(counter, 0)

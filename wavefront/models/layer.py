@@ -31,7 +31,7 @@ class PassInputs(NamedTuple):
     # (B, 1, S, L) if they depend on the query's position
     attended: Tensor | None
     store_index: StoreIndex | None  # where computed keys are stored; None = the whole buffer
-    # (B·H,) int32 of zeros: counters for `small_batch_ops.attend`; None = it is not used
+    # int32 zeros: counters for `small_batch_ops.attend`; None = it is not used
     counters: Tensor | None = None
     copies: int = 0  # masked copies at the end of S, whose keys and values are not stored
 
