@@ -5,8 +5,6 @@ It needs its own process: Triton chooses the interpreter at import, and GPU test
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -14,7 +12,8 @@ from torch import nn
 from wavefront.kernels import small_batch_ops
 from wavefront.kernels.fp8_product import E4M3_LARGEST, quantize_rows
 from wavefront.models.architecture import ExpertLayout
-from wavefront.models.experts import ExpertWeights, Router, all_experts
+from wavefront.models.experts import Router
+from wavefront.models.layer import MixtureOfExperts
 from wavefront.models.quantize import QuantizedLinear, QuantizedWeight, quantize_model
 from wavefront.models.toy import toy
 
@@ -76,16 +75,36 @@ def split_rows() -> None:
 
 
 def experts() -> None:
-    """Compare the chosen experts with all experts, of which the chosen ones are picked."""
-    layout = SimpleNamespace(count=6, width=128)
-    weights = ExpertWeights(256, layout)  # type: ignore[arg-type]
-    for part in weights.parameters():
-        torch.nn.init.normal_(part, std=0.05)
-    for rows, top in ((1, 1), (9, 3), (40, 2)):
-        x = torch.randn(rows, 256)
-        chosen = torch.stack([torch.randperm(5)[:top] for _ in range(rows)])  # never the last one
-        assert small_batch_ops.experts_fit(x, weights.gate_up, weights.down)
-        close(weights(x, chosen, True), all_experts(weights, x, chosen), 1e-4)
+    """Compare mixtures with and without the kernels; most experts have no row, or all rows."""
+    for count, shared, cases in (
+        (8, 0, ((1, 1), (9, 3))),
+        (8, 128, ((16, 2), (64, 3))),
+        (8, 256, ((5, 2),)),  # its shared MLP is larger than an expert
+        (256, 128, ((3, 8),)),
+    ):
+        for rows, top in cases:
+            layout = ExpertLayout(
+                count=count,
+                per_token=top,
+                width=128,
+                router="grouped_sigmoid",
+                groups=2,
+                kept_groups=2,
+                scale=2.5,
+                shared_width=shared,
+            )
+            mixture = MixtureOfExperts(256, layout)
+            for part in mixture.parameters():
+                torch.nn.init.normal_(part, std=0.05)
+            assert mixture.router.expert_bias is not None
+            for bias in (0.0, 9.0):  # with a large bias, all rows choose the same experts
+                mixture.router.expert_bias[-top:] = bias
+                x = torch.randn(1, rows, 256)
+                fitting = mixture.experts.gate_up, mixture.experts.down
+                assert small_batch_ops.experts_fit(x[0], *fitting)
+                made, plain = mixture(x, True), mixture(x, False)
+                assert len(made) == (1 if shared == 256 else top + (shared > 0))
+                close(made.sum(0), plain.sum(0), 1e-4)
 
 
 def routers() -> None:
@@ -146,7 +165,7 @@ def attention() -> None:
         for_all[..., 0], for_all[..., 64:] = True, False
         by_query = torch.rand(1, 1, queries, keys) < 0.3
         by_query[..., 1] = True
-        counters = torch.zeros(rows * heads, dtype=torch.int32)
+        counters = torch.zeros(small_batch_ops.counter_count(rows, heads), dtype=torch.int32)
         assert small_batch_ops.attention_fits(query)
         for mask in (None, for_all, by_query):
             made = small_batch_ops.attend(query, key, value, mask, counters)

@@ -129,9 +129,20 @@ def attention_fits(query: Tensor) -> bool:
     return supported and queries <= QUERIES and 2 * rows * heads <= PROGRAMS
 
 
+def counter_count(rows: int, heads: int) -> int:
+    """Return how many counters `attend` needs at most, for a batch of rows with so many heads."""
+    return 2 * rows * heads  # the queries of a head are at most two tiles
+
+
 def _tile_size(rows: int) -> int:
     """Return the size of the tile that holds this many rows."""
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
+
+
+def _query_tile(queries: int, programs: int) -> int:
+    """Return how many queries a program of `attend` computes: half of them if programs are few."""
+    tile = _tile_size(queries)
+    return tile // 2 if programs < PROGRAMS and tile > 16 else tile
 
 
 def _stages(x: Tensor, wanted: int, tile: int) -> int:
@@ -148,7 +159,9 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     assert rows <= ROWS
     out = _parts_like(x, width, count)
     row_tile = _tile_size(rows)
-    stages = _stages(x, 3 if count == 1 else 6, 2 * (TILE + row_tile) * DEEP)
+    # Six stages leave room for one program per processor, which is too few for a larger grid.
+    deeper = count > 1 and width // TILE * count <= PROGRAMS
+    stages = _stages(x, 6 if deeper else 3, 2 * (TILE + row_tile) * DEEP)
     _launch(
         "product", (width // TILE, count),
         x.contiguous(), weight, out, rows, width, depth, depth // count,
@@ -431,7 +444,7 @@ def route(
         "route", (rows, 1),
         logits.contiguous(), logits if bias is None else bias, weights, chosen, rows, count, scale,
         PARTS=parts, GROUPED=bias is not None, NORMALIZED=normalized, EXPERTS=total, GROUPS=groups,
-        KEPT=kept_groups, TOP=1 << (count - 1).bit_length(), like=logits,
+        KEPT=kept_groups, TOP=1 << (count - 1).bit_length(), warps=1, like=logits,
     )  # fmt: skip
     return weights, chosen
 
@@ -452,40 +465,67 @@ def _(
 
 
 @torch.library.custom_op("wavefront::small_batch_experts", mutates_args=())
-def experts(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Return (T, K, D): the output of every chosen expert, reading only the chosen ones.
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor | None = None,
+    shared_down: Tensor | None = None,
+) -> Tensor:
+    """Return (P, T, D): the weighted output of every chosen expert, reading only the chosen ones.
+
+    P is K, or K + 1 with a shared expert, whose output comes last.
 
     Args:
         x: (T, D).
         chosen: int64 (T, K), the experts of each row, each once.
+        weights: float32 (T, K), which multiply the outputs.
         gate_up: (E, 2 * inner, D), gate first.
         down: (E, D, inner).
+        shared_gate_up: (2 * inner, D), the expert of all rows; None if there is none.
+        shared_down: (D, inner).
     """
     (rows, depth), top, (count, _, inner) = x.shape, chosen.shape[1], down.shape
     assert rows <= ROWS
-    gated, out = x.new_empty((rows, top, inner)), x.new_empty((rows, top, depth))
+    parts = top + (shared_down is not None)
+    gated, out = x.new_empty((parts, rows, inner)), x.new_empty((parts, rows, depth))
     fixed: dict[str, Any] = {
+        "SHARED": parts - top,
         "TOP": 1 << (top - 1).bit_length(),
         "ROWS": _tile_size(rows),
-        "TILE": TILE,
         "DEEP": DEEP // 2,
     }
+    planes = count + parts - top
     picks = chosen.contiguous()
     _launch(
-        "expert_gated_product", (inner // TILE, count),
-        x.contiguous(), picks, gate_up, gated, rows, inner, depth, top,
-        num_stages=4 if rows <= 32 else 3, like=x, **fixed,
+        "expert_gated_product", (inner // TILE, planes),
+        x.contiguous(), picks, gate_up, gate_up if shared_gate_up is None else shared_gate_up,
+        gated, rows, inner, depth, top,
+        TILE=TILE, num_stages=4 if rows <= 32 else 3, like=x, **fixed,
     )  # fmt: skip
     _launch(
-        "expert_product", (depth // TILE, count),
-        gated, picks, down, out, rows, depth, inner, top, num_stages=3, like=x, **fixed,
+        "expert_product", (depth // (2 * TILE), planes),
+        gated, picks, weights.contiguous(), down, down if shared_down is None else shared_down,
+        out, rows, depth, inner, top,
+        TILE=2 * TILE, num_stages=_stages(x, 4, (2 * TILE + _tile_size(rows)) * DEEP), like=x,
+        **fixed,
     )  # fmt: skip
     return out
 
 
 @experts.register_fake
-def _(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    return x.new_empty((len(x), chosen.shape[1], x.shape[1]))
+def _(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor | None = None,
+    shared_down: Tensor | None = None,
+) -> Tensor:
+    return x.new_empty((chosen.shape[1] + (shared_down is not None), *x.shape))
 
 
 @torch.library.custom_op("wavefront::small_batch_gated_product", mutates_args=())
@@ -518,14 +558,15 @@ def attend(
         key: (B, Hkv, L, d), where H / Hkv consecutive heads share a key head.
         value: (B, Hkv, L, d).
         attended: bool (B, 1, 1, L), the keys to attend to, or (B, 1, Q, L); None means all.
-        counters: int32 (B * H,) of zeros, which are zeros again afterwards.
+        counters: int32 (`counter_count`,) of zeros, which are zeros again afterwards.
     """
     rows, heads, queries, size = query.shape
     assert queries <= QUERIES
     keys = key.shape[2]
     tiles = -(-keys // TILE)
-    count = min(PARTS, tiles, PROGRAMS // (rows * heads))
-    share = -(-tiles // count) * TILE
+    each = -(-tiles // min(PARTS, PROGRAMS // (rows * heads)))
+    count, share = -(-tiles // each), each * TILE
+    query_tile = _query_tile(queries, rows * heads * count)
     out = query.new_empty((rows, queries, heads, size))
     mixed = query.new_empty((rows * heads * count * queries, size), dtype=torch.float32)
     sums = query.new_empty((rows * heads * count * queries, 2), dtype=torch.float32)
@@ -535,13 +576,13 @@ def attend(
         masked = 1 + (attended.shape[2] > 1)
         mask_strides = tuple(0 if attended.shape[n] == 1 else attended.stride(n) for n in (0, 2))
     _launch(
-        "attend", (rows * heads, count),
+        "attend", (rows * heads, count, -(-queries // query_tile)),
         query, key, value, query if attended is None else attended, out, mixed, sums, counters,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *mask_strides,
         queries, keys, share, size**-0.5 * LOG2_E,
-        HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=_tile_size(queries),
+        HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=query_tile,
         TILE=TILE, SIZE=size, MASKED=masked,
-        num_stages=3 if queries <= 32 else 2, like=query,
+        num_stages=3 if query_tile <= 32 else 2, like=query,
     )  # fmt: skip
     return out.transpose(1, 2)
 

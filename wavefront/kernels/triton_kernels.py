@@ -290,32 +290,44 @@ def route(
 
 
 @triton.jit
-def choices_of(chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr):
-    """Return which rows chose the expert, and the index of the choice in (rows, top)."""
+def choices_of(
+    chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr
+):  # fmt: skip
+    """Return which rows chose the expert, and as which of their choices.
+
+    With SHARED, the expert -1 is the choice `top` of all rows.
+    """
     row, slot = tl.arange(0, ROWS), tl.arange(0, TOP)
     known = (row[:, None] < rows) & (slot[None, :] < top)
-    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-1) == expert
-    at = row * top + tl.sum(tl.where(mine, slot[None, :], 0), 1)
-    return tl.max(mine.to(tl.int32), 1) > 0, at
+    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-2) == expert
+    here = tl.max(mine.to(tl.int32), 1) > 0
+    part = tl.sum(tl.where(mine, slot[None, :], 0), 1)
+    if SHARED:
+        here = here | ((row < rows) & (expert < 0))
+        part = tl.where(expert < 0, top, part)
+    return here, part
 
 
 @triton.jit
 def expert_gated_product(
-    x, chosen, weight, out, rows, width, depth, top,
-    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
-    CHAIN: tl.constexpr,
+    x, chosen, weight, shared, out, rows, width, depth, top,
+    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (rows, top, width) = `gated_product` of each row with each expert it chose.
+    """out (top + SHARED, rows, width) = `gated_product` of each row with each expert it chose.
 
-    A program computes a tile of one expert for all rows, or ends if no row chose the expert.
+    With SHARED, `shared` is the weight of one more expert, the last choice of every row. A program
+    computes a tile of one expert for all rows, or ends if no row chose the expert.
     """
     begin(CHAIN)
-    expert = tl.program_id(1)
-    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
+    expert = tl.program_id(1) - SHARED
+    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
     if tl.max(here.to(tl.int32), 0) > 0:
         at = tl.program_id(0) * TILE + tl.arange(0, TILE)
         row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
         base = weight + expert.to(tl.int64) * 2 * width * depth
+        if SHARED:
+            base = tl.where(expert < 0, shared, base)
         gate = tl.zeros((TILE, ROWS), tl.float32)
         up = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
@@ -325,32 +337,39 @@ def expert_gated_product(
             gate = tl.dot(tl.load(of_gate), read, gate)
             up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
         both = swiglu(gate, up, out.dtype.element_ty)
-        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
+        of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
         tl.store(of_out, tl.trans(both), mask=here[:, None])
 
 
 @triton.jit
 def expert_product(
-    x, chosen, weight, out, rows, width, depth, top,
-    TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
-    CHAIN: tl.constexpr,
+    x, chosen, shares, weight, shared, out, rows, width, depth, top,
+    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (rows, top, width) = x (rows, top, depth) · the weight of each choice's expert."""
+    """out (top + SHARED, rows, width) = x (top + SHARED, rows, depth) · each choice's expert.
+
+    `shares` (rows, top) multiplies the choices. The rest is as in `expert_gated_product`.
+    """
     begin(CHAIN)
-    expert = tl.program_id(1)
-    here, choice = choices_of(chosen, expert, rows, top, TOP, ROWS)
+    expert = tl.program_id(1) - SHARED
+    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
     if tl.max(here.to(tl.int32), 0) > 0:
         at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-        deep = tl.arange(0, DEEP)
+        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
         base = weight + expert.to(tl.int64) * width * depth
+        if SHARED:
+            base = tl.where(expert < 0, shared, base)
         total = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
             of_weight = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-            of_x = x + choice[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            of_x = x + (part * rows + row)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
             read = tl.load(of_x, mask=here[:, None], other=0.0)
             total = tl.dot(tl.load(of_weight), tl.trans(read), total)
-        of_out = out + choice[:, None].to(tl.int64) * width + at[None, :]
-        tl.store(of_out, tl.trans(total).to(out.dtype.element_ty), mask=here[:, None])
+        share = tl.load(shares + row * top + part, mask=here & (part < top), other=1.0)
+        of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
+        made = (total * share[None, :]).to(out.dtype.element_ty)
+        tl.store(of_out, tl.trans(made), mask=here[:, None])
 
 
 @triton.jit
@@ -363,17 +382,20 @@ def attend(
 ):  # fmt: skip
     """out (B, Q, H, d): every query over the attended keys; each program reads `share` keys.
 
-    SHARING query heads read one key head. With MASKED, `attended` is 1 for the attended keys, for
-    all queries (MASKED = 1) or for each query (MASKED = 2).
+    The third axis of the grid goes over tiles of queries. SHARING query heads read one key head.
+    With MASKED, `attended` is 1 for the attended keys, for all queries (MASKED = 1) or for each
+    query (MASKED = 2).
 
-    The last program of a head to finish combines the head's parts. `counters` counts the finished
-    programs and is reset to zero.
+    The last program of a head and tile to finish combines their parts in order. `counters` counts
+    the finished programs and is reset to zero.
     """
     begin(CHAIN)
     head, part = tl.program_id(0), tl.program_id(1)
     b, h = (head // HEADS).to(tl.int64), (head % HEADS).to(tl.int64)
     shared = h // SHARING
-    q, d, n = tl.arange(0, QUERIES), tl.arange(0, SIZE), tl.arange(0, TILE)
+    q = tl.program_id(2) * QUERIES + tl.arange(0, QUERIES)
+    d, n = tl.arange(0, SIZE), tl.arange(0, TILE)
+    counter = counters + head * tl.num_programs(2) + tl.program_id(2)
     valid = q[:, None] < queries
     of_query = query + b * q_row + h * q_head + q[:, None] * q_position + d[None, :]
     loaded = tl.load(of_query, mask=valid, other=0.0)
@@ -406,7 +428,7 @@ def attend(
     tl.store(sums + 2 * mine, top, mask=q < queries)
     tl.store(sums + 2 * mine + 1, weight, mask=q < queries)
     tl.debug_barrier()  # everything is written before this program is counted
-    if tl.atomic_add(counters + head, 1, sem="acq_rel") == PARTS - 1:
+    if tl.atomic_add(counter, 1, sem="acq_rel") == PARTS - 1:
         best = tl.full((QUERIES,), float("-inf"), tl.float32)
         for other in tl.static_range(PARTS):
             at = (head * PARTS + other) * queries + q
@@ -421,4 +443,4 @@ def attend(
             total += fade[:, None] * tl.load(of_part, mask=valid, cache_modifier=".cg")
         here = out + ((b * queries + q[:, None]) * HEADS + h) * SIZE + d[None, :]
         tl.store(here, (total / weight[:, None]).to(out.dtype.element_ty), mask=valid)
-        tl.store(counters + head, 0)
+        tl.store(counter, 0)

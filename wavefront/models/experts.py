@@ -96,10 +96,8 @@ class ExpertWeights(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(layout.count, 2 * layout.width, width))
         self.down = nn.Parameter(torch.empty(layout.count, width, layout.width))
 
-    def forward(self, x: Tensor, chosen: Tensor, use_small_batch_ops: bool = False) -> Tensor:
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Return (T, K, D): the output of every chosen expert (T, K) for x (T, D)."""
-        if use_small_batch_ops and small_batch_ops.experts_fit(x, self.gate_up, self.down):
-            return small_batch_ops.experts(x, chosen, self.gate_up, self.down)
         if can_group(x, self.gate_up):
             return grouped_experts(self, x, chosen)
         if _needs_fixed_shapes(x) or (x.is_cuda and len(x) <= FIXED_ROWS):

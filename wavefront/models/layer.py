@@ -31,7 +31,7 @@ class PassInputs(NamedTuple):
     # (B, 1, S, L) if they depend on the query's position
     attended: Tensor | None
     store_index: StoreIndex | None  # where computed keys are stored; None = the whole buffer
-    # (B·H,) int32 of zeros: counters for `small_batch_ops.attend`; None = it is not used
+    # int32 zeros: counters for `small_batch_ops.attend`; None = it is not used
     counters: Tensor | None = None
     copies: int = 0  # masked copies at the end of S, whose keys and values are not stored
 
@@ -98,12 +98,31 @@ class MixtureOfExperts(nn.Module):
         """Return (P, B, S, D): P partial sums, to be added up."""
         rows = x.flatten(0, 1)
         weights, chosen = self.router(rows, use_small_batch_ops)
-        outputs = self.experts(rows, chosen, use_small_batch_ops).to(weights.dtype)
-        mixed = (outputs * weights[..., None]).sum(1).to(x.dtype).view_as(x)[None]
+        gate_up, down = self.experts.gate_up, self.experts.down
+        if use_small_batch_ops and small_batch_ops.experts_fit(rows, gate_up, down):
+            own = self._shared_weights()
+            parts = small_batch_ops.experts(rows, chosen, weights, gate_up, down, *own)
+            parts = parts.unflatten(1, x.shape[:2])
+            if self.shared is None or own:
+                return parts
+            mixed = add_parts(parts, x.dtype)[None]
+        else:
+            outputs = self.experts(rows, chosen).to(weights.dtype)
+            mixed = (outputs * weights[..., None]).sum(1).to(x.dtype).view_as(x)[None]
         if self.shared is None:
             return mixed
         common = add_parts(self.shared(x, use_small_batch_ops), x.dtype)
         return mixed + common
+
+    def _shared_weights(self) -> tuple[Tensor, ...]:
+        """Return the two matrices of the shared MLP, or nothing unless they are an expert's."""
+        if self.shared is None:
+            return ()
+        gate_up, down = self.shared.gate_up, self.shared.down
+        if isinstance(gate_up, QuantizedLinear) or isinstance(down, QuantizedLinear):
+            return ()
+        fits = down.weight.shape == self.experts.down.shape[1:]
+        return (gate_up.weight, down.weight) if fits else ()
 
 
 class Layer(nn.Module):
@@ -224,7 +243,15 @@ def product(linear: nn.Linear | QuantizedLinear, x: Tensor, use_small_batch_ops:
 
 def add_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """Return (B, S, D), the sum of P partial sums (P, B, S, D)."""
-    return parts[0] if len(parts) == 1 else parts.sum(0).to(dtype)
+    if len(parts) == 1:
+        return parts[0]
+    if not torch.compiler.is_compiling():
+        return parts.sum(0).to(dtype)
+    # The compiler makes a kernel of its own of a sum over eight parts or more.
+    total = parts[0].to(torch.promote_types(parts.dtype, torch.float32))
+    for part in parts[1:]:
+        total = total + part
+    return total.to(dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

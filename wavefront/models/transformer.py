@@ -199,8 +199,8 @@ class Transformer(nn.Module):
         x = self.embedding(tokens)
         counters = None
         if self.layers[0].use_small_batch_ops:
-            heads = len(tokens) * self.config.heads
-            counters = tokens.new_zeros(heads, dtype=torch.int32)
+            needed = small_batch_ops.counter_count(len(tokens), self.config.heads)
+            counters = tokens.new_zeros(needed, dtype=torch.int32)
         blocks = None
         if self.block_size is not None:
             blocks = block_mask(positions - origin, keys - origin, self.block_size)
