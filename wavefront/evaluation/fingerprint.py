@@ -18,6 +18,7 @@ import torch
 
 import wavefront
 from wavefront.analysis.quality import judge_folder
+from wavefront.kernels import cpu_product
 from wavefront.lm import LM
 from wavefront.models.loader import Publishable
 from wavefront.storage.fingerprint import of_files, of_sources, of_tensors, of_value
@@ -175,6 +176,8 @@ def environment(lm: LM) -> dict[str, Any]:
         "float32 products": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+    if not cuda:
+        found["product library"] = "oneDNN" if cpu_product.onednn_is_faster() else "torch's default"
     if cuda:
         found |= {"cuda": torch.version.cuda, "driver": _driver()}
         found["cudnn"] = torch.backends.cudnn.version()

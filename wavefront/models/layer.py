@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront.kernels import small_batch_ops
+from wavefront.kernels import cpu_product, small_batch_ops
 from wavefront.models.architecture import Architecture, ExpertLayout
 from wavefront.models.experts import ExpertWeights, Router
 from wavefront.models.quantize import QuantizedLinear
@@ -56,9 +56,16 @@ def make_norm(arch: Architecture) -> RMSNorm | nn.LayerNorm:
     return RMSNorm(arch.width, arch.eps)
 
 
+class Linear(nn.Linear):
+    """A linear layer that uses the fastest library of a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return cpu_product.linear(input, self.weight, self.bias)
+
+
 def make_linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
     """Return an empty linear layer. All linear layers of the transformer are made here."""
-    return nn.Linear(inputs, outputs, bias=bias)
+    return Linear(inputs, outputs, bias=bias)
 
 
 class MLP(nn.Module):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.core.errors import OptionError, PromptError
-from wavefront.kernels import small_batch_ops
+from wavefront.kernels import cpu_product, small_batch_ops
 from wavefront.kernels.compile import compiled_with_model
 from wavefront.models.architecture import Architecture
 from wavefront.models.layer import (
@@ -248,7 +247,7 @@ class Transformer(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits (..., V) in the model's dtype, as trained."""
         if self.output is None:
-            return F.linear(hidden, self.embedding.weight)
+            return cpu_product.linear(hidden, self.embedding.weight)
         return self.output(hidden)
 
     def forward(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:

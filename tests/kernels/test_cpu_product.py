@@ -1,0 +1,108 @@
+"""Products in float32 on a CPU: the same numbers by whichever library is faster."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from wavefront.kernels import cpu_product
+from wavefront.models.toy import toy
+
+needs_onednn = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
+    reason="torch has no oneDNN here",
+)
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """Use oneDNN on every processor, and count its products."""
+    calls = []
+    product = cpu_product.onednn_linear
+    monkeypatch.setattr(cpu_product, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(
+        cpu_product, "onednn_linear", lambda *arguments: calls.append(1) or product(*arguments)
+    )
+    return calls
+
+
+@needs_onednn
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(2, 64), (1, 7, 64), (3, 5, 64), (65, 64)])
+def test_product_is_that_of_torch(onednn, shape, bias):
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape), torch.randn(48, 64)
+    add = torch.randn(48) if bias else None
+    wanted = F.linear(x.double(), weight.double(), None if add is None else add.double())
+    found = cpu_product.linear(x, weight, add)
+    assert onednn
+    assert found.shape == wanted.shape
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+@needs_onednn
+@torch.no_grad()
+def test_rows_that_are_not_contiguous_give_the_same_product(onednn):
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 4, 64), torch.randn(48, 128)[:, ::2]
+    found = cpu_product.linear(x.transpose(0, 1)[:, 1:4], weight)
+    assert onednn
+    torch.testing.assert_close(found, F.linear(x.transpose(0, 1)[:, 1:4], weight), rtol=1e-5,
+                               atol=1e-4)  # fmt: skip
+
+
+@needs_onednn
+@pytest.mark.parametrize("case", ["one row", "half", "gradient", "no rows", "float64"])
+def test_torch_computes_everything_else(onednn, case):
+    x, weight = torch.randn(4, 64), torch.randn(48, 64)
+    if case == "one row":
+        x = x[:1]
+    elif case == "no rows":
+        x = x[:0]
+    elif case in ("half", "float64"):
+        dtype = torch.bfloat16 if case == "half" else torch.float64
+        x, weight = x.to(dtype), weight.to(dtype)
+    with torch.set_grad_enabled(case == "gradient"):
+        found = cpu_product.linear(x, weight)
+        assert not onednn
+        assert torch.equal(found, F.linear(x, weight))
+
+
+@needs_onednn
+def test_training_still_has_gradients(onednn):
+    model = toy(width=32)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    model(torch.tensor([[1, 2, 3]])).sum().backward()
+    assert not onednn
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@needs_onednn
+@torch.no_grad()
+def test_model_computes_the_same_logits_by_both(onednn, monkeypatch):
+    model, tokens = toy(), torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]])
+    found = model(tokens)
+    assert onednn
+    monkeypatch.setattr(cpu_product, "onednn_is_faster", lambda: False)
+    torch.testing.assert_close(found, model(tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "capability", "expected"),
+    [
+        ("AuthenticAMD", "AVX512", True),
+        ("AuthenticAMD", "AVX2", False),
+        ("GenuineIntel", "AVX512", False),
+        ("", "AVX512", False),
+    ],
+)
+def test_choice_depends_on_the_processor(monkeypatch, vendor, capability, expected):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(cpu_product, "_vendor", lambda: vendor)
+    supported = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    assert cpu_product.onednn_is_faster.__wrapped__() is (expected and supported)
