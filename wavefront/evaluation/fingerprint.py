@@ -177,7 +177,7 @@ def environment(lm: LM) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
     if not cuda:
-        found["product library"] = "oneDNN" if cpu_product.onednn_is_faster() else "torch's default"
+        found["product library"] = "oneDNN" if cpu_product.ONEDNN_IS_FASTER else "torch's default"
     if cuda:
         found |= {"cuda": torch.version.cuda, "driver": _driver()}
         found["cudnn"] = torch.backends.cudnn.version()

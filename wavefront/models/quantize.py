@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavefront.core.errors import CheckpointError, OptionError, did_you_mean, quote
-from wavefront.kernels import fp8_product, small_batch_ops
+from wavefront.kernels import cpu_product, fp8_product, small_batch_ops
 from wavefront.kernels.fp8_product import E4M3, E4M3_LARGEST
 from wavefront.kernels.small_batch_ops import GROUP, PAIRED
 from wavefront.storage.checkpoint import (
@@ -250,6 +250,8 @@ class QuantizedLinear(nn.Module):
             parts = _int8_product(x, weight)
         elif self.kind == "int4" and kernels and small_batch_ops.fits(x, weight, most=None):
             parts = _int4_product(x, weight, fp8=self._fp8_scales is not None)
+        elif self.kind == "int8" and cpu_product.int8_fits(x):
+            parts = cpu_product.int8_linear(x, self.codes, self.scale)[None]
         else:
             parts = product(x, weight)[None]
         if self.bias is None:
@@ -309,7 +311,7 @@ def product(x: Tensor, weight: QuantizedWeight, *, kernels: bool = False) -> Ten
             plain = small_batch_ops.dequantize_int4(part.codes, part.scale, part.minimum, x.dtype)
             made.append(F.linear(x, plain))
         else:
-            made.append(F.linear(x, part.dequantize(x.dtype)))
+            made.append(cpu_product.linear(x, part.dequantize(x.dtype)))
     return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
 
 
