@@ -14,7 +14,7 @@ import torch
 
 import wavefront
 from wavefront.bench.timing import Now, time_in_turns
-from wavefront.kernels import fp8_product
+from wavefront.kernels import cpu_product, fp8_product
 from wavefront.storage.provenance import commit
 
 
@@ -50,7 +50,10 @@ def measure_limits(
         found = time_in_turns(
             device,
             {
-                "product": times(lambda: left @ right, 8 if cuda else 1),
+                "product": times(
+                    (lambda: left @ right) if cuda else (lambda: cpu_product.linear(left, right)),
+                    8 if cuda else 1,
+                ),
                 "sum": times(large.sum, 8 if cuda else 1),
             },
             repeats=repeats,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 AMD = "AuthenticAMD"
 FINER = 254  # the next int8 number of an input counts 1/254 of this one
-HALF_ROWS = 64  # with more rows in half precision, dequantised weights are faster
+INT8_ROWS = 64  # with more rows, weights are dequantised faster
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def int8_fits(x: Tensor) -> bool:
     """Return whether `int8_linear` computes this, and is faster than to dequantise the weight."""
     if x.device.type != "cpu" or torch.is_grad_enabled() or not INT8_IS_FAST:
         return False
-    return x.dtype == torch.float32 or x.numel() <= HALF_ROWS * x.shape[-1]
+    return x.numel() <= INT8_ROWS * x.shape[-1]
 
 
 def int8_linear(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:

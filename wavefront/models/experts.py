@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wavefront.kernels import small_batch_ops
+from wavefront.kernels import cpu_product, small_batch_ops
 from wavefront.models.architecture import ExpertLayout
 
 # torch's grouped product; older versions have it under a private name, or not at all.
@@ -200,7 +200,7 @@ def looped_experts(weights: ExpertWeights, x: Tensor, chosen: Tensor) -> Tensor:
     for expert, last in enumerate(ends.tolist()):
         if last > first:
             tile = F.pad(rows[first:last], (0, 0, 0, (first - last) % ROW_TILE))
-            inner = _gated(tile @ weights.gate_up[expert].T)
-            parts.append((inner @ weights.down[expert].T)[: last - first])
+            inner = _gated(cpu_product.linear(tile, weights.gate_up[expert]))
+            parts.append(cpu_product.linear(inner, weights.down[expert])[: last - first])
         first = last
     return _unsort(torch.cat(parts), order, chosen)
