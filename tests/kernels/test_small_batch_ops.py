@@ -177,14 +177,18 @@ def test_model_on_a_cpu_does_not_use_the_kernels():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not interprets(), reason="Triton does not interpret here")
-def test_kernels_compute_the_same_as_torch():
-    script = Path(__file__).parents[1] / "helpers" / "interpreted.py"
+@pytest.mark.parametrize(
+    ("script", "interpret", "printed"),
+    [("interpreted.py", "1", "as torch computes it\n"), ("compiled.py", "0", "compiled\n")],
+    ids=["compute", "compile"],
+)
+def test_kernels_compute_the_same_as_torch_and_compile(script, interpret, printed, tmp_path):
     done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        [sys.executable, str(Path(__file__).parents[1] / "helpers" / script)],
+        env={**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "as torch computes it\n"
+    assert done.stdout == printed
