@@ -8,6 +8,7 @@ what builds the wheel. The files are valid for every platform and for Python 3.1
 torch is apart, in `torch.txt`: each package index has its own files of one torch version, for CPU
 or for a CUDA version, and so its own hashes. `torch.txt` has the hashes of PyPI, and the packages
 that only PyPI's torch needs. Whoever uses another index installs the version in constraints.txt.
+triton is in `dev.txt` too, because development needs it with any torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
 EXTRAS = {"dev": ("dev",), "image": ("serve", "hub")}
-TORCH_ONLY = re.compile(r"^(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
+TORCH = re.compile(r"^(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
 HEADER = "# Written by `make lock` from pyproject.toml. Do not edit.\n"
 
 
@@ -34,6 +35,12 @@ def compiled(uv: str, source: str, *options: str) -> list[str]:
     return re.findall(r"^\S.*\n(?:[ ].*\n)*", done.stdout, re.MULTILINE)
 
 
+def of_torch(entry: str) -> bool:
+    """Return whether this is torch, or a package that we need only because torch needs it."""
+    ours = "wavefront (pyproject.toml)" in entry and not entry.startswith("torch==")
+    return not ours and TORCH.match(entry) is not None
+
+
 def main(uv: str) -> None:
     """Write all lock files."""
     FOLDER.mkdir(exist_ok=True)
@@ -41,8 +48,8 @@ def main(uv: str) -> None:
         options = [word for extra in extras for word in ("--extra", extra)]
         entries = compiled(uv, "pyproject.toml", *options)
         if name == "dev":
-            write("torch", [entry for entry in entries if TORCH_ONLY.match(entry)])
-        write(name, [entry for entry in entries if not TORCH_ONLY.match(entry)])
+            write("torch", [entry for entry in entries if TORCH.match(entry)])
+        write(name, [entry for entry in entries if not of_torch(entry)])
     dev = (FOLDER / "dev.txt").read_text("utf-8")
     (hatchling,) = re.findall(r"^hatchling==[\w.]+", dev, re.MULTILINE)
     source = FOLDER / "build.in"  # deleted below

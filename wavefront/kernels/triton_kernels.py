@@ -6,8 +6,9 @@ along its depth into parts. With CHAIN, a kernel starts while the previous one s
 first line waits for the previous results.
 """
 
-# Triton is installed only on machines with a GPU, and its language is not Python.
+# Triton is not installed everywhere, and its language is not Python.
 # pyright: basic, reportMissingImports=false, reportInvalidTypeForm=false
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
