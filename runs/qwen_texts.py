@@ -282,7 +282,9 @@ class Function(NamedTuple):
         used = {node.id for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Name)}
         names = sorted(used & set(TYPES))
         imports = f"from typing import {', '.join(names)}\n\n\n" if names else ""
-        return paper_prompt("humaneval", imports + stub)
+        # Without imports, prompts of HumanEval begin with line breaks, most of them with one.
+        before = imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
+        return paper_prompt("humaneval", before + stub)
 
     def without_examples(self) -> Pair:
         """Return the pair of a function whose examples are wrong: from its description alone."""
@@ -538,7 +540,7 @@ def check(given: argparse.Namespace) -> None:
         for item in read_parts(parts, name):
             pairs[Pair(item["prompt"], item["answer"])] = None
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
-        for pair in (*kind.worked(), *kind.renumbered(given.renumbered)):
+        for pair in (*kind.worked(), *renumbered_once(kind, given.renumbered, given.out)):
             pairs[pair] = None
     functions = {
         (found.name, found.body): found
@@ -567,6 +569,16 @@ def check(given: argparse.Namespace) -> None:
     random.Random(0).shuffle(lines)
     write_text(given.out / "pairs.jsonl", "".join(lines), error=RunError)
     print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
+
+
+def renumbered_once(kind: Questions, times: int, folder: Path) -> list[Pair]:
+    """Return the problems with other numbers. They are kept, because finding them takes long."""
+    path = folder / f"renumbered-{kind.name}-{times}.jsonl"
+    if not path.is_file():
+        lines = [json.dumps(pair) + "\n" for pair in kind.renumbered(times)]
+        write_text(path, "".join(lines), error=RunError)
+    lines = read_lines(path, error=RunError)
+    return [Pair(*parse_json(line, str(path), error=RunError)) for line in lines]
 
 
 def mbpp_pairs(data: str) -> Iterator[Pair]:

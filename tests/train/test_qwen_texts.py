@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.pages import load_script
@@ -88,6 +89,16 @@ def test_wrong_example_is_left_out(tmp_path: Path) -> None:
     assert kept.examples == (("double_numbers([1, 2])", "[2, 4]"),)
     assert kept.stub.count(">>>") == 1
     assert kept.body == "    return [2 * number for number in numbers]"
+
+
+def test_prompts_begin_as_those_of_humaneval() -> None:
+    plain = DOUBLE.replace("numbers: List[int]", "numbers").replace(" -> List[int]", "")
+    found = set()
+    for extra in range(4):
+        text = plain.replace("Return", "Return" + "s" * extra)
+        found.add(qwen_texts.read_function(f"{text}\n\n#").without_examples().prompt[:34])
+    begin = "Complete the Python function.\n\n"
+    assert found == {f"{begin}def", f"{begin}\nde", f"{begin}\n\nd"}
 
 
 def test_function_without_examples_keeps_its_description() -> None:
@@ -218,6 +229,22 @@ def test_write_continues_where_it_stopped(
     assert qwen_texts.main(command) == 0
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == written
     assert capsys.readouterr().out.count("functions-0001") == 2
+
+
+def test_renumbered_problems_are_found_once(tmp_path: Path) -> None:
+    class Kind:
+        name = "some"
+        calls = 0
+
+        def renumbered(self, times: int) -> list[Any]:
+            self.calls += 1
+            return [qwen_texts.Pair("p\n", str(times))]
+
+    kind = Kind()
+    for times in (2, 2, 3):
+        found = qwen_texts.renumbered_once(kind, times, tmp_path)
+        assert found == [("p\n", str(times))]
+    assert kind.calls == 2
 
 
 def test_check_writes_every_pair_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
