@@ -56,7 +56,7 @@ def plan(original: str, minutes: float, *, small: bool, options: Sequence[str]) 
     """Return all steps. The tables get the minutes that are left when they begin."""
     texts = [sys.executable, "runs/qwen_texts.py"]
     out = ["--out", str(TEXTS)]
-    write = ["write", "--original", original, *out, "--minutes", "0.2" if small else "2.5"]
+    write = ["write", "--original", original, *out, "--minutes", "0.2" if small else "3"]
     score = ["score", *out, "--task", "gsm8k", "--task", "humaneval"]
     score += ["--items", "4"] if small else ["--items", "400"]
     adapt = [sys.executable, "-m", "wavefront", "train", "adapt", "--config", "runs/qwen.toml"]
