@@ -14,7 +14,8 @@ numbers.json and the light figures; docs/claims.md is written again.
     python runs/experiments.py --tables tale --pages # elsewhere: pages and figures, no decoding
 
 Run the first command again to continue. It prints the minutes of every table. `--pack` writes the
-results of all tables into files of at most 15 MiB. Names before `--` choose some of the tables.
+results and the answers of all tables into files of at most 15 MiB. Where there is no model, the
+first command grades answers that have no grades. Names before `--` choose some of the tables.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 SCRATCH, RESULTS = Path("scratch") / "experiments", ROOT / "docs" / "results"
 LISTS, TABLES = ROOT / "runs" / "tables.toml", Path("scratch") / "tables"
 KEPT, DONE = "results.jsonl", "done"  # of a table: its results, and the minutes that it took
+ANSWERED = "runs"  # its answers and their grades; traces stay
 PART = 15 << 20  # bytes of a packed file
 PATIENCE = 30  # seconds that a stopped experiment has to end
 STOPPED = -1  # instead of an exit code
@@ -124,7 +126,7 @@ def pack_results(name: str, tables: Sequence[PlannedTable], folder: Path) -> lis
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for one in tables:
-            for file in (one.home / KEPT, one.home / DONE):
+            for file in (one.home / KEPT, one.home / DONE, *answer_files(one)):
                 if (ROOT / file).is_file():
                     archive.add(ROOT / file, str(file))
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,6 +138,12 @@ def pack_results(name: str, tables: Sequence[PlannedTable], folder: Path) -> lis
         parts[-1].write_bytes(data[at : at + PART])
     print(f"packed {len(data) / 1e6:.1f} MB into {len(parts)} files of {folder}", flush=True)
     return parts
+
+
+def answer_files(table: PlannedTable) -> list[Path]:
+    """Return the files of a table's answers, relative to the root."""
+    found = (ROOT / table.home / ANSWERED).rglob("*.json*")
+    return sorted(table.home / file.relative_to(ROOT / table.home) for file in found)
 
 
 def make_pages(tables: Sequence[PlannedTable]) -> bool:

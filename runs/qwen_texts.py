@@ -1,7 +1,7 @@
 """Let an instruction-tuned model write texts for `train adapt`: mathematics and Python functions.
 
     python runs/qwen_texts.py write --original qwen.gguf --out texts --minutes 9
-    python runs/qwen_texts.py check --out texts
+    python runs/qwen_texts.py check --out texts --minutes 3
     python runs/qwen_texts.py score --out texts --task gsm8k --items 400
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
@@ -11,9 +11,10 @@ Run it again to continue.
 `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
 train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
 HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is
-kept with its description alone. The answers of the training files of GSM8K, MATH and MBPP are
-added, and problems of GSM8K with other numbers. You can run `check` while `write` still runs, and
-again at the end: it runs every function once.
+kept with its description alone, and so are functions that did not run in time or without a
+sandbox. The answers of the training files of GSM8K, MATH and MBPP are added, and problems of GSM8K
+with other numbers. You can run `check` while `write` still runs, and again at the end: it runs
+every function once.
 
 `score` measures how many test items the original itself solves, with the prompts of evaluation.
 
@@ -33,7 +34,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 SHOTS = 4
 MAX_ANSWER = 192  # tokens of a sampled answer
 MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
-QUESTIONS = {"gsm8k": 10, "math": 3}  # answers per training question
+QUESTIONS = {"gsm8k": 4, "math": 1}  # answers per training question
 CHUNK = 256  # texts that a process grades at once
 FUNCTIONS = 48_000  # functions to sample
 VERBS = """
@@ -116,6 +117,17 @@ def split_by_sign(numbers: List[int]) -> Tuple[List[int], List[int]]:
 '''
 TRIVIAL = {"[]", "{}", "()", "''", "0", "0.0", "True", "False", "None", "set()"}
 TYPES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
+# Tries every example, and raises an error whose name has the numbers of those that pass.
+TRY_EACH = """
+_passed = ["passed"]
+for _number, _test in enumerate({tests!r}):
+    try:
+        exec(_test)
+    except BaseException:
+        continue
+    _passed.append(str(_number))
+raise type("_".join(_passed), (Exception,), {{}})
+"""
 IMPORTS = f"from typing import {', '.join(TYPES)}\n\n\n"
 
 
@@ -139,6 +151,7 @@ class Kind(Protocol):
     name: str
     count: int  # texts to sample
     stop: str  # the token that ends a text, if it has one
+    temperature: float
 
     def request(self, number: int) -> Request: ...
     def keep(self, request: Request, text: str) -> dict[str, Any] | None: ...
@@ -152,6 +165,7 @@ class Questions:
     """
 
     stop = "\n\n"
+    temperature = 0.5  # few results are right, and fewer at a higher one
 
     def __init__(self, name: str, times: int, data: str) -> None:
         self.name, self.data, self.task = name, data, load(name)
@@ -202,6 +216,7 @@ class Functions:
 
     name = "functions"
     stop = ""
+    temperature = 0.8
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -235,10 +250,10 @@ class Function(NamedTuple):
         head = self.stub.split('"""', 1)[0].split("'''", 1)[0].rstrip()
         return f"{head}\n{self.body}"
 
-    def tests(self, only: int | None = None) -> str:
-        """Return the examples, or only the one with this number, as assertions."""
-        chosen = self.examples if only is None else self.examples[only : only + 1]
-        return "\n".join(f"assert repr({call}) == {value!r}" for call, value in chosen)
+    def tests(self) -> str:
+        """Return a program that tries the examples; see `TRY_EACH`."""
+        tests = [f"assert repr({call}) == {value!r}" for call, value in self.examples]
+        return TRY_EACH.format(tests=tests)
 
     def keeping(self, numbers: Sequence[int]) -> Function | None:
         """Return the function with only these examples; None if they say too little of it."""
@@ -267,7 +282,9 @@ class Function(NamedTuple):
         used = {node.id for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Name)}
         names = sorted(used & set(TYPES))
         imports = f"from typing import {', '.join(names)}\n\n\n" if names else ""
-        return paper_prompt("humaneval", imports + stub)
+        # Without imports, prompts of HumanEval begin with line breaks, most of them with one.
+        before = imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
+        return paper_prompt("humaneval", before + stub)
 
     def without_examples(self) -> Pair:
         """Return the pair of a function whose examples are wrong: from its description alone."""
@@ -382,38 +399,56 @@ def write(given: argparse.Namespace) -> None:
         pool.submit(len, "").result()  # starts the processes before the GPU is used
         original, tokenizer = read_original(folder), Tokenizer.load(folder)
         writer = make_writer(original, given.device)
-        for kind, number, path in missing_parts(kinds, parts, given.batch):
+
+        def prepare(part: Part) -> list[list[int]]:
+            requests = map(part.kind.request, part.numbers)
+            return [prompt_ids(tokenizer, one.text, raw=True) for one in requests]
+
+        left = missing_parts(kinds, parts, given.batch)
+        for part, prompts in made_ahead(left, prepare):
             if time.monotonic() - began > 60 * given.minutes:
                 break
-            first = number * given.batch
-            numbers = range(first, min(first + given.batch, kind.count))
-            requests = [kind.request(n) for n in numbers]
-            prompts = [prompt_ids(tokenizer, one.text, raw=True) for one in requests]
+            kind = part.kind
             started = time.monotonic()
             rows = writer.write(
                 prompts,
                 length=max(map(len, prompts)) + given.answer_tokens,
-                temperature=given.temperature,
-                seed=number,
+                temperature=kind.temperature if given.temperature is None else given.temperature,
+                seed=part.number,
                 stop=tokenizer.encode(kind.stop),
                 most=given.answer_tokens,
             )
             texts = original.tokenizer.decode_batch([row.answer.tolist() for row in rows])
             seconds = time.monotonic() - started
             chunks = [
-                pool.submit(_keep, kind.name, numbers[at : at + CHUNK], texts[at : at + CHUNK])
+                pool.submit(_keep, kind.name, part.numbers[at : at + CHUNK], texts[at : at + CHUNK])
                 for at in range(0, len(texts), CHUNK)
             ]
             # The texts are graded while the next batch is sampled.
-            graded.append(GradedPart(path, chunks, len(texts), seconds))
+            graded.append(GradedPart(part.path, chunks, len(texts), seconds))
             while graded and all(chunk.done() for chunk in graded[0].chunks):
                 graded.popleft().save()
         for part in graded:
             part.save()
-    if next(missing_parts(kinds, parts, given.batch), None) is not None:
+    if missing_parts(kinds, parts, given.batch):
         print("The time is up. Run the same command again to continue.", flush=True)
         return
     print("All texts are written.", flush=True)
+
+
+def made_ahead(
+    parts: Iterable[Part], make: Callable[[Part], list[list[int]]]
+) -> Iterator[tuple[Part, list[list[int]]]]:
+    """Yield every part with its prompts, which are made while the part before it is sampled."""
+    with ThreadPoolExecutor(1) as pool:
+        ahead: deque[tuple[Part, Future[list[list[int]]]]] = deque()
+        for part in parts:
+            ahead.append((part, pool.submit(make, part)))
+            if len(ahead) > 1:
+                first, made = ahead.popleft()
+                yield first, made.result()
+        for first, made in ahead:
+            yield first, made.result()
 
 
 def make_writer(original: Original, device: str) -> Writer:
@@ -471,16 +506,25 @@ def all_kinds(given: argparse.Namespace) -> list[Kind]:
     return [*questions, *([Functions(given.functions)] if Functions.name in chosen else [])]
 
 
-def missing_parts(
-    kinds: Sequence[Kind], folder: Path, batch: int
-) -> Iterator[tuple[Kind, int, Path]]:
-    """Return the missing parts, the kinds in turn, so that a short run has some of each kind."""
-    most = max(-(-kind.count // batch) for kind in kinds)
-    for number in range(most):
-        for kind in kinds:
+class Part(NamedTuple):
+    """A batch of texts of one kind, and the file that what is kept of it goes to."""
+
+    kind: Kind
+    number: int
+    numbers: range  # of its texts
+    path: Path
+
+
+def missing_parts(kinds: Sequence[Kind], folder: Path, batch: int) -> list[Part]:
+    """Return the missing parts. A short run has the same share of every kind."""
+    found: list[tuple[float, Part]] = []
+    for kind in kinds:
+        for number, first in enumerate(range(0, kind.count, batch)):
+            numbers = range(first, min(first + batch, kind.count))
             path = folder / f"{kind.name}-{number:04d}.jsonl"
-            if number * batch < kind.count and not path.exists():
-                yield kind, number, path
+            found.append((first / kind.count, Part(kind, number, numbers, path)))
+    found.sort(key=lambda one: one[0])
+    return [part for _, part in found if not part.path.exists()]
 
 
 # ---------------------------------------------------------------- check
@@ -496,14 +540,20 @@ def check(given: argparse.Namespace) -> None:
         for item in read_parts(parts, name):
             pairs[Pair(item["prompt"], item["answer"])] = None
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
-        for pair in (*kind.worked(), *kind.renumbered(given.renumbered)):
+        for pair in (*kind.worked(), *renumbered_once(kind, given.renumbered, given.out)):
             pairs[pair] = None
     functions = {
         (found.name, found.body): found
         for item in read_parts(parts, Functions.name)
         if (found := read_function(item["code"] + "\n#")) is not None
     }
-    passed = check_functions(list(functions.values()), given.out / "checked.jsonl", given.workers)
+    passed = check_functions(
+        list(functions.values()),
+        given.out / "checked.jsonl",
+        workers=given.workers,
+        minutes=given.minutes,
+        allow_unsandboxed=given.allow_unsandboxed,
+    )
     print(f"functions: {len(passed)} of {len(functions)} pass examples", flush=True)
     taught = {function.name + function.body for function in passed}
     others = [one for one in functions.values() if one.name + one.body not in taught]
@@ -521,6 +571,16 @@ def check(given: argparse.Namespace) -> None:
     print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
 
 
+def renumbered_once(kind: Questions, times: int, folder: Path) -> list[Pair]:
+    """Return the problems with other numbers. They are kept, because finding them takes long."""
+    path = folder / f"renumbered-{kind.name}-{times}.jsonl"
+    if not path.is_file():
+        lines = [json.dumps(pair) + "\n" for pair in kind.renumbered(times)]
+        write_text(path, "".join(lines), error=RunError)
+    lines = read_lines(path, error=RunError)
+    return [Pair(*parse_json(line, str(path), error=RunError)) for line in lines]
+
+
 def mbpp_pairs(data: str) -> Iterator[Pair]:
     """Return the training items of MBPP."""
     for item in load("mbpp").items(Ask(split="train", data=data)):
@@ -534,11 +594,19 @@ def read_parts(folder: Path, name: str) -> Iterator[dict[str, Any]]:
             yield parse_json(line, str(path), error=RunError)
 
 
-def check_functions(functions: Sequence[Function], known: Path, workers: int) -> list[Function]:
+def check_functions(
+    functions: Sequence[Function],
+    known: Path,
+    *,
+    workers: int,
+    minutes: float = float("inf"),
+    allow_unsandboxed: bool = False,
+) -> list[Function]:
     """Return the functions with the examples that they pass.
 
     A function that passes only a part of them needs one whose value is not trivial. What was
-    checked is kept in `known`.
+    checked is kept in `known`. After `minutes`, no further function runs, and none without a
+    sandbox.
     """
     done: dict[str, list[int]] = {}
     if known.is_file():
@@ -546,30 +614,47 @@ def check_functions(functions: Sequence[Function], known: Path, workers: int) ->
             item = parse_json(line, str(known), error=RunError)
             done[item["code"]] = item["passed"]
     left = [function for function in functions if function.code not in done]
+    try:
+        sandbox.layers(allow_unsandboxed=allow_unsandboxed)
+    except OptionError as error:
+        print(f"{len(left)} functions are not checked. {error}", flush=True)
+        left = []
     began = time.monotonic()
+
+    def passed(function: Function) -> list[int] | None:
+        if time.monotonic() - began > 60 * minutes:
+            return None
+        return passed_examples(function, allow_unsandboxed=allow_unsandboxed)
+
+    late = 0
     with ThreadPoolExecutor(workers) as pool, known.open("a", encoding="utf-8") as log:
-        results = zip(left, pool.map(passed_examples, left), strict=True)
-        for number, (function, passed) in enumerate(results, 1):
-            done[function.code] = passed
-            log.write(json.dumps({"code": function.code, "passed": passed}) + "\n")
+        results = zip(left, pool.map(passed, left), strict=True)
+        for number, (function, numbers) in enumerate(results, 1):
+            if numbers is None:
+                late += 1
+                continue
+            done[function.code] = numbers
+            log.write(json.dumps({"code": function.code, "passed": numbers}) + "\n")
             if number % 500 == 0:
                 pace = number / (time.monotonic() - began)
                 print(f"checked {number} of {len(left)}, {pace:.0f} per second", flush=True)
-    kept = (function.keeping(done[function.code]) for function in functions)
+    if late:
+        print(f"{late} functions are not checked: the time is up", flush=True)
+    kept = (function.keeping(done.get(function.code, ())) for function in functions)
     return [function for function in kept if function is not None]
 
 
-def passed_examples(function: Function) -> list[int]:
-    """Return the numbers of the examples that a function passes."""
-
-    def passes(only: int | None = None) -> bool:
-        code, tests = IMPORTS + function.code, function.tests(only)
-        return sandbox.check(code, tests, names=[function.name], timeout=2.0).passed
-
-    numbers = range(len(function.examples))
-    if passes():
-        return list(numbers)
-    return [number for number in numbers if passes(number)] if len(numbers) > 1 else []
+def passed_examples(function: Function, *, allow_unsandboxed: bool = False) -> list[int]:
+    """Return the numbers of the examples that a function passes, from one run."""
+    verdict = sandbox.check(
+        IMPORTS + function.code,
+        function.tests(),
+        names=[function.name],
+        timeout=2.0,
+        allow_unsandboxed=allow_unsandboxed,
+    )
+    found = re.fullmatch(r"passed((?:_\d+)+)", verdict.reason)
+    return [int(number) for number in found[1].split("_")[1:]] if found else []
 
 
 # ---------------------------------------------------------------- score
@@ -627,6 +712,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check: "check the functions, write pairs.jsonl",
         score: "measure the original on test items",
     }
+    limit = "stop after this"
     for act, text in helps.items():
         command = commands.add_parser(act.__name__, help=text)
         command.set_defaults(act=act)
@@ -635,7 +721,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
         if act is check:
             command.add_argument(
-                "--renumbered", type=int, default=4, help="variants of a GSM8K problem [4]"
+                "--renumbered", type=int, default=8, help="variants of a GSM8K problem [8]"
+            )
+            command.add_argument("--minutes", type=float, default=float("inf"), help=limit)
+            command.add_argument(
+                "--allow-unsandboxed", action="store_true", help="run functions without a sandbox"
             )
             continue
         batch, tokens = (3072, MAX_ANSWER) if act is write else (512, 128)
@@ -653,9 +743,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             help="write only this kind of texts; can be repeated [all]",
         )
         command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")
-        command.add_argument("--minutes", type=float, default=float("inf"), help="stop after this")
+        command.add_argument("--minutes", type=float, default=float("inf"), help=limit)
         command.add_argument("--functions", type=int, default=FUNCTIONS, help=f"[{FUNCTIONS}]")
-        command.add_argument("--temperature", type=float, default=0.8, help="[0.8]")
+        command.add_argument("--temperature", type=float, help="[functions: 0.8, questions: 0.5]")
     given = parser.parse_args(arguments)
     try:
         given.act(given)

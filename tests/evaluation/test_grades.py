@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from wavefront import tasks
 from wavefront.core.errors import OptionError, RunError
 from wavefront.evaluation import fingerprint, grade, grades, open_run, summary
 from wavefront.results.interval import wilson_share
-from wavefront.tasks.base import Ask
+from wavefront.tasks.base import Ask, Grade
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +177,20 @@ def test_interval_is_wilsons() -> None:
     for right, count in ((0, 0), (2, 1), (-1, 3)):
         with pytest.raises(OptionError, match="not a share"):
             wilson_share(right, count)
+
+
+def test_programs_are_graded_several_at_a_time_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(tmp_path / "run", task="code", ask=Ask(count=4)).folder
+    both = threading.Barrier(2)
+
+    def wait(self: object, sample: object, text: str) -> Grade:
+        both.wait(timeout=20)  # one alone would wait in vain
+        return Grade(True, "passed", "executed", True, True)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(type(tasks.load("code")), "grade", wait)
+    grade(open_run(folder))
+    run = open_run(folder)
+    assert [line["key"] for line in run.grades.values()] == sorted(run.answers)

@@ -32,6 +32,7 @@ from wavefront.paper.published import data_name, dataset
 from wavefront.results import table as runs
 from wavefront.results.interval import Interval
 from wavefront.results.table import Table
+from wavefront.storage.hub import BUILTIN
 from wavefront.tasks import sandbox
 from wavefront.tasks.base import Sample
 from wavefront.traces import trace_file
@@ -93,6 +94,33 @@ def test_machine_without_a_sandbox_answers_everything(
     assert len(answers) == 4  # two tasks and two strategies
     tiny("main", tmp_path / "out", *both)
     assert answers == {file: file.read_bytes() for file in tmp_path.rglob("answers.jsonl")}
+
+
+def test_answers_are_graded_where_there_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(BUILTIN / "ripple", model)
+    few = ("--task", "code", "-m", str(model), "-s", "standard", "-s", "block(size=4)")
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "_start", lambda *_, **__: sandbox._Reply({"refused": "no"}, False))
+        assert "No sandbox is available" in " ".join(tiny_refused("main", out, *few).split())
+    assert '"grader of code' not in (out / "results.jsonl").read_text()  # it graded nothing
+    shutil.rmtree(model)
+    tiny("main", out, *few)
+    assert '"grader of code' in (out / "results.jsonl").read_text()
+
+
+def test_page_may_be_made_with_another_python_than_the_grades(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("--task", "code", "-s", "standard", "-s", "block(size=4)")
+    tiny("main", tmp_path, *few)
+    monkeypatch.setattr("platform.python_version_tuple", lambda: ("3", "99", "0"))
+    tiny("main", tmp_path, *few)
+    # Further answers need one grader for all.
+    said = tiny_refused("main", tmp_path, *few, "-s", "wavefront(size=4)")
+    assert "has grades of code from another version of its grader" in said
 
 
 QUICK = ("main", "decode-order", "mhco", "parity", "case")
@@ -595,7 +623,9 @@ def test_page_is_made_again_from_the_results_alone(
 
 def other_grader(monkeypatch: pytest.MonkeyPatch) -> None:
     of_grader = fingerprint.of_grader
-    monkeypatch.setattr(fingerprint, "of_grader", lambda task: of_grader(task)[::-1])
+    monkeypatch.setattr(
+        fingerprint, "of_grader", lambda *one, **more: of_grader(*one, **more)[::-1]
+    )
 
 
 def test_results_of_another_grader_are_refused(

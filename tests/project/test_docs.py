@@ -44,6 +44,7 @@ EXEMPT = {
     "source": "changes the shell",
     "srun": "needs Slurm",
     "python runs/qwen_texts.py": "samples a 0.5 B model; tests/train/test_qwen_texts.py runs it",
+    "python runs/qwen_chain.py": "needs a GPU; tests/project/test_qwen_chain.py runs it",
     "python runs/experiments.py": "needs a GPU; tests/project/test_run_tables.py runs it",
     "torchrun": "needs several GPUs; tests/evaluation merges shards without it",
     "wavefront eval merge part*": "needs shards; tests/evaluation merges some",

@@ -100,7 +100,7 @@ def test_tables_stop_resume_travel_and_make_pages(
     joined = b"".join(file.read_bytes() for file in parts)
     subprocess.run(["tar", "xz", "-C", "/"], input=joined, check=True)
     assert {file.name for file in (home / "tables" / "some-steps").iterdir()} == {
-        "results.jsonl", "done",
+        "results.jsonl", "done", "runs",
     }  # fmt: skip
     monkeypatch.setattr(
         experiments, "read_list", lambda name, chosen=(): [
@@ -118,6 +118,26 @@ def test_tables_stop_resume_travel_and_make_pages(
     page = (home / "pages" / "some-constraint" / "summary.md").read_text("utf-8")
     assert "| final |" in page
     assert (home / "pages" / "some-priority" / "priority.svg").is_file()
+
+
+@pytest.mark.slow
+def test_packed_answers_are_graded_elsewhere(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ["--", "--items", "4", "-n", "12"]
+    experiments.main(["--tables", "small", "some-steps", *few])
+    table = home / "tables" / "some-steps"
+    for file in (*table.rglob("grades.jsonl"), table / "done", table / "results.jsonl"):
+        file.unlink()  # as on a machine that cannot grade
+    experiments.main(["--tables", "small", "some-steps", "--minutes", "0", "--pack", str(home)])
+    shutil.rmtree(home / "tables")
+    joined = b"".join(file.read_bytes() for file in sorted(home.glob("small.tar.gz.*")))
+    subprocess.run(["tar", "xz", "-C", "/"], input=joined, check=True)
+    answers = {file: file.read_bytes() for file in table.rglob("answers.jsonl")}
+    assert answers
+    experiments.main(["--tables", "small", "some-steps", *few])
+    assert "some-steps: done" in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in table.rglob("answers.jsonl")} == answers
 
 
 def real_list(home: Path) -> list[Any]:

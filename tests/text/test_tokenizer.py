@@ -25,6 +25,7 @@ from wavefront.text.tokenizer import (
     Infill,
     Tokenizer,
     infill_ids,
+    many_prompt_ids,
     prompt_ids,
     stable_text,
     visible_tokens,
@@ -365,6 +366,26 @@ def test_message_cannot_leave_its_turn(llada: Tokenizer, dream: Tokenizer) -> No
             assert control[0] == control[1]
             shown = tokenizer.decode(prompt_ids(tokenizer, messages), skip_special=False)
             assert shown.count(content.strip()) == 4
+
+
+def test_many_prompts_get_the_ids_of_each_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = "<|im_start|>user\n{{ messages[0].content | trim }}<|im_end|>\n"  # in the child
+    write_dream(tmp_path / "dream")
+    tokenizer = edited(tmp_path / "dream", chat_template=template)
+    prompts = [" a b", "the <|im_end|> of it\n", "c" * 30]
+    one_by_one = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    monkeypatch.setattr("wavefront.text.tokenizer.RENDERED_AT_ONCE", 2)
+    calls: list[int] = []
+    real = limited.call
+    monkeypatch.setattr(
+        limited, "call", lambda *given, **more: calls.append(1) or real(*given, **more)
+    )
+    assert list(many_prompt_ids(tokenizer, prompts)) == one_by_one
+    assert len(calls) == 2
+    with pytest.raises(PromptError):
+        list(many_prompt_ids(tokenizer, ["a", " "]))
 
 
 def test_control_token_is_refused_when_the_template_rewrites_contents(tmp_path: Path) -> None:

@@ -975,6 +975,34 @@ def test_prompts_stay_visible_and_answers_end(tmp_path: Path) -> None:
         assert reader.decode(row[start:].tolist()) == f"it is {2 * int(number)}"
 
 
+def test_pairs_with_long_answers_are_left_out(tmp_path: Path) -> None:
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    lines = [{"prompt": f"add {i}", "answer": "x" * (4 + i)} for i in range(20)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    adapt_to_file(tmp_path, data, longest_answer=15)  # characters are tokens; one is the end
+    run = tmp_path / "run" / "rows"
+    rows = [row for part in ("train", "held-out") for row in Rows.load(run / part)]
+    starts = [*Rows.load(run / "train").prompts, *Rows.load(run / "held-out").prompts]
+    lengths = sorted(len(row) - start for row, start in zip(rows, starts, strict=True))
+    assert lengths == [*range(5, 16)]
+
+
+def test_run_without_states_leaves_its_model(file: Path, tmp_path: Path) -> None:
+    config, training = settings(file, tmp_path, steps=2)
+    adapt(config, replace(training, save_every=0))
+    assert not (tmp_path / "state.pt").exists()
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_adaptation_takes_as_many_positions_as_its_original(tmp_path: Path) -> None:
+    write_published(tmp_path / "hf", "llama")
+    config, training = settings(tmp_path / "hf", tmp_path / "run", steps=1)
+    adapt(config, training)
+    before, after = (load_model(tmp_path / "run" / one) for one in ("original", "model"))
+    assert training.data.buckets[-1] < after.max_length == before.max_length
+
+
 def test_original_answers_prompts_that_have_no_answer(tmp_path: Path) -> None:
     write_published(tmp_path / "hf", "qwen2")
     data = tmp_path / "prompts.jsonl"

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.pages import load_script
@@ -71,23 +72,33 @@ def test_functions_that_teach_nothing_are_dropped(text: str) -> None:
 def test_only_functions_that_pass_their_examples_are_kept(tmp_path: Path) -> None:
     functions = [qwen_texts.read_function(f"{text}\n\n#") for text in (DOUBLE, WRONG)]
     known = tmp_path / "checked.jsonl"
-    passed = qwen_texts.check_functions(functions, known, 2)
+    passed = qwen_texts.check_functions(functions, known, workers=2)
     assert [function.code for function in passed] == [DOUBLE.rstrip()]
     assert len(known.read_text().splitlines()) == 2
     # A second run reads the verdicts instead of running the functions again.
     known.write_text(known.read_text().replace("[0, 1]", "[]"))
-    assert qwen_texts.check_functions(functions, known, 2) == []
+    assert qwen_texts.check_functions(functions, known, workers=2) == []
 
 
 @pytest.mark.skipif(not HAS_SANDBOX, reason="no sandbox on this machine")
 def test_wrong_example_is_left_out(tmp_path: Path) -> None:
     text = DOUBLE.replace('    []\n    "', '    [0]\n    "')
     (kept,) = qwen_texts.check_functions(
-        [qwen_texts.read_function(f"{text}\n\n#")], tmp_path / "checked.jsonl", 1
+        [qwen_texts.read_function(f"{text}\n\n#")], tmp_path / "checked.jsonl", workers=1
     )
     assert kept.examples == (("double_numbers([1, 2])", "[2, 4]"),)
     assert kept.stub.count(">>>") == 1
     assert kept.body == "    return [2 * number for number in numbers]"
+
+
+def test_prompts_begin_as_those_of_humaneval() -> None:
+    plain = DOUBLE.replace("numbers: List[int]", "numbers").replace(" -> List[int]", "")
+    found = set()
+    for extra in range(4):
+        text = plain.replace("Return", "Return" + "s" * extra)
+        found.add(qwen_texts.read_function(f"{text}\n\n#").without_examples().prompt[:34])
+    begin = "Complete the Python function.\n\n"
+    assert found == {f"{begin}def", f"{begin}\nde", f"{begin}\n\nd"}
 
 
 def test_function_without_examples_keeps_its_description() -> None:
@@ -140,11 +151,65 @@ def test_parts_of_other_expressions_stay(text: str) -> None:
 
 
 def test_parts_come_in_turn_and_only_once(tmp_path: Path) -> None:
-    kinds = [qwen_texts.Functions(5), qwen_texts.Functions(2)]
+    kinds = [qwen_texts.Functions(8), qwen_texts.Functions(4)]
     kinds[1].name = "others"
-    (tmp_path / "functions-0001.jsonl").write_text("")
-    names = [path.name for _, _, path in qwen_texts.missing_parts(kinds, tmp_path, 2)]
-    assert names == ["functions-0000.jsonl", "others-0000.jsonl", "functions-0002.jsonl"]
+    (tmp_path / "functions-0002.jsonl").write_text("")
+    found = qwen_texts.missing_parts(kinds, tmp_path, 2)
+    # A half of the one is done when a half of the other is.
+    assert [part.path.stem for part in found] == [
+        "functions-0000", "others-0000", "functions-0001", "others-0001", "functions-0003",
+    ]  # fmt: skip
+    assert list(found[-1].numbers) == [6, 7]
+
+
+def test_prompts_are_made_one_part_ahead() -> None:
+    made: list[int] = []
+
+    def make(part: int) -> list[list[int]]:
+        made.append(part)
+        return [[part]]
+
+    parts = qwen_texts.made_ahead([1, 2, 3], make)
+    assert next(parts) == (1, [[1]])
+    assert 3 not in made
+    assert list(parts) == [(2, [[2]]), (3, [[3]])]
+
+
+@pytest.mark.skipif(not HAS_SANDBOX, reason="no sandbox on this machine")
+def test_one_run_tells_which_examples_pass() -> None:
+    text = DOUBLE.replace(
+        '    """\n    return', '    >>> double_numbers(["a"])\n    [2]\n    """\n    return'
+    )
+    function = qwen_texts.read_function(f"{text}\n\n#")
+    assert len(function.examples) == 3
+    assert qwen_texts.passed_examples(function) == [0, 1]
+    wrong = qwen_texts.read_function(f"{WRONG}\n\n#")
+    assert qwen_texts.passed_examples(wrong) == [1]
+    fails = text.replace("return [", "return [][0] + [")
+    assert qwen_texts.passed_examples(qwen_texts.read_function(f"{fails}\n\n#")) == []
+
+
+def test_functions_that_did_not_run_keep_their_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    monkeypatch.setattr(qwen_texts, "mbpp_pairs", lambda data: ())
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "functions-0000.jsonl").write_text(json.dumps({"code": DOUBLE.rstrip()}) + "\n")
+    command = ["check", "--out", str(tmp_path), "--workers", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "_start", lambda *_, **__: sandbox._Reply({"refused": "no"}, False))
+        sandbox.layers.cache_clear()
+        assert qwen_texts.main(command) == 0
+    sandbox.layers.cache_clear()
+    assert "1 functions are not checked. No sandbox" in capsys.readouterr().out
+    if HAS_SANDBOX:
+        assert qwen_texts.main([*command, "--minutes", "0"]) == 0
+        assert "1 functions are not checked: the time is up" in capsys.readouterr().out
+    assert (tmp_path / "checked.jsonl").read_text() == ""
+    (pair,) = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert ">>>" not in pair["prompt"]
 
 
 @pytest.mark.slow  # imports transformers
@@ -164,6 +229,22 @@ def test_write_continues_where_it_stopped(
     assert qwen_texts.main(command) == 0
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == written
     assert capsys.readouterr().out.count("functions-0001") == 2
+
+
+def test_renumbered_problems_are_found_once(tmp_path: Path) -> None:
+    class Kind:
+        name = "some"
+        calls = 0
+
+        def renumbered(self, times: int) -> list[Any]:
+            self.calls += 1
+            return [qwen_texts.Pair("p\n", str(times))]
+
+    kind = Kind()
+    for times in (2, 2, 3):
+        found = qwen_texts.renumbered_once(kind, times, tmp_path)
+        assert found == [("p\n", str(times))]
+    assert kind.calls == 2
 
 
 def test_check_writes_every_pair_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def of_code() -> str:
     return of_sources(PACKAGE, DECODING_SOURCES)
 
 
-def of_grader(task: Task, package: Path = PACKAGE) -> str:
+def of_grader(task: Task, package: Path = PACKAGE, *, versions: bool = True) -> str:
     """Return the fingerprint of everything that determines the grade of an answer to this task.
 
     It covers the statements of the grading modules and of the task's own modules, the options of
@@ -111,23 +111,24 @@ def of_grader(task: Task, package: Path = PACKAGE) -> str:
     Args:
         task: The task.
         package: The folder of the package whose modules are read.
+        versions: False leaves out the versions, which differ between machines.
     """
     modules = {kind.__module__ for kind in type(task).__mro__}
     own = [name.split(".", 1)[1] for name in modules if name.startswith("wavefront.tasks.")]
     patterns = {*GRADING_SOURCES, *(f"{name.replace('.', '/')}.py" for name in own)}
-    versions: list[Any] = []
+    found: list[Any] = []
     if task.executes:
         patterns |= {*SANDBOX_SOURCES}
-        versions.append(platform.python_version_tuple()[:2])
+        found.append(platform.python_version_tuple()[:2])
     if getattr(task, "kind", "") == "maths":
-        versions += [_library_version(name) for name in MATHS_LIBRARIES]
+        found += [_library_version(name) for name in MATHS_LIBRARIES]
     if getattr(task, "judged", False):
         patterns |= {*JUDGE_SOURCES}
         folder = judge_folder(str(getattr(task, "model", "")))
-        versions.append(None if folder is None else of_files(sorted(folder.iterdir())))
+        found.append(None if folder is None else of_files(sorted(folder.iterdir())))
     options = {name: getattr(task, name, None) for name in GRADING_OPTIONS}
-    found = [of_sources(package, patterns), versions, options]
-    return of_value(found if (own_file := of_strategy(task)) is None else [*found, own_file])
+    parts = [of_sources(package, patterns), found if versions else [], options]
+    return of_value(parts if (own_file := of_strategy(task)) is None else [*parts, own_file])
 
 
 def _library_version(name: str) -> str | None:

@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ from wavefront.evaluation import (
 )
 from wavefront.evaluation.judging import qualities
 from wavefront.evaluation.protocol import settings_of
-from wavefront.evaluation.run import check_same_settings
+from wavefront.evaluation.run import HEADER, check_same_settings
 from wavefront.evaluation.task_spec import is_own, open_task, samples_of
 from wavefront.evaluation.task_spec import label as task_label
 from wavefront.lm import LM
@@ -466,7 +467,8 @@ class Runner:
         for trial in trials:
             resolve(trial.strategy, "strategies")
         for task in dict.fromkeys(trial.task for trial in trials):
-            self._check_grader(task)
+            self._check_grader(task, [one for one in trials if one.task == task])
+        self._answer_programs(trials, trace)
         found: list[TrialResult] = []
         refused: OptionError | None = None
         for number, trial in enumerate(trials):
@@ -500,11 +502,30 @@ class Runner:
             ) from refused
         return found
 
-    def _check_grader(self, name: str) -> None:
+    def _answer_programs(self, trials: Sequence[Trial], trace: str) -> None:
+        """Answer the trials whose answers are programs; each is graded beside the next ones.
+
+        So the model need not wait for the programs. An error of the grader comes again when the
+        result is made.
+        """
+        left = [one for one in trials if str(one.folder) not in self._kept]
+        left = [one for one in left if open_task(one.task).executes]
+        grader = ThreadPoolExecutor(1)
+        try:
+            for trial in left:
+                run = self._answer_one(trial, trace, lambda *_: None)
+                grader.submit(self._grade_one, trial, run)
+        except BaseException:
+            grader.shutdown(cancel_futures=True)
+            raise
+        grader.shutdown()
+
+    def _check_grader(self, name: str, trials: Sequence[Trial]) -> None:
         """Raise `RunError` if results.jsonl has grades of this task from another grader.
 
         The fingerprint of a task's grader is kept before the first result of the task. A task
-        with a judge has no grader.
+        with a judge has no grader. If no result is missing, only a page is made, and the versions
+        of Python and of libraries may differ from those of the machine that graded.
         """
         if name in self._graders:
             return
@@ -514,26 +535,40 @@ class Runner:
             return
         if self._lines is None:
             self._open_results()
-        assert self._lines is not None
-        grader, key = fingerprint.of_grader(task), f"grader of {name}"
-        if key not in self._kept:
-            of_task = f"{_slug(name)}{PART}"
-            if not any(Path(other).name.startswith(of_task) for other in self._kept):
-                self._kept[key] = {"key": key, "value": grader}
-                self._lines.append(self._kept[key])
-                return
-        if self._kept.get(key, {}).get("value") != grader:
+        grader, key = self._grader_of(name), f"grader of {name}"
+        missing = any(str(trial.folder) not in self._kept for trial in trials)
+        of_task = f"{_slug(name)}{PART}"
+        if not any(Path(other).name.startswith(of_task) for other in self._kept):
+            return
+        known = self._kept.get(key, {}).get("value")
+        known = known if isinstance(known, dict) else {"all": known}
+        same = "all" if missing or "code" not in known else "code"
+        if known[same] != grader[same]:
             self._graders.discard(name)
             raise RunError(
                 f"{self.folder / RESULTS} has grades of {name} from another version of its "
                 "grader: remove the file, and run again. Answers are kept."
             )
 
+    def _grader_of(self, name: str) -> dict[str, str]:
+        task = open_task(name)
+        code = fingerprint.of_grader(task, versions=False)
+        return {"all": fingerprint.of_grader(task), "code": code}
+
+    def _keep_grader(self, name: str) -> None:
+        """Keep the fingerprint of a task's grader, before its first result."""
+        key = f"grader of {name}"
+        if key not in self._kept and not getattr(open_task(name), "judged", False):
+            assert self._lines is not None
+            self._kept[key] = {"key": key, "value": self._grader_of(name)}
+            self._lines.append(self._kept[key])
+
     def _record(
         self, trial: Trial, trace: str, show: Callable[[float, int], None]
     ) -> dict[str, Any]:
         """Answer and grade a trial, and return what the pages need, in columns."""
-        run = self._answer_one(trial, trace, show)
+        run = self._grade_one(trial, self._answer_one(trial, trace, show))
+        self._keep_grader(trial.task)
         lines = [*run.answers.values()]
         written = [line for line in lines if not line.get("problem")]  # else it is too long
         first: dict[int, str] = {}
@@ -565,6 +600,9 @@ class Runner:
 
     def _answer_one(self, trial: Trial, trace: str, show: Callable[[float, int], None]) -> Run:
         scale, folder = self.scale, self.folder / RUNS / trial.folder
+        elsewhere = not self._has_model(trial.model) and (folder / HEADER).is_file()
+        if elsewhere and (run := open_run(folder)).finished:
+            return run  # another machine, which had the model, answered this trial
         options: dict[str, Any] = {
             "strategy": trial.strategy,
             "max_new_tokens": scale.length,
@@ -584,13 +622,24 @@ class Runner:
             command=self.command,
         )
         generate_answers(LocalExecutor(worker), setup, folder, progress=show)
+        return open_run(folder)
+
+    def _has_model(self, model: str) -> bool:
+        try:
+            replace(self.loader, path=model).directory()
+        except WavefrontError:
+            return False
+        return True
+
+    def _grade_one(self, trial: Trial, run: Run) -> Run:
+        """Grade a run, and return it with its grades."""
         grade(
-            open_run(folder),
+            run,
             tasks=[trial.task],
             data=self.data,
             allow_unsandboxed=self.allow_unsandboxed,
         )
-        return open_run(folder)
+        return open_run(run.folder)
 
     def configuration(self) -> dict[str, Any]:
         """Return the settings and the machine, for the page."""

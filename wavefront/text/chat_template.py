@@ -24,7 +24,7 @@ import functools
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,34 +191,57 @@ def render(
     Raises:
         PromptError: The conversation is not valid, or the template fails.
     """
-    checked = check_messages(messages)
+    (rendered,) = render_all(
+        [messages], template=template, special_tokens=special_tokens, trusted=trusted
+    )
+    return rendered
+
+
+def render_all(
+    conversations: Iterable[object],
+    *,
+    template: str,
+    special_tokens: Mapping[str, str] | None = None,
+    trusted: bool = False,
+) -> list[RenderedPrompt]:
+    """Render several conversations in one call of the child process; see `render`.
+
+    One call has one limit on time, so give at most a few hundred short conversations.
+    """
+    checked = [check_messages(messages) for messages in conversations]
     # The placeholder is random, so that no content contains it. It uses private-use characters,
     # because templates look for words and brackets in contents.
     mark = "".join(chr(0xE000 + byte) for byte in secrets.token_bytes(16))
-    hidden = [dict(message) for message in checked]
-    for index, message in enumerate(hidden):
-        # Blank contents stay as they are: templates test for them.
-        if message["content"].strip():
-            message["content"] = f"{mark}{index}{mark}"
+    hidden = [[dict(message) for message in messages] for messages in checked]
+    for messages in hidden:
+        for index, message in enumerate(messages):
+            # Blank contents stay as they are: templates test for them.
+            if message["content"].strip():
+                message["content"] = f"{mark}{index}{mark}"
     arguments: dict[str, Any] = {
         "template": template,
         "special_tokens": dict(special_tokens or {}),
         "now": datetime.now().isoformat(),  # once, so that both renderings print the same time
-        "conversations": [checked, hidden],
+        "conversations": [*checked, *hidden],
     }
     if trusted or any(template == source for source, _ in BUILT_IN):
-        text, outline = _fill_here(arguments)
+        texts = _fill_here(arguments)
     else:
-        text, outline = limited.call(
+        texts = limited.call(
             f"{__name__}:fill_all",
             arguments,
             seconds=RENDER_SECONDS,
             what="The checkpoint's chat template",
             error=PromptError,
         )
-    pieces = re.split(f"{mark}([0-9]+){mark}", outline)
-    contents = _locate(text, pieces, [message["content"] for message in checked])
-    return RenderedPrompt(text, contents, outline)
+    found: list[RenderedPrompt] = []
+    for messages, text, outline in zip(
+        checked, texts[: len(checked)], texts[len(checked) :], strict=True
+    ):
+        pieces = re.split(f"{mark}([0-9]+){mark}", outline)
+        contents = _locate(text, pieces, [message["content"] for message in messages])
+        found.append(RenderedPrompt(text, contents, outline))
+    return found
 
 
 def _own_template(directory: Path, settings: Mapping[str, Any]) -> str | None:

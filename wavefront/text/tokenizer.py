@@ -71,6 +71,7 @@ PROBES = (
 SPACES = ("▁", "Ġ")
 # Texts that no token combines with the text after them; the first that works is used.
 ANCHORS = ("\n", ".", "x")
+RENDERED_AT_ONCE = 64  # prompts in one call of a chat template
 FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 
 # How Qwen2 splits text before byte-pair merging: single digits, words with the space before them,
@@ -534,6 +535,31 @@ def prompt_ids(
         special_tokens=tokenizer.special_tokens,
         trusted=tokenizer.trusted,
     )
+    return _rendered_ids(tokenizer, rendered)
+
+
+def many_prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the ids of every prompt, as `prompt_ids` gives them for one user turn.
+
+    The template is called once for many prompts, because a call takes longer than its work.
+    """
+    if tokenizer.template is None or not all(prompt.strip() for prompt in prompts):
+        yield from (prompt_ids(tokenizer, prompt) for prompt in prompts)
+        return
+    for first in range(0, len(prompts), RENDERED_AT_ONCE):
+        for rendered in chat_template.render_all(
+            [
+                [{"role": "user", "content": one}]
+                for one in prompts[first : first + RENDERED_AT_ONCE]
+            ],
+            template=tokenizer.template,
+            special_tokens=tokenizer.special_tokens,
+            trusted=tokenizer.trusted,
+        ):
+            yield _rendered_ids(tokenizer, rendered)
+
+
+def _rendered_ids(tokenizer: Tokenizer, rendered: chat_template.RenderedPrompt) -> list[int]:
     found = tokenizer.controls(rendered.text)
     if rendered.contents is None and found != tokenizer.controls(rendered.outline):
         raise PromptError(

@@ -104,7 +104,8 @@ def _training(
         layers=shape.layers,
         heads=shape.heads,
         mlp_width=shape.mlp_width,
-        max_length=training.data.buckets[-1],
+        # Positions that the original has learned are not lost, so longer prompts stay possible.
+        max_length=max(training.data.buckets[-1], shape.max_length),
     )
 
 
@@ -300,6 +301,11 @@ class AdaptTexts:
             config.out / "original",
             longest=self.data.buckets[-1],
         )
+        if (most := config.longest_answer) is not None:
+            count = len(examples)
+            examples = [one for one in examples if len(one.answer) <= most]
+            left_out = count - len(examples)
+            _print(f"{left_out} of {count} texts have an answer of over {most} tokens, left out")
         order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
         count = max(1, min(config.held_out, len(examples) // 10))
         if len(examples) < 2:

@@ -142,7 +142,7 @@ class TrainConfig:
     device: str = "auto"  # device: cuda, mps, cpu or auto
     compile: bool | None = None  # compile the model; default: on CUDA only
     workers: int | None = None  # number of processes that prepare data; default: cores - 2; 0: none
-    save_every: int = 2000  # steps between saved states
+    save_every: int = 2000  # steps between saved states; 0: none, so the run cannot be resumed
     log_every: int = 20  # steps between records in log.jsonl
     eval_every: int = 0  # steps between measurements of the held-out loss; 0: only at the end
     embeddings: bool = True  # train the embedding and the output head; otherwise only the mask
@@ -163,9 +163,10 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 check_float(name, getattr(self, name), 0.01)
         check_int("eval_every", self.eval_every, 0)
+        check_int("save_every", self.save_every, 0)
         if self.init is not None and self.resume:
             raise OptionError("init starts a new run and resume continues one; give one of them.")
-        for name in ("width", "layers", "heads", "mlp_width", "save_every", "log_every"):
+        for name in ("width", "layers", "heads", "mlp_width", "log_every"):
             check_int(name, getattr(self, name), 1)
         check_int("max_length", self.max_length, self.data.buckets[-1])
         if self.width % (2 * self.heads):
@@ -225,6 +226,8 @@ class AdaptConfig:
     vocabulary_texts: int = 512  # texts used to find the tokens that the original needs
     texts_from: Path | None = None  # train on a text or JSONL file; default: texts that the
     # original writes
+    longest_answer: int | None = None  # leave out pairs with a longer answer, in tokens with the
+    # end token; default: keep all
     exclude: str = ""  # benchmarks or files to keep out of training, such as gsm8k,mbpp
     texts: int = 100_000  # texts that the original writes
     text_length: int | None = None  # maximum tokens of a written text; default: up to 1024
@@ -243,7 +246,7 @@ class AdaptConfig:
         for name in ("vocabulary_texts", "texts", "write_batch", "held_out", "held_out_texts"):
             check_int(name, getattr(self, name), 1)
         check_int("prompt_tokens", self.prompt_tokens, 1)
-        for name in ("vocabulary", "text_length"):
+        for name in ("vocabulary", "text_length", "longest_answer"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), 2)
         check_float("temperature", self.temperature, 0.0, high=10.0)

@@ -145,11 +145,12 @@ class TrainingRun:
                 self.steps = clock.steps or None
             if config.eval_every and self.step % config.eval_every == 0:
                 self._evaluate()
-            if self.step % config.save_every == 0:
+            if config.save_every and self.step % config.save_every == 0:
                 self.save()
         if totals.steps:
             self._report(totals, factor, clock)
-        self.save()
+        if config.save_every:
+            self.save()
 
     def _train_one_step(self, batches: Prefetcher, totals: StepTotals, factor: float) -> None:
         begin = time.monotonic()

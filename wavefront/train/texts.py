@@ -39,16 +39,18 @@ def read_examples(path: Path, original: Original, folder: Path, *, longest: int)
     Raises:
         OptionError: The file is missing, empty or not in one of the formats.
     """
-    from wavefront.text.tokenizer import Tokenizer, prompt_ids
+    from wavefront.text.tokenizer import Tokenizer, many_prompt_ids
 
     reader = Tokenizer.load(folder)
     begin = [] if original.bos_id is None else [original.bos_id]
     end = [original.end_id]
     examples: list[Example] = []
-    for prompt, answer in read_pairs(path):
+    pairs = read_pairs(path)
+    prompts = many_prompt_ids(reader, [prompt for prompt, _ in pairs if prompt])
+    for prompt, answer in pairs:
         words = reader.encode(answer)
         if prompt:
-            ids = prompt_ids(reader, prompt)
+            ids = next(prompts)
             full = [*words, *end] if answer else []
             examples.append(Example(ids, full, reader.encode(prompt) + words))
             continue
