@@ -37,7 +37,7 @@ def reading(logits, needs=("margin", "entropy", "current_logp"), own=None, keys=
     )
 
 
-def reading_of_allowed(logits, allowed: AllowedTokens, **sampling):
+def reading_of_allowed(logits, allowed: AllowedTokens, *, score_classes=True, **sampling):
     flat = logits.flatten(0, -2)
     return read_allowed(
         lambda chunk: flat[chunk],
@@ -49,7 +49,7 @@ def reading_of_allowed(logits, allowed: AllowedTokens, **sampling):
         needs=("margin", "entropy", "current_logp"),
         alternatives=2,
         allowed=allowed,
-        score_classes=True,
+        score_classes=score_classes,
     )
 
 
@@ -173,6 +173,29 @@ def test_allowed_tokens_without_probability_get_some_in_their_own_row_only():
     assert not bool(found.reading.bad.any())
     for one, two in zip(leaves(found), leaves(alone), strict=True):
         assert torch.equal(one.flatten(0, 1)[1:], two.flatten(0, 1)[1:])
+
+
+@pytest.mark.parametrize("eos", ["keep", "suppress-confidence", "stop"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_reading_in_place_equals_reading_of_copies(monkeypatch, eos, dtype, on_gpu):
+    """With the branches of a GPU, which must not wait, too. The logits of the model are kept."""
+    logits = logits_of(10).round().to(dtype)  # some are equal
+    logits[0, 0], logits[0, 1, MASK] = float("-inf"), 30
+    logits[0, 2], logits[0, 2, MASK] = float("-inf"), 1
+    logits[1, 0, 3], logits[1, 1, MASK], logits[1, 2, 4] = float("nan"), float("nan"), float("inf")
+    allowed = random_sets(logits.shape[:-1], seed=3)
+    allowed.table[1] = float("inf")  # every token, also the mask token
+    before = logits.clone()
+    options = {"eos": eos, "stop_ids": (11, 12)}
+    expected = reading_of_allowed(logits, allowed, **options).reading
+    if on_gpu:
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    found = reading_of_allowed(logits, allowed, score_classes=False, **options).reading
+    monkeypatch.undo()
+    for name, one, two in zip(found._fields, found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True, msg=name)
+    torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -17,6 +17,7 @@ from wavefront.core.constraint import TokenAutomaton
 from wavefront.core.errors import NumericalError, OptionError, WavefrontError
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
+from wavefront.engine import step as step_module
 from wavefront.engine.batcher import Batcher, Request, decode
 from wavefront.engine.cuda_graphs import Graphs, HostCopy, run_eagerly
 from wavefront.engine.options import Plan
@@ -351,10 +352,11 @@ def answers_of(batcher: Batcher, plan: Plan) -> list[list[int]]:
 
 @pytest.mark.parametrize("text", STRATEGIES)
 @pytest.mark.parametrize("selector", [None, "threshold(0.1)"])
-def test_the_parts_of_a_constrained_step_are_captured(model, text, selector):
+def test_the_parts_of_a_constrained_step_are_captured(model, text, selector, monkeypatch):
     """Graphs overwrite their buffers. The answers are the same, and no automaton is in a key.
 
     With the selector, commits of one step contradict each other, and the strategy decides again.
+    With a lag, as on a GPU, it does so when the next step is planned already.
     """
     strategy = strategy_of(text, selector)
     config = Config(strategy=strategy, constraint=solvable(1)[0][1])
@@ -362,7 +364,8 @@ def test_the_parts_of_a_constrained_step_are_captured(model, text, selector):
         policy = cache and spec.resolve(cache, "caches")
         plan = Plan(config, LENGTH, LENGTH, 0, cache=policy)
         answers = []
-        for call in (run_eagerly, Static(), AutomaticStatic()):
+        for call, lag in ((run_eagerly, 0), (Static(), 0), (Static(), 1), (AutomaticStatic(), 1)):
+            monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda _, lag=lag: lag)
             batcher = Batcher(model, rows=2, length=LENGTH + 2, call=call)
             answers += [answers_of(batcher, plan) for _ in range(2)]
             if isinstance(call, Graphs):
@@ -374,6 +377,98 @@ def test_the_parts_of_a_constrained_step_are_captured(model, text, selector):
         assert all(one == answers[0] for one in answers)
         for tokens in answers[0]:
             assert in_language(config.constraint, tokens[2:])
+
+
+def decode_in_turns(model: Any, call: Any) -> list[Any]:
+    """Decode five requests in two rows, with and without constraints, and return the answers."""
+    text = "wavefront(size=4, selector=threshold(tau=0.02))"
+    batcher = Batcher(model, rows=2, length=LENGTH + 2, call=call)
+    waiting, admitted = [*solvable(4), (0, None)], []
+    while waiting or batcher.busy:
+        while waiting and batcher.free:
+            automaton = waiting.pop()[1]
+            config = Config(strategy=strategy_of(text), constraint=automaton)
+            plan = Plan(config, LENGTH, LENGTH, 0)
+            ids, holes = [len(waiting), *[MASK] * LENGTH], [False] + [True] * LENGTH
+            admitted.append((batcher.admit(Request(ids, holes, plan)), automaton))
+        batcher.step()
+        if len(waiting) == 2:
+            batcher.release(admitted[2][0])
+    for active, automaton in admitted:
+        if automaton is not None and not any(active.undecided):
+            assert in_language(automaton, active.tokens[1:])
+    return [active.tokens for active, _ in admitted]
+
+
+def test_requests_enter_and_leave_while_writes_are_checked_late(model, monkeypatch):
+    again = []
+    decide = step_module._decide_again
+    monkeypatch.setattr(
+        step_module, "_decide_again", lambda *g, **n: again.append(1) or decide(*g, **n)
+    )
+    expected = decode_in_turns(model, Static())
+    count = len(again)
+    assert count
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda _: 1)
+    found = decode_in_turns(model, Static())
+    assert len(again) > count
+    assert [one for n, one in enumerate(found) if n != 2] == [
+        one for n, one in enumerate(expected) if n != 2
+    ]
+
+
+def test_the_next_step_is_planned_before_the_host_has_seen_the_writes(model, monkeypatch):
+    """The device has work while the host checks. The forward pass waits for the check."""
+    events: list[str] = []
+
+    class Watched(Static):
+        def __call__(self, key: Any, step: Any, tree: Any) -> Any:
+            events.append(key[0][0])
+            return super().__call__(key, step, tree)
+
+    check = step_module._all_fit
+    monkeypatch.setattr(step_module, "_all_fit", lambda *g: events.append("check") or check(*g))
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda _: 1)
+    batcher = Batcher(model, rows=1, length=LENGTH + 1, call=Watched())
+    config = Config(strategy=strategy_of("standard()"), constraint=solvable(1)[0][1])
+    ids, holes = [1, *[MASK] * LENGTH], [False] + [True] * LENGTH
+    batcher.admit(Request(ids, holes, Plan(config, LENGTH, LENGTH, 0)))
+    for _ in range(3):
+        batcher.step()
+    first, between = ["plan", "forward", "commit"], ["plan", "check", "forward", "commit"]
+    assert events == [*first, *between * 3]
+
+
+def test_a_strategy_that_fails_when_it_decides_again_loses_only_its_step(model, monkeypatch):
+    """The step is reported as failed late, and the batch is as it was before the step."""
+    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda _: 1)
+    strategy, failing = strategy_of("wavefront(size=4, selector=threshold(tau=0.02))"), [True]
+    again = step_module._decide_again
+
+    def fail_once(*given: Any, **named: Any) -> Any:
+        if failing:
+            failing.clear()
+            raise ValueError("no second choice")
+        return again(*given, **named)
+
+    failed = 0
+    for _, automaton in solvable(4):
+        plan = Plan(Config(strategy=strategy, constraint=automaton), LENGTH, LENGTH, 0)
+        expected = answers_of(Batcher(model, rows=2, length=LENGTH + 2), plan)
+        batcher, active = Batcher(model, rows=2, length=LENGTH + 2, call=Static()), []
+        failing[:] = [True]
+        for first in (1, 4):
+            ids, holes = [first, 2, *[MASK] * LENGTH], [False] * 2 + [True] * LENGTH
+            active.append(batcher.admit(Request(ids, holes, plan)))
+        with monkeypatch.context() as patch:
+            patch.setattr(step_module, "_decide_again", fail_once)
+            while batcher.busy:
+                try:
+                    batcher.step()
+                except ValueError:
+                    failed += 1
+        assert [one.tokens for one in active] == expected
+    assert failed
 
 
 def test_captured_steps_are_shared_by_constraints(model):

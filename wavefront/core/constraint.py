@@ -618,30 +618,30 @@ def allowed_tokens(
     )
 
 
-def pack_writes(
-    canvas: Canvas, answer: Tensor, *, write: Tensor, proposal: Tensor, score: Tensor
-) -> Tensor:
-    """Return (6, B, L) long: what `fitting_writes` must know, in one tensor to copy to the host.
+class Writes(NamedTuple):
+    """What the host must know about the writes of a step, to see whether they fit together.
 
-    Takes the tensors of `compatible_writes`.
+    All fields are (B, L).
     """
-    order = score.float().nan_to_num(nan=float("-inf")).view(torch.int32)
-    parts = (canvas.tokens, canvas.masked, answer, write, proposal, order)
-    return torch.stack([part.long() for part in parts])
+
+    tokens: Tensor  # long, on the canvas before the step
+    masked: Tensor  # bool
+    answer: Tensor  # bool: the positions of the answers
+    write: Tensor  # bool: the positions to write
+    proposal: Tensor  # long, their tokens
+    score: Tensor  # float32
 
 
-def fitting_writes(automaton: TokenAutomaton, packed: Tensor) -> Tensor | None:
+def fitting_writes(automaton: TokenAutomaton, writes: Writes) -> Tensor | None:
     """Return (B, L) bool: the writes that together leave every answer completable; None: all.
 
-    See `compatible_writes`. `packed` is the result of `pack_writes`, on the host.
+    See `compatible_writes`. All tensors are on the host.
     """
-    tokens, masked, answer, wanted, new, order = packed
-    wanted = wanted.bool()
+    tokens, masked, answer, wanted, new, score = writes
     several = wanted.sum(-1) > 1
     if not bool(several.any()):
         return None
-    masked, answer = masked.bool(), answer.bool()
-    order, new = order.int().view(torch.float32), automaton.token_class[new]
+    order, new = score.float().nan_to_num(nan=float("-inf")), automaton.token_class[new]
     board, kept, dropped = Canvas(tokens, masked, ~masked, tokens), wanted.clone(), False
     for row, start, symbols in spans(automaton, board, answer, rows=several):
         here = slice(start, start + len(symbols))
@@ -682,8 +682,13 @@ def compatible_writes(
         proposal: (B, L) long, their tokens, each allowed.
         score: (B, L) float32.
     """
-    packed = pack_writes(canvas, answer, write=write, proposal=proposal, score=score)
-    kept = fitting_writes(automaton, packed.cpu())  # one copy, so that the host waits only once
+    bits = score.float().view(torch.int32)
+    parts = (canvas.tokens, canvas.masked, answer, write, proposal, bits)
+    # One copy, so that the host waits only once.
+    tokens, masked, answer, wanted, new, bits = torch.stack([p.long() for p in parts]).cpu()
+    scores = bits.int().view(torch.float32)
+    writes = Writes(tokens, masked.bool(), answer.bool(), wanted.bool(), new, scores)
+    kept = fitting_writes(automaton, writes)
     return write if kept is None else upload(kept, write.device)
 
 

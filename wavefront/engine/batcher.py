@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
@@ -54,6 +55,7 @@ from wavefront.engine.step import (
     RowLimits,
     StepResult,
     StepShape,
+    WriteCheck,
     is_constrained,
     sum_groups,
     take_step,
@@ -250,6 +252,7 @@ class Batcher:
         self._compact = compact
         self._dropped: _DroppedRows | None = None
         self._pending: deque[_InFlight] = deque()
+        self._unchecked: _Part | None = None  # the latest step, if its writes are still to check
         self._borrower: ref[Any] | None = None
 
     def __repr__(self) -> str:
@@ -289,6 +292,7 @@ class Batcher:
             raise OptionError(f"All {self.rows} rows are in use: wait until one is free.")
         plan, config = request.plan, request.plan.config
         self._set_kind(Kind.of(plan, self.cache))
+        self._settle()
         before = padding_before(self.model, _prompt_length(request))
         answer = None
         if request.answer is not None or plan.by_block:
@@ -359,6 +363,7 @@ class Batcher:
     def reset(self) -> None:
         """Drop all requests and counts; captured steps and buffers stay."""
         self.active.clear()
+        self._unchecked = None
         self._groups.clear()
         self._pending.clear()
         self._stored = None
@@ -373,6 +378,10 @@ class Batcher:
             [other for other in self.active.values() if other is not active],
         )
         is_shared = any(other.config == config for other in others)
+        if not others:
+            self._unchecked = None  # like surplus forward passes below
+        elif self._updates:
+            self._settle()
         group = None
         if self._updates and is_shared:
             gone = self._empty_group(config, rows=1)
@@ -453,6 +462,8 @@ class Batcher:
                 break
         if not self._pending:
             return StepOutcome()
+        if self._unchecked in self._pending[0].parts:  # no step has been launched after it
+            self._check_writes()
         flight = self._pending.popleft()
         updates: list[StepUpdate] = []
         made = 1
@@ -512,6 +523,7 @@ class Batcher:
         The step is run for one request after another, each in a copy of its row, so none advances.
         A step only writes keys and values in place, and it writes the same ones if it is repeated.
         """
+        self._settle()
         # Requests that fail usually fail at their first step.
         for active in sorted(self.active.values(), key=lambda one: one.forwards):
             try:
@@ -564,6 +576,8 @@ class Batcher:
                 waiting = [active for active in requests if active not in some]
                 parts.append(self._run(some, waiting=waiting, reuse=False, select=True))
         except Exception:
+            # A part whose check has failed has not advanced.
+            parts = [part for part in parts if part.check is None or part is self._unchecked]
             if parts:  # these requests have advanced; the others have not
                 self._pending.append(_InFlight(parts))
                 self._pending[-1].send()
@@ -674,15 +688,18 @@ class Batcher:
             limits = RowLimits(self._column(widths), self._column(sizes))
         rows = self._index(sorted(widths)) if selected else None
         configs = tuple(self._groups)
+        later = self._checks_later(configs, selected)
+        if not later:
+            self._check_writes()
         groups, stored = tuple(self._groups.values()), self._stored
         if cache is not None and stored is None:
             board = groups[0].canvas.tokens
             stored = StoredInputs(board, board[:, 0] * 0, board[:, 0].float())
         batch = BatchState(groups, stored, limits, rows)
         call = run_eagerly if is_constrained(configs) else self._call
-        after, (steps, flags, boards) = call(
-            (configs, shape, self.kind), self._step_function(configs, shape), batch
-        )
+        function = self._step_function(configs, shape, later=later)
+        after, (steps, flags, boards, check) = call((configs, shape, self.kind), function, batch)
+        before = self._groups, self._stored  # the check of the step before may have changed them
         self._stored = after.stored
         self._groups = dict(zip(configs, after.groups, strict=True))
         self.forwards += 1
@@ -698,9 +715,61 @@ class Batcher:
         usual = self.length if size is None else size
         copied = width if any(config.strategy.reads_copies for config in configs) else 0
         computed = [times * (sizes.get(active.row, usual) + copied) for active in ordered]
-        return _Part(ordered, had, computed, where, rows, steps[0], flags, boards)
+        part = _Part(ordered, had, computed, where, rows, steps[0], flags, boards)
+        if check is not None:
+            self._unchecked, part.check, part.before = part, check, before
+        return part
 
-    def _step_function(self, configs: tuple[Config, ...], shape: StepShape) -> Callable[[Any], Any]:
+    def _checks_later(self, configs: tuple[Config, ...], selected: bool) -> bool:
+        """Return whether a step may leave the check of its writes until the next one is planned.
+
+        The device then need not wait for the host. The step is reported later than that.
+        """
+        captured = self._call is not run_eagerly and flag_lag(self.model) > 0
+        return captured and is_constrained(configs) and not selected and self._hook is None
+
+    def _settle(self) -> None:
+        """Check the writes of the latest step before the batch changes.
+
+        If that fails, the step has not happened: `step` repeats it and reports the error.
+        """
+        with suppress(Exception):
+            self._check_writes()
+
+    def _check_writes(self) -> BatchState | None:
+        """Check the writes of the latest step, if that is left to do.
+
+        Return the batch if the writes contradict each other, and the step was taken anew.
+        """
+        part, self._unchecked = self._unchecked, None
+        if part is None or part.check is None or part.before is None:
+            return None
+        flights = [flight for flight in self._pending if part in flight.parts]
+        try:
+            made = part.check()
+        except Exception:  # the requests of the step have not advanced
+            self._groups, self._stored = part.before
+            for flight in flights:
+                self._pending.remove(flight)
+            for active in part.requests:
+                active.in_flight -= 1
+                active.steps_since_refresh = max(0, active.steps_since_refresh - 1)
+            raise
+        part.check = part.before = None
+        if made is None:
+            return None
+        self._groups = dict(zip(self._groups, made.batch.groups, strict=True))
+        self._stored = made.batch.stored
+        part.steps, part.flags = made.steps[0], made.flags
+        part.boards = _boards_of(tuple(self._groups), made) if self._updates else ()
+        for flight in flights:
+            flight.steps = part.steps
+            flight.send()
+        return made.batch
+
+    def _step_function(
+        self, configs: tuple[Config, ...], shape: StepShape, *, later: bool = False
+    ) -> Callable[[Any], Any]:
         """Return the step as a function that maps its tree to the next tree and a report."""
         depth, kind = self.kind.speculate, self.kind
         run_forward: Call = run_eagerly
@@ -713,11 +782,15 @@ class Batcher:
                 made = speculative_step(self.model, configs, batch, shape=shape, depth=depth)
             else:
                 kv, policy = self._kv if self.kind.cache else None, self.kind.cache
-                made = take_step(
-                    self.model, configs, batch, shape=shape, kv=kv, policy=policy, call=run_forward
-                )
+                given: dict[str, Any] = {"kv": kv, "policy": policy, "call": run_forward}
+                check = (lambda: check_batch(batch)) if later else None
+                made = take_step(self.model, configs, batch, shape=shape, later=check, **given)
             boards = _boards_of(configs, made) if self._updates else ()
-            return made.batch, (made.steps, made.flags, boards)
+            return made.batch, (made.steps, made.flags, boards, made.check)
+
+        def check_batch(batch: BatchState) -> BatchState | None:
+            made = self._check_writes()
+            return None if made is None else batch._replace(groups=made.groups, stored=made.stored)
 
         return run
 
@@ -955,7 +1028,7 @@ def _updates_of(
         yield StepUpdate(active, commits, remasked, front, scores)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Part:
     """A launched forward pass: its requests, and the index of each in the report."""
 
@@ -968,6 +1041,9 @@ class _Part:
     flags: Tensor
     boards: tuple[_Boards, ...]
     sent: HostCopy = field(init=False)
+    check: WriteCheck | None = None  # of the writes of a constrained step, if it is left to do
+    # The groups and what is stored before such a step.
+    before: tuple[dict[Config, DecodeState], StoredInputs | None] | None = None
 
 
 class _DroppedRows:

@@ -342,6 +342,9 @@ class StaticBuffers:
         return layout.unpack(memory.clone())
 
 
+_PLACE = torch.empty(0, device="meta")  # stands for any tensor in the structure of a tree
+
+
 class PackedLayout:
     """The positions of a tree's tensors in one byte buffer, each at a multiple of ALIGNMENT.
 
@@ -352,7 +355,7 @@ class PackedLayout:
     ALIGNMENT = 16  # bytes: compiled code reads aligned tensors faster
 
     def __init__(self, tree: Any, *, base: PackedLayout | None = None, base_tree: Any = ()) -> None:
-        self._template = map_tree(tree, lambda leaf: leaf.new_empty(leaf.shape, device="meta"))
+        self._template = map_tree(tree, lambda _: _PLACE)
         self._slices: list[BufferSlice] = []
         self._first = self.size = 0 if base is None else base.size
         base_slices = [] if base is None else base._slices

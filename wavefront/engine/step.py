@@ -9,7 +9,7 @@ Read `take_step`: it plans which positions to read and compute, runs the model, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ from wavefront.core.canvas import Canvas, is_any
 from wavefront.core.constraint import (
     AllowedTokens,
     TokenClasses,
+    Writes,
     allowed_tokens,
     best_answers,
     fitting_writes,
-    pack_writes,
 )
 from wavefront.core.masks import smallest, to_mask, write_at
 from wavefront.core.reading import (
@@ -125,6 +125,13 @@ class StepResult(NamedTuple):
     batch: BatchState
     steps: tuple[tuple[Step, ...], ...]  # per group; several with speculation
     flags: Tensor  # (2, R) long: see RowFlags
+    check: WriteCheck | None = None  # what is left to do, if the step was taken with `later`
+
+
+# Waits for the writes of a step, and returns the step anew if they contradict each other.
+WriteCheck = Callable[[], StepResult | None]
+# Makes the check of the step before, and returns the batch if that has changed it.
+BatchCheck = Callable[[], BatchState | None]
 
 
 def take_step(
@@ -136,18 +143,20 @@ def take_step(
     kv: KV | None = None,
     policy: Cache | None = None,
     call: Call = run_eagerly,
+    later: BatchCheck | None = None,
 ) -> StepResult:
     """Take one step of every row, or of `batch.rows`. Only `kv` is written in place.
 
     With a constraint, the host works between the parts of a step, and `call` runs each part.
-    Otherwise `call` is not needed: the step is captured as a whole.
+    Otherwise `call` is not needed: the step is captured as a whole. With `later`, a constrained
+    step of all rows may leave the check of its writes in its result, and it makes the check of the
+    step before, `later`, once its own plan is launched. So the device need not wait for the host.
     """
     if batch.rows is not None:
         return _step_selected_rows(model, configs, batch, shape=shape, kv=kv, policy=policy)
     if is_constrained(configs):
-        return _constrained_step(
-            model, configs, batch, shape=shape, kv=kv, policy=policy, call=call
-        )
+        given: dict[str, Any] = {"kv": kv, "policy": policy, "call": call, "later": later}
+        return _constrained_step(model, configs, batch, shape=shape, **given)
     plan = plan_step(model, configs, batch, shape=shape, policy=policy)
     hidden = _hidden_of(model, configs, batch.limits, plan=plan, kv=kv)
     return _compiled_commit(
@@ -182,6 +191,7 @@ def _constrained_step(
     kv: KV | None,
     policy: Cache | None,
     call: Call,
+    later: BatchCheck | None,
 ) -> StepResult:
     """Take a step with constraints: three parts, between which the host looks at the answers.
 
@@ -205,6 +215,11 @@ def _constrained_step(
     _, (plan, asked) = _borrow(call(("plan", *key), plan_and_ask, batch))
     # The copy starts before the forward pass, so that the host reads it while the pass runs.
     on_host = HostCopy(asked)
+    changed = None if later is None else later()
+    if changed is not None:
+        batch = changed
+        _, (plan, asked) = _borrow(call(("plan", *key), plan_and_ask, batch))
+        on_host = HostCopy(asked)
     key = *key, tuple(part is None for part in plan)
 
     def run_forward(tree: Any) -> tuple[Any, Any]:
@@ -230,17 +245,25 @@ def _constrained_step(
         made = decide_groups(model, free, batch, plan=plan, readings=readings, **given)
         pairs = zip(batch.groups, made.steps, readings, limited, strict=True)
         writes = tuple(
-            _pack_writes(state, steps[0].decision, reading) if one else None
+            _writes_of(state, steps[0].decision, reading) if one else None
             for state, steps, reading, one in pairs
         )
         return tree, (made, readings, writes)
 
     tables = tuple(None if one is None else AllowedTables.of(one) for one in rules)
-    _, (made, readings, writes) = call(("commit", *key), commit, (batch, plan, hidden, tables))
-    pairs = zip(configs, HostCopy(writes).read(), strict=True)
-    if all(one is None or _all_fit(config, one) for config, one in pairs):
-        return made
-    return _decide_again(model, configs, batch, plan=plan, readings=readings, **given)
+    tree = batch, plan, hidden, tables
+    tree, (made, readings, writes) = call(("commit", *key), commit, tree)
+    sent, kept = HostCopy(writes), tree[1]  # the next plan overwrites the buffers of this one
+
+    def check() -> StepResult | None:
+        pairs = zip(configs, sent.read(), strict=True)
+        if all(one is None or _all_fit(config, one) for config, one in pairs):
+            return None
+        return _decide_again(model, configs, batch, plan=kept, readings=readings, **given)
+
+    if later is not None:
+        return made._replace(check=check)
+    return check() or made
 
 
 def _decide_again(
@@ -257,18 +280,13 @@ def _borrow(result: tuple[Any, Borrowed]) -> tuple[Any, Any]:
     return tree, output.value
 
 
-def _pack_writes(state: DecodeState, decision: Decision, reading: GroupReading) -> Tensor:
-    """Return what the host must know about the writes of a step; see `fitting_writes`."""
-    return pack_writes(
-        state.canvas,
-        state.answer,
-        write=decision.written,
-        proposal=reading.proposal,
-        score=reading.score,
-    )
+def _writes_of(state: DecodeState, decision: Decision, reading: GroupReading) -> Writes:
+    """Return what the host must know about the writes of a step."""
+    tokens, masked = state.canvas[:2]
+    return Writes(tokens, masked, state.answer, decision.written, reading.proposal, reading.score)
 
 
-def _all_fit(config: Config, writes: Tensor) -> bool:
+def _all_fit(config: Config, writes: Writes) -> bool:
     """Return whether all writes of a step leave the answers completable."""
     assert config.constraint is not None
     return fitting_writes(config.constraint, writes) is None
@@ -690,7 +708,7 @@ def group_rules(config: Config, inputs: ConstraintInputs, device: torch.device) 
 def constraint_inputs(config: Config, state: DecodeState, index: Tensor) -> ConstraintInputs:
     """Return what the constraint of a group must know for a step that reads `index` (R, Q)."""
     rows = state.occupied & ~state.done
-    fill = _positions_to_complete(config, state, index)
+    fill = _positions_to_complete(config, state, index, rows=rows)
     return ConstraintInputs(state.canvas, state.answer, rows, index, fill)
 
 
@@ -756,15 +774,20 @@ def score_positions(
     )
 
 
-def _positions_to_complete(config: Config, state: DecodeState, index: Tensor) -> Tensor:
-    """Return (R, L) bool: the positions that the step commits in any case, if it reads them all."""
+def _positions_to_complete(
+    config: Config, state: DecodeState, index: Tensor, *, rows: Tensor
+) -> Tensor:
+    """Return (R, L) bool: the positions that the step commits in any case, if it reads them all.
+
+    `rows` (R,) bool are those that are decoded.
+    """
     masked = state.canvas.masked
     fill = masked & state.last[:, None]
     forced = config.strategy.forced(state.canvas, state.state, state.progress)
     if forced is not None:
         fill = fill | (forced & masked)
     missed = fill & ~to_mask(index, masked.shape[1])
-    return fill & (state.occupied & ~state.done & ~missed.any(-1))[:, None]
+    return fill & (rows & ~missed.any(-1))[:, None]
 
 
 def store_readings(
