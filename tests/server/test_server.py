@@ -534,7 +534,9 @@ def test_server_answers_probes_while_it_starts(folder: str) -> None:
         with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             while "ready" not in statuses:
                 begun = time.monotonic()
-                statuses.append(client.get("/health").json()["status"])
+                health = client.get("/health")
+                statuses.append(health.json()["status"])
+                assert health.status_code == (200 if statuses[-1] == "ready" else 503)
                 slowest = max(slowest, time.monotonic() - begun)
                 time.sleep(0.05)
         process.kill()

@@ -121,6 +121,20 @@ def test_requests_do_not_pile_up_while_the_decode_process_is_stalled(
     assert service.health().status_code == 503
 
 
+def test_health_fails_until_the_model_has_loaded() -> None:
+    service = Service(Settings(source=ModelSource(model="toy")))
+    backend = service.backend
+    assert isinstance(backend, LocalBackend)
+    for probe in (service.health(), service.ready()):
+        assert (probe.status_code, probe.body) == (503, b'{"status":"loading"}')
+    backend._process = process = object()  # pyright: ignore[reportAttributeAccessIssue]
+    backend._encoder.start = lambda length: None
+    loaded = ModelInfo("toy", False, "fp", 20, 640, "llada", {}, {}, {})
+    backend._receive(process, [loaded])  # pyright: ignore[reportArgumentType]
+    for probe in (service.health(), service.ready()):
+        assert (probe.status_code, probe.body) == (200, b'{"status":"ready"}')
+
+
 def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LocalBackend(Settings(source=ModelSource(model="toy")), Metrics())
     backend.status, process = "ready", object()
