@@ -106,7 +106,7 @@ def test_logit_bias_is_read_from_one_value(lm: wavefront.LM) -> None:
     assert made["settings"]["logit_bias"] == {"70": 50.0, "71": -100.0}
     assert made["text"] == lm.generate("Hi", max_new_tokens=6, logit_bias={70: 50, 71: -100}).text
     wrong = run("generate", "Hi", "--logit-bias", "70:5", code=1)
-    assert "logit_bias must be written as 11=5,12=-100" in wrong.stderr
+    assert "--logit-bias must be written as 11=5,12=-100" in wrong.stderr
 
 
 def test_published_names_are_aliases() -> None:

@@ -62,12 +62,11 @@ def test_every_option_has_a_help_text_with_its_default() -> None:
 
 def test_one_option_name_has_one_meaning() -> None:
     """Some options appear in many commands. Their help texts agree."""
+    params = [one for _, command in all_commands() for one in command.params]
     for name in ("--items-seed", "--seed", "--allow-unsandboxed", "--data", "--quiet", "--eos"):
-        texts = {
-            one.help for _, command in all_commands() for one in command.params if name in one.opts
-        }
+        texts = {one.help for one in params if name in one.opts}
         assert len(texts) == 1, (name, texts)
-    every = {name for _, command in all_commands() for one in command.params for name in one.opts}
+    every = {name for one in params for name in one.opts}
     old = {"--output", "--count", "--places", "--capture", "--draft", "--again", "--most"}
     old |= {"--common", "--try", "--base", "--weight", "--i-accept-unsandboxed"}
     assert not every & old
@@ -123,7 +122,8 @@ def test_every_option_of_the_library_is_an_option_of_every_decoding_command() ->
 def test_every_option_of_the_library_is_understood(name: str) -> None:
     hint = str(typing.get_type_hints(options.Options)[name])
     value = [] if hint == str(bool) else ["1" if "int" in hint or "float" in hint else "none"]
-    args = ["generate", "x", "-m", "toy", spelling(name), *value]
+    length = [] if options.ALIASES.get(name, name) == "max_new_tokens" else ["-n", "4"]
+    args = ["generate", "x", "-m", "toy", *length, spelling(name), *value]
     result = CliRunner().invoke(app, args)
     assert result.exit_code in (0, 1), result.stderr  # 2 would be an unknown option
 
@@ -145,15 +145,15 @@ def test_aliases_are_not_on_the_help_page() -> None:
         (["  \n "], "The prompt is empty"),
         (["x" * 5000], "the model takes 4096"),
         (["x", "-n", "5000"], "the model takes 4096"),
-        (["x", "-n", "0"], "max_new_tokens must be between 1 and"),
-        (["x", "-n", "-3"], "max_new_tokens must be between 1 and"),
-        (["x", "-t", "0"], "steps must be between 1 and"),
-        (["x", "--seed", "-1"], "seed must be between 0 and"),
-        (["x", "--temperature", "-1"], "temperature must be between 0 and 100"),
-        (["x", "--temperature", "nan"], "temperature must be between 0 and 100"),
-        (["x", "--top-p", "2"], "top_p must be between 0 and 1"),
-        (["x", "--top-k", "0"], "top_k must be between 1"),
-        (["x", "-b", "0"], "batch_size must be at least 1"),
+        (["x", "-n", "0"], "--max-new-tokens must be between 1 and"),
+        (["x", "-n", "-3"], "--max-new-tokens must be between 1 and"),
+        (["x", "-t", "0"], "--steps must be between 1 and"),
+        (["x", "--seed", "-1"], "--seed must be between 0 and"),
+        (["x", "--temperature", "-1"], "--temperature must be between 0 and 100"),
+        (["x", "--temperature", "nan"], "--temperature must be between 0 and 100"),
+        (["x", "--top-p", "2"], "--top-p must be between 0 and 1"),
+        (["x", "--top-k", "0"], "--top-k must be between 1"),
+        (["x", "-b", "0"], "--batch-size must be at least 1"),
         (["x", "-s", "wavefrnt"], "did you mean 'wavefront'"),
         (["x", "-s", "wavefront(siz=2)"], "did you mean 'size'"),
         (["x", "-s", "wavefront(size=0)"], "size must be between 1 and 1048576"),
@@ -165,21 +165,30 @@ def test_aliases_are_not_on_the_help_page() -> None:
         (["x", "--alg", "entropi"], "did you mean 'entropy'"),
         (["x", "--remasking", "randomly"], "did you mean 'random'"),
         (["x", "--sampling", "lada"], "did you mean 'llada'"),
-        (["x", "--eps", "0.1"], "give alg="),
+        (["x", "--eps", "0.1"], "give --alg as well"),
         (["x", "-n", "8", "--gen-length", "8"], "given twice"),
-        (["x", "--eos", "keep", "--eos-policy", "keep"], "'eos' is given twice"),
-        (["x", "--stop-id", "1", "--stop-ids", "2"], "'stop_ids' is given twice"),
-        (["x", "--radius", "2", "-s", "block"], "radius belongs to wavefront"),
-        (["x", "--radius", "0"], "radius must be between 1 and 1048576"),
+        (
+            ["x", "--eos", "keep", "--eos-policy", "keep"],
+            "once as --eos-policy",
+        ),
+        (
+            ["x", "--stop-id", "1", "--stop-ids", "2"],
+            "--stop-id is given twice, once as --stop-ids",
+        ),
+        (["x", "--radius", "2", "-s", "block"], "--radius belongs to wavefront"),
+        (["x", "--radius", "0"], "--radius must be between 1 and 1048576"),
         (["x", "--eos", "keep", "--logits-eos-inf"], "Give one EOS policy"),
-        (["x", "--mask-id", "1"], "mask_id=1 is not this model's"),
-        (["x", "--attention", "causal"], "attention must be one of"),
-        (["x", "--attention", "block"], "has no block size; attention='block' needs block_size"),
+        (["x", "--mask-id", "1"], "--mask-id=1 is not this model's"),
+        (["x", "--attention", "causal"], "--attention must be one of"),
+        (
+            ["x", "--attention", "block"],
+            "no block size; --attention='block' needs --block-size.",
+        ),
         (["x", "--block-size", "4"], "the model attends to all positions"),
-        (["x", "--attention", "block", "--block-size", "0"], "block_size must be at least 1"),
+        (["x", "--attention", "block", "--block-size", "0"], "--block-size must be at least 1"),
         (["x", "--attention", "block", "--block-size", "7"], "does not divide the model's"),
         (["x", "--cache", "prefixes"], "There is no cache 'prefixes'"),
-        (["x", "--stop-id", "999999"], "stop_ids must be between 0 and"),
+        (["x", "--stop-id", "999999"], "--stop-id must be between 0 and"),
         (["x", "-m", "tooy"], "did you mean 'toy'"),
         (["x", "-m", "./nowhere"], "There is no model"),
         (["x", "-m", "/nowhere/at/all"], "There is no model"),
@@ -249,7 +258,7 @@ def test_options_are_checked_before_a_model_is_loaded(monkeypatch: pytest.Monkey
 def test_debug_shows_the_traceback() -> None:
     result = run("generate", "x", "-n", "0", "--debug", code=1)
     assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: max_new_tokens")
+    assert result.stderr.splitlines()[-1].startswith("error: --max-new-tokens")
 
 
 OWN_STRATEGIES = """

@@ -504,7 +504,7 @@ def test_json_of_compare_repeats_it(lm):
         (["-s", "block", "-s", "blok"], "did you mean 'block'", 1),
         (["-s", "block", "-s", "standard", "--alg", "entropy"], "leave out the strategy", 1),
         (["--file", "nowhere.txt"], "not both", 2),
-        (["-n", "0"], "max_new_tokens", 1),
+        (["-n", "0"], "--max-new-tokens", 1),
     ],
 )
 def test_wrong_comparisons_are_refused_before_a_model_is_loaded(args, words, code, monkeypatch):

@@ -211,7 +211,7 @@ def test_explain_describes_the_divergence(two: tuple[str, str]) -> None:
             "workers must be",
         ),
         ((*GENERATE, "--threads", "0", "--out", "x"), "threads must be at least 1"),
-        ((*GENERATE, "-b", "0", "--out", "x"), "batch_size must be at least 1"),
+        ((*GENERATE, "-b", "0", "--out", "x"), "--batch-size must be at least 1"),
         (("eval", "grade", "nowhere"), "nowhere is not a run"),
         (("eval", "diff", "nowhere", "x"), "nowhere is not a run"),
         (("eval", "explain", "nowhere", "x"), "nowhere is not a run"),

@@ -12,6 +12,7 @@ from helpers.commands import records, run
 from wavefront import Options
 from wavefront.core import spec
 from wavefront.core.bounds import (
+    ALIASES,
     DECODE_OPTIONS,
     MAX_POSITIONS,
     FloatRange,
@@ -21,7 +22,6 @@ from wavefront.core.bounds import (
 )
 from wavefront.core.errors import OptionError, check_float, check_int
 from wavefront.core.masks import FAR
-from wavefront.engine.options import ALIASES
 from wavefront.server.request_models import CompletionBody, DecodingFields, schema
 from wavefront.strategies.blockwise import Blockwise
 

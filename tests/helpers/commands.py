@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ def save_talker(folder: Path, *, max_length: int = 256) -> str:
     return str(folder)
 
 
+@functools.cache
 def find_command(*names: str) -> Any:
     """Return the command of these names, such as "trace", "show", with its module loaded."""
     command: Any = typer.main.get_command(app)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from wavefront import Options
 from wavefront.core import spec
-from wavefront.core.bounds import DECODE_OPTIONS, Bounds, TupleBounds, bounds_of
+from wavefront.core.bounds import ALIASES, DECODE_OPTIONS, Bounds, TupleBounds, bounds_of
 from wavefront.core.errors import WavefrontError
-from wavefront.engine.options import ALIASES
 from wavefront.strategies.selectors.threshold import Threshold
 
 LONGEST_MESSAGE = 700  # characters of an error

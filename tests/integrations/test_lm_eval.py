@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sqlite3
+import subprocess
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import refused, run, save_talker
+from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
@@ -502,6 +504,31 @@ def test_task_file_cannot_switch_the_sandbox_off(monkeypatch):
     assert is_unsandboxed()
     assert not is_unsandboxed("{}")
     grading._task.cache_clear()
+
+
+def test_lm_eval_outside_a_repository_prints_no_error_of_git(tmp_path, monkeypatch, capfd):
+    found = []
+    original = evaluator.get_git_commit_hash
+    monkeypatch.setattr(
+        "lm_eval.__main__.cli_evaluate", lambda: found.append(evaluator.get_git_commit_hash())
+    )
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("GIT_DIR", raising=False)  # set while a hook of git runs the tests
+    monkeypatch.chdir(tmp_path)
+    command.run(["--tasks", "x"])
+    assert (found.pop(), capfd.readouterr().err) == (None, "")
+
+    author = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "First"]):
+        subprocess.run(["git", *words], check=True)
+    done = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True)
+    command.run(["--tasks", "x"])
+    assert (found.pop(), capfd.readouterr().err) == (done.stdout.strip(), "")
+
+    (tmp_path / ".git" / "config").write_text("[")  # another error is still shown
+    command.run(["--tasks", "x"])
+    assert "fatal: bad config" in capfd.readouterr().err
+    assert evaluator.get_git_commit_hash is original
 
 
 def test_commands_report_mistakes(tmp_path):

@@ -116,13 +116,13 @@ def test_compiled_cache_decodes_like_eager(traced, family, cache):
     compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("family", ["llada2", "sdar", "sdar_moe"])
-def test_compiled_block_step_decodes_like_eager(traced, family, lag, monkeypatch):
+def test_compiled_block_step_decodes_like_eager(traced, family, monkeypatch):
     """Attention by block and experts are one graph too, with the exact cache."""
-    monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model: lag)
     options = {"max_new_tokens": 8, "eos": "keep"}
-    compared(toy(family=family, dtype="float64"), "standard", **options)
+    for lag in (0, 1):  # the second decode also uses graphs of the first
+        monkeypatch.setattr("wavefront.engine.batcher.flag_lag", lambda model, lag=lag: lag)
+        compared(toy(family=family, dtype="float64"), "standard", **options)
 
 
 @pytest.mark.slow

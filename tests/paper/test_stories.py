@@ -127,7 +127,7 @@ def test_machine_without_matplotlib_decodes_and_another_draws(tmp_path: Path) ->
     [
         (("--task", "gsm"), "stories needs a task with a judge: leave out --task gsm."),
         (("-t", "4"), "stories uses T = N, N/2, N/4 and N/8: leave out --steps."),
-        (("--canvas", "0"), "canvas must be at least 1, not 0."),
+        (("--canvas", "0"), "--canvas must be at least 1, not 0."),
         (("--canvas", "100"), "2 prompts and 800 positions exceed the model"),
         (("-m", "toy"), "The judge of tale cannot read the tokens of this model"),
     ],

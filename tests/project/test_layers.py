@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import wavefront
@@ -118,9 +119,16 @@ def modules(root: Path) -> Iterator[tuple[Path, str]]:
             yield path, name
 
 
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """Return the imports and the constants of a file. Several tests read every file."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
 def imports(path: Path) -> Iterator[str]:
     """Yield every module that a file imports, in functions too, by its full name."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -173,7 +181,7 @@ def lazy_imports(root: Path) -> set[tuple[str, str]]:
     known = {name for _, name in modules(root)}
     found = set()
     for path, name in modules(root):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path.read_text(encoding="utf-8")):
             text = node.value if isinstance(node, ast.Constant) else None
             if not isinstance(text, str) or not text.startswith("wavefront."):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 from dataclasses import replace
@@ -36,6 +37,7 @@ from wavefront.server.request_builder import build_request, compile_automaton, e
 from wavefront.server.request_models import CompletionBody, validate
 from wavefront.server.settings import QUANTIZATIONS, Limits, ModelSource, Settings
 from wavefront.server.worker_messages import (
+    AutomatonMissing,
     CancelJob,
     CheckJob,
     Heartbeat,
@@ -175,6 +177,36 @@ def test_constraint_is_compiled_outside_the_decode_process(
     (ended,) = (one for one in messages if isinstance(one, RequestFinished))
     assert ended.finish_reason == "stop"
     assert answers(messages)["a"] == lm.generate("Once", raw=True, **job.options).text
+
+
+def test_sent_constraint_is_used_again_or_asked_for(
+    lm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decode process unpickles an automaton once, and again only if it removed it."""
+    job = make_job("a", options={"max_new_tokens": 12, "choices": ["yes", "no", "perhaps"]})
+    job = encode_texts(lm.tokenizer, job, length=128)
+    with_bytes = replace(job, automaton=compile_automaton(lm.tokenizer, job))
+    without = replace(job, automaton_was_sent=True)
+    monkeypatch.setattr(constraint, "_cache", constraint._Cache())  # as in another process
+    monkeypatch.setattr(constraint, "_compile", None)
+    reads = []
+    read = pickle.loads
+    monkeypatch.setattr(pickle, "loads", lambda packed: (reads.append(packed), read(packed))[1])
+    worker = make_worker(lm)
+
+    for message in (without, CheckJob(without)):
+        assert list(worker.handle(message)) == [AutomatonMissing(message)]
+        assert not worker.queue
+    for message in (with_bytes, replace(without, id="b"), CheckJob(replace(without, id="c"))):
+        (accepted,) = worker.handle(message)
+        assert isinstance(accepted, RequestAccepted)
+    assert reads == [with_bytes.automaton]
+    found = answers(run_to_end(worker))
+    assert found["a"] == found["b"]
+    assert found["a"] in job.options["choices"]
+
+    constraint._cache._kept.clear()
+    assert list(worker.handle(without)) == [AutomatonMissing(without)]
 
 
 @pytest.mark.parametrize(

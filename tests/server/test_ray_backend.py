@@ -38,10 +38,10 @@ from wavefront.storage.ray_start import load_ray
         (("--address", "auto"), "give --engine ray as well"),
         (("--gpus-per-replica", "1"), "give --engine ray as well"),
         (("--engine", "ray", "--replicas", "0"), "replicas must be at least 1, not 0"),
-        (("--engine", "ray", "--cpus-per-replica", "-1"), "cpus_per_replica must be at least 0"),
+        (("--engine", "ray", "--cpus-per-replica", "-1"), "--cpus-per-replica must be at least 0"),
         (
             ("--engine", "ray", "--gpus-per-replica", "1.5"),
-            "gpus_per_replica above 1 must be a whole number",
+            "--gpus-per-replica above 1 must be a whole number",
         ),
     ],
 )

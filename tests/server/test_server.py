@@ -455,6 +455,19 @@ def test_health_fails_during_a_restart(folder: str) -> None:
         server.wait()
 
 
+def test_constraint_is_sent_again_after_a_restart(folder: str) -> None:
+    body = {"prompt": "Hi", "max_tokens": 16, "choices": ["a fig", "some pears", "no fruit"]}
+    with serving("-m", folder) as server:
+        first, second = (server.post("/v1/completions", **body) for _ in range(2))
+        os.kill(server.decoder(), signal.SIGKILL)
+        eventually(lambda: server.metric("engine_restarts_total") == 1)
+        server.wait()
+        third = server.post("/v1/completions", **body)
+        texts = [one.json()["choices"][0]["text"] for one in (first, second, third)]
+        assert texts[0] in body["choices"]
+        assert texts == texts[:1] * 3
+
+
 def test_stalled_decode_process_is_restarted(folder: str) -> None:
     with serving("-m", folder, "--stall-timeout", "3") as server:
         pid = server.decoder()
@@ -534,7 +547,9 @@ def test_server_answers_probes_while_it_starts(folder: str) -> None:
         with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             while "ready" not in statuses:
                 begun = time.monotonic()
-                statuses.append(client.get("/health").json()["status"])
+                health = client.get("/health")
+                statuses.append(health.json()["status"])
+                assert health.status_code == (200 if statuses[-1] == "ready" else 503)
                 slowest = max(slowest, time.monotonic() - begun)
                 time.sleep(0.05)
         process.kill()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
 from wavefront.core.errors import OptionError
+from wavefront.server import local_backend
 from wavefront.server.connections import ConnectionLimiter
 from wavefront.server.local_backend import FORGIVEN_AFTER, RESTART_DELAYS, LocalBackend
 from wavefront.server.metrics import Metrics
@@ -18,7 +21,14 @@ from wavefront.server.request_state import RequestState
 from wavefront.server.server import make_config
 from wavefront.server.service import Service, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
-from wavefront.server.worker_messages import Heartbeat, Job, ModelInfo, RequestFailed
+from wavefront.server.worker_messages import (
+    AutomatonMissing,
+    CheckJob,
+    Heartbeat,
+    Job,
+    ModelInfo,
+    RequestFailed,
+)
 
 
 def request_from(host: str | None) -> Request:
@@ -121,6 +131,20 @@ def test_requests_do_not_pile_up_while_the_decode_process_is_stalled(
     assert service.health().status_code == 503
 
 
+def test_health_fails_until_the_model_has_loaded() -> None:
+    service = Service(Settings(source=ModelSource(model="toy")))
+    backend = service.backend
+    assert isinstance(backend, LocalBackend)
+    for probe in (service.health(), service.ready()):
+        assert (probe.status_code, probe.body) == (503, b'{"status":"loading"}')
+    backend._process = process = object()  # pyright: ignore[reportAttributeAccessIssue]
+    backend._encoder.start = lambda length: None
+    loaded = ModelInfo("toy", False, "fp", 20, 640, "llada", {}, {}, {})
+    backend._receive(process, [loaded])  # pyright: ignore[reportArgumentType]
+    for probe in (service.health(), service.ready()):
+        assert (probe.status_code, probe.body) == (200, b'{"status":"ready"}')
+
+
 def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LocalBackend(Settings(source=ModelSource(model="toy")), Metrics())
     backend.status, process = "ready", object()
@@ -134,6 +158,50 @@ def test_slow_steps_are_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not backend.is_stalled
     now += 2.0
     assert backend.is_stalled
+
+
+def test_a_decode_process_is_sent_a_constraint_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    process = SimpleNamespace(send=sent.append)
+    backend = LocalBackend(Settings(source=ModelSource(model="toy")), Metrics())
+    monkeypatch.setattr(local_backend, "ChildProcess", lambda *arguments: process)
+    monkeypatch.setattr(local_backend, "MAX_SENT", 2)
+    monkeypatch.setattr(
+        backend,
+        "_compiler",
+        SimpleNamespace(
+            is_running=True,
+            compile=lambda job, deliver: deliver(replace(job, automaton=b"packed")),
+        ),
+    )
+
+    def submit(id: str, regex: str = "a+") -> Job:
+        backend.submit(Job(id=id, prompt=[72], options={"regex": regex}))
+        return sent[-1]
+
+    def has_bytes(job: Job) -> bool:
+        assert job.automaton_was_sent == (job.automaton is None)
+        return job.automaton == b"packed"
+
+    backend._launch()
+    assert [has_bytes(submit(id)) for id in "abc"] == [True, False, False]
+    assert [has_bytes(submit(id, "b+")) for id in "de"] == [True, False]
+
+    # The decode process has removed it.
+    backend._receive(process, [AutomatonMissing(sent[1]), AutomatonMissing(CheckJob(sent[2]))])  # pyright: ignore[reportArgumentType]
+    again, check = sent[-2:]
+    assert (again.id, has_bytes(again)) == ("b", True)
+    assert isinstance(check, CheckJob)
+    assert (check.job.id, has_bytes(check.job)) == ("c", True)
+    assert not has_bytes(submit("f"))
+    count = len(sent)
+    backend._receive(process, [AutomatonMissing(Job(id="gone", options={"regex": "a+"}))])  # pyright: ignore[reportArgumentType]
+    assert len(sent) == count
+
+    assert has_bytes(submit("g", "c+"))  # a third one: those that were sent are forgotten
+    assert [has_bytes(submit(id)) for id in "hi"] == [True, False]
+    backend._launch()  # another process
+    assert [has_bytes(submit(id)) for id in "jk"] == [True, False]
 
 
 def test_readers_of_one_decode_are_limited() -> None:

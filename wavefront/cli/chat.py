@@ -12,6 +12,7 @@ import typer
 
 from wavefront.cli.command import Command
 from wavefront.cli.decode import prepare, record, run
+from wavefront.cli.option_names import with_option_names
 from wavefront.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -43,6 +44,7 @@ app = typer.Typer(add_completion=False)
 @app.command(cls=Command, epilog=EXAMPLES)
 @flatten_options
 def chat(
+    context: typer.Context,
     *,
     system: Annotated[
         str | None,
@@ -84,7 +86,7 @@ def chat(
         except WavefrontError as error:
             if not interactive:
                 raise
-            complain("error", str(error))
+            complain("error", with_option_names(str(error), context))
         except KeyboardInterrupt:
             if not interactive:
                 raise

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from wavefront.core.errors import WavefrontError
+
 UsageError: Any = typer.BadParameter.__mro__[1]  # click's class, which some typers vendor
 PARAMETERS = "wavefront.parameters"  # where a context has the parameters of the running command
 
@@ -66,7 +68,13 @@ class Command(_Page, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         ctx.meta[PARAMETERS] = dict(ctx.params)  # the contexts of a group and its command share it
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except WavefrontError as error:
+            from wavefront.cli.option_names import with_option_names
+
+            error.args = (with_option_names(str(error), ctx), *error.args[1:])
+            raise
 
 
 class Group(_Page, TyperGroup):

@@ -256,7 +256,7 @@ def preset_options(name: str | None, task: str) -> tuple[dict[str, Any], dict[st
 
 def override_preset(preset: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, plus the preset's options that they do not replace."""
-    from wavefront.engine.options import ALIASES
+    from wavefront.core.bounds import ALIASES
 
     named = {ALIASES.get(name, name): value for name, value in options.items()}
     replaced = {*named}

@@ -10,6 +10,7 @@ import typer
 
 from wavefront.cli import completion
 from wavefront.cli.command import Command, Group
+from wavefront.cli.option_names import OPTION_NAMES
 from wavefront.cli.options import AllowUnsandboxed, Data, ItemsSeed, option
 from wavefront.cli.output import say
 
@@ -85,6 +86,7 @@ def run(
     from wavefront.integrations.lm_eval.command import run as run_lm_eval
     from wavefront.integrations.lm_eval.grading import trust
 
+    context.meta[OPTION_NAMES] = {"model_args": "--model_args"}
     trust(task or [], allow_unsandboxed=allow_unsandboxed)
     run_lm_eval(arguments)
 

@@ -193,6 +193,7 @@ def _make_group(group: Any, values: dict[str, Any]) -> Any:
 def options_set(*groups: Any) -> dict[str, Any]:
     """Return the options that the user set, by the library's names."""
     options: dict[str, Any] = {}
+    first: dict[str, str] = {}
     for group in groups:
         for name, value in vars(group).items():
             if value is None or value is False or value == []:
@@ -203,8 +204,8 @@ def options_set(*groups: Any) -> dict[str, Any]:
             if name == "logit_bias":
                 value = _read_biases(value)
             if library in options:
-                raise OptionError(f"{library!r} is given twice, once as {name!r}.")
-            options[library] = value
+                raise OptionError(f"{first[library]} is given twice, once as {name}.")
+            options[library], first[library] = value, name
     return options
 
 

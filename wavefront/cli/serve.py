@@ -10,6 +10,7 @@ import typer
 
 from wavefront.cli import completion
 from wavefront.cli.command import Command
+from wavefront.cli.option_names import OPTION_NAMES
 from wavefront.cli.options import EOS_HELP, ModelOptions, flatten_options, option
 from wavefront.cli.output import complain
 from wavefront.core.bounds import DEFAULT_STRATEGY
@@ -32,14 +33,26 @@ KEY = "WAVEFRONT_API_KEY"
 KEY_FILE = f"{KEY}_FILE"
 ENGINES = ("local", "ray")
 SPEEDS = ("exact", "balanced", "fast")  # the keys of `engine.options.SPEEDS`, without torch
-
-
+# The limits of the server whose option has another name.
+LIMITS = {
+    "length": "--max-length",
+    "new_tokens": "--max-new-tokens",
+    "messages": "--max-messages",
+    "choices": "--max-choices",
+    "body": "--max-body",
+    "prompt_bytes": "--max-prompt-bytes",
+    "prefix_bytes": "--prefix-memory",
+    "pending_bytes": "--max-pending-bytes",
+    "connections": "--max-connections",
+    "connections_per_address": "--max-connections-per-address",
+}
 app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=Command, epilog=EXAMPLES)
 @flatten_options
 def serve(
+    context: typer.Context,
     *,
     host: Annotated[
         str,
@@ -318,6 +331,9 @@ def serve(
     from wavefront import server
     from wavefront.storage.hub import builtin_checkpoints
 
+    # A wrong number of steps is reported by the limits first.
+    steps_option = "--steps" if max_steps >= 1 else "--max-steps"
+    context.meta[OPTION_NAMES] = {**LIMITS, "steps": steps_option}
     check_choice("engine", engine, ENGINES)
     check_choice("speed", speed, SPEEDS)
     given = {

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from wavefront.cli.command import Command
+from wavefront.cli.option_names import OPTION_NAMES
 from wavefront.cli.options import UsageError
 from wavefront.cli.output import stdout
 from wavefront.core.errors import did_you_mean
@@ -77,14 +78,16 @@ def train(
         raise UsageError(
             f"There is no action {action!r}{did_you_mean(action, ACTIONS)}; there are: {listed}."
         )
-    from wavefront.train.command import main
+    from wavefront.train.command import actions, run_action
 
     if "--help" in arguments or "-h" in arguments:
         _print_help(action)
         return
 
+    options = [one for one in actions()[action]._actions if one.option_strings]
+    context.meta[OPTION_NAMES] = {one.dest: one.option_strings[0] for one in options}
     # argparse exits with status 2 if the command line is wrong.
-    raise typer.Exit(1 if main(arguments) else 0)
+    run_action(arguments)
 
 
 def _print_help(action: str) -> None:

@@ -29,6 +29,14 @@ MAX_SPECULATED = 8  # a step computes as many canvases; longer drafts are seldom
 MAX_ITEMS = 64  # entries of an option that is a tuple
 MAX_BIASES = 1024  # entries of a logit bias
 
+# Further names of decoding options, from the published samplers and OpenAI's API.
+ALIASES = {
+    "gen_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "block_size": "block_length",
+    "eos_policy": "eos",
+}
+
 
 @dataclass(frozen=True)
 class IntRange:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 from torch import Tensor
 
 from wavefront.core import spec
-from wavefront.core.bounds import DEFAULT_STRATEGY, MAX_BIASES, MAX_ITEMS, check_option
+from wavefront.core.bounds import ALIASES, DEFAULT_STRATEGY, MAX_BIASES, MAX_ITEMS, check_option
 from wavefront.core.cache_policy import Cache
 from wavefront.core.constraint import ANY, Constraint, TokenAutomaton, check_length
 from wavefront.core.errors import (
@@ -154,12 +154,6 @@ def show_options(method: Method) -> Method:
     return method
 
 
-ALIASES = {
-    "gen_length": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "block_size": "block_length",
-    "eos_policy": "eos",
-}
 _REMASKING = {"low_confidence": "confidence", "random": "random"}
 _ALGORITHMS = {
     "maskgit_plus": "probability",
@@ -601,9 +595,7 @@ def _rename_aliases(options: Mapping[str, Any]) -> dict[str, Any]:
             continue  # None is the default of every option
         target = ALIASES.get(name, name)
         if target in given:
-            raise OptionError(
-                f"{target!r} is given twice, once as {name!r}.", option=name, value=value
-            )
+            raise OptionError(f"{target} is given twice, once as {name}.", option=name, value=value)
         given[target] = _to_int(value)
     return given
 

@@ -57,6 +57,15 @@ ERRORS: dict[int | str, Any] = {
 STREAM: dict[int | str, Any] = {
     200: {"description": "The answer, or a stream of it.", "content": {"text/event-stream": {}}}
 }
+STATUS_SCHEMA = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}},
+}
+PROBE: dict[int | str, Any] = {
+    status: {"description": text, "content": {"application/json": {"schema": STATUS_SCHEMA}}}
+    for status, text in ((200, "The status is ready."), (503, "The status says why not."))
+}
 Id = Annotated[str, Path(max_length=200)]
 From = Annotated[int, Query(alias="from", ge=0, lt=1 << 31)]
 
@@ -141,11 +150,11 @@ def _add_decode_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_status_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    @app.get("/health", responses=PROBE)
     async def health() -> Any:
         return service.health()
 
-    @app.get("/ready")
+    @app.get("/ready", responses=PROBE)
     async def ready() -> Any:
         return service.ready()
 

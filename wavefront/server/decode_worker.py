@@ -26,6 +26,7 @@ from wavefront.server.child_process import set_process_name
 from wavefront.server.fair_queue import ClientShare, FairQueue
 from wavefront.server.request_builder import (
     build_request,
+    lacks_automaton,
     rejection,
     resolve_defaults,
     shorten,
@@ -34,6 +35,7 @@ from wavefront.server.settings import Limits, Settings
 from wavefront.server.step_events import StepEvents
 from wavefront.server.worker_messages import (
     LENGTH_OPTIONS,
+    AutomatonMissing,
     CancelJob,
     CheckJob,
     Heartbeat,
@@ -148,6 +150,9 @@ class DecodeWorker:
             return
         job = message.job if isinstance(message, CheckJob) else message
         try:
+            if lacks_automaton(self.lm, job):
+                yield AutomatonMissing(message)
+                return
             prepared = build_request(
                 self.lm, job, self.limits, length=self.length, defaults=self.defaults
             )

@@ -172,7 +172,7 @@ class ConstraintCompiler(JobProcess[bytes]):
 
     def compile(self, job: Job, deliver: Callable[[Job], None]) -> None:
         """Compile the constraint of a job, then pass the job on to `deliver`."""
-        key = _constraint_key(job)
+        key = constraint_key(job)
         if key in self._kept:
             self._kept.move_to_end(key)
             deliver(replace(job, automaton=self._kept[key]))
@@ -180,12 +180,12 @@ class ConstraintCompiler(JobProcess[bytes]):
             self._add(_Waiting(job, deliver))
 
     def _finish(self, waiting: _Waiting, result: bytes) -> None:
-        key = _constraint_key(waiting.job)
+        key = constraint_key(waiting.job)
         self._kept[key] = result
         while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
             self._kept.popitem(last=False)
         alike = [waiting]
-        while same := self._queue.pop(fits=lambda other: _constraint_key(other.job) == key):
+        while same := self._queue.pop(fits=lambda other: constraint_key(other.job) == key):
             alike.append(same)
         for one in alike:
             one.deliver(replace(one.job, automaton=result))
@@ -197,7 +197,7 @@ class ConstraintCompiler(JobProcess[bytes]):
         return message, job.fields.get(option, option)
 
 
-def _constraint_key(job: Job) -> Any:
+def constraint_key(job: Job) -> Any:
     """Return what the automaton of a job depends on. Jobs of one server share the tokenizer."""
     option = constraint_option(job)
     assert option is not None

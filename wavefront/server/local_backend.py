@@ -11,16 +11,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from wavefront.server.child_process import ChildProcess
 from wavefront.server.frontend import POLL_INTERVAL, Frontend
-from wavefront.server.job_processes import ConstraintCompiler, PromptEncoder
+from wavefront.server.job_processes import ConstraintCompiler, PromptEncoder, constraint_key
 from wavefront.server.metrics import Metrics
 from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
+    AutomatonMissing,
     CancelJob,
+    CheckJob,
     Heartbeat,
     Job,
     LoadFailed,
@@ -33,6 +36,7 @@ from wavefront.server.worker_messages import (
 # Seconds to wait before a restart, by the number of recent restarts.
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0)
 SLOW_STEPS = 2.0  # a process may be silent for this many times its last step
+MAX_SENT = 4096  # automata to remember as sent; then all of them are sent once more
 FORGIVEN_AFTER = 2.0  # seconds of service after which one restart is no longer counted
 
 
@@ -56,6 +60,7 @@ class LocalBackend(Frontend):
         self._process: ChildProcess | None = None
         self._encoder = PromptEncoder(settings, self._reject)
         self._compiler = ConstraintCompiler(settings, self._reject)
+        self._sent_automata = set[int]()  # hashes of those that the decode process was sent
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -111,7 +116,32 @@ class LocalBackend(Frontend):
 
     def _send_job(self, job: Job) -> None:
         if job.id in self.requests.active:
-            self._send(job)
+            self._send(self._without_sent_automaton(job))
+
+    def _send_check(self, job: Job) -> None:
+        self._send(CheckJob(self._without_sent_automaton(job)))
+
+    def _without_sent_automaton(self, job: Job) -> Job:
+        """Remove the automaton of a job if the decode process was sent it before.
+
+        The decode process may have removed it; then it answers `AutomatonMissing`.
+        """
+        if job.automaton is None:
+            return job
+        key = hash(constraint_key(job))
+        if key in self._sent_automata:
+            return replace(job, automaton=None, automaton_was_sent=True)
+        if len(self._sent_automata) >= MAX_SENT:
+            self._sent_automata.clear()
+        self._sent_automata.add(key)
+        return job
+
+    def _send_with_automaton(self, message: Job | CheckJob) -> None:
+        """Send a message again, now with its automaton."""
+        check = isinstance(message, CheckJob)
+        job = replace(message.job if check else message, automaton_was_sent=False)
+        self._sent_automata.discard(hash(constraint_key(job)))
+        self._compile(job, self._send_check if check else self._send_job)
 
     def _send(self, message: Any) -> None:
         if self._process is not None:
@@ -123,6 +153,7 @@ class LocalBackend(Frontend):
 
     def _launch(self) -> None:
         self._ready_since = None
+        self._sent_automata.clear()
         self._last_message, self._last_step = time.monotonic(), None
         self._process = ChildProcess(run_worker, self.settings, self._receive)
 
@@ -143,6 +174,8 @@ class LocalBackend(Frontend):
                 self.metrics.set_replicas(1)
             elif isinstance(message, LoadFailed):
                 self._worker_error = message.message
+            elif isinstance(message, AutomatonMissing):
+                self._send_with_automaton(message.message)
             elif request := self.requests.active.get(message.id):
                 if isinstance(message, RequestFinished | RequestFailed):
                     self._end(request, message)

@@ -21,7 +21,6 @@ from wavefront.server.request_state import RequestState
 from wavefront.server.settings import Settings
 from wavefront.server.worker_messages import (
     CLIENT_GONE,
-    CheckJob,
     Heartbeat,
     Job,
     ModelInfo,
@@ -159,7 +158,7 @@ class ReplicaBackend(LocalBackend):
         """Ask the decode process whether it can decode a job."""
         request = ReplicaRequest(job)
         self.requests.active[request.id] = request
-        self._encode(job, lambda encoded: self._send(CheckJob(encoded)))
+        self._encode(job, self._send_check)
         return request
 
     async def _restart(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from wavefront.core import canvas, spec
-from wavefront.core.constraint import check_room
+from wavefront.core.constraint import Constraint, check_room
 from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, WavefrontError
 from wavefront.engine.batcher import Request
 from wavefront.engine.layout import room_after
@@ -36,7 +36,12 @@ from wavefront.server.worker_messages import (
 from wavefront.storage.hub import locate
 from wavefront.text.byte_tokenizer import byte_tokenizer
 from wavefront.text.chat_template import parse_holes
-from wavefront.text.constraint import check_constraint, keep_automaton, pack_automaton
+from wavefront.text.constraint import (
+    check_constraint,
+    find_automaton,
+    keep_automaton,
+    pack_automaton,
+)
 from wavefront.text.tokenizer import Infill, Tokenizer, infill_ids, prompt_ids
 
 FORK_FIELDS = ("at", "put")  # of the body of a fork
@@ -225,9 +230,23 @@ def compile_automaton(tokenizer: Tokenizer, job: Job) -> bytes:
     Raises:
         OptionError: The constraint is wrong, not supported, impossible, or too large.
     """
+    constraint = _constraint_of(job)
+    return pack_automaton(tokenizer, constraint, at_start=is_whole_text(job))
+
+
+def lacks_automaton(lm: LM, job: Job) -> bool:
+    """Return whether a job needs an automaton that was sent before, but is not kept any more."""
+    if not job.automaton_was_sent:
+        return False
+    size, at_start = lm.model.vocab_size, is_whole_text(job)
+    constraint = _constraint_of(job)
+    return find_automaton(lm.tokenizer, constraint, vocab_size=size, at_start=at_start) is None
+
+
+def _constraint_of(job: Job) -> Constraint:
     constraint = check_constraint(**{name: job.options.get(name) for name in CONSTRAINT_OPTIONS})
     assert constraint is not None
-    return pack_automaton(tokenizer, constraint, at_start=is_whole_text(job))
+    return constraint
 
 
 def _too_long(tokens: int, length: int) -> PromptError:

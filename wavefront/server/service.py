@@ -319,14 +319,12 @@ class Service:
         return state
 
     def health(self) -> ASCIIResponse:
-        """Return 200 while the decode process runs or loads for the first time, else 503."""
-        status = "stalled" if self.backend.is_stalled else self.backend.status
-        return ASCIIResponse({"status": status}, 200 if status in ("loading", "ready") else 503)
+        """Return 200 while the decode process can decode, else 503 with the reason."""
+        return _status_response("stalled" if self.backend.is_stalled else self.backend.status)
 
     def ready(self) -> ASCIIResponse:
         """Return 200 while the server accepts requests, else 503."""
-        status = "draining" if self.draining else self.backend.status
-        return ASCIIResponse({"status": status}, 200 if status == "ready" else 503)
+        return _status_response("draining" if self.draining else self.backend.status)
 
     def version(self) -> ASCIIResponse:
         """Return the version, and the fingerprint of the model once it has loaded."""
@@ -344,6 +342,10 @@ class Service:
         details |= {"strategies": info.strategies, "recommended": info.recommended}
         details |= {"defaults": info.defaults, "summary": info.summary}
         return [entry | {"wavefront": details}]
+
+
+def _status_response(status: str) -> ASCIIResponse:
+    return ASCIIResponse({"status": status}, 200 if status == "ready" else 503)
 
 
 def client_address(request: Request) -> str:

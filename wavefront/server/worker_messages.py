@@ -31,6 +31,7 @@ class Job:
     # The fields of the request that set these options, where the names differ.
     fields: Mapping[str, str] = field(default_factory=dict)
     automaton: bytes | None = None  # the constraint of the options, compiled
+    automaton_was_sent: bool = False  # with an earlier job, so this one has no bytes of it
     stop: tuple[str, ...] = ()
     events: bool = False  # send an event for every step
     measure: bool = False  # add the confidence of every masked position to the events
@@ -83,6 +84,12 @@ class CheckJob(NamedTuple):
     """Check whether a job can be decoded, without decoding it."""
 
     job: Job
+
+
+class AutomatonMissing(NamedTuple):
+    """The decode process has removed an automaton: send this message again with its bytes."""
+
+    message: Job | CheckJob
 
 
 class CancelJob(NamedTuple):

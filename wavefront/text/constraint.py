@@ -137,6 +137,13 @@ def compile_constraint(
     return _cache.put(key, found)
 
 
+def find_automaton(
+    tokenizer: Tokenizer, constraint: Constraint, *, vocab_size: int, at_start: bool = True
+) -> TokenAutomaton | None:
+    """Return the automaton of `compile_constraint` if it is kept, else None."""
+    return _cache.get((constraint, tokenizer.fingerprint, vocab_size, at_start))
+
+
 def pack_automaton(tokenizer: Tokenizer, constraint: Constraint, *, at_start: bool = True) -> bytes:
     """Compile a constraint, and return the automaton for `keep_automaton` in another process.
 

@@ -158,21 +158,29 @@ def pick(kind: type[Any], given: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 for an error that the user can fix."""
     try:
-        given = _parse(sys.argv[1:] if arguments is None else arguments)
-        given.act(given)
+        run_action(sys.argv[1:] if arguments is None else arguments)
     except WavefrontError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def run_action(arguments: Sequence[str]) -> None:
+    """Run a command.
+
+    Raises:
+        WavefrontError: An option is wrong, or a file could not be read or written.
+    """
+    try:
+        given = _parse(arguments)
+        given.act(given)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         reason = error.strerror or str(error)
-        print(
-            f"error: A file could not be read or written:{where} ({reason}); what was saved "
-            "before is kept.",
-            file=sys.stderr,
-        )
-        return 2
-    return 0
+        raise WavefrontError(
+            f"A file could not be read or written:{where} ({reason}); what was saved before is "
+            "kept."
+        ) from error
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from wavefront.core.errors import MissingExtraError, OptionError, install_command
@@ -65,10 +68,41 @@ def run(words: Sequence[str]) -> None:
 
     before, sys.argv = sys.argv, ["lm-eval", *given]
     try:
-        cli_evaluate()
+        with _git_errors_hidden():
+            cli_evaluate()
     except ValueError as error:
         if not str(error).startswith("Tasks not found"):
             raise
         raise OptionError(f"lm-eval: {error}; is --include_path missing?") from error
     finally:
         sys.argv = before
+
+
+@contextlib.contextmanager
+def _git_errors_hidden() -> Iterator[None]:
+    """Do not let lm-eval ask git for a commit in a folder that is in no repository.
+
+    lm-eval would continue without a commit, but git would print an error.
+    """
+    from lm_eval import evaluator
+
+    name = "get_git_commit_hash"
+    if (original := getattr(evaluator, name, None)) is None:
+        yield
+        return
+    setattr(evaluator, name, lambda: original() if _may_be_in_repository() else None)
+    try:
+        yield
+    finally:
+        setattr(evaluator, name, original)
+
+
+def _may_be_in_repository() -> bool:
+    """Return False if git says that no folder above the current one is a repository."""
+    command = ["git", "rev-parse", "--git-dir"]
+    english = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
+    except OSError:
+        return True  # git is not installed; lm-eval looks for a commit without it
+    return "not a git repository (or any" not in done.stderr
