@@ -238,6 +238,7 @@ def test_dollar_signs_are_not_parsed_as_math(lm, pictures) -> None:
     assert shown.bytes("svg").startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_missing_matplotlib_error_names_the_extra() -> None:
     code = """
 import sys

@@ -345,6 +345,7 @@ def test_rows_that_need_a_gpu_are_left_out_elsewhere():
     assert not {"default", "quantized", "strategies", "start"} & {*usual}
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_by_their_text():
     model = toy(vocab_size=512, max_length=512)
     texts = ("window 32, int8 weights$", "^exact step, unquantised", "exact step, standard, batch")
@@ -643,6 +644,7 @@ def test_table_fits_a_terminal_and_has_readable_numbers(monkeypatch, capsys, nam
     assert ("speedup: " in page) == (name == "numbers")
 
 
+@pytest.mark.slow
 def test_words_of_the_rows_are_explained(capsys):
     assert [one.label for one in decodes(quick=True)] == [
         "LLaDA-style loop, standard",

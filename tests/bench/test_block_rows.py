@@ -267,7 +267,13 @@ def test_help_lists_the_rows():
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize(("family", "cache"), [("sdar", "blocks()"), ("llada", "wave(refresh=64)")])
+@pytest.mark.parametrize(
+    ("family", "cache"),
+    [
+        pytest.param("sdar", "blocks()", marks=pytest.mark.slow),
+        ("llada", "wave(refresh=64)"),
+    ],
+)
 def test_only_the_timed_step_is_compiled(family, cache, lag, monkeypatch):
     """The pass that fills the cache runs as written, and the step after it is compiled."""
     monkeypatch.setattr(compile, "BACKEND", "eager")

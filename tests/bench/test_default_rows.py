@@ -98,6 +98,7 @@ def test_start_is_measured_in_two_processes_with_one_directory(monkeypatch):
     assert folders[0] == folders[1]
 
 
+@pytest.mark.slow
 def test_process_of_a_start_prints_its_times(monkeypatch, capsys):
     monkeypatch.setattr("wavefront.kernels.compile.BACKEND", "eager")
     options = {"name": "toy", "device": "cpu", "dtype": "float32"}
@@ -130,6 +131,7 @@ def test_interrupted_run_keeps_the_groups_that_are_complete(tmp_path, monkeypatc
     assert "Not measured: memory." in shown.stdout
 
 
+@pytest.mark.slow
 def test_rows_are_printed_as_they_are_measured(tmp_path):
     few = ("-n", "32", "--prompt-tokens", "16", "--repeats", "1", "--device", "cpu", "--quick")
     done = run("bench", "-m", "toy", *few, "--only", "memory", "-o", str(tmp_path / "b.json"))

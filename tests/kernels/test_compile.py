@@ -116,7 +116,10 @@ def test_compiled_cache_decodes_like_eager(traced, family, cache):
     compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
 
 
-@pytest.mark.parametrize("family", ["llada2", "sdar", "sdar_moe"])
+@pytest.mark.parametrize(
+    "family",
+    ["llada2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sdar", "sdar_moe"))],
+)
 def test_compiled_block_step_decodes_like_eager(traced, family, monkeypatch):
     """Attention by block and experts are one graph too, with the exact cache."""
     options = {"max_new_tokens": 8, "eos": "keep"}

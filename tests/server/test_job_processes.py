@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from helpers.servers import PATIENCE
 
 from wavefront.server.job_processes import KEPT_BYTES, ConstraintCompiler
@@ -40,6 +41,7 @@ def run_compiler(jobs: list[Job], *, wanted: int, settings: Settings = SETTINGS)
     return asyncio.run(compile_all())
 
 
+@pytest.mark.slow
 def test_equal_constraints_are_compiled_once() -> None:
     """The last job does not wait for the slow one, which comes before it in the queue."""
     jobs = [
@@ -52,6 +54,7 @@ def test_equal_constraints_are_compiled_once() -> None:
     assert first.automaton is last.automaton is not None
 
 
+@pytest.mark.slow
 def test_slow_compilation_ends_with_an_error_about_its_field() -> None:
     settings = Settings(source=SETTINGS.source, limits=Limits(compile_timeout=1.0))
     jobs = [make_job("slow", regex=SLOW), make_job("fine", choices=["yes", "no"])]

@@ -67,6 +67,7 @@ def test_missing_ray_says_what_to_install(missing: str, monkeypatch: pytest.Monk
     assert error.endswith("--engine ray needs Ray Serve: pip install -e '.[ray-serve]'.")
 
 
+@pytest.mark.slow
 def test_ray_backend_imports_neither_torch_nor_ray() -> None:
     check = "print('torch' in sys.modules, 'ray' in sys.modules)"
     code = f"import sys, wavefront.server.ray_backend; {check}"

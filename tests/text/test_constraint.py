@@ -196,6 +196,7 @@ def test_automaton_of_choices_is_the_smallest_one(choices, text):
         assert (state >= 0 and bool(made.accepting[state])) == (one in choices)
 
 
+@pytest.mark.slow
 def test_long_choice_is_compiled_in_linear_time(ripple):
     start = time.process_time()
     made = compile_constraint(
@@ -253,7 +254,11 @@ def test_a_schema_is_a_dictionary_a_text_or_a_model_class():
         ({"regex": "(^a)|b"}, "may stand only at its start or its end"),
         ({"regex": r"a\zb"}, r"\\z may stand only at its start or its end"),
         ({"regex": "(?x) a # b"}, "flag x"),
-        ({"schema": {"type": "string", "maxLength": 20000}}, "The schema needs|The schema takes"),
+        pytest.param(
+            {"schema": {"type": "string", "maxLength": 20000}},
+            "The schema needs|The schema takes",
+            marks=pytest.mark.slow,
+        ),
         ({"choices": []}, "choices must be a list"),
         ({"choices": "yes"}, "choices must be a list"),
         ({"choices": [1]}, "choices must be a list"),
@@ -515,6 +520,7 @@ def test_minimized_automata_keep_their_language(seed):
         assert not any(reads_word(Automaton(rows, ends), word) for word in words)
 
 
+@pytest.mark.slow
 def test_long_pattern_is_compiled_in_bounded_time(ripple):
     start = time.process_time()
     assert compiled(ripple, regex="a{15000}").states >= 15_000
