@@ -128,7 +128,8 @@ def test_requests_do_not_pile_up_while_the_decode_process_is_stalled(
         service._check_admission(request_from("10.0.0.7"), {"prompt": [1]})
     failure = caught.value.failure
     assert (failure.status, failure.code) == (503, "engine_stalled")
-    assert service.health().status_code == 503
+    for probe in (service.health(), service.ready()):
+        assert (probe.status_code, probe.body) == (503, b'{"status":"stalled"}')
 
 
 def test_health_fails_until_the_model_has_loaded() -> None:

@@ -320,11 +320,15 @@ class Service:
 
     def health(self) -> ASCIIResponse:
         """Return 200 while the decode process can decode, else 503 with the reason."""
-        return _status_response("stalled" if self.backend.is_stalled else self.backend.status)
+        return _status_response(self._status)
 
     def ready(self) -> ASCIIResponse:
         """Return 200 while the server accepts requests, else 503."""
-        return _status_response("draining" if self.draining else self.backend.status)
+        return _status_response("draining" if self.draining else self._status)
+
+    @property
+    def _status(self) -> str:
+        return "stalled" if self.backend.is_stalled else self.backend.status
 
     def version(self) -> ASCIIResponse:
         """Return the version, and the fingerprint of the model once it has loaded."""
