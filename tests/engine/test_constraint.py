@@ -351,7 +351,7 @@ def answers_of(batcher: Batcher, plan: Plan) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("text", STRATEGIES)
-@pytest.mark.parametrize("selector", [None, "threshold(0.1)"])
+@pytest.mark.parametrize("selector", [None, pytest.param("threshold(0.1)", marks=pytest.mark.slow)])
 def test_the_parts_of_a_constrained_step_are_captured(model, text, selector, monkeypatch):
     """Graphs overwrite their buffers. The answers are the same, and no automaton is in a key.
 
