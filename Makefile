@@ -11,7 +11,7 @@ TORCH ?= --constraint constraints.txt torch
 .PHONY: demo test check docs dist fmt slow clean lock audit
 demo: .venv/ready    ; $(BIN)/wavefront demo
 test: .venv/dev      ; $(BIN)/pytest -n 2 -m "not slow and not gpu"
-slow: .venv/dev      ; $(BIN)/pytest -n 2 -m "slow and not gpu"
+slow: .venv/dev      ; $(BIN)/pytest -n 2 --dist worksteal -m "slow and not gpu"
 check: .venv/dev     ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/pytest -n 2 -m "not slow and not gpu"
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
