@@ -177,11 +177,12 @@ def environment(lm: LM) -> dict[str, Any]:
         "float32 products": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
-    if not cuda:
-        found["product library"] = "oneDNN" if cpu_product.ONEDNN_IS_FASTER else "torch's default"
     if cuda:
         found |= {"cuda": torch.version.cuda, "driver": _driver()}
         found["cudnn"] = torch.backends.cudnn.version()
+    else:
+        faster = cpu_product.ONEDNN_IS_FASTER
+        found["product library"] = "oneDNN" if faster else "torch's default"
     return found
 
 
