@@ -105,7 +105,7 @@ def test_registered_shapes_equal_the_real_shapes():
     assert (pieces.shape, row_scale.shape, sums.shape) == ((2, 30, 4096), (30,), (30, 64))
     split = pieces[:, None]
     made = small_batch_ops.int4_product(split, row_scale, sums, packed, groups, groups, HALF)
-    assert made.shape == (4, 1, 30, 12288)
+    assert made.shape == (2, 1, 30, 12288)
     made = small_batch_ops.dequantize_int4(packed, groups, groups, HALF)
     assert (made.shape, made.dtype) == ((12288, 4096), HALF)
     rounded, row_scale = small_batch_ops.round_rows(x[0], 448.0)
@@ -130,8 +130,8 @@ def test_registered_shapes_equal_the_real_shapes():
     ("width", "depth", "plain", "int8", "int4"),
     [
         (126464, 4096, 1, 1, 1),
-        (24576, 4096, 1, 1, 2),
-        (12288, 4096, 1, 2, 4),
+        (24576, 4096, 1, 1, 1),
+        (12288, 4096, 1, 2, 2),
         (4096, 4096, 2, 2, 8),
         (3072, 2048, 4, 4, 8),
         (1024, 2048, 8, 8, 8),

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 ROWS = 64  # the most rows of a product; with more, library kernels are as fast
-QUERIES = 64  # the most queries per head
+QUERIES, QUERY_TILE = 64, 16  # the most queries per head; how many of them a program computes
 TILE, DEEP = 64, 128  # rows and columns of a weight that a program reads at a time
 PROGRAMS = 128  # about as many as keep every processor of a GPU busy
+EXPERT_PROGRAMS = 2 * PROGRAMS  # which share the tiles of the experts in use
 WIDEST = 1 << 14  # columns of a row that one program rounds to 8 bits
 PARTS = 8  # the most parts that a product's depth or a head's keys are split into
 GROUP, PAIRED = 64, 128  # columns of an int4 weight with one scale; columns that share bytes
@@ -88,7 +89,7 @@ def int8_part_count(width: int, depth: int) -> int:
 def int4_part_count(width: int, depth: int) -> int:
     """Return the same for a weight in int4, whose programs wait most of the time."""
     count = 1
-    while count < PARTS and count * width < 4 * PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
+    while count < PARTS and count * width < 3 * PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
         count *= 2
     return count
 
@@ -131,18 +132,12 @@ def attention_fits(query: Tensor) -> bool:
 
 def counter_count(rows: int, heads: int) -> int:
     """Return how many counters `attend` needs at most, for a batch of rows with so many heads."""
-    return 2 * rows * heads  # the queries of a head are at most two tiles
+    return QUERIES // QUERY_TILE * rows * heads
 
 
 def _tile_size(rows: int) -> int:
     """Return the size of the tile that holds this many rows."""
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
-
-
-def _query_tile(queries: int, programs: int) -> int:
-    """Return how many queries a program of `attend` computes: half of them if programs are few."""
-    tile = _tile_size(queries)
-    return tile // 2 if programs < PROGRAMS and tile > 16 else tile
 
 
 def _stages(x: Tensor, wanted: int, tile: int) -> int:
@@ -159,9 +154,9 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     assert rows <= ROWS
     out = _parts_like(x, width, count)
     row_tile = _tile_size(rows)
-    # Six stages leave room for one program per processor, which is too few for a larger grid.
+    # Five stages leave room for one program per processor, which is too few for a larger grid.
     deeper = count > 1 and width // TILE * count <= PROGRAMS
-    stages = _stages(x, 6 if deeper else 3, 2 * (TILE + row_tile) * DEEP)
+    stages = _stages(x, 5 if deeper else 3, 2 * (TILE + row_tile) * DEEP)
     _launch(
         "product", (width // TILE, count),
         x.contiguous(), weight, out, rows, width, depth, depth // count,
@@ -357,12 +352,11 @@ def int4_product(
     assert depth == x.shape[-1]
     assert scale.stride() == minimum.stride()
     out = _parts_like(x[0], width, count, dtype=dtype)
-    tile = 2 * TILE if width >= PROGRAMS * TILE and rows <= 32 else TILE
     _launch(
-        "int4_product", (width // tile, count),
+        "int4_product", (width // TILE, count),
         x.contiguous(), row_scale, sums, codes, scale, minimum, out,
         rows, width, depth, depth // count, *scale.stride(),
-        ROWS=_tile_size(rows), TILE=tile, GROUP=GROUP, PACKED=x.is_cuda, num_stages=3, like=x,
+        ROWS=_tile_size(rows), TILE=TILE, GROUP=GROUP, PACKED=x.is_cuda, num_stages=3, like=x,
     )  # fmt: skip
     return out
 
@@ -489,24 +483,24 @@ def experts(
     """
     (rows, depth), top, (count, _, inner) = x.shape, chosen.shape[1], down.shape
     assert rows <= ROWS
-    parts = top + (shared_down is not None)
-    gated, out = x.new_empty((parts, rows, inner)), x.new_empty((parts, rows, depth))
+    shared = int(shared_down is not None)
+    planes, picks = min(count, rows * top) + shared, chosen.contiguous()
+    gated, out = x.new_empty((planes, rows, inner)), x.new_empty((top + shared, rows, depth))
     fixed: dict[str, Any] = {
-        "SHARED": parts - top,
+        "SHARED": shared,
         "TOP": 1 << (top - 1).bit_length(),
+        "EXPERTS": 1 << (count - 1).bit_length(),
         "ROWS": _tile_size(rows),
         "DEEP": DEEP // 2,
     }
-    planes = count + parts - top
-    picks = chosen.contiguous()
     _launch(
-        "expert_gated_product", (inner // TILE, planes),
+        "expert_gated_product", (min(EXPERT_PROGRAMS, inner // TILE * planes), 1),
         x.contiguous(), picks, gate_up, gate_up if shared_gate_up is None else shared_gate_up,
         gated, rows, inner, depth, top,
         TILE=TILE, num_stages=4 if rows <= 32 else 3, like=x, **fixed,
     )  # fmt: skip
     _launch(
-        "expert_product", (depth // (2 * TILE), planes),
+        "expert_product", (min(EXPERT_PROGRAMS, depth // (2 * TILE) * planes), 1),
         gated, picks, weights.contiguous(), down, down if shared_down is None else shared_down,
         out, rows, depth, inner, top,
         TILE=2 * TILE, num_stages=_stages(x, 4, (2 * TILE + _tile_size(rows)) * DEEP), like=x,
@@ -562,11 +556,10 @@ def attend(
     """
     rows, heads, queries, size = query.shape
     assert queries <= QUERIES
-    keys = key.shape[2]
+    keys, query_tiles = key.shape[2], -(-queries // QUERY_TILE)
     tiles = -(-keys // TILE)
-    each = -(-tiles // min(PARTS, PROGRAMS // (rows * heads)))
+    each = -(-tiles // min(PARTS, 2 * PROGRAMS // (rows * heads * query_tiles)))
     count, share = -(-tiles // each), each * TILE
-    query_tile = _query_tile(queries, rows * heads * count)
     out = query.new_empty((rows, queries, heads, size))
     mixed = query.new_empty((rows * heads * count * queries, size), dtype=torch.float32)
     sums = query.new_empty((rows * heads * count * queries, 2), dtype=torch.float32)
@@ -576,13 +569,13 @@ def attend(
         masked = 1 + (attended.shape[2] > 1)
         mask_strides = tuple(0 if attended.shape[n] == 1 else attended.stride(n) for n in (0, 2))
     _launch(
-        "attend", (rows * heads, count, -(-queries // query_tile)),
+        "attend", (rows * heads, count, query_tiles),
         query, key, value, query if attended is None else attended, out, mixed, sums, counters,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *mask_strides,
         queries, keys, share, size**-0.5 * LOG2_E,
-        HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=query_tile,
-        TILE=TILE, SIZE=size, MASKED=masked,
-        num_stages=3 if query_tile <= 32 else 2, like=query,
+        HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=QUERY_TILE,
+        TILE=TILE, SIZE=size, MASKED=masked, num_stages=_stages(query, 4, 4 * TILE * size),
+        like=query,
     )  # fmt: skip
     return out.transpose(1, 2)
 

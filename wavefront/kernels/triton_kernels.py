@@ -48,6 +48,12 @@ def product(
 
 
 @triton.jit
+def add_planes(x, TILE: tl.constexpr, ROWS: tl.constexpr):
+    """Return (TILE, ROWS): the sum of the two halves of each row of x (TILE, 2 * ROWS)."""
+    return tl.sum(tl.reshape(x, (TILE, 2, ROWS)), 1)
+
+
+@triton.jit
 def scaled_product(
     x, row_scale, codes, scale, out, rows, width, depth, share,
     INTEGER: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DEEP: tl.constexpr,
@@ -62,29 +68,25 @@ def scaled_product(
     begin(CHAIN)
     part = tl.program_id(2)
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    row, deep = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DEEP)
-    there = row[:, None] < rows
     kind: tl.constexpr = tl.int32 if INTEGER else tl.float32
     nothing: tl.constexpr = 0 if INTEGER else 0.0
-    total = tl.zeros((TILE, ROWS), kind)
-    fine = tl.zeros((TILE, ROWS), kind)
+    planes: tl.constexpr = 2 if INTEGER else 1
+    both, deep = tl.arange(0, planes * ROWS), tl.arange(0, DEEP)
+    row, plane = tl.program_id(0) * ROWS + both % ROWS, both // ROWS
+    of_row = x + (plane * rows + row)[:, None].to(tl.int64) * depth
+    total = tl.zeros((TILE, planes * ROWS), kind)
     for start in range(part * share, part * share + share, DEEP):
         of_codes = codes + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        of_x = x + row[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        code = tl.load(of_codes)
-        read = tl.load(of_x, mask=there, other=nothing)
-        total = tl.dot(code, tl.trans(read), total, out_dtype=kind)
-        if INTEGER:
-            of_rest = x + (row + rows)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-            rest = tl.load(of_rest, mask=there, other=0)
-            fine = tl.dot(code, tl.trans(rest), fine, out_dtype=kind)
+        read = tl.load(of_row + (start + deep)[None, :], mask=row[:, None] < rows, other=nothing)
+        total = tl.dot(tl.load(of_codes), tl.trans(read), total, out_dtype=kind)
     made = total.to(tl.float32)
     if INTEGER:
-        made += fine.to(tl.float32) / 256
+        made = add_planes(made * tl.where(plane > 0, 1 / 256, 1.0)[None, :], TILE, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     made = made * tl.load(scale + at)[:, None]
     made = made * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(made).to(out.dtype.element_ty), mask=there)
+    tl.store(here, tl.trans(made).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
 
 @triton.jit
@@ -166,36 +168,38 @@ def int4_product(
     begin(CHAIN)
     part = tl.program_id(1)
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    row, deep = tl.arange(0, ROWS), tl.arange(0, GROUP)
+    both, deep = tl.arange(0, 2 * ROWS), tl.arange(0, GROUP)
+    known = (both % ROWS < rows)[:, None]
+    of_x = x + (both // ROWS * rows + both % ROWS)[:, None].to(tl.int64) * depth + deep[None, :]
+    of_codes = codes + at[:, None].to(tl.int64) * (depth // 2) + deep[None, :]
+    of_scale = scale + at.to(tl.int64) * of_row
+    first, end = part * share // GROUP, (part * share + share) // GROUP
+    total = tl.zeros((TILE, 2 * ROWS), tl.float32)
+    step = tl.load(of_scale + first * of_group)
+    next_step = tl.load(of_scale + (first + 1) * of_group)
+    for group in range(first, end, 2):
+        pairs = tl.load(of_codes + group * (GROUP // 2))
+        # The scales of the next groups are loaded now, so that the sums need not wait for them.
+        ahead = of_scale + tl.minimum(group + 2, end - 2) * of_group
+        later, next_later = tl.load(ahead), tl.load(ahead + of_group)
+        read = tl.trans(tl.load(of_x + group * GROUP, mask=known, other=0.0))
+        next = tl.trans(tl.load(of_x + (group + 1) * GROUP, mask=known, other=0.0))
+        total += step.to(tl.float32)[:, None] * tl.dot(codes_of(pairs, False, PACKED), read)
+        total += next_step.to(tl.float32)[:, None] * tl.dot(codes_of(pairs, True, PACKED), next)
+        step, next_step = later, next_later
+    made = add_planes(total, TILE, ROWS) * 512
+    row, some = tl.arange(0, ROWS), tl.arange(0, GROUP)
     there = row[:, None] < rows
-    total = tl.zeros((TILE, ROWS), tl.float32)
-    for start in range(part * share, part * share + share, 2 * GROUP):
-        of_codes = codes + at[:, None].to(tl.int64) * (depth // 2) + (start // 2 + deep)[None, :]
-        of_x = x + row[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        of_rest = x + (row + rows)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-        pairs = tl.load(of_codes)
-        low, high = codes_of(pairs, False, PACKED), codes_of(pairs, True, PACKED)
-        first = tl.dot(low, tl.trans(tl.load(of_x, mask=there, other=0.0)))
-        next = tl.dot(high, tl.trans(tl.load(of_x + GROUP, mask=there, other=0.0)))
-        first = tl.dot(low, tl.trans(tl.load(of_rest, mask=there, other=0.0)), first)
-        next = tl.dot(high, tl.trans(tl.load(of_rest + GROUP, mask=there, other=0.0)), next)
-        group = at.to(tl.int64) * of_row + (start // GROUP) * of_group
-        step = tl.load(scale + group).to(tl.float32)
-        next_step = tl.load(scale + group + of_group).to(tl.float32)
-        total += step[:, None] * first + next_step[:, None] * next
-    total = total * 512
-    some = tl.arange(0, 16)
-    end = (part * share + share) // GROUP
-    for start in range(part * share // GROUP, end, 16):
-        group = start + some
-        where = at[:, None].to(tl.int64) * of_row + group[None, :] * of_group
-        low = tl.load(minimum + where, mask=(group < end)[None, :], other=0.0)
-        of_sums = sums + row[:, None] * (depth // GROUP) + group[None, :]
-        read = tl.load(of_sums, mask=there & (group < end)[None, :], other=0.0)
-        total = tl.dot(low, tl.trans(read), total)
-    total = total * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
+    for start in range(first, end, GROUP):
+        column = start + some
+        where = at[:, None].to(tl.int64) * of_row + column[None, :] * of_group
+        low = tl.load(minimum + where, mask=(column < end)[None, :], other=0.0)
+        of_sums = sums + row[:, None] * (depth // GROUP) + column[None, :]
+        sum = tl.load(of_sums, mask=there & (column < end)[None, :], other=0.0)
+        made = tl.dot(low, tl.trans(sum), made)
+    made = made * tl.load(row_scale + row, mask=row < rows, other=0.0)[None, :]
     here = out + (part * rows + row[:, None]).to(tl.int64) * width + at[None, :]
-    tl.store(here, tl.trans(total).to(out.dtype.element_ty), mask=there)
+    tl.store(here, tl.trans(made).to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -291,82 +295,85 @@ def route(
 
 
 @triton.jit
-def choices_of(
-    chosen, expert, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr
+def order_of_experts(
+    chosen, rows, top, TOP: tl.constexpr, ROWS: tl.constexpr, EXPERTS: tl.constexpr
 ):  # fmt: skip
-    """Return which rows chose the expert, and as which of their choices.
-
-    With SHARED, the expert -1 is the choice `top` of all rows.
-    """
+    """Return (EXPERTS,): 1, 2, ... for the experts that any row chose, and 0 for the others."""
     row, slot = tl.arange(0, ROWS), tl.arange(0, TOP)
     known = (row[:, None] < rows) & (slot[None, :] < top)
-    mine = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-2) == expert
-    here = tl.max(mine.to(tl.int32), 1) > 0
-    part = tl.sum(tl.where(mine, slot[None, :], 0), 1)
-    if SHARED:
-        here = here | ((row < rows) & (expert < 0))
-        part = tl.where(expert < 0, top, part)
-    return here, part
+    picks = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=0)
+    picks, known = tl.reshape(picks, (ROWS * TOP,)), tl.reshape(known, (ROWS * TOP,))
+    used = (tl.histogram(picks.to(tl.int32), EXPERTS, mask=known) > 0).to(tl.int32)
+    return tl.cumsum(used, 0) * used
 
 
 @triton.jit
 def expert_gated_product(
     x, chosen, weight, shared, out, rows, width, depth, top,
-    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    DEEP: tl.constexpr, CHAIN: tl.constexpr,
+    SHARED: tl.constexpr, TOP: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (top + SHARED, rows, width) = `gated_product` of each row with each expert it chose.
+    """out (planes, rows, width) = `gated_product` of all rows with each expert that any row chose.
 
-    With SHARED, `shared` is the weight of one more expert, the last choice of every row. A program
-    computes a tile of one expert for all rows, or ends if no row chose the expert.
+    With SHARED, the first plane is of one more expert, whose weight is `shared`. The programs share
+    the tiles of all planes.
     """
     begin(CHAIN)
-    expert = tl.program_id(1) - SHARED
-    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
-    if tl.max(here.to(tl.int32), 0) > 0:
-        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    order, index = order_of_experts(chosen, rows, top, TOP, ROWS, EXPERTS), tl.arange(0, EXPERTS)
+    row, deep, tiles = tl.arange(0, ROWS), tl.arange(0, DEEP), width // TILE
+    for tile in range(tl.program_id(0), (tl.max(order, 0) + SHARED) * tiles, tl.num_programs(0)):
+        plane, at = tile // tiles, tile % tiles * TILE + tl.arange(0, TILE)
+        expert = tl.sum(tl.where(order == plane + 1 - SHARED, index, 0), 0)
         base = weight + expert.to(tl.int64) * 2 * width * depth
         if SHARED:
-            base = tl.where(expert < 0, shared, base)
+            base = tl.where(plane == 0, shared, base)
         gate = tl.zeros((TILE, ROWS), tl.float32)
         up = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
             of_gate = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
             of_x = x + row[:, None] * depth + (start + deep)[None, :]
-            read = tl.trans(tl.load(of_x, mask=here[:, None], other=0.0))
+            read = tl.trans(tl.load(of_x, mask=row[:, None] < rows, other=0.0))
             gate = tl.dot(tl.load(of_gate), read, gate)
             up = tl.dot(tl.load(of_gate + width.to(tl.int64) * depth), read, up)
         both = swiglu(gate, up, out.dtype.element_ty)
-        of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
-        tl.store(of_out, tl.trans(both), mask=here[:, None])
+        of_out = out + (plane * rows + row)[:, None].to(tl.int64) * width + at[None, :]
+        tl.store(of_out, tl.trans(both), mask=row[:, None] < rows)
 
 
 @triton.jit
 def expert_product(
     x, chosen, shares, weight, shared, out, rows, width, depth, top,
-    SHARED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    DEEP: tl.constexpr, CHAIN: tl.constexpr,
+    SHARED: tl.constexpr, TOP: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, DEEP: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """out (top + SHARED, rows, width) = x (top + SHARED, rows, depth) · each choice's expert.
+    """out (top + SHARED, rows, width) = x (planes, rows, depth) · the expert of each plane.
 
-    `shares` (rows, top) multiplies the choices. The rest is as in `expert_gated_product`.
+    A row's results are those of its choices in order, each multiplied by one of its `shares` (rows,
+    top), and of the shared expert. The planes are those of `expert_gated_product`.
     """
     begin(CHAIN)
-    expert = tl.program_id(1) - SHARED
-    here, part = choices_of(chosen, expert, rows, top, TOP, ROWS, SHARED)
-    if tl.max(here.to(tl.int32), 0) > 0:
-        at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-        row, deep = tl.arange(0, ROWS), tl.arange(0, DEEP)
+    order, index = order_of_experts(chosen, rows, top, TOP, ROWS, EXPERTS), tl.arange(0, EXPERTS)
+    row, deep, tiles = tl.arange(0, ROWS), tl.arange(0, DEEP), width // TILE
+    slot = tl.arange(0, TOP)
+    known = (row[:, None] < rows) & (slot[None, :] < top)
+    choices = tl.load(chosen + row[:, None] * top + slot[None, :], mask=known, other=-1)
+    for tile in range(tl.program_id(0), (tl.max(order, 0) + SHARED) * tiles, tl.num_programs(0)):
+        plane, at = tile // tiles, tile % tiles * TILE + tl.arange(0, TILE)
+        expert = tl.sum(tl.where(order == plane + 1 - SHARED, index, 0), 0)
         base = weight + expert.to(tl.int64) * width * depth
         if SHARED:
-            base = tl.where(expert < 0, shared, base)
+            base = tl.where(plane == 0, shared, base)
         total = tl.zeros((TILE, ROWS), tl.float32)
         for start in range(0, depth, DEEP):
             of_weight = base + at[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-            of_x = x + (part * rows + row)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
-            read = tl.load(of_x, mask=here[:, None], other=0.0)
+            of_x = x + (plane * rows + row)[:, None].to(tl.int64) * depth + (start + deep)[None, :]
+            read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
             total = tl.dot(tl.load(of_weight), tl.trans(read), total)
+        mine = choices == expert
+        here, part = tl.max(mine.to(tl.int32), 1) > 0, tl.sum(tl.where(mine, slot[None, :], 0), 1)
+        if SHARED:
+            here, part = here | (plane == 0), tl.where(plane == 0, top, part)
+        here = here & (row < rows)
         share = tl.load(shares + row * top + part, mask=here & (part < top), other=1.0)
         of_out = out + (part * rows + row)[:, None].to(tl.int64) * width + at[None, :]
         made = (total * share[None, :]).to(out.dtype.element_ty)
