@@ -215,8 +215,9 @@ PEERS: dict[str, Peer] = {
 class Prepared(NamedTuple):
     """A job that is ready to be timed."""
 
-    replay: Callable[[], object]
+    replay: Callable[[], object]  # of all copies; it returns how many they are
     error: float  # the largest relative error of its products
+    held: object  # the inputs and weights, whose memory a captured graph reads
 
 
 def prepare(peer: Peer, job: Job, device: str) -> Prepared:
@@ -262,7 +263,8 @@ def prepare(peer: Peer, job: Job, device: str) -> Prepared:
 
     if device == "cuda":
         everything = _captured(everything)
-    return Prepared(lambda: (everything(), len(copies))[1], max(errors))
+    held = (inputs, copies)
+    return Prepared(lambda: (everything(), len(copies))[1], max(errors), held)
 
 
 @contextlib.contextmanager
