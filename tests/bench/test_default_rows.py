@@ -56,12 +56,17 @@ def test_default_rows_are_compared_with_captured_ones(monkeypatch):
     stage = Stage(make_settings(only=("default",)), DeviceLimits(1e12, 1e11))
     found = {one.name: one for one in default_rows.default_rows(stage)}
     assert {*found} == {
-        *("default-exact-warm-up", "default-fast-warm-up", "default-exact"),
-        *("default-exact-captured", "default-fast-cycle", "default-fast-captured-cycle"),
+        *("default-exact-warm-up", "default-balanced-warm-up", "default-fast-warm-up"),
+        *("default-exact", "default-balanced-cycle", "default-fast-cycle"),
+        *("default-exact-captured", "default-balanced-captured-cycle"),
+        "default-fast-captured-cycle",
     }
     assert "steps" in found["default-fast-warm-up"].note
     assert found["default-exact"].strategy.startswith("block(size=32")
     assert found["default-fast-cycle"].cache == repr(step_rows.window_policy(32))
+    assert found["default-balanced-cycle"].cache == repr(step_rows.window_policy(32, refresh=8))
+    floors = [found[f"default-{name}"].floor_ms for name in ("exact", "balanced-cycle")]
+    assert floors[0] > floors[1] > found["default-fast-cycle"].floor_ms
 
 
 def test_targets_of_default_settings_and_of_the_second_start():

@@ -14,11 +14,11 @@ from wavefront.bench.workloads import Case, Cycle, Steps, new_batcher
 from wavefront.core.bounds import DEFAULT_STRATEGY
 from wavefront.engine.options import SPEEDS, resolve_cache
 from wavefront.lm import LM, Stream
+from wavefront.strategies.caches.wave import Wave
 from wavefront.text.byte_tokenizer import byte_tokenizer
 
 KIND = "default"
 CAPTURED = "captured"  # the same steps, captured at their first use
-MEASURED_SPEEDS = ("exact", "fast")
 
 
 @dataclass
@@ -72,18 +72,18 @@ def default_rows(stage: Stage) -> list[Row]:
     settings, rows, entries = stage.settings, [], []
     prompt = "x" * settings.prompt_tokens
     case = stage.case(strategy=DEFAULT_STRATEGY)
-    for speed in MEASURED_SPEEDS:
+    for speed in SPEEDS:
         tokenizer = byte_tokenizer() if settings.lm is None else settings.lm.tokenizer
         lm = LM(stage.model, tokenizer, name=settings.name, speed=speed)
-        policy = resolve_cache(SPEEDS[speed].cache)
+        policy = _policy(speed)
         count = stage.count if policy is None else REFRESH
         public = StreamSteps(lm, prompt, case.max_new_tokens, count)
         case = replace(case, prompt_tokens=public.canvas_length - case.max_new_tokens)
         if lm.captured is not None:
             rows.append(_warm_up_row(lm, public, speed, shapes=1 if policy is None else 2))
-        work, window = ("step", None) if policy is None else ("cycle", 32)
+        work, window = ("step", None) if policy is None else ("cycle", policy.size)
         make = Steps if policy is None else Cycle
-        floor, text = _floor(stage, case, window), _text(speed)
+        floor, text = _floor(stage, case, policy), _text(speed, policy)
         for variant, what, piece in (
             (speed, f"{text}, no options", public),
             (
@@ -93,20 +93,27 @@ def default_rows(stage: Stage) -> list[Row]:
             ),
         ):
             workload = Workload(kind=KIND, work=work, window=window, variant=variant)
-            entries.append(Entry(workload, what, piece, floor))
+            entries.append(Entry(workload, what, piece, floor, cache=policy))
     return rows + stage.measure(entries, case)
 
 
-def _text(speed: str) -> str:
-    cycle = "" if SPEEDS[speed].cache is None else f", with a full step in {REFRESH}"
+def _policy(speed: str) -> Wave | None:
+    policy = resolve_cache(SPEEDS[speed].cache)
+    assert policy is None or isinstance(policy, Wave)
+    return policy
+
+
+def _text(speed: str, policy: Wave | None) -> str:
+    cycle = "" if policy is None else f", with a full step in {policy.refresh}"
     return f"default strategy, speed={speed}{cycle}"
 
 
-def _floor(stage: Stage, case: Case, window: int | None) -> float:
+def _floor(stage: Stage, case: Case, policy: Wave | None) -> float:
     full = stage.full_floor(case)
-    if window is None:
+    if policy is None:
         return full
-    return (full + (REFRESH - 1) * stage.window_floor(case, window)) / REFRESH
+    windows = (policy.refresh - 1) * stage.window_floor(case, policy.size)
+    return (full + windows) / policy.refresh
 
 
 @torch.no_grad()

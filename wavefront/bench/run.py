@@ -34,7 +34,7 @@ WARM_UP = 2
 PIECES = {
     "exact": 5,
     "cached": 6,
-    "default": 4,
+    "default": 6,
     "batch": 4,
     "quantized": 6,
     "strategies": 6,

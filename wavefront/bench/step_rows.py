@@ -70,6 +70,7 @@ class Entry(NamedTuple):
     piece: Piece
     floor_ms: float | None = None
     experts: float | None = None
+    cache: Wave | None = None  # of a row with a window; None: `window_policy` of its size
 
 
 class Stage:
@@ -130,7 +131,7 @@ class Stage:
         times = {entry.workload: timings[entry.workload.name] for entry in entries}
         base = next((times[w] for w in times if (w.program, w.work) == (reference, "step")), None)
         rows = []
-        for workload, what, _, floor, experts in entries:
+        for workload, what, _, floor, experts, cache in entries:
             timing, ours = times[workload], workload.program == OURS
             steps = workload.work != "forward"
             compared = base if ours and steps else None
@@ -147,7 +148,7 @@ class Stage:
                 ratio=compared.median / timing.median if compared else None,
                 published_ms=published if self.settings.as_published else None,
                 strategy=case.strategy if ours else None,
-                cache=repr(window_policy(workload.window)) if workload.window else None,
+                cache=repr(cache or window_policy(workload.window)) if workload.window else None,
             )
             rows.append(row)
         return rows
