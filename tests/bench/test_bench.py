@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.captured import Static
 from helpers.commands import run
 from rich.cells import cell_len
 from rich.console import Console
 
 import wavefront
 from wavefront import bench
-from wavefront.bench import profiler, reference_loops, roofline
+from wavefront.bench import profiler, reference_loops, roofline, workloads
 from wavefront.bench.machine import DeviceLimits
 from wavefront.bench.memory import peak_memory
 from wavefront.bench.model_shapes import (
@@ -230,7 +231,10 @@ def test_pieces_take_turns_and_ready_is_not_timed():
     assert time_piece(cpu, pieces["b"], lambda: now[0]) == 2.0
 
 
-def test_workloads_run_real_steps_and_restart():
+@pytest.mark.parametrize("captured", [False, True])
+def test_workloads_run_real_steps_and_restart(captured, monkeypatch):
+    if captured:
+        monkeypatch.setattr(workloads, "call_for", lambda model, *, captured=True: Static())
     case = Case(toy(vocab_size=96, max_length=512), 16, 64)
     batch = new_batcher(case, window_policy(32, 1 << 20))
     for workload in (

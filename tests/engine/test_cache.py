@@ -385,3 +385,10 @@ def test_horizon_works_with_every_cache(family, monkeypatch):
         each, usual = (made.token_forwards / sum(made.row_forwards) for made in (less, base))
         assert each < usual or "prefix" in cache
         assert all(len(row) == 64 for row in less.tokens)
+
+
+def test_static_buffers_accept_a_step_that_returns_no_tensors():
+    buffers = StaticBuffers((torch.arange(3),))
+    buffers.run(lambda tree: (tree, ()))
+    assert buffers.copy_output() == ()
+    assert buffers.tree[0].tolist() == [0, 1, 2]

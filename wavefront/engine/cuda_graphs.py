@@ -321,7 +321,9 @@ class StaticBuffers:
         after, output = step(self.tree)
         if after is self.tree:
             layout = PackedLayout(output)
-            packed = pack(layout.pieces(output), layout.size, into=self._reserved)
+            pieces = layout.pieces(output)
+            empty = self._memory[:0]  # of a step that returns no tensors, such as a forward pass
+            packed = pack(pieces, layout.size, into=self._reserved) if pieces else empty
             self._output = layout, packed
         else:
             layout = PackedLayout(output, base=self._layout, base_tree=after)
