@@ -154,9 +154,9 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     assert rows <= ROWS
     out = _parts_like(x, width, count)
     row_tile = _tile_size(rows)
-    # Five stages leave room for one program per processor, which is too few for a larger grid.
+    # Six stages leave room for one program per processor, which is too few for a larger grid.
     deeper = count > 1 and width // TILE * count <= PROGRAMS
-    stages = _stages(x, 5 if deeper else 3, 2 * (TILE + row_tile) * DEEP)
+    stages = _stages(x, 6 if deeper else 3, 2 * (TILE + row_tile) * DEEP)
     _launch(
         "product", (width // TILE, count),
         x.contiguous(), weight, out, rows, width, depth, depth // count,
@@ -556,9 +556,9 @@ def attend(
     """
     rows, heads, queries, size = query.shape
     assert queries <= QUERIES
-    keys, query_tiles = key.shape[2], -(-queries // QUERY_TILE)
+    keys = key.shape[2]
     tiles = -(-keys // TILE)
-    each = -(-tiles // min(PARTS, 2 * PROGRAMS // (rows * heads * query_tiles)))
+    each = -(-tiles // min(PARTS, PROGRAMS // (rows * heads)))
     count, share = -(-tiles // each), each * TILE
     out = query.new_empty((rows, queries, heads, size))
     mixed = query.new_empty((rows * heads * count * queries, size), dtype=torch.float32)
@@ -569,13 +569,12 @@ def attend(
         masked = 1 + (attended.shape[2] > 1)
         mask_strides = tuple(0 if attended.shape[n] == 1 else attended.stride(n) for n in (0, 2))
     _launch(
-        "attend", (rows * heads, count, query_tiles),
+        "attend", (rows * heads, count, -(-queries // QUERY_TILE)),
         query, key, value, query if attended is None else attended, out, mixed, sums, counters,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *mask_strides,
         queries, keys, share, size**-0.5 * LOG2_E,
         HEADS=heads, SHARING=heads // key.shape[1], PARTS=count, QUERIES=QUERY_TILE,
-        TILE=TILE, SIZE=size, MASKED=masked, num_stages=_stages(query, 4, 4 * TILE * size),
-        like=query,
+        TILE=TILE, SIZE=size, MASKED=masked, num_stages=3, like=query,
     )  # fmt: skip
     return out.transpose(1, 2)
 
