@@ -62,7 +62,7 @@ def scaled_product(
     """As `product`, for a weight and inputs in 8 bits, which tensor cores read as they are.
 
     `scale` (width,) multiplies the rows of the weight, and `row_scale` (rows,) those of x. If x is
-    INTEGER, it is (2, rows, depth): the numbers, and 256 times what rounding them lost. The third
+    INTEGER, it is (2, rows, depth): the numbers, and 256 times what rounding them lost. The first
     axis of the grid goes over tiles of x, so that a weight is read from memory once.
     """
     begin(CHAIN)
