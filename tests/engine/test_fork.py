@@ -14,11 +14,13 @@ from wavefront import Trace
 from wavefront.core import spec
 from wavefront.core.canvas import Canvas, infill
 from wavefront.core.errors import OptionError, TraceError
+from wavefront.core.masks import FAR
 from wavefront.core.reading import Sampling
 from wavefront.core.state import Config
 from wavefront.core.strategy import most_steps
 from wavefront.engine.batcher import decode
 from wavefront.engine.fork import fork
+from wavefront.engine.layout import block_numbers
 from wavefront.engine.replay import DecodeDifference, difference, rerun
 from wavefront.engine.session import DecodeSession, begin
 from wavefront.models.toy import toy
@@ -220,6 +222,24 @@ def test_another_strategy_decodes_as_an_infill_of_the_canvas(model, text):
         assert torch.equal(last_canvas(forked.trace()).tokens[given], before.tokens[given])
         assert not bool(last_canvas(forked.trace()).masked.any())
         assert int(forked.trace().step.max()) < at + budget
+
+
+@pytest.mark.parametrize("at", [0, 6])
+@pytest.mark.parametrize("text", ["standard", "left_to_right"])
+def test_another_strategy_stays_in_the_blocks_of_a_block_causal_model(text, at):
+    """Its steps finish a block before the next one begins, and a replay repeats them."""
+    model = toy(seed=3)
+    model.block_size = 4
+    trace = record_trace(model, strategy="standard")
+    forked = run_to_end(fork(model, trace, at, strategy=text))
+    if text == "standard":
+        assert_same(trace, forked)
+    assert difference(forked, rerun(model, forked)) is None
+    for canvas in forked.before():
+        committed = canvas.known & (canvas.slot >= 0)
+        blocks = block_numbers(model, canvas).expand_as(committed)
+        latest = torch.where(committed, blocks, 0).amax(-1)
+        assert bool((latest <= torch.where(canvas.masked, blocks, FAR).amin(-1)).all())
 
 
 def test_stop_token_before_the_fork_ends_the_answer(model):

@@ -142,6 +142,28 @@ def test_attention_of_the_loader_is_part_of_the_model() -> None:
     assert "attention_block_size" not in plain.about(options).model
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("whole_blocks", [False, True])
+def test_answers_of_a_block_causal_model_equal_those_of_generate(
+    padded: bool, whole_blocks: bool, tmp_path: Path
+) -> None:
+    loader = replace(LOADER, path="toy", attention="block", block_size=32)
+    executor = LocalExecutor(Worker(loader))
+    lm = executor.worker.lm
+    lm.model.padded_blocks, lm.model.whole_blocks = padded, whole_blocks
+    options = {"max_new_tokens": 40, "strategy": "standard", "eos": "keep"}
+    run = config(options=options, loader=loader, ask=Ask(count=5, style="bare"), raw=True)
+    generate_answers(executor, run, tmp_path / "run")
+    for line in open_run(tmp_path / "run").answers.values():
+        assert line["tokens"] == lm.generate(line["prompt"], raw=True, **options).tokens
+
+
+def test_block_causal_model_refuses_text_after_a_hole() -> None:
+    worker = Worker(replace(LOADER, path="toy", attention="block", block_size=4))
+    with pytest.raises(OptionError, match="does not see the text after a hole"):
+        worker.lengths([Prompt("Once", suffix="end.")], raw=True)
+
+
 def test_quantised_weights_are_another_model(copy: Path, tmp_path: Path) -> None:
     worker = Worker(replace(LOADER, quantize="int8"))
     with pytest.raises(RunError, match=r"model\.quantize is 'int8' here and None there"):

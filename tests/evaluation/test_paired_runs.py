@@ -180,6 +180,18 @@ def test_decode_that_differs_from_its_record_is_reported(home: Path) -> None:
     assert not any(one.repeated for one in found)
 
 
+def test_constrained_runs_are_decoded_again_with_their_constraint(tmp_path: Path) -> None:
+    pytest.importorskip("outlines_core")
+    given = {"task": "logical_deduction_three_objects", "constrain": "choice"}
+    runs = [
+        make_run(tmp_path / name, options=options, **given)
+        for name, options in (("a", OPTIONS), ("b", OTHER))
+    ]
+    for run in runs:
+        traces = divergence.TraceSource()
+        assert all(traces.matches(run, answer["id"]) for answer in run.answers.values())
+
+
 def test_run_of_another_model_is_not_explained(home: Path) -> None:
     file = home / "b" / "header.json"
     header = json.loads(file.read_text())

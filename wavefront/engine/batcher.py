@@ -57,6 +57,7 @@ from wavefront.engine.step import (
     StepShape,
     WriteCheck,
     is_constrained,
+    kv_rows,
     sum_groups,
     take_step,
 )
@@ -502,8 +503,7 @@ class Batcher:
         self._groups = {c: _take_rows(state, rows) for c, state in self._groups.items()}
         self._stored = _take_rows(self._stored, rows)
         if self._kv is not None and self.kind.cache is not None:
-            copies = 2 if self.kind.guided else 1  # guidance keeps two rows per row
-            both = torch.cat([rows + copy * count for copy in range(copies)])
+            both = kv_rows(rows, count, guided=self.kind.guided)
             self._kv = self._buffers[self.kind.guided] = _take_rows(self._kv, both)
         self.rows = len(kept)
         self.active = {new: self.active[old] for new, old in enumerate(kept)}
@@ -547,9 +547,8 @@ class Batcher:
         copied._groups = {active.config: _take_rows(self._groups[active.config], row)}
         copied._stored = _take_rows(self._stored, row)
         if self._kv is not None:
-            copies = 2 if self.kind.guided else 1  # guidance keeps two rows per row
-            rows = torch.cat([row + copy * self.rows for copy in range(copies)])
-            copied._kv = _take_rows(self._kv, rows)
+            both = kv_rows(row, self.rows, guided=self.kind.guided)
+            copied._kv = _take_rows(self._kv, both)
         copied.kind, copied._padded, copied._horizon = self.kind, self._padded, self._horizon
         copied.active = {0: replace(active, row=0, in_flight=0)}
         return copied

@@ -40,6 +40,7 @@ from wavefront.engine.replay import (
     apply_overrides,
     check_model,
     difference,
+    plan_of,
     rerun_segments,
     segments,
     take_over,
@@ -145,20 +146,21 @@ def fork(
     check_int("at", at, 0, high=len(trace) - 1)
     wanted = None if strategy is None else resolve_strategy(strategy).with_ids(id_of)
     trusted = [] if wanted is None else [wanted]
-    chain = segments(
-        trace, model_properties(model, stop_ids, id_of, automaton_of=automaton_of), trusted
-    )
+    given = model_properties(model, stop_ids, id_of, automaton_of=automaton_of)
+    chain = segments(trace, given, trusted)
     chain = [segment for segment in chain if segment.at <= at]  # later segments do not matter
     last, steps = chain[-1], trace.step[at].to(model.device)
     entries = _override_entries(model, trace, overrides or {})
-    if wanted is None or repr(wanted) == repr(last.plan.config.strategy):
+    if wanted is None or repr(wanted) == repr(last.plan.strategy):
         origin, repeated = rerun_segments(model, trace, chain, until=steps)
         _check_repeats(trace.until(at), repeated)
         origin = apply_overrides(origin, entries.to(model.device))
     else:
         canvas = write(next(islice(trace.before(), at, None)), entries)
         canvas = Canvas(*(part.to(model.device) for part in canvas))
-        plan = replace(last.plan, config=replace(last.plan.config, strategy=wanted))
+        # The plan of a replay: checked, and inside the blocks of a block-causal model.
+        options = {**last.about["options"], "strategy": repr(wanted)}
+        plan = plan_of({**last.about, "options": options}, given, trusted)
         kind = "full" if trace.full else "basic"
         origin = take_over(canvas, plan, slot=canvas.slot, past=steps, kind=kind)
     rows = origin.rows

@@ -149,7 +149,7 @@ def segments(trace: Trace, given: ModelProperties, trusted: Sequence[Spec] = ())
     """
     about, chain = trace.about, []
     while len(chain) <= MAX_FORK_DEPTH:
-        plan = _plan(about, given, trusted)
+        plan = plan_of(about, given, trusted)
         forked = about.get("fork")
         if forked is None:
             return [Segment(about, plan, 0, [], []), *reversed(chain)]
@@ -179,7 +179,7 @@ def _segment(about: Mapping[str, Any], trace: Trace, plan: Plan, *, vocab_size: 
     return Segment(about, plan, at, steps.tolist(), overrides.tolist())
 
 
-def _plan(about: Mapping[str, Any], given: ModelProperties, trusted: Sequence[Spec]) -> Plan:
+def plan_of(about: Mapping[str, Any], given: ModelProperties, trusted: Sequence[Spec]) -> Plan:
     """Build the plan from a trace's description."""
     options = about.get("options")
     text = options.get("strategy") if isinstance(options, Mapping) else None

@@ -588,18 +588,19 @@ def _update_stored(
 ) -> tuple[StoredInputs, Tensor]:
     """Return what the cache now holds, and (R,) long: 1 for rows that need a refresh."""
     tokens = plan.canvas.tokens
-    sure, began, done = None, None, None
-    for before, after, mask in zip(batch.groups, states, plan.read_masks, strict=True):
-        row_sure, row_began = mean_probability(after.stats.logp, mask), before.step
-        if len(states) > 1:
-            row_sure = torch.where(after.occupied, row_sure, 0)
-            row_began = torch.where(after.occupied, row_began, 0)
-        sure = row_sure if sure is None else sure + row_sure
-        began = row_began if began is None else began + row_began
-        done = after.done if done is None else done & after.done
-    assert sure is not None
-    assert began is not None
-    assert done is not None
+    sure = [
+        mean_probability(state.stats.logp, mask)
+        for state, mask in zip(states, plan.read_masks, strict=True)
+    ]
+    began = [state.step for state in batch.groups]
+    if len(states) > 1:  # a row counts only in the group of its request
+        occupied = [state.occupied for state in states]
+        sure = [torch.where(here, part, 0) for here, part in zip(occupied, sure, strict=True)]
+        began = [torch.where(here, part, 0) for here, part in zip(occupied, began, strict=True)]
+    sure, began = sum_groups(sure), sum_groups(began)
+    done = states[0].done
+    for state in states[1:]:
+        done = done & state.done
     if plan.window is not None:
         computed = to_mask(plan.window, tokens.shape[1])
         if policy.exact and plan.attended is not None:
@@ -617,6 +618,14 @@ def _update_stored(
     return stored, (policy.needs_refresh(sure, stored) & ~done).long()
 
 
+def kv_rows(rows: Tensor, count: int, *, guided: bool) -> Tensor:
+    """Return which rows of the keys and values belong to `rows` (K,) of a batch of `count` rows.
+
+    Guidance computes every row twice, so it stores a second row for each.
+    """
+    return torch.cat([rows, rows + count]) if guided else rows
+
+
 def _step_selected_rows(
     model: Model,
     configs: Sequence[Config],
@@ -631,12 +640,12 @@ def _step_selected_rows(
     assert rows is not None
     count, length = batch.groups[0].canvas.tokens.shape
     part = map_tree(batch._replace(rows=None), lambda leaf: leaf.index_select(0, rows))
-    copies = 2 if configs[0].cfg_scale > 0 else 1  # guidance stores two rows per request
-    own, index = None, torch.cat([rows + copy * count for copy in range(copies)])
+    guided = configs[0].cfg_scale > 0
+    own, index = None, kv_rows(rows, count, guided=guided)
     if kv is not None and shape.reuse:
         own = map_tree(kv, lambda leaf: leaf.index_select(0, index))
     elif kv is not None:
-        own = model.new_kv(copies * len(rows), length)
+        own = model.new_kv(len(index), length)
     result = take_step(model, configs, part, shape=shape, kv=own, policy=policy)
     if kv is not None and own is not None:
         for buffers, parts in zip(kv, own, strict=True):

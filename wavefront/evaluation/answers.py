@@ -84,6 +84,30 @@ def settings_of(
     }
 
 
+def divide_items(
+    lengths: Sequence[int],
+    info: WorkerInfo,
+    constraints: Sequence[Mapping[str, Any]],
+    *,
+    rows: int,
+) -> Division:
+    """Divide the items of a run into batches, as every repetition of the run must divide them.
+
+    Args:
+        lengths: The length of every prompt in tokens.
+        info: What the worker reports about the options of the run.
+        constraints: The constraint of every item; the items of a batch share one.
+        rows: The number of items in a batch.
+    """
+    return divide(
+        lengths,
+        rows=rows,
+        new_tokens=info.options["max_new_tokens"],
+        max_length=info.max_length,
+        kinds=[json.dumps(one) for one in constraints],
+    )
+
+
 def generate_answers(
     executor: Executor,
     config: RunConfig,
@@ -101,13 +125,8 @@ def generate_answers(
     judging.check_tokenizer(task, info.model["tokenizer"])
     settings = settings_of(config, info, task=task, samples=samples)
     constraints = [constraint_of(task, sample, config.constrain) for sample in samples]
-    division = divide(
-        executor.lengths([Prompt.of(sample) for sample in samples], config.raw),
-        rows=config.rows,
-        new_tokens=info.options["max_new_tokens"],
-        max_length=info.max_length,
-        kinds=[json.dumps(one) for one in constraints],
-    )
+    lengths = executor.lengths([Prompt.of(sample) for sample in samples], config.raw)
+    division = divide_items(lengths, info, constraints, rows=config.rows)
     with jsonl.lock_directory(home):
         items = _items_of(division, config.shard)
         _open(home, config, settings, answers=len(items), environment=info.environment)
@@ -227,7 +246,8 @@ class _Writer:
             return
         count = info.options["max_new_tokens"]
         problem = (
-            f"The prompt and {count} new tokens exceed the model's {info.max_length} positions."
+            f"The prompt and {count} new tokens exceed the {info.max_length} positions that the "
+            "model has for them."
         )
         empty = {"text": "", "tokens": [], "finish_reason": "too long", "forwards": 0}
         self._append({item: {**empty, "steps": 0, "problem": problem} for item in missing})

@@ -19,10 +19,11 @@ from wavefront.core.errors import OptionError, RunError, SpecError, WavefrontWar
 from wavefront.core.spec import Spec
 from wavefront.engine.options import resolve_builtin_specs
 from wavefront.evaluation import fingerprint, run
-from wavefront.evaluation.batches import Division, divide
+from wavefront.evaluation.answers import divide_items
+from wavefront.evaluation.batches import Division
 from wavefront.evaluation.paired import ChangedItem, RunComparison, compare_runs
 from wavefront.evaluation.run import Run
-from wavefront.evaluation.task_spec import items_of, open_run_task, trusted_tasks
+from wavefront.evaluation.task_spec import constraint_of, items_of, open_run_task, trusted_tasks
 from wavefront.evaluation.worker import BatchJob, BatchResult, Loader, Prompt, Worker
 from wavefront.lm import is_factory, refuse_factory
 from wavefront.traces import trace_file
@@ -240,13 +241,15 @@ class _RepeatableRun:
     division: Division
     prompts: list[Prompt]  # of all items, in their order
     rows: Mapping[str, tuple[int, int]]  # item -> its batch and its row
+    constraints: Sequence[Mapping[str, Any]]  # of all items
     last: BatchResult | None = None  # items of one batch are asked for one after another
 
     def decode(self, number: int) -> BatchResult:
         if self.last is None or self.last.number != number:
             batch, decides = self.division.batches[number], self.run.decides
             prompts = [self.prompts[item] for item in batch.items]
-            job = BatchJob(number, prompts, batch.width, self.options, decides["raw"], "full")
+            options = {**self.options, **self.constraints[batch.items[0]]}
+            job = BatchJob(number, prompts, batch.width, options, decides["raw"], "full")
             with warnings.catch_warnings():
                 # The user saw these warnings when the run was made.
                 warnings.simplefilter("ignore", WavefrontWarning)
@@ -329,18 +332,19 @@ class TraceSource:
                 f"{of.folder} does not have the items of {of.task} on this machine: give --data."
             )
         prompts = [Prompt.of(sample) for sample in samples]
-        division = divide(
-            worker.lengths(prompts, decides["raw"]),
-            rows=decides["batch"]["rows"],
-            new_tokens=decides["options"]["max_new_tokens"],
-            max_length=info.max_length,
-        )
+        constrain = decides.get("constrain", "")
+        try:
+            constraints = [constraint_of(task, sample, constrain) for sample in samples]
+        except OptionError as error:  # of the header too
+            raise RunError(f"{of.folder} cannot be decoded again. {error}") from None
+        lengths = worker.lengths(prompts, decides["raw"])
+        division = divide_items(lengths, info, constraints, rows=decides["batch"]["rows"])
         rows = {
             samples[item].id: (batch.number, row)
             for batch in division.batches
             for row, item in enumerate(batch.items)
         }
-        return _RepeatableRun(of, options, worker, division, prompts, rows)
+        return _RepeatableRun(of, options, worker, division, prompts, rows, constraints)
 
     def _loader(self, of: Run) -> Loader:
         try:

@@ -14,10 +14,12 @@ from torch.nn.functional import pad
 
 from wavefront import lm
 from wavefront.core.canvas import Canvas, infill
-from wavefront.engine.session import DecodeSession
+from wavefront.engine.layout import padding_before, prompt_canvas
+from wavefront.engine.session import DecodeSession, check_infilling
 from wavefront.evaluation import fingerprint
 from wavefront.models import builtin
 from wavefront.models.loader import find_family
+from wavefront.models.protocol import Model
 from wavefront.models.quantize import quantization_of
 from wavefront.storage.hub import locate
 from wavefront.tasks.base import Sample
@@ -82,7 +84,7 @@ class WorkerInfo(NamedTuple):
     model: dict[str, Any]  # fingerprints of everything in the model that determines an answer
     options: dict[str, Any]  # the decoding options with every default filled in
     strategy: str | None  # fingerprint of a user's strategy; None for a built-in one
-    max_length: int  # positions that the model accepts
+    max_length: int  # the most positions of a prompt and its answer
     environment: dict[str, Any]
 
 
@@ -205,12 +207,19 @@ class Worker:
             dict(self._model),
             plan.options(),
             fingerprint.of_strategy(plan.config.strategy),
-            self.lm.model.max_length,
+            # A block-causal canvas may need padding before the prompt and masks after the answer.
+            self.lm.model.max_length - 2 * (self.lm.model.block_size or 0),
             self._environment,
         )
 
     def lengths(self, prompts: Sequence[Prompt], raw: bool) -> list[int]:
-        """Return the number of tokens in each prompt, as the model sees it."""
+        """Return the number of tokens in each prompt, as the model sees it.
+
+        Raises:
+            OptionError: A text has a hole, and the model cannot fill it.
+        """
+        if any(prompt.suffix for prompt in prompts):
+            check_infilling(self.lm.model)
         return [sum(map(len, prompt.ids(self.lm.tokenizer, raw))) for prompt in prompts]
 
     def decode(
@@ -222,14 +231,7 @@ class Worker:
         started = time.monotonic()
         model, plan = self.lm.model, self.lm.plan(job.options)
         ids = [prompt.ids(self.lm.tokenizer, job.raw) for prompt in job.prompts]
-        hole = [model.mask_id] * plan.length
-        rows = [[*before, *hole, *after] for before, after in ids]
-        holes = [
-            [False] * len(before) + [True] * len(hole) + [False] * len(after)
-            for before, after in ids
-        ]
-        special = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
-        canvas = pad_left(infill(rows, holes, **special), job.width + plan.length, model.pad_id)
+        canvas = batch_canvas(model, ids, width=job.width, length=plan.length)
         session = DecodeSession(model, canvas, plan, record=job.trace, captured=self.lm.captured)
         stream = lm.Stream(self.lm, session)
         for step in stream:
@@ -277,12 +279,36 @@ class LocalExecutor:
             yield self.worker.decode(job, partial(on_progress, job))
 
 
-def pad_left(canvas: Canvas, length: int, pad_id: int) -> Canvas:
-    """Return the canvas with padding on its left, so that it has `length` positions."""
-    sides = (length - canvas.tokens.shape[1], 0)
-    return Canvas(
-        pad(canvas.tokens, sides, value=pad_id),
-        pad(canvas.masked, sides, value=False),
-        pad(canvas.known, sides, value=False),
-        pad(canvas.slot, sides, value=-1),
-    )
+def batch_canvas(
+    model: Model, ids: Sequence[tuple[list[int], list[int]]], *, width: int, length: int
+) -> Canvas:
+    """Return the canvas of a batch, whose shape depends only on `width` and `length`.
+
+    Args:
+        model: The model. If it is block-causal, the rows lie in its blocks as in `LM.generate`.
+        ids: The ids before and after the masked positions of each row.
+        width: The number of positions for the longest prompt.
+        length: The number of positions to fill.
+    """
+    if model.block_size is not None:
+        prompts = [before for before, _ in ids]
+        canvas, longest = prompt_canvas(model, prompts, length), max(map(len, prompts))
+        before = padding_before(model, width) + width
+        left = before - padding_before(model, longest) - longest
+        return padded(canvas, left, before + length + model.block_size, model.pad_id)
+    hole = [model.mask_id] * length
+    rows = [[*before, *hole, *after] for before, after in ids]
+    holes = [
+        [False] * len(before) + [True] * length + [False] * len(after) for before, after in ids
+    ]
+    special = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
+    canvas = infill(rows, holes, **special)
+    total = width + length
+    return padded(canvas, total - canvas.tokens.shape[1], total, model.pad_id)
+
+
+def padded(canvas: Canvas, left: int, total: int, pad_id: int) -> Canvas:
+    """Return the canvas with `left` positions of padding before it, and `total` in all."""
+    sides = (left, total - left - canvas.tokens.shape[1])
+    fills = (pad_id, False, False, -1)
+    return Canvas(*(pad(part, sides, value=v) for part, v in zip(canvas, fills, strict=True)))
