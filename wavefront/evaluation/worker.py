@@ -295,7 +295,8 @@ def batch_canvas(
         canvas, longest = prompt_canvas(model, prompts, length), max(map(len, prompts))
         before = padding_before(model, width) + width
         left = before - padding_before(model, longest) - longest
-        return padded(canvas, left, before + length + model.block_size, model.pad_id)
+        total = before + length + model.block_size
+        return padded(canvas, left=left, total=total, pad_id=model.pad_id)
     hole = [model.mask_id] * length
     rows = [[*before, *hole, *after] for before, after in ids]
     holes = [
@@ -304,10 +305,11 @@ def batch_canvas(
     special = {"mask_id": model.mask_id, "pad_id": model.pad_id, "device": model.device}
     canvas = infill(rows, holes, **special)
     total = width + length
-    return padded(canvas, total - canvas.tokens.shape[1], total, model.pad_id)
+    left = total - canvas.tokens.shape[1]
+    return padded(canvas, left=left, total=total, pad_id=model.pad_id)
 
 
-def padded(canvas: Canvas, left: int, total: int, pad_id: int) -> Canvas:
+def padded(canvas: Canvas, *, left: int, total: int, pad_id: int) -> Canvas:
     """Return the canvas with `left` positions of padding before it, and `total` in all."""
     sides = (left, total - left - canvas.tokens.shape[1])
     fills = (pad_id, False, False, -1)
