@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from wavefront.core.errors import OptionError
 from wavefront.evaluation import tune as tune_module
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.protocol import GRIDS, HALVES, half_of, knob_of, settings_of
-from wavefront.evaluation.trials import Trial, TrialGroup
+from wavefront.evaluation.trials import Trial, TrialGroup, TrialResult
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
@@ -110,9 +111,44 @@ def group_of(right: int, of: int, forwards: float) -> TrialGroup:
         trial=Trial("m", "t", "s"),
         correct={n: n < right for n in range(of)},
         quality={},
+        texts=dict.fromkeys(range(of), ""),
         cost={"forwards": forwards, "tokens": 0, "seconds": 0.0},
     )
     return TrialGroup((result,))
+
+
+def test_switches_are_typed_without_a_value_and_every_knob_makes_a_setting_adaptive() -> None:
+    assert tune_module._flag("fixed_budget", True) == " --fixed-budget"
+    assert tune_module._flag("fixed_budget", False) == ""
+    assert tune_module._flag("steps", 4) == " --steps 4"
+    adaptive = tune_module._is_adaptive
+    assert adaptive("block(size=8, selector=threshold(floor=None, tau=0.9))")
+    assert adaptive("block(size=8, selector=threshold(tau=0.9))")
+    assert not adaptive("block(size=8)")
+
+
+def test_prompts_that_are_too_long_do_not_count_as_passes() -> None:
+    long = replace(result_of(5), correct={str(n): False for n in range(10)})
+    group = TrialGroup((long,))
+    assert group.forwards == 8
+    assert group.tokens_per_forward == 1.0
+
+
+def result_of(count: int) -> TrialResult:
+    """Return the result of a trial with `count` answers of eight tokens in eight passes."""
+    empty: dict[str, Any] = {}
+    return TrialResult(
+        trial=Trial(model="toy", task="task", strategy="standard"),
+        correct={str(n): True for n in range(count)},
+        quality=empty,
+        originals=empty,
+        texts={str(n): "" for n in range(count)},
+        shown=empty,
+        counts=empty,
+        timings=(),
+        cost={"forwards": 8.0, "tokens": 8 * count, "seconds": 1.0},
+        folder=Path("run"),
+    )
 
 
 def test_default_strategy_has_a_short_name_and_few_items_an_exact_interval() -> None:

@@ -41,7 +41,7 @@ from wavefront.evaluation import (
     open_run,
     summary,
 )
-from wavefront.evaluation.judging import qualities
+from wavefront.evaluation.judging import is_judged, qualities
 from wavefront.evaluation.protocol import settings_of
 from wavefront.evaluation.run import HEADER, check_same_settings
 from wavefront.evaluation.task_spec import is_own, open_task, samples_of
@@ -237,7 +237,8 @@ class TrialGroup:
 
 
 def _answers_of(result: TrialResult) -> int:
-    return len(result.correct) or len(result.quality)
+    """Return the number of texts that were written; a prompt that was too long has none."""
+    return len(result.texts)
 
 
 def item_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -531,7 +532,7 @@ class Runner:
             return
         task = open_task(name)
         self._graders.add(name)
-        if getattr(task, "judged", False):
+        if is_judged(task):
             return
         if self._lines is None:
             self._open_results()
@@ -558,7 +559,7 @@ class Runner:
     def _keep_grader(self, name: str) -> None:
         """Keep the fingerprint of a task's grader, before its first result."""
         key = f"grader of {name}"
-        if key not in self._kept and not getattr(open_task(name), "judged", False):
+        if key not in self._kept and not is_judged(open_task(name)):
             assert self._lines is not None
             self._kept[key] = {"key": key, "value": self._grader_of(name)}
             self._lines.append(self._kept[key])

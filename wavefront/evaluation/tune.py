@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -200,7 +201,7 @@ def tune(
     held = _held_out_table(held_out, chosen.text, notes=notes)
     tried = _tuning_table(found, points, allowed)
     task = task_label(runner.scale.tasks[0])
-    flags = "".join(f" --{n.replace('_', '-')} {v}" for n, v in chosen.options.items())
+    flags = "".join(_flag(name, value) for name, value in chosen.options.items())
     command = f'-s "{chosen.strategy}"{flags}'
     return ResultsPage(
         title=f"Strategies tuned on {task}",
@@ -260,9 +261,15 @@ def _default_note(settings: Iterable[str]) -> str:
     return f"default is {DEFAULT_STRATEGY}." if "default" in names else ""
 
 
+def _flag(name: str, value: Any) -> str:
+    """Return an option as it is typed after a command; a switch has no value."""
+    option = f" --{name.replace('_', '-')}"
+    return (option if value else "") if isinstance(value, bool) else f"{option} {value}"
+
+
 def _is_adaptive(text: str) -> bool:
     """Return whether a setting has a knob that could have a different value."""
-    return any(f"({name}=" in text for name in GRIDS)
+    return any(re.search(rf"[(,]\s*{name}\s*=", text) for name in GRIDS)
 
 
 def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
