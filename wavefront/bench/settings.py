@@ -93,7 +93,9 @@ class Settings:
         if self.max_new_tokens % BLOCK:
             raise OptionError(
                 f"max_new_tokens must be a multiple of {BLOCK}, the block of the reference loops, "
-                f"not {self.max_new_tokens}."
+                f"not {self.max_new_tokens}.",
+                option="max_new_tokens",
+                value=self.max_new_tokens,
             )
         for pattern in self.rows:
             try:
@@ -107,7 +109,11 @@ class Settings:
         check_int("repeats", self.repeats, 1)
         check_int("items", self.items, 1)
         if self.cpu_time and self.cuda:
-            raise OptionError("cpu_time does not measure work on a GPU: leave it out.")
+            raise OptionError(
+                "cpu_time does not measure work on a GPU: leave it out.",
+                option="cpu_time",
+                value=True,
+            )
         longest = self.model.max_length
         check_int("prompt_tokens + max_new_tokens", self.length, 1, high=longest)
         for length in self.lengths:
@@ -192,9 +198,17 @@ def load_model(
         check_choice("model", chosen, SHAPES)
     lm = load(chosen, device=target, dtype=dtype)
     if not isinstance(lm.model, Transformer):
-        raise OptionError(f"The bench cannot measure {chosen}: it is not of a known family.")
+        raise OptionError(
+            f"The bench cannot measure {chosen}: it is not of a known family.",
+            option="model",
+            value=chosen,
+        )
     if (kind := quantization_of(lm.model)) is not None:
-        raise OptionError(f"The bench cannot measure {chosen}: its weights are in {kind}.")
+        raise OptionError(
+            f"The bench cannot measure {chosen}: its weights are in {kind}.",
+            option="model",
+            value=chosen,
+        )
     return BenchModel(chosen, lm.model, lm)
 
 

@@ -284,7 +284,11 @@ class Batcher:
         if not any(holes):
             raise PromptError("There is nothing to fill: request at least one token.")
         if plan.steps > self.steps:
-            raise OptionError(f"steps must be at most {self.steps} here, not {plan.steps}.")
+            raise OptionError(
+                f"steps must be at most {self.steps} here, not {plan.steps}.",
+                option="steps",
+                value=plan.steps,
+            )
 
     def admit(self, request: Request) -> ActiveRequest:
         """Give a request a row."""

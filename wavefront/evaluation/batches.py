@@ -43,7 +43,11 @@ class Shard(NamedTuple):
         """Parse a shard that is written as "2/8"."""
         number, slash, parts = text.partition("/")
         if not (slash and number.isdecimal() and parts.isdecimal()) or int(number) >= int(parts):
-            raise OptionError(f"A shard is written i/n with i from 0 to n - 1, not {text!r}.")
+            raise OptionError(
+                f"A shard is written i/n with i from 0 to n - 1, not {text!r}.",
+                option="shard",
+                value=text,
+            )
         return cls(int(number), int(parts))
 
     def has(self, batch: Batch) -> bool:

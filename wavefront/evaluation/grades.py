@@ -16,7 +16,7 @@ from wavefront.storage.fingerprint import of_value
 from wavefront.storage.write_file import write_text
 from wavefront.tasks.base import Grade, Sample, Task
 
-VERDICTS = ("correct", "strict", "flexible")
+VERDICTS = tuple(summary.METRICS)
 
 
 def grade(
@@ -157,7 +157,11 @@ def _line(key: str, answer: Mapping[str, Any], sample: Sample, *, task: Any) -> 
 def verdicts(graded: Run, verdict: str = "correct") -> dict[str, bool]:
     """Return whether each item is correct; raise `RunError` if some answers have no grade."""
     if verdict not in VERDICTS:
-        raise OptionError(f"A verdict is one of {', '.join(VERDICTS)}, not {verdict!r}.")
+        raise OptionError(
+            f"A verdict is one of {', '.join(VERDICTS)}, not {verdict!r}.",
+            option="verdict",
+            value=verdict,
+        )
     if graded.judged:
         raise RunError(
             f"{graded.folder} is a run of {graded.task}, whose answers are not right or wrong: "

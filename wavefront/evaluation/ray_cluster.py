@@ -54,7 +54,11 @@ class Resources:
         check_float("gpus_per_worker", self.gpus, 0)
         check_int("max_losses", self.losses, 0)
         if self.gpus > 1 and self.gpus != int(self.gpus):
-            raise OptionError(f"gpus_per_worker above 1 must be an integer, not {self.gpus}.")
+            raise OptionError(
+                f"gpus_per_worker above 1 must be an integer, not {self.gpus}.",
+                option="gpus_per_worker",
+                value=self.gpus,
+            )
 
 
 class RayCluster:
