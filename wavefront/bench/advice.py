@@ -19,6 +19,7 @@ import torch
 from wavefront.bench import machine
 from wavefront.bench.model_shapes import quantized_twin, twin
 from wavefront.bench.settings import Settings
+from wavefront.bench.step_rows import WINDOWS
 from wavefront.bench.timing import Piece, synchronize, time_in_turns
 from wavefront.bench.workloads import NEVER, Case, Steps, new_batcher
 from wavefront.core.bounds import DEFAULT_STRATEGY
@@ -32,7 +33,6 @@ from wavefront.models.transformer import Transformer
 from wavefront.strategies.caches.blocks import Blocks
 from wavefront.strategies.caches.wave import Wave
 
-WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
 WARM_UP = 1
 MARGIN = 1.05  # how many times as fast a setting must be to replace the default of its `speed`
 # Quantisations that `balanced` and `fast` allow. int4 is left out: tale writes worse texts with it.
@@ -237,9 +237,8 @@ def _load(settings: Settings, variant: Variant) -> Transformer:
     model = settings.model
     if variant == Variant():
         return model
-    other = twin(model)
-    if variant.quantize is not None:
-        other = quantized_twin(model, variant.quantize)
+    kind = variant.quantize
+    other = twin(model) if kind is None else quantized_twin(model, kind)
     if variant.dtype is not None:
         other = other.to(resolve_dtype(variant.dtype))
     if variant.compiled:

@@ -51,7 +51,7 @@ PUBLISHED = {
     ("llada", "forward"): 39.0,
     ("dual", "step"): 37.1,
 }
-WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> positions computed besides those that are read
+WINDOWS = {16: 0, 32: 4, 64: 16}  # window size -> `near`, as in the tables of quality
 REFRESH = 32
 
 

@@ -220,7 +220,6 @@ class Forward:
     count: int
     size: int | None = None  # of the window; None: all positions
     kv: KV | None = None  # where keys and values are stored; None: in new memory
-    captured: bool = True
     _tree: Any = None
     _step: Callable[[], None] | None = None
 
@@ -236,7 +235,7 @@ class Forward:
         if self.size is not None and kv is None:
             kv = model.new_kv(case.batch, case.length)
         at = positions[:, : self.width]
-        call = call_for(model, captured=self.captured)
+        call = call_for(model)
 
         def pure(tree: DecodeState) -> tuple[DecodeState, tuple[()]]:
             step = StepPlan(tree.canvas, None, (), at, tree.done, window)

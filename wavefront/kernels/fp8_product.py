@@ -16,7 +16,8 @@ from torch import Tensor
 
 from wavefront.kernels import small_batch_ops
 
-E4M3, E4M3_LARGEST = torch.float8_e4m3fn, 448.0
+E4M3 = torch.float8_e4m3fn
+E4M3_LARGEST = small_batch_ops.LARGEST[E4M3]
 MULTIPLE = 16  # the sides of a weight must be multiples of this
 _scaled_mm = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
 

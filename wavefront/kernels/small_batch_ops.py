@@ -72,26 +72,23 @@ def _launch(
         )
 
 
-def part_count(width: int, depth: int) -> int:
-    """Return into how many parts a product is split along its depth, to keep the GPU busy."""
+def part_count(width: int, depth: int, *, programs: int = PROGRAMS) -> int:
+    """Return into how many parts a product is split along its depth, to have so many programs."""
     count = 1
-    while count < PARTS and count * width < PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
+    while count < PARTS and count * width < programs * TILE and depth % (2 * count * DEEP) == 0:
         count *= 2
     return count
 
 
 def int8_part_count(width: int, depth: int) -> int:
-    """Return the same for a weight in int8, whose programs read fewer bytes."""
+    """Return the parts of a product with an int8 weight, whose programs read fewer bytes."""
     some = PROGRAMS * TILE <= width < 2 * PROGRAMS * TILE and depth % (2 * DEEP) == 0
     return 2 if some else part_count(width, depth)
 
 
 def int4_part_count(width: int, depth: int) -> int:
-    """Return the same for a weight in int4, whose programs wait most of the time."""
-    count = 1
-    while count < PARTS and count * width < 3 * PROGRAMS * TILE and depth % (2 * count * DEEP) == 0:
-        count *= 2
-    return count
+    """Return the parts of a product with an int4 weight, whose programs wait for sums."""
+    return part_count(width, depth, programs=3 * PROGRAMS)
 
 
 class Matrix(Protocol):

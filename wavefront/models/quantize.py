@@ -299,19 +299,10 @@ def _int4_product(x: Tensor, weight: QuantizedWeight, *, fp8: bool) -> Tensor:
     )
 
 
-def product(x: Tensor, weight: QuantizedWeight, *, kernels: bool = False) -> Tensor:
-    """Return x · weightᵀ, from blocks of rows that are dequantised one after the other.
-
-    With `kernels`, our own kernel dequantises the blocks of an int4 weight.
-    """
+def product(x: Tensor, weight: QuantizedWeight) -> Tensor:
+    """Return x · weightᵀ, from blocks of rows that are dequantised one after the other."""
     numbers = CPU_BLOCK if x.device.type == "cpu" else CUDA_BLOCK
-    made: list[Tensor] = []
-    for _, part in weight.blocks(numbers):
-        if kernels and part.minimum is not None:
-            plain = small_batch_ops.dequantize_int4(part.codes, part.scale, part.minimum, x.dtype)
-            made.append(F.linear(x, plain))
-        else:
-            made.append(cpu_product.linear(x, part.dequantize(x.dtype)))
+    made = [cpu_product.linear(x, part.dequantize(x.dtype)) for _, part in weight.blocks(numbers)]
     return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
 
 
