@@ -42,7 +42,7 @@ def llada(
 def dual(
     model: Reference, tokens: Tensor, prompt_tokens: int, *, steps: int, block: int = 32
 ) -> Iterator[Tensor]:
-    """Do the same in blocks; after the first step of a block, compute only the block."""
+    """Fill the canvas block by block. After the first step of a block, compute only the block."""
     length = tokens.shape[1] - prompt_tokens
     _check(length, block, steps)
     each = steps * block // length

@@ -1,9 +1,10 @@
 """CUDA graphs: record a step once, then replay it with one launch instead of a thousand.
 
 A step is a pure function of a tree of tensors: the decode state and what a cache stores. Its shapes
-do not depend on data and it never waits for the device, so it can be captured unchanged. This
-module owns a static copy of the tree, and the captured region overwrites that copy at its end. The
-output of a step is copied out, because the next replay overwrites it.
+do not depend on data and it never waits for the device, so it can be captured unchanged. With
+constraints, each part of a step is captured instead. This module owns a static copy of the tree,
+and the captured region overwrites that copy at its end. The output of a step is copied out, because
+the next replay overwrites it.
 
 On CUDA, steps are captured by default: see `use_cuda_graphs` and `AutomaticGraphs`.
 """

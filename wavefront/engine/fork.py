@@ -52,7 +52,11 @@ from wavefront.traces.trace import Trace, write
 
 
 class ForkedSession(DecodeSession):
-    """A decode from the fork on. Its trace and its counts include the steps before the fork."""
+    """A decode from the fork on. Its trace and its counts include the steps before the fork.
+
+    A trace does not hold how many positions a pass computed. `token_forwards` therefore counts the
+    whole canvas for every pass before the fork, also if a cache was used.
+    """
 
     def __init__(
         self, model: Model, origin: RestoredState, *, before: Trace, about: Mapping[str, Any]

@@ -3,6 +3,7 @@
 A step is a pure function of tensors. It never waits for the device, and no shape depends on data,
 so the same code runs eagerly, compiled, or captured as a CUDA graph. Rows never influence each
 other. Rows with different options form groups, one per `Config`, and share the forward pass.
+A step with constraints is an exception: the host works between its three parts.
 
 Read `take_step`: it plans which positions to read and compute, runs the model, and commits.
 """

@@ -1,8 +1,8 @@
 """Mixture of experts: a router chooses a few of many small MLPs for every position.
 
 Several functions compute the chosen experts, and all return the same. For a few positions on a GPU
-our own kernels read each chosen expert once. On recent GPUs one grouped product per matrix computes
-more positions. The others exist for GPUs without it, for fixed shapes and for CPUs.
+our own kernels read each chosen expert once. For more positions, recent GPUs use one grouped
+product per matrix. The others exist for GPUs without it, for fixed shapes and for CPUs.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def grouped_experts(weights: ExpertWeights, x: Tensor, chosen: Tensor) -> Tensor
 def all_experts(weights: ExpertWeights, x: Tensor, chosen: Tensor) -> Tensor:
     """Compute every expert for every position, and pick the chosen ones.
 
-    All shapes are fixed. With few positions the time goes into reading the weights, which other
-    ways also read.
+    All shapes are fixed. With few positions, reading the weights takes most of the time, and the
+    other functions read most of them too.
     """
     count, width = len(weights.gate_up), weights.gate_up.shape[2]
     parts: list[Tensor] = []

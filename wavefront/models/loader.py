@@ -289,7 +289,7 @@ def check_memory(
 
 
 def host_memory() -> int | None:
-    """Return the bytes of this machine's memory; None if the system does not tell."""
+    """Return the bytes of this machine's memory; None if the system does not report it."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -301,7 +301,7 @@ def free_cuda_memory(device: torch.device) -> int:
     free, total = torch.cuda.mem_get_info(index)
     used = torch.cuda.memory_allocated(index)
     cached = torch.cuda.memory_reserved(index) - used
-    # `set_per_process_memory_fraction` may limit the process; older torch does not tell the limit.
+    # `set_per_process_memory_fraction` may limit the process; older torch does not report it.
     find_limit = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     share = 1.0 if find_limit is None else find_limit(index)
     return min(free + cached, int(total * share) - used)
