@@ -52,6 +52,7 @@ STRATEGIES = (
     "wino(size=6, keep=0.9)",
     "wino(size=4, keep=0.3, selector=threshold(0.1))",
 )
+QUICK = ("wavefront(size=3, radius=1)", "edit(tau=0.0, extra_steps=3)", "blockwise(size=4)")
 SELECTORS = (
     "quota()", "dream()", "origin()", "threshold(0.1)", "threshold(0.0)", "factor(4.0)",
     "entropy_bound(2.0)", "local_leap(0.2, 0.1)", "hierarchy(0.2, 0.1)", "share()",
@@ -74,6 +75,11 @@ def automaton_for(seed: int, *, ends: bool = True) -> TokenAutomaton | None:
 def solvable(count: int, *, ends: bool = True) -> list[tuple[int, TokenAutomaton]]:
     found = ((seed, automaton_for(seed, ends=ends)) for seed in range(100))
     return [(seed, one) for seed, one in found if one is not None][:count]
+
+
+def slow(value: str) -> Any:
+    """Return a parameter that only the slow tests use."""
+    return pytest.param(value, marks=pytest.mark.slow)
 
 
 def strategy_of(text: str, selector: str | None = None) -> Any:
@@ -350,8 +356,8 @@ def answers_of(batcher: Batcher, plan: Plan) -> list[list[int]]:
     return [one.tokens for one in active]
 
 
-@pytest.mark.parametrize("text", STRATEGIES)
-@pytest.mark.parametrize("selector", [None, pytest.param("threshold(0.1)", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("text", [t if t in QUICK else slow(t) for t in STRATEGIES])
+@pytest.mark.parametrize("selector", [None, slow("threshold(0.1)")])
 def test_the_parts_of_a_constrained_step_are_captured(model, text, selector, monkeypatch):
     """Graphs overwrite their buffers. The answers are the same, and no automaton is in a key.
 

@@ -239,7 +239,7 @@ def test_tied_model_accepts_only_a_head_equal_to_its_embedding(
 
 # All experts are loaded alike, so one of a layer is enough.
 NAMES = [
-    (family, name)
+    pytest.param(family, name, marks=() if family in ("llada", "llada2") else pytest.mark.slow)
     for family in families()
     for name in toy(family=family).published_weights()
     if ".experts." not in name or ".experts.1." in name
