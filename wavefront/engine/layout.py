@@ -31,6 +31,12 @@ def masks_after(model: Model, length: int) -> int:
     return -length % model.block_size
 
 
+def most_around(model: Model) -> tuple[int, int]:
+    """Return the most padding before a prompt, and the most masks that complete a last block."""
+    most = (model.block_size or 1) - 1
+    return most * model.padded_blocks, most * model.whole_blocks
+
+
 def room_after(model: Model, prompt: int, length: int) -> int:
     """Return how many positions fit after a prompt on a canvas of `length` positions."""
     if model.block_size is not None and model.whole_blocks:

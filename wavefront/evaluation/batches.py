@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wavefront.core.errors import OptionError, check_int
 
-RULE = 2  # version of this division; increase it when a run would be divided differently
+RULE = 3  # version of this division; increase it when a run would be divided differently
 MIN_WIDTH = 32
 
 

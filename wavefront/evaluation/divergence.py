@@ -304,6 +304,11 @@ class TraceSource:
         name = str(of.folder)
         if name not in self._runs:
             self._runs[name] = self._repeatable(of)
+        if item not in self._runs[name].rows:
+            raise RunError(
+                f"{of.folder} cannot be decoded again. The prompt of {item} and its answer exceed "
+                "the positions that the model has for them."
+            )
         number, row = self._runs[name].rows[item]
         result = self._runs[name].decode(number)
         assert result.trace is not None

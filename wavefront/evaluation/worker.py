@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from wavefront import lm
 from wavefront.core.canvas import Canvas, infill
-from wavefront.engine.layout import padding_before, prompt_canvas
+from wavefront.engine.layout import most_around, padding_before, prompt_canvas
 from wavefront.engine.session import DecodeSession, check_infilling
 from wavefront.evaluation import fingerprint
 from wavefront.models import builtin
@@ -207,8 +207,7 @@ class Worker:
             dict(self._model),
             plan.options(),
             fingerprint.of_strategy(plan.config.strategy),
-            # A block-causal canvas may need padding before the prompt and masks after the answer.
-            self.lm.model.max_length - 2 * (self.lm.model.block_size or 0),
+            self.lm.model.max_length - sum(most_around(self.lm.model)),
             self._environment,
         )
 
@@ -291,11 +290,12 @@ def batch_canvas(
         length: The number of positions to fill.
     """
     if model.block_size is not None:
+        assert not any(after for _, after in ids)
         prompts = [before for before, _ in ids]
         canvas, longest = prompt_canvas(model, prompts, length), max(map(len, prompts))
         before = padding_before(model, width) + width
         left = before - padding_before(model, longest) - longest
-        total = before + length + model.block_size
+        total = before + length + most_around(model)[1]
         return padded(canvas, left=left, total=total, pad_id=model.pad_id)
     hole = [model.mask_id] * length
     rows = [[*before, *hole, *after] for before, after in ids]
