@@ -117,20 +117,37 @@ def group_of(right: int, of: int, forwards: float) -> TrialGroup:
     return TrialGroup((result,))
 
 
-def test_switches_are_typed_without_a_value_and_every_knob_makes_a_setting_adaptive() -> None:
+def test_options_are_written_as_a_shell_accepts_them() -> None:
     assert tune_module._flag("fixed_budget", True) == " --fixed-budget"
     assert tune_module._flag("fixed_budget", False) == ""
     assert tune_module._flag("steps", 4) == " --steps 4"
-    adaptive = tune_module._is_adaptive
-    assert adaptive("block(size=8, selector=threshold(floor=None, tau=0.9))")
-    assert adaptive("block(size=8, selector=threshold(tau=0.9))")
-    assert not adaptive("block(size=8)")
+    assert tune_module._flag("top_k", None) == ""
+    assert tune_module._flag("cache", "wave(refresh=8)") == " --cache 'wave(refresh=8)'"
 
 
-def test_prompts_that_are_too_long_do_not_count_as_passes() -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "block(size=8, selector=threshold(floor=None, tau=0.9))",
+        "standard(selector=threshold) | eos=defer",
+        "blockwise(size=4, strategy=standard(selector=local_leap()))",
+        "tide(cascade_rounds=8)",
+    ],
+)
+def test_a_setting_with_an_adaptive_selector_is_adaptive(setting: str) -> None:
+    assert tune_module._is_adaptive(setting)
+
+
+@pytest.mark.parametrize(
+    "setting", ["block(size=8)", "tbd(size=32, gamma=0.8)", "standard | steps=8"]
+)
+def test_a_setting_with_a_fixed_budget_is_not_adaptive(setting: str) -> None:
+    assert not tune_module._is_adaptive(setting)
+
+
+def test_prompts_that_are_too_long_have_no_forward_passes() -> None:
     long = replace(result_of(5), correct={str(n): False for n in range(10)})
     group = TrialGroup((long,))
-    assert group.forwards == 8
     assert group.tokens_per_forward == 1.0
 
 

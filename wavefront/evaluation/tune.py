@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,6 @@ from wavefront.core.errors import OptionError, check_float
 from wavefront.evaluation.judging import is_judged
 from wavefront.evaluation.page import Figures, ResultsPage
 from wavefront.evaluation.protocol import (
-    GRIDS,
     HALVES,
     half_of,
     knob_of,
@@ -41,6 +40,7 @@ from wavefront.results.interval import (
     wilson_share,
 )
 from wavefront.results.table import Table
+from wavefront.strategies.selectors._adaptive import Adaptive
 
 BASES = (DEFAULT_STRATEGY, "block(size=8)", "wavefront(size=8, radius=2)")
 TRIES = (
@@ -264,12 +264,15 @@ def _default_note(settings: Iterable[str]) -> str:
 def _flag(name: str, value: Any) -> str:
     """Return an option as it is typed after a command; a switch has no value."""
     option = f" --{name.replace('_', '-')}"
-    return (option if value else "") if isinstance(value, bool) else f"{option} {value}"
+    if isinstance(value, bool):
+        return option if value else ""
+    return "" if value is None else f"{option} {shlex.quote(str(value))}"
 
 
 def _is_adaptive(text: str) -> bool:
-    """Return whether a setting has a knob that could have a different value."""
-    return any(re.search(rf"[(,]\s*{name}\s*=", text) for name in GRIDS)
+    """Return whether the confidence of the model decides how many tokens a setting commits."""
+    strategy = spec.resolve(Attempt.parse(text).strategy, "strategies")
+    return isinstance(strategy.selector, Adaptive)
 
 
 def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
