@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -213,8 +214,6 @@ def experts() -> None:
         spread = torch.stack([torch.randperm(count)[:top] for _ in range(rows)])
         same = torch.arange(count - top, count).expand(rows, top)  # in a tensor that is not whole
         for chosen in (spread, same):
-            assert small_batch_ops.experts_fit(x, gate_up, down) == (dtype in small_batch_ops.HALF)
-            made = small_batch_ops.experts(x, chosen, weights, gate_up, down, *own)
             wanted = torch.empty((top + shared, rows, 256), dtype=torch.float64)
             for row in range(rows):
                 for slot, expert in enumerate(chosen[row].tolist()):
@@ -222,8 +221,13 @@ def experts() -> None:
                     wanted[slot, row] = result * weights[row, slot]
                 if shared:
                     wanted[top, row] = one_expert(x[row], *own)
-            assert made.dtype == dtype
-            close(made, wanted, 2e-6 if dtype == FLOAT else 3 * ROUNDED)
+            assert small_batch_ops.experts_fit(x, gate_up, down) == (dtype in small_batch_ops.HALF)
+            few = [3] if chosen is spread else []  # each of 3 programs has several tiles
+            for programs in (*few, small_batch_ops.EXPERT_PROGRAMS):
+                with patch.object(small_batch_ops, "EXPERT_PROGRAMS", programs):
+                    made = small_batch_ops.experts(x, chosen, weights, gate_up, down, *own)
+                assert made.dtype == dtype
+                close(made, wanted, 2e-6 if dtype == FLOAT else 3 * ROUNDED)
     assert not small_batch_ops.experts_fit(torch.randn(65, 256), gate_up, down)
 
 

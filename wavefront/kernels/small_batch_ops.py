@@ -81,13 +81,13 @@ def part_count(width: int, depth: int, *, programs: int = PROGRAMS) -> int:
 
 
 def int8_part_count(width: int, depth: int) -> int:
-    """Return the parts of a product with an int8 weight, whose programs read fewer bytes."""
+    """Return the parts for an int8 weight, whose programs read fewer bytes."""
     some = PROGRAMS * TILE <= width < 2 * PROGRAMS * TILE and depth % (2 * DEEP) == 0
     return 2 if some else part_count(width, depth)
 
 
 def int4_part_count(width: int, depth: int) -> int:
-    """Return the parts of a product with an int4 weight, whose programs wait for sums."""
+    """Return the parts for an int4 weight, whose programs wait for the tensor cores."""
     return part_count(width, depth, programs=3 * PROGRAMS)
 
 

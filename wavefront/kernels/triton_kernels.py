@@ -370,7 +370,7 @@ def expert_product(
             read = tl.load(of_x, mask=row[:, None] < rows, other=0.0)
             total = tl.dot(tl.load(of_weight), tl.trans(read), total)
         mine = choices == expert
-        here, part = tl.max(mine.to(tl.int32), 1) > 0, tl.sum(tl.where(mine, slot[None, :], 0), 1)
+        here, part = tl.max(mine.to(tl.int32), 1) > 0, tl.max(tl.where(mine, slot[None, :], 0), 1)
         if SHARED:
             here, part = here | (plane == 0), tl.where(plane == 0, top, part)
         here = here & (row < rows)
