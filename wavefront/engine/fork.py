@@ -8,8 +8,8 @@ steps that were left. Each row counts its own steps, including those it skipped.
   rest of the trace.
 * **With another strategy**, only the canvas is used. Decided positions are given, as in infilling.
   The masked positions are counted from 0, and so are the T - at steps. Any strategy can therefore
-  take over, but it cannot remask earlier decisions. At step 0 this equals an ordinary decode with
-  that strategy.
+  take over if it suits the whole answer in T steps, but it cannot remask earlier decisions. At
+  step 0 this equals an ordinary decode with that strategy.
 * **With overrides**, tokens are written before the step, on decided or masked positions. They count
   as decided, and the step count continues. A strategy that remasks can remask them too. It has no
   score for them, so it may remask them first.
