@@ -24,7 +24,7 @@ from wavefront.analysis.figures import Figure
 from wavefront.core.errors import OptionError
 from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
-from wavefront.evaluation.trials import Scale, Trial, TrialGroup
+from wavefront.evaluation.trials import Scale, Trial, TrialGroup, compare_groups, percent_gap
 from wavefront.paper import claims, mhco, published, tables
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import figure_title
@@ -333,8 +333,9 @@ def test_direction_needs_an_interval_clear_of_zero_and_a_significant_test() -> N
     few = more(group(False, False), group(True, True))
     assert few.verdict == "not measurable here: fewer than 6 items"
     # Five of twelve, all one way: the bootstrap is clear of 0, the exact test is not below 0.05.
-    five = more(group(*[False] * 12), group(*[True] * 5, *[False] * 7))
-    assert five.found.low > 0
+    none, some = group(*[False] * 12), group(*[True] * 5, *[False] * 7)
+    assert compare_groups(none, some).gap.low > 0
+    five = more(none, some)
     assert five.p == pytest.approx(0.0625)
     assert five.word == "no difference above"
     assert more(TrialGroup(()), base).word == "not measurable here"
@@ -349,6 +350,19 @@ def test_direction_verdict_needs_items_and_an_interval_clear_of_zero() -> None:
     assert verdict(Interval(1.0, -0.5, 2.25), 20, "lower") == "no difference above 2.25"
     assert verdict(-2.0, 20, "lower") == claims.NO_INTERVAL
     assert verdict(None, 20, "lower") == "not measurable here"
+
+
+def test_bound_is_exact_where_few_items_differ() -> None:
+    half = [True, False] * 48
+    base, other = group(*half, *[False] * 4), group(*half, True, *[False] * 3)
+    found = more(base, other)  # a bootstrap excludes every loss, and gains above 3 points
+    assert found.found == percent_gap(compare_groups(base, other))
+    assert found.found.low < -3 < 6 < found.found.high
+    # A true difference of 2 points shows four differing items of 400, or fewer, in 1 of 10 cases.
+    base, other = group(*[False] * 4, *half * 4), group(*[True] * 4, *half * 4)
+    assert claims.equal_accuracy_claim("c", "w", base=base, other=other).word == (
+        "no difference above"
+    )
 
 
 def test_equality_needs_items_even_where_no_pair_differs() -> None:
