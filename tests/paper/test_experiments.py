@@ -25,7 +25,7 @@ from wavefront.core.errors import OptionError
 from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Scale, Trial, TrialGroup, compare_groups, percent_gap
-from wavefront.paper import claims, mhco, published, tables
+from wavefront.paper import claims, mhco, published, steps, tables
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import figure_title
 from wavefront.paper.published import data_name, dataset
@@ -363,6 +363,30 @@ def test_bound_is_exact_where_few_items_differ() -> None:
     assert claims.equal_accuracy_claim("c", "w", base=base, other=other).word == (
         "no difference above"
     )
+
+
+def test_lead_over_steps_follows_the_rules_of_accuracy_claims() -> None:
+    wave, half = "wavefront(size=8)", [True, False] * 10
+    shares = {("T=8", "block(size=8)"): half, ("T=8", wave): [False] * 20,
+              ("T=32", "block(size=8)"): half, ("T=32", wave): [True] * 20}  # fmt: skip
+
+    def lead(model: str, *seeds: int) -> claims.Claim:
+        pooled = {
+            (model, "t", *key): TrialGroup(
+                tuple(
+                    group(*right, strategy=key[1], model=model, seed=seed).results[0]
+                    for seed in seeds
+                )
+            )
+            for key, right in shares.items()
+        }
+        return steps._growth(pooled, ["T=8", "T=32"], wave)
+
+    assert lead("m", 0).verdict == "confirmed"
+    assert lead("m", 0, 1).items == 20
+    biased = lead("ripple", 0)
+    assert biased.verdict == "not measurable here: ripple does not decide between schedules"
+    assert biased.found == lead("m", 0).found
 
 
 def test_equality_needs_items_even_where_no_pair_differs() -> None:
