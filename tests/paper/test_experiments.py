@@ -708,6 +708,11 @@ def test_judged_results_without_a_grader_are_kept(
 ) -> None:
     few = ("-m", "tale", "--task", "stories", "--items", "2", "-n", "8", "-b", "2", "-q")
     run("paper", "run", "steps", *few, "-o", str(tmp_path))
+    page = runs.read(tmp_path)  # its sentences are about nats, not about shares
+    assert page.title.startswith("Quality of texts")
+    assert "The judge is the autoregressive original" in page.text
+    assert "McNemar" not in page.text
+    assert page.figures[0].title.startswith("Quality of texts")
     file = tmp_path / "results.jsonl"
     before = file.read_bytes()
     assert b"grader" not in before
@@ -718,6 +723,7 @@ def test_judged_results_without_a_grader_are_kept(
 
 def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
     tiny("mhco", tmp_path)
+    assert "McNemar" not in runs.read(tmp_path).text  # the page has no such test
     said = tiny_refused("mhco", tmp_path, "--radius", "3")
     assert "has a run with different settings: radius is 3 here and 2 there" in said
 
