@@ -25,7 +25,7 @@ from wavefront.core.errors import OptionError
 from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Scale, Trial, TrialGroup, compare_groups, percent_gap
-from wavefront.paper import claims, mhco, published, steps, tables
+from wavefront.paper import claims, constraint, mhco, published, steps, tables
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import figure_title
 from wavefront.paper.published import data_name, dataset
@@ -363,6 +363,20 @@ def test_bound_is_exact_where_few_items_differ() -> None:
     assert claims.equal_accuracy_claim("c", "w", base=base, other=other).word == (
         "no difference above"
     )
+
+
+def test_gain_in_valid_answers_is_exact_where_few_differ() -> None:
+    groups, valid = {}, {}
+    for how, right in (("none", [True] * 18 + [False] * 2), ("final", [True] * 20)):
+        made = group(*right, text="a")
+        one: Any = made.results[0]
+        one.folder, one.cost = Path(how), {"forwards": 1.0, "tokens": 20, "seconds": 1.0}
+        valid[one.folder] = one.correct
+        groups["m", "t", "8", "standard", how] = made
+    _, row = constraint._table("t", groups, valid).records()
+    gain: Any = row["valid, less none"]
+    assert gain == row["right, less none"]
+    assert gain.low < 0  # two of 20 differ: the bootstrap has 0 there
 
 
 def test_lead_over_steps_follows_the_rules_of_accuracy_claims() -> None:
