@@ -25,7 +25,7 @@ from wavefront.core.errors import OptionError
 from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Scale, Trial, TrialGroup, compare_groups, percent_gap
-from wavefront.paper import claims, constraint, mhco, published, steps, tables
+from wavefront.paper import claims, constraint, main, mhco, published, steps, tables
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import figure_title
 from wavefront.paper.published import data_name, dataset
@@ -304,6 +304,13 @@ def test_published_numbers_are_as_printed() -> None:
     # Every difference is the wave's share minus the base's.
     for row in bbh.rows:
         assert float(row[4]) == pytest.approx(float(row[3]) - float(row[2]), abs=1e-9)
+
+
+def test_page_of_correct_answers_says_what_the_papers_numbers_are_of() -> None:
+    real = main.about([("qwen", "GSM8K", "standard"), ("LLaDA-8B-Instruct", "GSM8K", "standard")])
+    assert "next to gsm" not in real
+    assert real.startswith("The paper does not have qwen: the column `paper` is that of LLaDA-8B")
+    assert "next to gsm" in main.about([("ripple", "gsm", "standard")])
 
 
 def group(
