@@ -24,8 +24,8 @@ from wavefront.analysis.figures import Figure
 from wavefront.core.errors import OptionError
 from wavefront.evaluation import fingerprint
 from wavefront.evaluation.page import ResultsPage
-from wavefront.evaluation.trials import Scale, Trial, TrialGroup
-from wavefront.paper import claims, mhco, published, tables
+from wavefront.evaluation.trials import Scale, Trial, TrialGroup, compare_groups, percent_gap
+from wavefront.paper import claims, constraint, main, mhco, published, steps, tables
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.experiment import figure_title
 from wavefront.paper.published import data_name, dataset
@@ -306,6 +306,13 @@ def test_published_numbers_are_as_printed() -> None:
         assert float(row[4]) == pytest.approx(float(row[3]) - float(row[2]), abs=1e-9)
 
 
+def test_page_of_correct_answers_says_what_the_papers_numbers_are_of() -> None:
+    real = main.about([("qwen", "GSM8K", "standard"), ("LLaDA-8B-Instruct", "GSM8K", "standard")])
+    assert "next to gsm" not in real
+    assert real.startswith("The paper does not have qwen: the column `paper` is that of LLaDA-8B")
+    assert "next to gsm" in main.about([("ripple", "gsm", "standard")])
+
+
 def group(
     *right: bool, strategy: str = "block(size=8)", task: str = "t", model: str = "m", seed: int = 0,
     text: str = "",
@@ -333,8 +340,9 @@ def test_direction_needs_an_interval_clear_of_zero_and_a_significant_test() -> N
     few = more(group(False, False), group(True, True))
     assert few.verdict == "not measurable here: fewer than 6 items"
     # Five of twelve, all one way: the bootstrap is clear of 0, the exact test is not below 0.05.
-    five = more(group(*[False] * 12), group(*[True] * 5, *[False] * 7))
-    assert five.found.low > 0
+    none, some = group(*[False] * 12), group(*[True] * 5, *[False] * 7)
+    assert compare_groups(none, some).gap.low > 0
+    five = more(none, some)
     assert five.p == pytest.approx(0.0625)
     assert five.word == "no difference above"
     assert more(TrialGroup(()), base).word == "not measurable here"
@@ -349,6 +357,57 @@ def test_direction_verdict_needs_items_and_an_interval_clear_of_zero() -> None:
     assert verdict(Interval(1.0, -0.5, 2.25), 20, "lower") == "no difference above 2.25"
     assert verdict(-2.0, 20, "lower") == claims.NO_INTERVAL
     assert verdict(None, 20, "lower") == "not measurable here"
+
+
+def test_bound_is_exact_where_few_items_differ() -> None:
+    half = [True, False] * 48
+    base, other = group(*half, *[False] * 4), group(*half, True, *[False] * 3)
+    found = more(base, other)  # a bootstrap excludes every loss, and gains above 3 points
+    assert found.found == percent_gap(compare_groups(base, other))
+    assert found.found.low < -3 < 6 < found.found.high
+    # A true difference of 2 points shows four differing items of 400, or fewer, in 1 of 10 cases.
+    base, other = group(*[False] * 4, *half * 4), group(*[True] * 4, *half * 4)
+    assert claims.equal_accuracy_claim("c", "w", base=base, other=other).word == (
+        "no difference above"
+    )
+
+
+def test_gain_in_valid_answers_is_exact_where_few_differ() -> None:
+    groups, valid = {}, {}
+    for how, right in (("none", [True] * 18 + [False] * 2), ("final", [True] * 20)):
+        made = group(*right, text="a")
+        one: Any = made.results[0]
+        one.folder, one.cost = Path(how), {"forwards": 1.0, "tokens": 20, "seconds": 1.0}
+        valid[one.folder] = one.correct
+        groups["m", "t", "8", "standard", how] = made
+    _, row = constraint._table("t", groups, valid).records()
+    gain: Any = row["valid, less none"]
+    assert gain == row["right, less none"]
+    assert gain.low < 0  # two of 20 differ: the bootstrap has 0 there
+
+
+def test_lead_over_steps_follows_the_rules_of_accuracy_claims() -> None:
+    wave, half = "wavefront(size=8)", [True, False] * 10
+    shares = {("T=8", "block(size=8)"): half, ("T=8", wave): [False] * 20,
+              ("T=32", "block(size=8)"): half, ("T=32", wave): [True] * 20}  # fmt: skip
+
+    def lead(model: str, *seeds: int) -> claims.Claim:
+        pooled = {
+            (model, "t", *key): TrialGroup(
+                tuple(
+                    group(*right, strategy=key[1], model=model, seed=seed).results[0]
+                    for seed in seeds
+                )
+            )
+            for key, right in shares.items()
+        }
+        return steps._growth(pooled, ["T=8", "T=32"], wave)
+
+    assert lead("m", 0).verdict == "confirmed"
+    assert lead("m", 0, 1).items == 20
+    biased = lead("ripple", 0)
+    assert biased.verdict == "not measurable here: ripple does not decide between schedules"
+    assert biased.found == lead("m", 0).found
 
 
 def test_equality_needs_items_even_where_no_pair_differs() -> None:
@@ -670,6 +729,11 @@ def test_judged_results_without_a_grader_are_kept(
 ) -> None:
     few = ("-m", "tale", "--task", "stories", "--items", "2", "-n", "8", "-b", "2", "-q")
     run("paper", "run", "steps", *few, "-o", str(tmp_path))
+    page = runs.read(tmp_path)  # its sentences are about nats, not about shares
+    assert page.title.startswith("Quality of texts")
+    assert "The judge is the autoregressive original" in page.text
+    assert "McNemar" not in page.text
+    assert page.figures[0].title.startswith("Quality of texts")
     file = tmp_path / "results.jsonl"
     before = file.read_bytes()
     assert b"grader" not in before
@@ -680,6 +744,7 @@ def test_judged_results_without_a_grader_are_kept(
 
 def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
     tiny("mhco", tmp_path)
+    assert "McNemar" not in runs.read(tmp_path).text  # the page has no such test
     said = tiny_refused("mhco", tmp_path, "--radius", "3")
     assert "has a run with different settings: radius is 3 here and 2 there" in said
 

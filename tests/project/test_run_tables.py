@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.pages import load_script
 
+import wavefront
 from wavefront import paper
 from wavefront.cli.app import app
 
@@ -58,6 +61,24 @@ def test_every_list_names_experiments_and_valid_strategies() -> None:
             asked = CliRunner().invoke(app, ["paper", "run", experiment, *options, "--help"])
             assert asked.exit_code == 0, asked.output
             assert one.minutes > 0
+
+
+@pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
+def test_every_strategy_of_a_list_accepts_its_fewest_steps() -> None:
+    """A refusal would come only after the strategies before it were decoded."""
+    lm = wavefront.load("toy")
+    for name in ("tale", "cost", "qwen"):
+        for one in experiments.read_list(name):
+            experiment, *options = experiments.shlex.split(one.run)
+            found = dict(pairwise(options))  # the values of options that are given once
+            specs = tuple(b for a, b in pairwise(options) if a == "-s") or None
+            module = import_module(f"wavefront.paper.{experiment.replace('-', '_')}")
+            scale = paper.find(experiment).scale(strategies=specs)
+            length = int(found.get("-n", 160))
+            fewest = int(found.get("--steps", length)) // max(getattr(module, "RATIOS", (1,)))
+            for spec in scale.strategies:
+                if "{" not in spec:
+                    lm.plan({"strategy": spec, "max_new_tokens": length, "steps": fewest})
 
 
 def test_unknown_lists_and_tables_are_named(home: Path) -> None:

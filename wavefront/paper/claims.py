@@ -15,8 +15,9 @@ There are five verdicts, and no other:
 The texts of a task with a judge are compared by their nats per token. A difference counts only if
 nothing else is worse: length, distinct trigrams, the first 64 tokens, early ends.
 
-Answers to one item under several seeds are one cluster and count as one item. If no pair differs,
-the rule of three bounds the difference on other items at 3 / n.
+Answers to one item under several seeds are one cluster and count as one item. If fewer than six
+items differ, a bootstrap interval is too narrow, so the interval is exact. If none differs, the
+rule of three bounds the difference on other items at 3 / n.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from wavefront.evaluation.trials import (
     compare_groups,
     item_of,
     model_name,
+    percent_gap,
 )
 from wavefront.results.interval import Estimate, Interval, bounds
 from wavefront.results.paired import Comparison
@@ -140,7 +142,7 @@ def accuracy_claim(
     found = _compare_unsaturated(base, other)
     if found is None:
         return Claim(text, where, None, base.items, None, _saturated_verdict())
-    gap = _widened(found)
+    gap = gap_of_few(found)
     verdict = _not_neutral(base, other) or direction_verdict(
         gap, found.clusters, claimed, p=found.p
     )
@@ -165,7 +167,7 @@ def equal_accuracy_claim(
     found = _compare_unsaturated(base, other)
     if found is None:
         return Claim(text, where, None, base.items, None, _saturated_verdict())
-    value, low, high = bounds(found.gap.scaled(100))
+    value, low, high = bounds(gap_of_few(found))
     unseen = 300 / found.clusters  # the rule of three
     gap = Interval.spanning(value, min(low, value - unseen), max(high, value + unseen))
     verdict = _not_neutral(base, other) or margin_verdict(gap, found.clusters, margin)
@@ -270,11 +272,12 @@ def _saturated_verdict() -> str:
     return f"{NOT_MEASURABLE}: every task is above {high:g} % or below {low:g} %"
 
 
-def _widened(found: Comparison) -> Interval:
-    """Return the difference in points; if no pair differs, the rule of three widens it."""
-    gap = found.gap.scaled(100)
-    unseen = 0.0 if found.differences else 300 / found.clusters
-    return Interval(gap.value, gap.low - unseen, gap.high + unseen)
+def gap_of_few(found: Comparison) -> Interval:
+    """Return the difference in points; it is wide enough if few pairs differ, or none."""
+    if found.differences:
+        return percent_gap(found)
+    unseen = 300 / found.clusters  # the rule of three
+    return Interval(0.0, -unseen, unseen)
 
 
 def _not_neutral(base: TrialGroup, other: TrialGroup) -> str | None:

@@ -23,7 +23,7 @@ from wavefront.evaluation.trials import (
     percent_gap,
 )
 from wavefront.paper.tables import STRATEGIES, Key, group_by
-from wavefront.results.interval import Interval, wilson_share
+from wavefront.results.interval import wilson_share
 from wavefront.results.paired import compare
 from wavefront.results.table import Table
 
@@ -146,9 +146,8 @@ def _table(title: str, groups: dict[Key, TrialGroup], valid: Valid) -> Table:
         if key[4] != FREE:
             free = _same_tasks(groups[*key[:4], FREE], group)
             right = compare_groups(free, group)
-            gap = compare(_valid(free, valid), own).gap
             gaps = [
-                Interval.spanning(gap.value, gap.low, gap.high, scale=100),
+                percent_gap(compare(_valid(free, valid), own)),
                 percent_gap(right),
                 right.mcnemar.p if right.mcnemar else None,
             ]

@@ -41,6 +41,7 @@ from wavefront.paper.claims import (
     SIGNIFICANCE,
     TRAINED_FOR_SCHEDULES,
     compare_texts,
+    gap_of_few,
     no_difference,
 )
 from wavefront.results.bootstrap import bootstrap, bootstrap_mean
@@ -364,8 +365,7 @@ def _verdict(bench: Bench, base: SettingResult | None, one: SettingResult) -> tu
         names = (base.family, one.family)
         return gaps["nats"], compare_texts(names, gaps, means=means, original=original)
     found = compare({i: base.correct[i] for i in items}, {i: one.correct[i] for i in items})
-    unseen = 0.0 if found.differences else 3 / found.clusters  # the rule of three
-    gap = Interval(found.gap.value, found.gap.low - unseen, found.gap.high + unseen).scaled(100)
+    gap = gap_of_few(found)
     return gap, _accuracy_verdict(bench, (base, one), gap, p=found.p)
 
 

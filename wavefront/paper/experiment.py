@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from wavefront.core.errors import OptionError
-from wavefront.evaluation.judging import is_judged
 from wavefront.evaluation.page import Figures, ResultsPage, Traces
-from wavefront.evaluation.task_spec import open_task
 from wavefront.evaluation.trials import Runner, Scale, model_name
 from wavefront.paper import describe
 from wavefront.paper.claims import Claim, claims_table, count_verdicts
 from wavefront.paper.decoder import ItemDecoder
 from wavefront.paper.published import caveats_table, place_in_paper, published_table
-from wavefront.paper.tables import quality_title
+from wavefront.paper.tables import NATS, SHARES_TEXT, quality_title
 from wavefront.results.table import Table
 from wavefront.tasks.benchmarks.bbh import SUBSETS
 
@@ -97,8 +95,12 @@ def experiment_page(
     place = place_in_paper(runner.name)
     beside = [one for one in (published_table(runner.name), caveats_table(runner.name)) if one]
     settings = runner.configuration() | dict(configuration or {})
-    if any(is_judged(open_task(task)) for task in runner.scale.tasks):
+    columns = {name for one in tables for name in one.columns}
+    if "p (McNemar)" in columns:
+        text = f"{text} {SHARES_TEXT}"
+    if NATS in columns:
         title, text = quality_title(title), f"{text}\n\n{JUDGED_TEXT}"
+        figures = {n: (made, quality_title(said)) for n, (made, said) in figures.items()}
     titled = {
         name: (replace(made, title=figure_title(caption, settings)), caption)
         for name, (made, caption) in figures.items()

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.trials import Runner, Scale
 from wavefront.paper.claims import accuracy_claim
 from wavefront.paper.experiment import DREAM, LLADA, LLADA15, experiment_page
-from wavefront.paper.published import dataset, published_cell, published_model, published_strategy
+from wavefront.paper.published import (
+    BBH_LIKE,
+    DEFAULT_MODEL,
+    MODELS,
+    PROCEDURAL,
+    dataset,
+    published_cell,
+    published_model,
+    published_strategy,
+)
 from wavefront.paper.tables import (
     BLOCK,
     BOTH_READINGS,
@@ -58,9 +69,7 @@ def run(runner: Runner) -> ResultsPage:
     return experiment_page(
         runner,
         title="Correct answers of the strategies",
-        text="The paper's numbers are shown next to the most similar data: GSM8K's next to gsm, "
-        "HumanEval's next to code, and BBH's next to BBH-like, our tasks named after its subsets. "
-        + BOTH_READINGS,
+        text=about(groups),
         claims=claims,
         tables=tables,
         figures={
@@ -68,6 +77,21 @@ def run(runner: Runner) -> ResultsPage:
         },
         numbers={"measured": tables[0].records(), "by task": tables[-1].records()},
     )
+
+
+def about(groups: Iterable[Key]) -> str:
+    """Return what the paper's numbers are compared with, and how answers were decoded."""
+    shown = {(model, data) for model, data, _ in groups if data != "stories"}
+    models = {model for model, _ in shown if not any(part in model for part in MODELS)}
+    texts = [f"The paper does not have {one}: the column `paper` is that of {DEFAULT_MODEL}."
+             for one in sorted(models)]  # fmt: skip
+    if {data for _, data in shown} & {*PROCEDURAL, BBH_LIKE}:
+        texts.append(
+            "The paper's numbers are shown next to the most similar data: GSM8K's next to gsm, "
+            "HumanEval's next to code, and BBH's next to BBH-like, our tasks named after its "
+            "subsets."
+        )
+    return " ".join([*texts, BOTH_READINGS])
 
 
 def published(key: Key) -> str | None:

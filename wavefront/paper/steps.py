@@ -5,8 +5,8 @@ from __future__ import annotations
 from wavefront.analysis import figures
 from wavefront.analysis.figures import Figure, Point
 from wavefront.evaluation.page import ResultsPage
-from wavefront.evaluation.trials import Runner, Scale, TrialGroup
-from wavefront.paper.claims import Claim, direction_claim
+from wavefront.evaluation.trials import Runner, Scale, TrialGroup, item_of
+from wavefront.paper.claims import NOT_MEASURABLE, Claim, accuracy_claim, direction_claim
 from wavefront.paper.experiment import LLADA, experiment_page
 from wavefront.paper.published import dataset, published_cell, published_strategy
 from wavefront.paper.tables import (
@@ -23,7 +23,7 @@ from wavefront.paper.tables import (
     pool,
     wave_claims,
 )
-from wavefront.results.bootstrap import bootstrap_mean
+from wavefront.results.bootstrap import bootstrap_clusters
 from wavefront.results.interval import bounds
 
 NEEDS = "nothing; --paper: LLaDA-8B-Instruct, gsm8k"
@@ -73,25 +73,20 @@ def run(runner: Runner) -> ResultsPage:
 def _growth(groups: dict[Key, TrialGroup], cases: list[str], spec: str) -> Claim:
     """Claim that the lead over block is larger with the most steps than with the fewest."""
     few, many = cases[0], cases[-1]
-    scores = {
-        (case, one): pool(groups, case, one).scores for case in (few, many) for one in (BLOCK, spec)
-    }
-    judged = pool(groups, many, spec).judged
-    sign = -1 if judged else 1  # lower nats are better
-    items = scores[many, spec] if scores[many, BLOCK] else {}
-    lead = [
-        sign
-        * (
-            scores[many, spec][i]
-            - scores[many, BLOCK][i]
-            - scores[few, spec][i]
-            + scores[few, BLOCK][i]
-        )
-        for i in items
-    ]
+    pairs = [(pool(groups, case, BLOCK), pool(groups, case, spec)) for case in (few, many)]
+    sign = -1 if pairs[0][0].judged else 1  # lower nats are better
+    (block, wave), (more_block, more_wave) = ([one.scores for one in pair] for pair in pairs)
+    keys = list(more_wave if more_block else ())
+    lead = [sign * (more_wave[i] - more_block[i] - wave[i] + block[i]) for i in keys]
+    items = [item_of(key) for key in keys]
+    gap = bootstrap_clusters(lead, items) if lead else None
     text = f"The lead over block is more pronounced at {many} than at {few}"
-    gap = bootstrap_mean(lead) if lead else None
-    return direction_claim(text, spec, gap=gap, items=len(items), claimed="higher")
+    claim = direction_claim(text, spec, gap=gap, items=len({*items}), claimed="higher")
+    said = [accuracy_claim("", "", base=one, other=other).verdict for one, other in pairs]
+    if sign < 0:  # quality cannot be bought by length or repetition
+        said.append(f"{NOT_MEASURABLE}: a lead in nats alone is not one in quality")
+    reasons = [one for one in said if one.startswith(NOT_MEASURABLE)]
+    return claim._replace(verdict=reasons[0]) if reasons else claim
 
 
 def _picture(groups: dict[Key, TrialGroup]) -> Figure:

@@ -33,8 +33,11 @@ EVALUATED = (*STRATEGIES, "wavefront(size=8, radius=2, grow='accumulate')")
 BLOCK, WAVES = STRATEGIES[1], EVALUATED[2:]
 BOTH_READINGS = (
     "Both readings of how the wave grows are evaluated. Decoding stops at the end of the answer, "
-    "which gives the same text as filling the canvas. Shares have Wilson's 95 % intervals; "
-    "differences are in pairs, bootstrapped over items, with the exact McNemar test."
+    "which gives the same text as filling the canvas."
+)
+SHARES_TEXT = (
+    "Shares have Wilson's 95 % intervals; differences are in pairs, bootstrapped over items, with "
+    "the exact McNemar test."
 )
 RESULTS = ("correct, %", "difference, points", "p (McNemar)", "items", "forwards",
            "tokens per forward", "seconds", "paper")  # fmt: skip
