@@ -230,6 +230,23 @@ def test_math_grading(few: str) -> None:
         assert not task.grade(sample, text).correct, text
 
 
+@pytest.mark.parametrize(
+    ("target", "answer", "equal"),
+    [
+        (".5", "5", False),
+        (".5", "0.5", True),
+        (".5", "The answer is .5.", True),
+        ("5", "So x is .5", False),
+        ("10,2", "10,002", False),
+        ("10002", "10,002", True),
+        ("(1,2)", "(01, 2)", True),
+    ],
+)
+def test_leading_points_and_zeros_of_a_number(target: str, answer: str, equal: bool) -> None:
+    read = answer if answer.startswith("(") else maths.last_expression(answer)
+    assert maths.are_equal(target, read or "") is equal
+
+
 def test_math_grading_works_outside_the_main_thread(few: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -29,7 +29,7 @@ BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 SPOKEN = re.compile(r"\b(?:answer is|answer:)[\s:*]*(.+)", re.IGNORECASE)
 OPENING = re.compile(r"\$\$?|\\\(|\\\[")  # of a formula inside text
 CLOSING = {"$": "$", "$$": "$", "\\(": "\\)", "\\[": "\\]"}
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?")
 SPELLINGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:left|right|displaystyle|big|Big)(?![a-zA-Z])"), ""),
@@ -39,7 +39,7 @@ SPELLINGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\\frac(\d)(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\sqrt(\d)"), r"\\sqrt{\1}"),
     (re.compile(r"^[a-zA-Z](?:\([a-z]\))?=(?=[^=]+$)"), ""),
-    (re.compile(r"(?<![\d.])0+(?=\d)"), ""),
+    (re.compile(r"(?<![\d.])(?<!\d,)0+(?=\d)"), ""),
     (re.compile(r"(?<!\d)(?=\.\d)"), "0"),
     (re.compile(r"(\d\.)(\d*0)(?!\d)"), lambda match: match[1] + match[2].rstrip("0")),
     (re.compile(r"\.(?!\d)$|(?<=\d)\.(?!\d)"), ""),
@@ -105,7 +105,7 @@ def _formulas(text: str) -> Iterator[str]:
 
 def normalise(answer: str) -> str:
     """Convert answers that differ only in typesetting to one spelling."""
-    answer = answer.strip().strip(".")
+    answer = answer.strip().rstrip(".")
     for pattern, replacement in SPELLINGS:
         answer = pattern.sub(replacement, answer)
     if re.fullmatch(r"-?\d{1,3}(?:,(?:\\!)?\d{3})+(?:\.\d+)?", answer):
