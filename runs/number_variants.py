@@ -3,7 +3,8 @@
 The solutions of the training file carry annotations such as `<<48/2=24>>`. They tell how each
 number comes from the numbers of the question, so the solution can be computed again for other
 numbers. A number of the question changes only if that is safe: it is a whole number above 3, its
-text is no part of a fraction, a percentage, a time or an ordinal, and nothing else has its value.
+text is no part of a fraction, a percentage, a time or an ordinal, and nothing else has its value,
+such as a word ("quarter").
 Numbers keep their order and roughly their size, and a whole result stays whole and positive.
 """
 
@@ -30,6 +31,13 @@ WORDS = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen seventeen eighteen nineteen twenty
 """
+RATIOS = {
+    "half": 2, "halve": 2, "twice": 2, "double": 2, "third": 3, "thrice": 3, "triple": 3,
+    "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
+    "tenth": 10, "dozen": 12,
+}  # fmt: skip
+NUMERALS = {word: Fraction(n) for n, word in enumerate(WORDS.split())}
+NUMERALS |= {word: Fraction(n) for word, n in RATIOS.items()}
 USUAL = {7, 10, 12, 24, 30, 31, 36, 52, 60, 90, 100, 360, 365, 366, 1000, 2000}  # weeks, hours …
 EQUATION = re.compile(r"(\d[\d.,]*(?:\s*[-+*/x]\s*\$?\d[\d.,]*)+)\s*=\s*\$?(\d[\d.,]*)")
 OPERATORS: Mapping[type, Any] = {
@@ -85,9 +93,8 @@ def read_problem(question: str, solution: str) -> Problem | None:
         return None
     numbers = list(NUMBER.finditer(question))
     values = {to_number(match[0]) for match in numbers}
-    words = {
-        Fraction(n) for n, word in enumerate(WORDS.split()) if word in question.lower().split()
-    }
+    said = re.findall(r"[a-z]+?(?=s?\b)", f"{question} {solution}".lower())
+    words = {NUMERALS[word] for word in said if word in NUMERALS}
     fixed = {to_number(match[0]) for match in numbers if is_fixed(match, question)} | words
     results = [step.result for step in steps]
     made = {value for value in results if value not in values}

@@ -32,6 +32,7 @@ from wavefront.models import loader as loader_module
 from wavefront.models.judge import Judge
 from wavefront.models.loader import load_model
 from wavefront.models.transformer import Transformer
+from wavefront.storage.checkpoint import open_checkpoint
 from wavefront.storage.hub import builtin_checkpoints
 from wavefront.text.tokenizer import Tokenizer, prompt_ids
 from wavefront.train import gguf_file, loop, lr_schedule, train_step
@@ -758,13 +759,26 @@ def test_missing_file_name_is_said_in_words(file: Path, tmp_path: Path) -> None:
         adapt(replace(config, texts=97), training)
 
 
+def test_slow_first_steps_do_not_shorten_a_planned_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(lr_schedule.time, "monotonic", lambda: now)
+    clock = lr_schedule.PlannedClock(2.0, first=0, seconds=0.0)
+    clock.start()
+    step = 0
+    while not clock.is_over(step):
+        clock.progress(step)
+        now += 20.0 if step == 0 else 0.5
+        step += 1
+    assert now == pytest.approx(120.0, abs=1.0)
+
+
 @pytest.mark.slow
 def test_planned_run_keeps_its_plan_when_it_is_resumed(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, training = settings(file, tmp_path)
     monkeypatch.setattr(lr_schedule, "PLAN_AFTER", 6)
-    # The first steps may be several times as slow as the others, and they make the plan.
+    # The first steps may be several times as slow as the others.
     planned = replace(training, steps=None, train_minutes=0.2)
     adapt(replace(config, stage="rows"), planned)
     record = adapt(replace(config, minutes=0.04), planned)
@@ -1014,6 +1028,8 @@ def test_original_answers_prompts_that_have_no_answer(tmp_path: Path) -> None:
     assert all(0 < start < len(row) <= 40 for row, start in zip(rows, rows.prompts, strict=True))
     model = load_model(tmp_path / "run" / "model", device="cpu")
     assert model.family == "dream"
+    # A GPU loads the stored type, and activations of Qwen2 can overflow float16.
+    assert open_checkpoint(tmp_path / "run" / "model").dtype is torch.bfloat16
 
 
 def test_long_plain_texts_become_several_rows(tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ def test_problem_is_computed_again_for_other_numbers() -> None:
         ("Share 50 sweets among 7.", "<<50/7=7.1>>7.1\n#### 7.1"),
         ("A square has a side of 9.", "<<9**2=81>>81\n#### 81"),
         ("Add 8 and 9.", "8+9=17\n#### 17"),
+        # A value that a word has too.
+        ("Ann is 8, Bob 6 less, Cy twice Ann's age.", "<<8-6=2>>2\n<<8*2=16>>16\n#### 16"),
+        ("Ann eats a fifth of her 5 pies.", "<<5/5=1>>1\n#### 1"),
         # Nothing can change: a percentage, a fraction and a number of days.
         ("She saves 50% for 7 days.", "<<50*7=350>>350\n#### 350"),
     ],

@@ -96,14 +96,16 @@ def keep_embeddings(model: Transformer) -> None:
 def write_model(
     model: Transformer, tokenizer: Path, directory: Path, *, storage: str | None = None
 ) -> Path:
-    """Write fp16 safetensors under the published names, config.json and the tokenizer files.
+    """Write safetensors under the published names, config.json and the tokenizer files.
 
+    The weights are float16, and bfloat16 for Dream: in float16, activations of Qwen2 can overflow.
     With `storage`, the matrices are stored quantised; see `save_checkpoint`.
     """
+    dtype = "bfloat16" if model.family == "dream" else "float16"
     largest = max(float(part.detach().abs().max()) for part in model.parameters())
     if not largest < torch.finfo(torch.float16).max:
         raise CheckpointError(f"A weight of {largest:g} does not fit float16; training diverged.")
-    save_checkpoint(model, directory, dtype="float16", storage=storage)
+    save_checkpoint(model, directory, dtype=dtype, storage=storage)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).resolve() != (directory / name).resolve():
             shutil.copyfile(tokenizer / name, directory / name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-PLAN_AFTER = 60  # steps that are timed before a run is planned
+PLAN_AFTER = 60  # steps before a run is planned; the later half, without warm-up costs, is timed
 
 
 def lr_factor(step: int, progress: float, *, warmup: int, decay_fraction: float) -> float:
@@ -50,16 +50,19 @@ class PlannedClock(StepClock):
         super().__init__(0)
         self._left = 60.0 * minutes - seconds
         self._first = first
-        self._start = time.monotonic()
+        self._start = self._timed = time.monotonic()
+        self._untimed = 0
 
     def start(self) -> None:
-        self._start = time.monotonic()
+        self._start = self._timed = time.monotonic()
 
     def progress(self, step: int) -> float:
-        done = step - self._first
+        done, now = step - self._first, time.monotonic()
+        if done <= PLAN_AFTER // 2:
+            self._timed, self._untimed = now, done
         if not self.steps and done >= PLAN_AFTER:
-            elapsed = time.monotonic() - self._start
-            self.steps = step + max(1, int((self._left - elapsed) * done / max(1e-9, elapsed)))
+            pace = max(1e-9, now - self._timed) / (done - self._untimed)
+            self.steps = step + max(1, int((self._left - (now - self._start)) / pace))
         return step / self.steps if self.steps else 0.0
 
     def seconds_left(self, step: int, pace: float) -> float:
