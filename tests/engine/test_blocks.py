@@ -72,6 +72,16 @@ def test_requests_at_different_blocks_get_the_tokens_of_a_decode_alone(name):
     assert [visible(tokens, model, options) for tokens in served] == expected
 
 
+def test_random_commits_do_not_depend_on_the_padding_of_a_batch():
+    """The number of a block is part of the seed, and a longer prompt adds blocks of padding."""
+    model = model_of(family="a2d")
+    options: Any = {"max_new_tokens": 12, "strategy": "standard(selector=origin())"}
+    together = wavefront.generate_ids(model, PROMPTS, **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone = wavefront.generate_ids(model, [prompt], **options)
+        assert alone.tokens[0] == together.tokens[row]
+
+
 @pytest.mark.parametrize("name", ["plain", "guidance", "wave", "revised", "temperature"])
 def test_cache_changes_no_token_and_computes_less(name):
     model, options = model_of(), {"max_new_tokens": 30, "eos": "keep", **OPTIONS[name]}
