@@ -132,6 +132,14 @@ def test_fork_keeps_every_option(model, options):
         assert found.about["options"] == trace.about["options"]
 
 
+def test_fork_of_a_finished_row_keeps_its_fixed_budget(model):
+    text = "standard(selector=threshold(tau=0.2))"
+    trace = record_trace(model, strategy=text, fixed_budget=True)
+    assert not trace.commit[-2:].any()
+    for at in range(0, len(trace), 3):
+        assert_same(trace, run_to_end(fork(model, trace, at)))
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_speculative_decode_forks_between_steps_of_one_forward_pass(rows):
     model = toy(seed=3, dtype="float64")

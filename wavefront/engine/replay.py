@@ -292,11 +292,17 @@ class ReplayHook:
         self.taken_over = not torch.equal(origin.rows.canvas.slot, origin.slot)
         self.waiting: list[Tensor] = []  # (B,) bool, after every step: the rows that wait
         if until is not None:
-            self.waiting.append(origin.rows.done | (origin.steps_taken >= until))
+            self.waiting.append(self._waits(origin.rows, until))
+
+    def _waits(self, state: DecodeState, until: Tensor) -> Tensor:
+        """Return (B,) bool: the rows that have taken their steps, or take no more."""
+        # With a fixed budget, a finished row takes all its steps.
+        ended = state.done & (not self.origin.config.fixed_budget)
+        return ended | (state.step + self.origin.past >= until)
 
     def before(self, state: DecodeState) -> DecodeState:
         """Mark the rows that wait as done."""
-        return state._replace(done=self.waiting[-1]) if self.waiting else state
+        return state._replace(done=state.done | self.waiting[-1]) if self.waiting else state
 
     def after(
         self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
@@ -312,7 +318,7 @@ class ReplayHook:
             steps = [self._translate(step) for step in steps]
         if self.until is not None:
             state = choose(~self.waiting[-1], state, before)
-            self.waiting.append(state.done | (state.step + self.origin.past >= self.until))
+            self.waiting.append(self._waits(state, self.until))
         self.latest = state
         return state, steps
 
