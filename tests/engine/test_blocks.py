@@ -193,6 +193,18 @@ def test_stop_ends_inside_a_block_and_stop_block_at_its_end():
     assert place % 4 != 3  # else both would end at the same step
 
 
+@pytest.mark.parametrize("hide", [True, False])
+def test_stop_block_ends_also_if_later_blocks_are_not_hidden(hide):
+    model = toy(seed=3, dtype="float64")
+    options: Any = {"max_new_tokens": 16, "strategy": f"blockwise(size=4, hide={hide})"}
+    answer = wavefront.generate_ids(model, [[5, 6, 7]], eos="keep", **options).tokens[0]
+    stop = next(token for token in answer[4:] if token not in answer[:4])
+    end = answer.index(stop) // 4 * 4 + 4
+    found = wavefront.generate_ids(model, [[5, 6, 7]], eos="stop-block", stop_ids=[stop], **options)
+    assert found.forwards == end < 16
+    assert found.tokens[0][:end] == answer[:end]
+
+
 def test_full_trace_reads_the_current_block_only():
     model = model_of()
     options = {"max_new_tokens": 8, "eos": "keep", "strategy": "left_to_right"}

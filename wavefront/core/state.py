@@ -362,8 +362,10 @@ def _write(
 def _block_ends(config: Config, rows: DecodeState, canvas: Canvas, *, final: Tensor) -> Tensor:
     """Return (B,) bool: the current block is final, and the answer has a stop token or its end."""
     answer = canvas.slot >= 0
-    attended = config.strategy.attended(canvas, rows.state)
-    current = answer if attended is None else answer & attended
+    shown = config.strategy.attended(canvas, rows.state)
+    if shown is None:  # the blocks to come are not hidden, but no step reads them
+        shown = ~rows.canvas.masked | config.strategy.readable(rows.canvas, rows.state)
+    current = answer & shown
     stop = answer & final & is_any(canvas.tokens, config.sampling.stop_ids)
     ended = (final | ~current).all(-1) & stop.any(-1)
     return ended | (final | ~answer).all(-1)
