@@ -283,6 +283,36 @@ def test_finished_row_stays_unchanged(model):
         assert torch.equal(found.tokens[0], last_canvas(trace).tokens[0])
 
 
+@pytest.mark.parametrize("eos", ["stop", "defer", "stop-block"])
+def test_another_strategy_decodes_nothing_in_a_finished_row(eos):
+    model = toy(seed=3)
+    model.block_size = 4
+    options: dict[str, Any] = {"strategy": "left_to_right", "max_new_tokens": 20}
+    free = last_canvas(record_trace(model, **options))
+    answer = free.tokens[0, free.slot[0] >= 0].tolist()
+    end = next(token for n, token in enumerate(answer) if n and token not in answer[:n])
+    trace = record_trace(model, eos=eos, stop_ids=[end], **options)
+    first = int(trace.commit[:, 0].any(-1).nonzero()[-1]) + 1  # the first step after the answer
+    assert first < len(trace)
+    assert bool(last_canvas(trace).masked[0].any())
+    found = run_to_end(fork(model, trace, first, strategy="standard"))
+    assert not bool(found.commit[first:, 0].any())
+    assert bool(found.commit[first:, 1].any())
+
+
+def test_end_token_before_the_fork_ends_the_answer_after_its_block():
+    model = toy(seed=3)
+    model.block_size = 4
+    options: dict[str, Any] = {"strategy": "left_to_right", "rows": 1, "max_new_tokens": 13}
+    end = int(last_canvas(record_trace(model, **options)).tokens[0, 4])  # begins the second block
+    for draft in (0, 3):
+        trace = record_trace(model, eos="stop-block", stop_ids=[end], speculate=draft, **options)
+        at = trace.step[:, 0].tolist().index(2)
+        found = run_to_end(fork(model, trace, at, strategy="standard"))
+        assert last_canvas(found).masked[0].nonzero()[:, 0].tolist() == [*range(8, 16)]
+        assert difference(found, rerun(model, found)) is None
+
+
 def test_too_few_steps_for_the_other_strategy_are_rejected(model):
     trace = record_trace(model, strategy="wavefront(size=5)", steps=6)
     assert "fewer than the" in refusal(model, trace, 5, strategy="block(size=1)")
