@@ -10,6 +10,7 @@ import pytest
 from helpers.captured import Static
 
 import wavefront
+from wavefront.analysis.measures import dynamics, gradient, mhco
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.engine.batcher import Batcher, CapturedBatchers, Request, power_of_two
 from wavefront.engine.options import plan
@@ -213,6 +214,24 @@ def test_full_trace_reads_the_current_block_only():
     assert full.tokens == plain.tokens
     assert full.trace is not None
     assert full.trace.full
+    later = full.trace.first.slot >= 4
+    assert bool((full.trace.logp[:4, later].isneginf()).all())
+    assert full.trace.alternatives is not None
+    assert bool((full.trace.alternatives.logp[:4, later].isneginf()).all())
+
+
+@pytest.mark.parametrize("strategy", ["standard", "wavefront(size=2)"])
+def test_measures_leave_out_blocks_that_were_not_read_yet(strategy):
+    options: dict[str, Any] = {"max_new_tokens": 8, "eos": "keep", "strategy": strategy}
+    found = wavefront.generate_ids(model_of(), [[5, 6, 7, 8]], trace="full", **options)
+    assert found.trace is not None
+    if strategy == "standard":
+        assert mhco.measure(found.trace).candidates.violations.sum() == 0
+    shown = dynamics.heat_map(found.trace, of="entropy").values
+    assert (~shown.isnan()).sum(-1).tolist() == [4, 3, 2, 1] * 2
+    entropies = gradient.measure(found.trace).entropies
+    assert entropies.total.isfinite().all()
+    assert entropies.many.sum() == 20
 
 
 @pytest.mark.parametrize("cache", ["blocks", "none"])

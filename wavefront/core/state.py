@@ -175,6 +175,11 @@ def start(
     if config.constraint is not None:
         check_room(config.constraint, canvas, answer)
     zeros = torch.zeros_like(canvas.tokens, dtype=torch.float32)
+    stats = Stats(logp=zeros, **dict.fromkeys(config.needs, zeros))
+    score = zeros
+    if config.read_all_masked:  # a trace must not show blocks that were not read yet as certain
+        score = zeros - float("inf")
+        stats = stats._replace(logp=score, entropy=zeros + float("inf"))
     column = torch.zeros_like(canvas.tokens[:, 0])
     length = (canvas.slot >= 0).sum(-1)
     table = next_active_steps(config, length.tolist(), steps)
@@ -183,8 +188,8 @@ def start(
         canvas=canvas,
         state=config.strategy.init(canvas),
         proposal=canvas.tokens,
-        stats=Stats(logp=zeros, **dict.fromkeys(config.needs, zeros)),
-        score=zeros,
+        stats=stats,
+        score=score,
         final=canvas.known,
         committed_at=torch.full_like(canvas.tokens, -1),
         length=length,
