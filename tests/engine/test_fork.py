@@ -137,7 +137,20 @@ def test_fork_of_a_finished_row_keeps_its_fixed_budget(model):
     trace = record_trace(model, strategy=text, fixed_budget=True)
     assert not trace.commit[-2:].any()
     for at in range(0, len(trace), 3):
-        assert_same(trace, run_to_end(fork(model, trace, at)))
+        forked = fork(model, trace, at)
+        assert_same(trace, run_to_end(forked))
+        assert forked.row_forwards() == [PLACES] * 3
+
+
+def test_fork_counts_a_last_step_that_changes_nothing(model):
+    options = {"strategy": "edit(tau=0.6, selector=threshold(tau=0.1))", "max_new_tokens": PLACES}
+    session = begin(model, PROMPTS, {"eos": "keep", **options}, record=True).drain()
+    trace, passes = session.trace(), session.row_forwards()
+    assert trace is not None
+    assert min(passes) < len(trace)  # a row ends before the others
+    forked = fork(model, trace, len(trace) - 1)
+    run_to_end(forked)
+    assert forked.row_forwards() == passes
 
 
 @pytest.mark.parametrize("rows", [1, 3])
