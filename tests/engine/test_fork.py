@@ -290,7 +290,7 @@ def test_finished_row_stays_unchanged(model):
     trace = record_trace(model, strategy="left_to_right", eos="stop", stop_ids=[end])
     done = last_canvas(trace).masked[0]
     assert bool(done.any())
-    for strategy in (None, "standard"):
+    for strategy in (None, "standard", "block(size=4)"):
         found = last_canvas(run_to_end(fork(model, trace, 5, strategy=strategy)))
         assert torch.equal(found.masked[0], done)
         assert torch.equal(found.tokens[0], last_canvas(trace).tokens[0])

@@ -85,7 +85,7 @@ class DecodeState(NamedTuple):
     score: Tensor  # (B, L) float32, as last read
     final: Tensor  # (B, L) bool: decided and never remasked
     committed_at: Tensor  # (B, L) long: the step of the commit; -1 before it
-    length: Tensor  # (B,) long: the number of positions to fill
+    length: Tensor  # (B,) long: the number of positions to fill, at least 1
     steps: Tensor  # (B,) long: the step budget
     step: Tensor  # (B,) long: the next step
     seed: Tensor  # (B,) long
@@ -192,7 +192,7 @@ def start(
         score=score,
         final=canvas.known,
         committed_at=torch.full_like(canvas.tokens, -1),
-        length=length,
+        length=length.clamp(min=1),  # strategies divide by it, also in a row with nothing to fill
         steps=column + torch.tensor(list(steps), device=column.device),
         step=next_active_step[:, 0],
         seed=column + torch.tensor(list(seeds), device=column.device),

@@ -104,12 +104,12 @@ class ForkedSession(DecodeSession):
 
 def _passes_before(before: Trace, origin: RestoredState) -> list[int]:
     """Return the forward passes of each row before the fork: up to its last step if done."""
-    done, length = origin.rows.done.cpu(), origin.rows.length.cpu()
+    done, filled = origin.rows.done.cpu(), (origin.rows.canvas.slot >= 0).any(-1).cpu()
     if not len(before):
         return [0] * len(done)
     # If another strategy has taken over after its end, a row's last step is its last change.
     changed = (before.written | before.remask).any(-1)  # (S, B)
-    taken = torch.where(length > 0, before.step < origin.steps_taken.cpu(), changed)
+    taken = torch.where(filled, before.step < origin.steps_taken.cpu(), changed)
     last = len(before) - 1 - taken.long().flip(0).argmax(0)
     own = before.launched[torch.where(taken.any(0), last, 0)]
     return torch.where(done, own, before.launched[-1]).tolist()
