@@ -10,6 +10,7 @@ import pytest
 from helpers.captured import Static
 
 import wavefront
+from wavefront.analysis.measures import dynamics, gradient, mhco
 from wavefront.core.errors import OptionError, PromptError
 from wavefront.engine.batcher import Batcher, CapturedBatchers, Request, power_of_two
 from wavefront.engine.options import plan
@@ -70,6 +71,16 @@ def test_requests_at_different_blocks_get_the_tokens_of_a_decode_alone(name):
     expected = [visible(tokens, model, options) for tokens in alone]
     assert [visible(tokens, model, options) for tokens in together] == expected
     assert [visible(tokens, model, options) for tokens in served] == expected
+
+
+def test_random_commits_do_not_depend_on_the_padding_of_a_batch():
+    """The number of a block is part of the seed, and a longer prompt adds blocks of padding."""
+    model = model_of(family="a2d")
+    options: Any = {"max_new_tokens": 12, "strategy": "standard(selector=origin())"}
+    together = wavefront.generate_ids(model, PROMPTS, **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone = wavefront.generate_ids(model, [prompt], **options)
+        assert alone.tokens[0] == together.tokens[row]
 
 
 @pytest.mark.parametrize("name", ["plain", "guidance", "wave", "revised", "temperature"])
@@ -183,6 +194,18 @@ def test_stop_ends_inside_a_block_and_stop_block_at_its_end():
     assert place % 4 != 3  # else both would end at the same step
 
 
+@pytest.mark.parametrize("hide", [True, False])
+def test_stop_block_ends_also_if_later_blocks_are_not_hidden(hide):
+    model = toy(seed=3, dtype="float64")
+    options: Any = {"max_new_tokens": 16, "strategy": f"blockwise(size=4, hide={hide})"}
+    answer = wavefront.generate_ids(model, [[5, 6, 7]], eos="keep", **options).tokens[0]
+    stop = next(token for token in answer[4:] if token not in answer[:4])
+    end = answer.index(stop) // 4 * 4 + 4
+    found = wavefront.generate_ids(model, [[5, 6, 7]], eos="stop-block", stop_ids=[stop], **options)
+    assert found.forwards == end < 16
+    assert found.tokens[0][:end] == answer[:end]
+
+
 def test_full_trace_reads_the_current_block_only():
     model = model_of()
     options = {"max_new_tokens": 8, "eos": "keep", "strategy": "left_to_right"}
@@ -191,6 +214,24 @@ def test_full_trace_reads_the_current_block_only():
     assert full.tokens == plain.tokens
     assert full.trace is not None
     assert full.trace.full
+    later = full.trace.first.slot >= 4
+    assert bool((full.trace.logp[:4, later].isneginf()).all())
+    assert full.trace.alternatives is not None
+    assert bool((full.trace.alternatives.logp[:4, later].isneginf()).all())
+
+
+@pytest.mark.parametrize("strategy", ["standard", "wavefront(size=2)"])
+def test_measures_leave_out_blocks_that_were_not_read_yet(strategy):
+    options: dict[str, Any] = {"max_new_tokens": 8, "eos": "keep", "strategy": strategy}
+    found = wavefront.generate_ids(model_of(), [[5, 6, 7, 8]], trace="full", **options)
+    assert found.trace is not None
+    if strategy == "standard":
+        assert mhco.measure(found.trace).candidates.violations.sum() == 0
+    shown = dynamics.heat_map(found.trace, of="entropy").values
+    assert (~shown.isnan()).sum(-1).tolist() == [4, 3, 2, 1] * 2
+    entropies = gradient.measure(found.trace).entropies
+    assert entropies.total.isfinite().all()
+    assert entropies.many.sum() == 20
 
 
 @pytest.mark.parametrize("cache", ["blocks", "none"])

@@ -132,6 +132,27 @@ def test_fork_keeps_every_option(model, options):
         assert found.about["options"] == trace.about["options"]
 
 
+def test_fork_of_a_finished_row_keeps_its_fixed_budget(model):
+    text = "standard(selector=threshold(tau=0.2))"
+    trace = record_trace(model, strategy=text, fixed_budget=True)
+    assert not trace.commit[-2:].any()
+    for at in range(0, len(trace), 3):
+        forked = fork(model, trace, at)
+        assert_same(trace, run_to_end(forked))
+        assert forked.row_forwards() == [PLACES] * 3
+
+
+def test_fork_counts_a_last_step_that_changes_nothing(model):
+    options = {"strategy": "edit(tau=0.6, selector=threshold(tau=0.1))", "max_new_tokens": PLACES}
+    session = begin(model, PROMPTS, {"eos": "keep", **options}, record=True).drain()
+    trace, passes = session.trace(), session.row_forwards()
+    assert trace is not None
+    assert min(passes) < len(trace)  # a row ends before the others
+    forked = fork(model, trace, len(trace) - 1)
+    run_to_end(forked)
+    assert forked.row_forwards() == passes
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_speculative_decode_forks_between_steps_of_one_forward_pass(rows):
     model = toy(seed=3, dtype="float64")
@@ -269,10 +290,40 @@ def test_finished_row_stays_unchanged(model):
     trace = record_trace(model, strategy="left_to_right", eos="stop", stop_ids=[end])
     done = last_canvas(trace).masked[0]
     assert bool(done.any())
-    for strategy in (None, "standard"):
+    for strategy in (None, "standard", "block(size=4)"):
         found = last_canvas(run_to_end(fork(model, trace, 5, strategy=strategy)))
         assert torch.equal(found.masked[0], done)
         assert torch.equal(found.tokens[0], last_canvas(trace).tokens[0])
+
+
+@pytest.mark.parametrize("eos", ["stop", "defer", "stop-block"])
+def test_another_strategy_decodes_nothing_in_a_finished_row(eos):
+    model = toy(seed=3)
+    model.block_size = 4
+    options: dict[str, Any] = {"strategy": "left_to_right", "max_new_tokens": 20}
+    free = last_canvas(record_trace(model, **options))
+    answer = free.tokens[0, free.slot[0] >= 0].tolist()
+    end = next(token for n, token in enumerate(answer) if n and token not in answer[:n])
+    trace = record_trace(model, eos=eos, stop_ids=[end], **options)
+    first = int(trace.commit[:, 0].any(-1).nonzero()[-1]) + 1  # the first step after the answer
+    assert first < len(trace)
+    assert bool(last_canvas(trace).masked[0].any())
+    found = run_to_end(fork(model, trace, first, strategy="standard"))
+    assert not bool(found.commit[first:, 0].any())
+    assert bool(found.commit[first:, 1].any())
+
+
+def test_end_token_before_the_fork_ends_the_answer_after_its_block():
+    model = toy(seed=3)
+    model.block_size = 4
+    options: dict[str, Any] = {"strategy": "left_to_right", "rows": 1, "max_new_tokens": 13}
+    end = int(last_canvas(record_trace(model, **options)).tokens[0, 4])  # begins the second block
+    for draft in (0, 3):
+        trace = record_trace(model, eos="stop-block", stop_ids=[end], speculate=draft, **options)
+        at = trace.step[:, 0].tolist().index(2)
+        found = run_to_end(fork(model, trace, at, strategy="standard"))
+        assert last_canvas(found).masked[0].nonzero()[:, 0].tolist() == [*range(8, 16)]
+        assert difference(found, rerun(model, found)) is None
 
 
 def test_too_few_steps_for_the_other_strategy_are_rejected(model):

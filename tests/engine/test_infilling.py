@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 import wavefront
+from wavefront.core.canvas import infill
+from wavefront.engine.options import plan
+from wavefront.engine.session import DecodeSession, model_properties
 from wavefront.evaluation.worker import Prompt
+from wavefront.models.toy import toy
 
 STORY = "Once upon a time there was a <mask:6>. She <mask:12>."
 
@@ -35,6 +39,17 @@ def test_story_is_filled_with_whole_words(tale: wavefront.LM, strategy: str) -> 
     assert len(words) >= 16
     # Every word is one that the tokenizer knows after a space, or a name.
     assert all(word.strip(".,!?\"'").isalpha() or "'" in word for word in words)
+
+
+@pytest.mark.parametrize("strategy", ["block(size=4)", "rcr", "wavefront"])
+def test_row_without_holes_stays_as_it_is(strategy: str) -> None:
+    model = toy(seed=3)
+    resolved = plan({"strategy": strategy}, model_properties(model), length=2)
+    texts, holes = [[5, 6, 7, 8], [9, 10, 11, 12]], [[False, True, True, False], [False] * 4]
+    ids = {"mask_id": model.mask_id, "pad_id": model.pad_id}
+    both = DecodeSession(model, infill(texts, holes, **ids), resolved).drain()
+    one = DecodeSession(model, infill(texts[:1], holes[:1], **ids), resolved).drain()
+    assert both.tokens() == [*one.tokens(), texts[1]]
 
 
 def test_unfinished_infilling_has_no_finish_reason(tale: wavefront.LM) -> None:

@@ -81,6 +81,7 @@ def test_trace_file_keeps_edits_and_replays_them(family, tmp_path):
     assert torch.equal(first.tokens, again.tokens)
     assert loaded.edit is not None
     assert torch.equal(loaded.edit, found.trace.edit)
+    assert torch.equal(loaded.logp[loaded.edit], found.trace.logp[loaded.edit])
     joined = loaded.until(4).followed_by(found.trace.until(0))
     assert torch.equal(joined.edit, loaded.edit[:4])
     assert difference(loaded, rerun(model, loaded)) is None

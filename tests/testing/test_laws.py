@@ -22,7 +22,9 @@ from wavefront.core.masks import first, top
 from wavefront.core.strategy import RowProgress, View
 from wavefront.models.experts import Router
 from wavefront.models.toy import toy
+from wavefront.strategies.edit import Edit
 from wavefront.strategies.selectors.quota import Quota
+from wavefront.strategies.wino import Wino
 from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
 pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
@@ -250,6 +252,16 @@ class Overreaches(Base):
         return 4
 
 
+class RemasksUnread(Wino):
+    def candidates(self, canvas: Canvas, state: Any, progress: RowProgress) -> Tensor:
+        return canvas.masked  # but the decoded tokens of the block are tested too
+
+
+class EditsUnread(Edit):
+    def candidates(self, canvas: Canvas, state: Any, progress: RowProgress) -> Tensor:
+        return canvas.masked
+
+
 class AsksTheHost(Base):
     def step(self, view, state):
         k = int(self.selector.min_commits(view.progress)[0])
@@ -289,6 +301,8 @@ WRONG = [
     (Throws(), laws.is_deterministic),
     (SeesPadding(), laws.padding_changes_nothing),
     (Overreaches(), laws.reads_only_candidates),
+    (RemasksUnread(keep=0.6), laws.reads_only_candidates),
+    (EditsUnread(), laws.reads_only_candidates),
     (AsksTheHost(), laws.runs_on_meta),
     (HasDataShapes(), laws.runs_on_meta),
     (Forgets(pace=2), laws.repr_is_a_spec),

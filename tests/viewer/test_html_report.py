@@ -17,6 +17,7 @@ from helpers.recordings import HOSTILE, hostile, record
 
 import wavefront
 from wavefront.core.errors import CheckpointError, ReportError, TraceError
+from wavefront.models.toy import toy
 from wavefront.player.page import ASSETS, SCRIPTS, START
 from wavefront.player.player_data import DecodeRecord, decode_record
 from wavefront.player.token_text import TokenReaders
@@ -219,6 +220,19 @@ def test_infilling_keeps_the_given_texts_and_the_sizes_of_the_holes():
     assert first["around"] == ["One ", 3, " two ", 2, "."]
     assert first["places"] == 5
     assert first["prompt"] == []
+
+
+def test_rest_of_the_last_block_is_not_part_of_the_answer():
+    found = wavefront.generate_ids(
+        toy(family="sdar"), [[5, 6, 7]], max_new_tokens=6, eos="keep", trace=True
+    )
+    assert found.trace is not None
+    forked = replace(found.trace, overrides=torch.tensor([[1, 0, 10, 9]]))
+    made = record_of(forked)
+    assert made.events[0]["places"] == made.summary.tokens == 6
+    assert made.summary.text == "".join(map(str, found.tokens[0]))
+    shown = [one[0] for event in made.events[1:] for one in event["commits"]]
+    assert sorted(shown) == [*range(6)]
 
 
 def test_fill_begins_at_the_first_stop_token_of_every_hole():

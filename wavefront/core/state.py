@@ -85,7 +85,7 @@ class DecodeState(NamedTuple):
     score: Tensor  # (B, L) float32, as last read
     final: Tensor  # (B, L) bool: decided and never remasked
     committed_at: Tensor  # (B, L) long: the step of the commit; -1 before it
-    length: Tensor  # (B,) long: the number of positions to fill
+    length: Tensor  # (B,) long: the number of positions to fill, at least 1
     steps: Tensor  # (B,) long: the step budget
     step: Tensor  # (B,) long: the next step
     seed: Tensor  # (B,) long
@@ -175,6 +175,11 @@ def start(
     if config.constraint is not None:
         check_room(config.constraint, canvas, answer)
     zeros = torch.zeros_like(canvas.tokens, dtype=torch.float32)
+    stats = Stats(logp=zeros, **dict.fromkeys(config.needs, zeros))
+    score = zeros
+    if config.read_all_masked:  # a trace must not show blocks that were not read yet as certain
+        score = zeros - float("inf")
+        stats = stats._replace(logp=score, entropy=zeros + float("inf"))
     column = torch.zeros_like(canvas.tokens[:, 0])
     length = (canvas.slot >= 0).sum(-1)
     table = next_active_steps(config, length.tolist(), steps)
@@ -183,11 +188,11 @@ def start(
         canvas=canvas,
         state=config.strategy.init(canvas),
         proposal=canvas.tokens,
-        stats=Stats(logp=zeros, **dict.fromkeys(config.needs, zeros)),
-        score=zeros,
+        stats=stats,
+        score=score,
         final=canvas.known,
         committed_at=torch.full_like(canvas.tokens, -1),
-        length=length,
+        length=length.clamp(min=1),  # strategies divide by it, also in a row with nothing to fill
         steps=column + torch.tensor(list(steps), device=column.device),
         step=next_active_step[:, 0],
         seed=column + torch.tensor(list(seeds), device=column.device),
@@ -362,8 +367,10 @@ def _write(
 def _block_ends(config: Config, rows: DecodeState, canvas: Canvas, *, final: Tensor) -> Tensor:
     """Return (B,) bool: the current block is final, and the answer has a stop token or its end."""
     answer = canvas.slot >= 0
-    attended = config.strategy.attended(canvas, rows.state)
-    current = answer if attended is None else answer & attended
+    shown = config.strategy.attended(canvas, rows.state)
+    if shown is None:  # the blocks to come are not hidden, but no step reads them
+        shown = ~rows.canvas.masked | config.strategy.readable(rows.canvas, rows.state)
+    current = answer & shown
     stop = answer & final & is_any(canvas.tokens, config.sampling.stop_ids)
     ended = (final | ~current).all(-1) & stop.any(-1)
     return ended | (final | ~answer).all(-1)

@@ -436,14 +436,14 @@ class Batcher:
         return Canvas(*(F.pad(part, more, value=v) for part, v in zip(row, fills, strict=True)))
 
     def _empty_group(self, config: Config, rows: int | None = None) -> DecodeState:
-        """Return a group of empty rows, which are done and have a nonzero length."""
+        """Return a group of empty rows, which are done."""
         count = self.rows if rows is None else rows
         blank = torch.full((count, self.length), self.model.pad_id, device=self.model.device)
         nothing = torch.zeros_like(blank, dtype=torch.bool)
         canvas = Canvas(blank, nothing, nothing, blank * 0 - 1)
         state = start(canvas, config, [1] * count, seeds=[0] * count)
         most = most_steps(config.strategy, self.length, self.steps)
-        return _stretch(state._replace(length=state.length + 1), most + 2)
+        return _stretch(state, most + 2)
 
     def _index(self, rows: Sequence[int]) -> Tensor:
         """Return the rows on the device. The copy is asynchronous: a step never waits for it."""

@@ -79,9 +79,7 @@ class ForkedSession(DecodeSession):
         self.forwards = before.forwards
         self.token_forwards = self.forwards * self._positions_per_pass
         self._active_steps = before.commit.any(-1).sum(0).to(canvas.tokens.device)
-        for request, passes in zip(
-            self._requests, _passes_before(before, origin.rows.done), strict=True
-        ):
+        for request, passes in zip(self._requests, _passes_before(before, origin), strict=True):
             request.forwards = passes
             request.token_forwards = passes * self._positions_per_pass // len(self._requests)
 
@@ -104,14 +102,17 @@ class ForkedSession(DecodeSession):
         return self._before.followed_by(replace(after, about=self._about))
 
 
-def _passes_before(before: Trace, done: Tensor) -> list[int]:
-    """Return the forward passes of each row before the fork: up to its last change if done."""
+def _passes_before(before: Trace, origin: RestoredState) -> list[int]:
+    """Return the forward passes of each row before the fork: up to its last step if done."""
+    done, filled = origin.rows.done.cpu(), (origin.rows.canvas.slot >= 0).any(-1).cpu()
     if not len(before):
         return [0] * len(done)
-    changed = (before.written | before.remask).any(-1).long()  # (S, B)
-    last = len(before) - 1 - changed.flip(0).argmax(0)
-    own = before.launched[torch.where(changed.any(0), last, 0)]
-    return torch.where(done.cpu(), own, before.launched[-1]).tolist()
+    # If another strategy has taken over after its end, a row's last step is its last change.
+    changed = (before.written | before.remask).any(-1)  # (S, B)
+    taken = torch.where(filled, before.step < origin.steps_taken.cpu(), changed)
+    last = len(before) - 1 - taken.long().flip(0).argmax(0)
+    own = before.launched[torch.where(taken.any(0), last, 0)]
+    return torch.where(done, own, before.launched[-1]).tolist()
 
 
 def fork(

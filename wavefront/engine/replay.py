@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from wavefront.core.cache_policy import Cache
-from wavefront.core.canvas import Canvas, is_complete
+from wavefront.core.canvas import Canvas, is_any, is_complete
 from wavefront.core.errors import SpecError, TraceError, WavefrontWarning
+from wavefront.core.reading import ENDING
 from wavefront.core.spec import Spec
 from wavefront.core.state import Config, DecodeState, Step, start
 from wavefront.core.strategy import State, Strategy, most_steps
@@ -292,27 +293,31 @@ class ReplayHook:
         self.taken_over = not torch.equal(origin.rows.canvas.slot, origin.slot)
         self.waiting: list[Tensor] = []  # (B,) bool, after every step: the rows that wait
         if until is not None:
-            self.waiting.append(origin.rows.done | (origin.steps_taken >= until))
+            self.waiting.append(self._waits(origin.rows, until))
+
+    def _waits(self, state: DecodeState, until: Tensor) -> Tensor:
+        """Return (B,) bool: the rows that have taken their steps, or take no more."""
+        # With a fixed budget, a finished row takes all its steps.
+        ended = state.done & (not self.origin.config.fixed_budget)
+        return ended | (state.step + self.origin.past >= until)
 
     def before(self, state: DecodeState) -> DecodeState:
         """Mark the rows that wait as done."""
-        return state._replace(done=self.waiting[-1]) if self.waiting else state
+        return state._replace(done=state.done | self.waiting[-1]) if self.waiting else state
 
     def after(
         self, before: DecodeState, state: DecodeState, steps: Sequence[Step]
     ) -> tuple[DecodeState, Sequence[Step]]:
         """Translate the steps, and restore the rows that wait."""
         if self.taken_over:
-            slot, sampling = self.origin.slot, self.origin.config.sampling
-            if sampling.eos == "stop":
-                # The stop token may be among the positions that the new strategy did not fill.
-                canvas = state.canvas._replace(slot=slot)
-                ended = is_complete(canvas, state.final, sampling.stop_ids)
-                state = state._replace(done=state.done | ended)
+            # The stop token may be among the positions that the new strategy did not fill.
+            config, slot = self.origin.config, self.origin.slot
+            ended = _has_ended(config, state.canvas, slot=slot, final=state.final)
+            state = state._replace(done=state.done | ended)
             steps = [self._translate(step) for step in steps]
         if self.until is not None:
             state = choose(~self.waiting[-1], state, before)
-            self.waiting.append(state.done | (state.step + self.origin.past >= self.until))
+            self.waiting.append(self._waits(state, self.until))
         self.latest = state
         return state, steps
 
@@ -343,11 +348,9 @@ def take_over(
     Raises:
         OptionError: The strategy cannot fill the masked positions in the remaining steps.
     """
-    sampling, config = plan.config.sampling, config_for_trace(plan.config, kind)
-    open_ = canvas.masked
-    if sampling.eos == "stop":
-        ended = is_complete(canvas._replace(slot=slot), canvas.known, sampling.stop_ids)
-        open_ = open_ & ~ended[:, None]
+    config = config_for_trace(plan.config, kind)
+    ended = _has_ended(config, canvas._replace(slot=slot), slot=slot, final=canvas.known)
+    open_ = canvas.masked & ~ended[:, None]
     counted = torch.where(open_, open_.long().cumsum(-1) - 1, -1)
     budgets = []
     for positions, step in zip(open_.sum(-1).tolist(), past.tolist(), strict=True):
@@ -360,6 +363,22 @@ def take_over(
     more = {"answer": slot >= 0 if answer is None else answer, "logit_bias": plan.logit_bias}
     rows = start(counting, config, budgets, seeds=seeds, **more)
     return RestoredState(plan, config, rows, slot, past)
+
+
+def _has_ended(config: Config, canvas: Canvas, *, slot: Tensor, final: Tensor) -> Tensor:
+    """Return (B,) bool: whether an end token before the open positions has ended the answer.
+
+    `slot` (B, L) long counts the whole answer, and the canvas may count what is left of it.
+    """
+    sampling, strategy = config.sampling, config.strategy
+    if sampling.eos in ENDING:
+        return is_complete(canvas._replace(slot=slot), final, sampling.stop_ids)
+    if sampling.eos != "stop-block":
+        return torch.zeros_like(canvas.masked[:, 0])
+    open_ = canvas._replace(masked=(slot >= 0) & ~final)
+    current = strategy.readable(canvas._replace(masked=canvas.real), strategy.init(open_))
+    stop = (slot >= 0) & final & is_any(canvas.tokens, sampling.stop_ids)
+    return (stop & (current.cumsum(-1) == 0)).any(-1)  # in a block before the current one
 
 
 def apply_overrides(state: RestoredState, entries: Tensor) -> RestoredState:

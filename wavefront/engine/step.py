@@ -827,15 +827,14 @@ def store_readings(
 
 
 def top_alternatives(index: Tensor, reading: Reading, canvas: Canvas) -> TopAlternatives | None:
-    """Return the likeliest tokens of the positions `index` on the canvas; zeros elsewhere."""
+    """Return the likeliest tokens of the positions `index`; elsewhere their probability is 0."""
     tokens, logp = reading.alternatives, reading.alternatives_logp
     if tokens is None or logp is None:
         return None
     where = index[..., None].expand_as(tokens)
     board = tokens.new_zeros((*canvas.tokens.shape, tokens.shape[-1]))
-    return TopAlternatives(
-        board.scatter(1, where, tokens), board.to(logp.dtype).scatter(1, where, logp)
-    )
+    never = torch.full_like(board, float("-inf"), dtype=logp.dtype)
+    return TopAlternatives(board.scatter(1, where, tokens), never.scatter(1, where, logp))
 
 
 def score_by_priority(config: Config, state: DecodeState, slot: Tensor, *, stats: Stats) -> Tensor:

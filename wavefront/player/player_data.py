@@ -110,14 +110,17 @@ def decode_record(
 def final_tokens(trace: Trace) -> list[int | None]:
     """Return the last token at each position to fill; None where it is still masked."""
     *_, canvas = [trace.first, *trace.replay()]
-    inside = trace.first.slot[0] >= 0
+    inside = _positions(trace)
     pairs = zip(canvas.tokens[0, inside].tolist(), canvas.masked[0, inside], strict=True)
     return [None if masked else token for token, masked in pairs]
 
 
 def _positions(trace: Trace) -> Tensor:
-    """Return the positions to fill, counted on the whole canvas."""
-    return (trace.first.slot[0] >= 0).nonzero()[:, 0]
+    """Return the positions of the answer, counted on the whole canvas."""
+    where = (trace.first.slot[0] >= 0).nonzero()[:, 0]
+    length = header_options(trace).get("max_new_tokens")
+    # The last block of a block-causal model may hold more positions than were asked for.
+    return where[:length] if isinstance(length, int) and 0 < length < len(where) else where
 
 
 def _start_event(trace: Trace, reader: TokenReader) -> dict[str, Any]:
@@ -176,7 +179,7 @@ def _step_events(trace: Trace, steps: int, reader: TokenReader) -> list[dict[str
             }
         )
     for step, _, at, token in trace.overrides.tolist():
-        if step < steps and slot[at] >= 0:
+        if step < steps and 0 <= slot[at] < len(where):
             written = made[step].setdefault("written", [])
             written.append([int(slot[at]), token, reader.text(token)])
     return made

@@ -171,10 +171,11 @@ class Blockwise(Strategy):
     def _numbers(self, masked: Tensor, known: Tensor, slot: Tensor) -> Tensor:
         """Return (B, L) long: the number of the block of every position."""
         here = positions(masked)
-        if self.origin == "canvas":
-            return (here // self.size).expand_as(slot)
         counted = slot >= 0 if self.origin == "answer" else masked | known
         first = torch.where(counted, here, FAR).amin(-1, keepdim=True)
+        if self.origin == "canvas":
+            # The numbers seed draws, so they must not depend on the padding of a batch.
+            first = first // self.size * self.size
         return (here - first) // self.size
 
     def _firsts(self, numbers: Tensor) -> Tensor:

@@ -112,6 +112,7 @@ def _arrays_of(trace: Trace) -> dict[str, np.ndarray]:
         arrays |= {f"full_{name}": _as(getattr(trace, name), REAL) for name in FULL}
     if trace.edit is not None:
         arrays["edits"] = _events(trace.edit, trace.tokens)
+        arrays["edit_logp"] = _as(trace.logp[trace.edit], REAL)
     if trace.pinned is not None:
         arrays["pinned"] = np.packbits(trace.pinned.numpy(), axis=-1)
     if alternatives is not None:
@@ -243,10 +244,13 @@ class _Reader:
         (commits, commit), (_, remask) = self._events("commits", 4), self._events("remasks", 3)
         logp = self._read("commit_logp", (len(commits),), REAL)
         tokens, edits = _board(shape, torch.int32, where=commit, value=commits[:, 3].int()), None
+        logp = full["logp"] if full else _board(shape, torch.float32, where=commit, value=logp)
         if "edits.npy" in self._archive.namelist():
             events, where = self._events("edits", 4)
             edits = _board(shape, torch.bool, where=where, value=True)
             tokens[where] = events[:, 3].int()
+            if not full and "edit_logp.npy" in self._archive.namelist():  # old files lack it
+                logp[where] = self._read("edit_logp", (len(events),), REAL)
         step = self._read("step", shape[:2], INT).long()
         launched = self._read("launched", shape[:1], INT).long()
         if bool((step < 0).any()) or bool((launched.diff() < 0).any()):
@@ -259,7 +263,7 @@ class _Reader:
             candidates=candidates,
             front=front,
             tokens=tokens,
-            logp=full["logp"] if full else _board(shape, torch.float32, where=commit, value=logp),
+            logp=logp,
             launched=launched,
             mask_id=header["mask_id"],
             score=full.get("score"),

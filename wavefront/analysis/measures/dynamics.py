@@ -96,7 +96,8 @@ def heat_map(trace: Trace, row: int = 0, of: str = "score") -> HeatMap:
         return part[steps][:, row][:, inside]
 
     masked = [canvas.masked for canvas in trace.before()]
-    undecided = cut(torch.stack(masked) if masked else trace.commit)
+    read = trace.logp > float("-inf")  # without the blocks that were not read yet
+    undecided = cut(torch.stack(masked) & read if masked else trace.commit)
     return HeatMap(
         of,
         row,

@@ -171,7 +171,7 @@ def _measure_steps(trace: Trace, *, radius: int, block: int, k: int | None) -> _
     far, values, of_row, columns = [none], [torch.zeros(0)], [none], []
     steps = zip(trace.before(), trace.commit, trace.candidates, trace.entropy, live, strict=True)
     for canvas, commit, candidates, entropy, rows in steps:
-        masked = canvas.masked
+        masked = canvas.masked & entropy.isfinite()  # without the blocks that were not read yet
         away = distance(canvas.known)
         near = masked & (away < FAR)  # without a known token there is no distance
         counted = near & rows[:, None]
