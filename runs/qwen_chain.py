@@ -3,6 +3,12 @@
     setsid python runs/qwen_chain.py run --original qwen.gguf --minutes 26 > chain.log 2>&1 &
     python runs/qwen_chain.py wait --minutes 9 --pack out
 
+To train longer, in two parts, give the second one the texts and the weights of the first:
+
+    python runs/qwen_chain.py run --original qwen.gguf --train-minutes 20
+    python runs/qwen_chain.py run --original qwen.gguf --train-minutes 12 --texts pairs.jsonl.gz \
+      --start-from first/model
+
 `run` writes texts, measures the original, trains, and runs the tables `qwen` of runs/tables.toml
 until the time is up. The functions are checked, and the rows of training made, beside the work of
 the GPU. A step that is done is skipped when you run it again. A step that fails or takes too long
@@ -10,7 +16,7 @@ ends, and the steps that do not need its files go on. `scratch/chain/status` has
 event, and a file for the output of every step.
 
 `wait` prints the status when the chain has ended or the minutes are up, and packs what there is:
-the results and answers of the tables, the curve of training, the scores and some texts.
+the results and answers of the tables, the curve of training, the scores and the texts.
 
 `--small` takes a few texts, steps and items, to try the chain with any small checkpoint.
 """
@@ -18,6 +24,7 @@ the results and answers of the tables, the curve of training, the scores and som
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import signal
 import subprocess
@@ -36,7 +43,6 @@ STATUS, ENDED = "status", "ended"
 TEXTS, MODEL = Path("texts"), Path("qwen")
 TRAINING = 9.0  # minutes, without compilation
 GRACE = 20.0  # seconds that a stopped step has to end
-SHOWN = 400  # texts that are packed
 POLL = 0.5  # seconds
 
 
@@ -52,17 +58,23 @@ class Step(NamedTuple):
     again: bool = False  # it runs again in every run, because it continues by itself
 
 
-def plan(original: str, minutes: float, *, small: bool, options: Sequence[str]) -> list[Step]:
+def plan(given: argparse.Namespace) -> list[Step]:
     """Return all steps. The tables get the minutes that are left when they begin."""
+    original, small, options = given.original, given.small, given.options
     texts = [sys.executable, "runs/qwen_texts.py"]
     out = ["--out", str(TEXTS)]
     write = ["write", "--original", original, *out, "--minutes", "0.2" if small else "3"]
     score = ["score", *out, "--task", "gsm8k", "--task", "humaneval"]
     score += ["--items", "4"] if small else ["--items", "400"]
     adapt = [sys.executable, "-m", "wavefront", "train", "adapt", "--config", "runs/qwen.toml"]
-    adapt += ["--original", str(TEXTS / "original"), "--out", str(MODEL)]
-    adapt += ["--texts-from", str(TEXTS / "pairs.jsonl")]
-    adapt += ["--train-minutes", "0.2" if small else f"{TRAINING}", "--save-every", "0"]
+    pairs, weights = TEXTS / "pairs.jsonl", MODEL / "model" / "model.safetensors"
+    ready = TEXTS / "original" / "original.json"
+    adapt += ["--original", original if given.texts else str(ready.parent), "--out", str(MODEL)]
+    adapt += ["--texts-from", str(given.texts or pairs)]
+    training = 0.2 if small else given.train_minutes
+    adapt += ["--train-minutes", f"{training}", "--save-every", "0"]
+    if given.start_from:
+        adapt += ["--start-from", str(given.start_from)]
     tables = [sys.executable, "runs/experiments.py", "--tables", "qwen", "--minutes", "{left}"]
     more: list[str] = []
     if small:
@@ -74,9 +86,7 @@ def plan(original: str, minutes: float, *, small: bool, options: Sequence[str]) 
         adapt += ["--tokens-per-step", "512"]
     # Some cores stay free for the process that drives the GPU.
     check = [*texts, "check", *out, "--workers", str(max(1, 5 * (os.cpu_count() or 1) // 8))]
-    pairs, weights = TEXTS / "pairs.jsonl", MODEL / "model" / "model.safetensors"
-    ready = TEXTS / "original" / "original.json"
-    return [
+    steps = [
         Step("write", [*texts, *write], 5),
         Step(
             "check-early", [*check, "--minutes", "1"], 2, delay=0.1 if small else 1.5, needs=ready
@@ -90,15 +100,23 @@ def plan(original: str, minutes: float, *, small: bool, options: Sequence[str]) 
             after=("score",),
             needs=ready,
         ),
-        Step("rows", [*adapt, "--stage", "rows"], 3, after=("check",), needs=pairs),
+    ]
+    if given.texts:
+        steps, pairs = [], given.texts
+    names = {step.name for step in steps}
+    return [
+        *steps,
+        Step("rows", [*adapt, "--stage", "rows"], 3, after=(*{"check"} & names,), needs=pairs),
         Step(
             "train",
-            [*adapt, "--minutes", f"{TRAINING + 2.5}"],
-            TRAINING + 4,
-            after=("rows", "score-long"),
+            [*adapt, "--minutes", f"{training + 2.5}"],
+            training + 4,
+            after=("rows", *{"score-long"} & names),
             needs=pairs,
         ),
-        Step("tables", [*tables, "--", *options, *more], minutes, ("train",), 0, weights, True),
+        Step(
+            "tables", [*tables, "--", *options, *more], given.minutes, ("train",), 0, weights, True
+        ),
     ]
 
 
@@ -208,19 +226,15 @@ def wait(given: argparse.Namespace) -> None:
         given.pack.mkdir(parents=True, exist_ok=True)
         experiments.pack_results("qwen", experiments.read_list("qwen"), given.pack)
         pack_training(given.pack / "training.tar.gz")
+        if (ROOT / TEXTS / "pairs.jsonl").is_file():
+            texts = gzip.compress((ROOT / TEXTS / "pairs.jsonl").read_bytes())
+            (given.pack / "pairs.jsonl.gz").write_bytes(texts)
     print("The chain has ended." if ended.is_file() else "The chain goes on.", flush=True)
 
 
 def pack_training(file: Path) -> None:
-    """Pack logs, scores, the model's card and curve, and some of the texts."""
-    lines: list[str] = []
-    if (ROOT / TEXTS / "pairs.jsonl").is_file():
-        with (ROOT / TEXTS / "pairs.jsonl").open(encoding="utf-8") as pairs:
-            lines = [line for line, _ in zip(pairs, range(SHOWN), strict=False)]
-    shown = ROOT / HOME / "texts.jsonl"
-    shown.parent.mkdir(parents=True, exist_ok=True)
-    shown.write_text("".join(lines), encoding="utf-8")
-    kept = [path for path in sorted((ROOT / HOME).iterdir()) if path.suffix != ".done"]
+    """Pack logs, scores, and the model's card and curve."""
+    kept = [path for path in sorted((ROOT / HOME).glob("*")) if path.suffix != ".done"]
     kept += sorted((ROOT / TEXTS / "answers").glob("*.jsonl"))
     kept += [ROOT / MODEL / name for name in ("log.jsonl", "facts.json", "adapt.json")]
     kept += [
@@ -237,14 +251,12 @@ def pack_training(file: Path) -> None:
 
 def run(given: argparse.Namespace) -> None:
     """Run the steps that are not done."""
-    steps = plan(given.original, given.minutes, small=given.small, options=given.options)
-    if not Chain(steps, minutes=given.minutes).run():
+    if not Chain(plan(given), minutes=given.minutes).run():
         sys.exit(1)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; what follows `--` are options of the tables."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -253,6 +265,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = commands.add_parser("run", help="run the steps that are not done")
     command.add_argument("--original", required=True, help="checkpoint or GGUF file")
     command.add_argument("--minutes", type=float, default=26.0, help="time for all steps [26]")
+    command.add_argument(
+        "--train-minutes",
+        type=float,
+        default=TRAINING,
+        metavar="X",
+        help=f"of training, without compilation [{TRAINING:g}]",
+    )
+    command.add_argument(
+        "--texts", type=Path, metavar="FILE", help="train on these pairs, and write none"
+    )
+    command.add_argument(
+        "--start-from", type=Path, metavar="DIR", help="weights of an earlier adaptation"
+    )
     command.add_argument("--small", action="store_true", help="try the chain with little of all")
     command.set_defaults(act=run)
     command = commands.add_parser("wait", help="wait, print the status, and pack results")
@@ -260,7 +285,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--pack", type=Path, metavar="DIR", help="write the results there")
     command.set_defaults(act=wait)
     given = parser.parse_args(arguments[:cut])
-    given.options = list(arguments[cut + 1 :])  # of the tables
+    given.options = list(arguments[cut + 1 :])
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    given = parse(sys.argv[1:] if arguments is None else arguments)
     given.act(given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 import tarfile
 import time
@@ -94,28 +95,42 @@ def test_wait_packs_what_there_is(home: Path, capsys: pytest.CaptureFixture[str]
     assert "The chain has ended." in said
     with tarfile.open(home / "out" / "training.tar.gz") as archive:
         names = archive.getnames()
-        texts = archive.extractfile("scratch/chain/texts.jsonl")
-        assert texts is not None
-        assert len(texts.read().splitlines()) == chain.SHOWN
     assert {"scratch/chain/status", "scratch/chain/train.log"} <= {*names}
+    texts = gzip.decompress((home / "out" / "pairs.jsonl.gz").read_bytes())
+    assert len(texts.splitlines()) == 900
 
 
-@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize(
+    "given", [["--small"], [], ["--texts", "pairs.jsonl.gz", "--start-from", "first/model"]]
+)
 def test_commands_of_the_plan_are_valid(
-    small: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from wavefront.train import command
 
-    steps = chain.plan("some.gguf", 26.0, small=small, options=["--device", "cuda"])
+    command_line = ["run", "--original", "some.gguf", *given, "--", "--device", "cuda"]
+    steps = chain.plan(chain.parse(command_line))
     names = [one.name for one in steps]
     assert all({*one.after} <= {*names} for one in steps)
     for one in steps:
         if "adapt" in one.command:
-            given = command._parse(one.command[one.command.index("adapt") :])
-            assert given.save_every == 0
-            assert given.held_out <= 256
+            adapted = command._parse(one.command[one.command.index("adapt") :])
+            assert adapted.save_every == 0
+            assert adapted.held_out <= 256
         elif "runs/qwen_texts.py" in one.command:
             with pytest.raises(SystemExit) as ended:
                 load_script("qwen_texts").main([*one.command[2:], "--help"])
             assert ended.value.code == 0
-    assert steps[-1].command[-1] == ("4" if small else "cuda")
+    assert steps[-1].command[-1] == ("4" if "--small" in given else "cuda")
+
+
+def test_second_part_of_training_starts_from_the_first_and_writes_no_texts() -> None:
+    command_line = ["run", "--original", "some.gguf", "--train-minutes", "12"]
+    command_line += ["--texts", "pairs.jsonl.gz", "--start-from", "first/model"]
+    rows, train, tables = chain.plan(chain.parse(command_line))
+    assert (rows.name, train.name, tables.name) == ("rows", "train", "tables")
+    line = " ".join(train.command)
+    assert "--original some.gguf" in line
+    assert "--texts-from pairs.jsonl.gz" in line
+    assert "--train-minutes 12.0" in line
+    assert "--start-from first/model" in line
