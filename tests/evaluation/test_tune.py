@@ -18,7 +18,7 @@ from wavefront.core.errors import OptionError
 from wavefront.evaluation import tune as tune_module
 from wavefront.evaluation.page import ResultsPage
 from wavefront.evaluation.protocol import GRIDS, HALVES, half_of, knob_of, settings_of
-from wavefront.evaluation.trials import Trial, TrialGroup, TrialResult
+from wavefront.evaluation.trials import Trial, TrialGroup, TrialResult, model_name
 from wavefront.evaluation.tune import TRIES, Attempt, Objective
 from wavefront.results import table as runs
 from wavefront.tasks.base import Ask
@@ -166,6 +166,11 @@ def result_of(count: int) -> TrialResult:
         cost={"forwards": 8.0, "tokens": 8 * count, "seconds": 1.0},
         folder=Path("run"),
     )
+
+
+def test_model_is_named_after_its_directory_or_that_of_its_training() -> None:
+    names = {"tale": "tale", "qwen/model": "qwen", "model": "model", "GSAI-ML/LLaDA-8B": "LLaDA-8B"}
+    assert {path: model_name(path) for path in names} == names
 
 
 def test_default_strategy_has_a_short_name_and_few_items_an_exact_interval() -> None:
