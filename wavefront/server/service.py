@@ -378,7 +378,7 @@ def client_address(request: Request) -> str:
 def _choices(content: Any) -> int:
     """Return how many choices a body requests; 1 if it is invalid, which is reported later."""
     wanted = content.get("n") if isinstance(content, dict) else None
-    return wanted if isinstance(wanted, int) and 1 <= wanted <= MAX_CHOICES else 1
+    return int(wanted) if isinstance(wanted, int | float) and 1 <= wanted <= MAX_CHOICES else 1
 
 
 def _jobs_of_choices(job: Job, choices: int) -> list[Job]:
