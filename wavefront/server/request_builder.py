@@ -19,7 +19,8 @@ from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, Wavefr
 from wavefront.engine.batcher import Request
 from wavefront.engine.layout import room_after
 from wavefront.engine.options import DEFAULT_LENGTH, resolve_cache, resolve_strategy
-from wavefront.engine.session import check_ids
+from wavefront.engine.options import plan as plan_options
+from wavefront.engine.session import check_ids, model_properties
 from wavefront.lm import LM, factory_tokenizer, is_factory
 from wavefront.server.settings import Limits, ModelSource
 from wavefront.server.worker_messages import (
@@ -348,7 +349,14 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
             ids[at], holes[at] = token, False
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
-    plan = lm.plan(options, length=sum(holes))
+    origin = model_properties(
+        lm.model,
+        lm.stop_ids,
+        lm._id_of,
+        # The fork of a whole text is one too, although only a part of it is filled.
+        automaton_of=lambda constraint, _: lm.automaton_of(constraint, not fork.canvas.infilling),
+    )
+    plan = plan_options(lm._with_speed(options), origin, length=sum(holes))
     if plan.config.constraint is not None:
         mask_id, pad_id = lm.model.mask_id, lm.model.pad_id
         board = canvas.infill([ids], [holes], mask_id=mask_id, pad_id=pad_id)
