@@ -229,6 +229,14 @@ def test_long_prompt_is_cut_on_the_left(talker):
         generate(small, "")
 
 
+def test_long_prompt_of_a_padded_block_model_is_cut_to_whole_blocks():
+    small = build(attention="block", block_size=32)
+    small.model.padded_blocks, small.model.max_length = True, 128
+    with pytest.warns(WavefrontWarning, match="cut on the left to the model's limit of 96"):
+        cut = generate(small, "x" * 20 + "y" * 98)
+    assert cut == generate(small, "y" * 96)
+
+
 # Chat templates
 
 
