@@ -311,6 +311,13 @@ def test_chat_answers_line_by_line(talker: str) -> None:
     assert again.text == second["text"]
 
 
+def test_chat_ignores_a_byte_order_mark(talker: str) -> None:
+    result = run("chat", "-m", talker, "-n", "4", "--json", input="\ufeffHello\n\ufeffAnd?\n")
+    first, second = records(result)
+    assert first["messages"][-1]["content"] == "Hello"
+    assert second["messages"][-1]["content"] == "\ufeffAnd?"
+
+
 @pytest.mark.parametrize("command", ["/quit", "/exit"])
 def test_chat_ends_with_either_word(talker: str, command: str) -> None:
     result = run("chat", "-m", talker, "-n", "4", "--json", input=f"Hello\n{command}\nno\n")
