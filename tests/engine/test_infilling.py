@@ -37,6 +37,11 @@ def test_story_is_filled_with_whole_words(tale: wavefront.LM, strategy: str) -> 
     assert all(word.strip(".,!?\"'").isalpha() or "'" in word for word in words)
 
 
+def test_text_may_be_a_single_hole(ripple: wavefront.LM) -> None:
+    answer = ripple.infill("<mask:1>", choices=["a"])
+    assert (answer.text, answer.forwards) == ("a", 1)
+
+
 def test_unfinished_infilling_has_no_finish_reason(tale: wavefront.LM) -> None:
     stream = tale.stream_infill(STORY)
     next(stream)

@@ -299,6 +299,9 @@ def test_log_likelihood_is_the_estimate(model):
         assert value == likelihood.log_likelihood(model.model, *ids, settings=settings)
         assert greedy is likelihood.is_greedy(model.model, *ids)
     assert found[3] == (0.0, True)
+    value, greedy = model.loglikelihood([request("loglikelihood", "", "x")])[0]
+    assert value < 0
+    assert not greedy
 
 
 def test_greedy_check_can_be_turned_off(model):
