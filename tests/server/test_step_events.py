@@ -116,7 +116,9 @@ def test_fork_continues_from_the_canvas_of_that_step(lm: Any) -> None:
     assert steps[-1]["end"]["text"] == lm.generate("Once", raw=True, **options).text
 
 
-@pytest.mark.parametrize("put", [{99: "a"}, {15: "ab"}, {0: ""}, {0: 99999}, {0: 257}])
+@pytest.mark.parametrize(
+    "put", [{99: "a"}, {15: "ab"}, {0: ""}, {0: 99999}, {0: 257}, {4: "ab", 5: "c"}]
+)
 def test_invalid_fork_is_rejected(lm: Any, put: Any) -> None:
     state = run_job(lm, make_job("a", events=True))
     job = Job(id="f", fork=Fork(state.canvas_at(3), put), options={"steps": 4}, events=True)

@@ -328,6 +328,7 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     """Build a request that keeps the decided positions and fills the others."""
     ids, holes = list(fork.canvas.ids), list(fork.canvas.holes)
     positions = [n for n, in_answer in enumerate(fork.canvas.answer) if in_answer]
+    written = set[int]()
     for position, new in fork.overrides.items():
         if isinstance(new, EncodedText):
             tokens = new.ids
@@ -345,8 +346,11 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
                 option="put",
                 value=new,
             )
-        for at, token in zip(positions[position:], tokens, strict=False):
-            ids[at], holes[at] = token, False
+        for at, token in enumerate(tokens, position):
+            if at in written:
+                raise OptionError(f"put writes to position {at} twice.", option="put", value=new)
+            written.add(at)
+            ids[positions[at]], holes[positions[at]] = token, False
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
     origin = model_properties(
