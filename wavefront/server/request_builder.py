@@ -92,12 +92,15 @@ def resolve_defaults(
         defaults["strategy"] = resolve_strategy(defaults["strategy"])
     if "cache" in defaults:
         defaults["cache"] = resolve_cache(defaults["cache"])
-    lm.plan({**defaults, "max_new_tokens": _default_length(limits, room=length - 1)})
+    lm.plan({**defaults, "max_new_tokens": default_length(lm, limits, room=length - 1)})
     return defaults
 
 
-def _default_length(limits: Limits, *, room: int) -> int:
-    return min(DEFAULT_LENGTH, room, limits.new_tokens, limits.steps)
+def default_length(lm: LM, limits: Limits, *, room: int) -> int:
+    """Return the length of an answer if the request does not set one; each position is a step."""
+    # A block-causal model fills its last block, with a step for each position there too.
+    steps = limits.steps - limits.steps % (lm.model.block_size or 1)
+    return min(DEFAULT_LENGTH, room, limits.new_tokens, max(1, steps))
 
 
 def _with_defaults(
@@ -159,7 +162,7 @@ def build_request(
         if room < 1:
             raise _too_long(len(ids), length)
         if not any(name in options for name in LENGTH_OPTIONS):
-            options["max_new_tokens"] = _default_length(limits, room=room)
+            options["max_new_tokens"] = default_length(lm, limits, room=room)
         plan = lm.plan(options)
         holes = [False] * len(ids) + [True] * plan.length
         tokens = [*ids, *[lm.model.mask_id] * plan.length]
