@@ -274,6 +274,27 @@ def test_infill_has_no_length_option() -> None:
     assert "no hole" in run("infill", "nothing to fill", code=1).stderr
 
 
+# Block-causal models.
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        (("--cache", "blocks"), {"cache": "blocks"}),
+        (("-s", "standard", "--eos", "stop-block"), {"strategy": "standard", "eos": "stop-block"}),
+        (("--radius", "3", "--cache", "blocks"), {"strategy": "wavefront(radius=3)"}),
+    ],
+)
+def test_generate_accepts_options_of_a_block_causal_model(
+    args: tuple[str, ...], options: dict[str, str]
+) -> None:
+    by_block = wavefront.load("toy", attention="block", block_size=4)
+    model = ("--attention", "block", "--block-size", "4")
+    (made,) = records(run("generate", "Hi", "-n", "8", "--json", *args, *model))
+    assert made["text"] == by_block.generate("Hi", max_new_tokens=8, **options).text  # pyright: ignore[reportArgumentType]
+    assert "is not block-causal" in run("generate", "Hi", "--cache", "blocks", code=1).stderr
+
+
 # Chatting.
 
 
@@ -288,6 +309,13 @@ def test_chat_answers_line_by_line(talker: str) -> None:
     ]
     again = wavefront.load(talker).generate(second["messages"], **second["settings"])
     assert again.text == second["text"]
+
+
+def test_chat_ignores_a_byte_order_mark(talker: str) -> None:
+    result = run("chat", "-m", talker, "-n", "4", "--json", input="\ufeffHello\n\ufeffAnd?\n")
+    first, second = records(result)
+    assert first["messages"][-1]["content"] == "Hello"
+    assert second["messages"][-1]["content"] == "\ufeffAnd?"
 
 
 @pytest.mark.parametrize("command", ["/quit", "/exit"])

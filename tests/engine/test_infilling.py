@@ -52,6 +52,11 @@ def test_row_without_holes_stays_as_it_is(strategy: str) -> None:
     assert both.tokens() == [*one.tokens(), texts[1]]
 
 
+def test_text_may_be_a_single_hole(ripple: wavefront.LM) -> None:
+    answer = ripple.infill("<mask:1>", choices=["a"])
+    assert (answer.text, answer.forwards) == ("a", 1)
+
+
 def test_unfinished_infilling_has_no_finish_reason(tale: wavefront.LM) -> None:
     stream = tale.stream_infill(STORY)
     next(stream)

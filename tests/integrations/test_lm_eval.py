@@ -229,6 +229,14 @@ def test_long_prompt_is_cut_on_the_left(talker):
         generate(small, "")
 
 
+def test_long_prompt_of_a_padded_block_model_is_cut_to_whole_blocks():
+    small = build(attention="block", block_size=32)
+    small.model.padded_blocks, small.model.max_length = True, 128
+    with pytest.warns(WavefrontWarning, match="cut on the left to the model's limit of 96"):
+        cut = generate(small, "x" * 20 + "y" * 98)
+    assert cut == generate(small, "y" * 96)
+
+
 # Chat templates
 
 
@@ -291,6 +299,9 @@ def test_log_likelihood_is_the_estimate(model):
         assert value == likelihood.log_likelihood(model.model, *ids, settings=settings)
         assert greedy is likelihood.is_greedy(model.model, *ids)
     assert found[3] == (0.0, True)
+    value, greedy = model.loglikelihood([request("loglikelihood", "", "x")])[0]
+    assert value < 0
+    assert not greedy
 
 
 def test_greedy_check_can_be_turned_off(model):

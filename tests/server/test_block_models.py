@@ -13,7 +13,13 @@ from wavefront.models.toy import toy
 from wavefront.server.batch_pools import BatchPools
 from wavefront.server.request_builder import build_request
 from wavefront.server.settings import Limits
-from wavefront.server.worker_messages import CanvasSnapshot, Fork, RequestFailed, RequestFinished
+from wavefront.server.worker_messages import (
+    CanvasSnapshot,
+    Fork,
+    Job,
+    RequestFailed,
+    RequestFinished,
+)
 from wavefront.strategies.caches.blocks import Blocks
 from wavefront.text.byte_tokenizer import byte_tokenizer
 
@@ -65,6 +71,15 @@ def test_default_answer_fills_the_room_of_whole_blocks(lm):
     assert "a" in answers(run_to_end(worker))
     request = build_request(lm, job, Limits(), length=111).request
     assert len(request.ids) in (108, 111)  # with padding the answer has the rest
+
+
+def test_default_answer_fits_the_steps_of_whole_blocks(lm):
+    steps = 2 * lm.model.block_size + 1
+    worker = make_worker(lm, steps=steps)
+    list(worker.handle(Job(id="a", prompt="Once")))
+    (ended,) = (one for one in run_to_end(worker) if isinstance(one, RequestFinished))
+    assert ended.steps <= steps
+    worker.warm_up()
 
 
 def test_fork_continues_in_the_blocks_of_the_first_decode(lm):

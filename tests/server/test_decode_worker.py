@@ -151,6 +151,20 @@ def test_streamed_logprobs_follow_the_text(lm: Any) -> None:
                 assert len(entries) == len(alone.tokens)
 
 
+def test_tokens_of_one_character_are_counted_and_reported_together(lm: Any) -> None:
+    options = {"choices": ["a😀b"], "strategy": "left_to_right", "logprobs": 0}
+    for stop, parts in (((), [("a", 1), ("😀", 4), ("b", 1)]), (("b",), [("a", 1), ("😀", 4)])):
+        worker = make_worker(lm)
+        list(worker.handle(make_job("a", options=options, stop=stop)))
+        sent = [
+            one for one in run_to_end(worker) if isinstance(one, RequestProgress | RequestFinished)
+        ]
+        found = [(one.text, len(one.logprobs)) for one in sent if one.text or one.logprobs]
+        assert found == parts
+        assert isinstance(sent[-1], RequestFinished)
+        assert sent[-1].completion_tokens == sum(count for _, count in parts)
+
+
 def test_requests_without_logprobs_get_none(lm: Any) -> None:
     worker = make_worker(lm)
     list(worker.handle(make_job("a")))

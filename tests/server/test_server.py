@@ -230,6 +230,26 @@ def test_fork_keeps_every_option_of_its_origin(server: Running) -> None:
     assert changed == kept | other | {"cache": None}
 
 
+@pytest.mark.parametrize(
+    ("begun", "asked", "found"),
+    [
+        ({"cache": "wave(refresh=4)"}, {"speed": "exact"}, {"cache": None}),
+        ({}, {"alg": "entropy"}, {"priority": "entropy", "sampling": "dream"}),
+        ({}, {"logits_eos_inf": True}, {"eos": "suppress-logit"}),
+        ({}, {"remasking": "random"}, {"priority": "random"}),
+        ({"regex": "[ab]{3}"}, {"choices": ["a", "bbb"]}, {"choices": ["a", "bbb"], "regex": None}),
+    ],
+)
+def test_fork_changes_an_option_by_any_of_its_names(
+    server: Running, begun: dict[str, Any], asked: dict[str, Any], found: dict[str, Any]
+) -> None:
+    made = server.post("/v1/wavefront/decodes", prompt="Once", max_new_tokens=8, **begun).json()
+    fork = server.post(f"/v1/wavefront/decodes/{made['id']}/fork", at=0, **asked)
+    assert fork.status_code == 202, fork.text
+    options = fork.json()["first"]["options"]
+    assert {name: options.get(name) for name in found} == found
+
+
 def test_fork_does_not_cut_a_constrained_answer_at_a_stop_string(server: Running) -> None:
     path, form = "/v1/wavefront/decodes", {"prompt": "Once", "max_new_tokens": 8}
     for one, two in (({"regex": "[a-z]+"}, {"stop": "e"}), ({"stop": "e"}, {"regex": "[a-z]+"})):

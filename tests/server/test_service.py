@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.workers import make_job, run_job
 from starlette.requests import Request
 
+import wavefront
 from wavefront.core.errors import OptionError
 from wavefront.server import local_backend
 from wavefront.server.connections import ConnectionLimiter
@@ -19,7 +21,7 @@ from wavefront.server.metrics import Metrics
 from wavefront.server.openai_format import APIError
 from wavefront.server.request_state import RequestState
 from wavefront.server.server import make_config
-from wavefront.server.service import Service, client_address
+from wavefront.server.service import Service, _choices, _inherited_options, client_address
 from wavefront.server.settings import Limits, ModelSource, Settings
 from wavefront.server.worker_messages import (
     AutomatonMissing,
@@ -248,6 +250,20 @@ def test_delay_before_a_restart_grows_and_time_in_service_reduces_it(
     backend._ready_since = now
     now += 100 * FORGIVEN_AFTER
     assert backend._next_delay() == RESTART_DELAYS[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("n", "count"), [(3, 3), (3.0, 3), (None, 1), (0, 1), ("3", 1), (10**9, 1)]
+)
+def test_choices_are_counted_before_the_body_is_read(n: Any, count: int) -> None:
+    assert _choices({"n": n}) == count
+
+
+def test_fork_of_a_decode_without_a_cache_uses_none() -> None:
+    fast = wavefront.load("toy", speed="fast")
+    for options, cache in (({"cache": "none"}, "none"), ({}, "wave(refresh=32")):
+        state = run_job(fast, make_job("a", events=True, options=options))
+        assert _inherited_options(state, 3, {})["cache"].startswith(cache)
 
 
 def test_small_prompts_and_other_bodies_pass() -> None:

@@ -49,6 +49,11 @@ def test_other_addresses_need_a_key_or_host_names(host: str) -> None:
         assert Settings(source=source, host=local).known_hosts == {"localhost", "127.0.0.1", "::1"}
 
 
+def test_blanks_around_an_api_key_do_not_count() -> None:
+    plain, padded = (Settings(source=ModelSource(model="toy"), api_key=k) for k in ("a", " a\n"))
+    assert plain.key_hash == padded.key_hash
+
+
 def test_api_key_comes_from_option_variable_or_file(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("WAVEFRONT_API_KEY", raising=False)
     monkeypatch.delenv("WAVEFRONT_API_KEY_FILE", raising=False)
@@ -60,7 +65,7 @@ def test_api_key_comes_from_option_variable_or_file(tmp_path: Path, monkeypatch:
     file.write_bytes(b"\xff")
     with pytest.raises(OptionError, match="not utf-8"):
         find_key(None)
-    file.write_text("from the file\n")
+    file.write_text("\ufefffrom the file\n", encoding="utf-8")
     assert find_key(None) == "from the file"
     monkeypatch.setenv("WAVEFRONT_API_KEY", "from the variable")
     assert find_key(None) == "from the variable"

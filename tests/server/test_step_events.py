@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from helpers.workers import MIXED, answers, make_job, make_worker, run_job, run_to_end
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
+import wavefront
 from wavefront.analysis.measures import mhco
 from wavefront.server.decode_worker import DecodeWorker
 from wavefront.server.step_events import _hold_back
@@ -20,6 +23,7 @@ from wavefront.server.worker_messages import (
     RequestFinished,
     RequestProgress,
 )
+from wavefront.text.tokenizer import Tokenizer
 
 
 def test_beginning_of_a_stop_string_is_held_back() -> None:
@@ -112,7 +116,9 @@ def test_fork_continues_from_the_canvas_of_that_step(lm: Any) -> None:
     assert steps[-1]["end"]["text"] == lm.generate("Once", raw=True, **options).text
 
 
-@pytest.mark.parametrize("put", [{99: "a"}, {15: "ab"}, {0: ""}, {0: 99999}, {0: 257}])
+@pytest.mark.parametrize(
+    "put", [{99: "a"}, {15: "ab"}, {0: ""}, {0: 99999}, {0: 257}, {4: "ab", 5: "c"}]
+)
 def test_invalid_fork_is_rejected(lm: Any, put: Any) -> None:
     state = run_job(lm, make_job("a", events=True))
     job = Job(id="f", fork=Fork(state.canvas_at(3), put), options={"steps": 4}, events=True)
@@ -133,3 +139,19 @@ def test_fork_that_contradicts_the_constraint_is_rejected(lm: Any) -> None:
     job = Job(id="f", fork=Fork(state.canvas_at(3), {0: "b"}), options=options, events=True)
     _, *steps = events_of(make_worker(lm), job)
     assert re.fullmatch("b[ab]{2,8}", steps[-1]["end"]["text"])
+
+
+def test_constrained_fork_reads_its_text_as_the_first_decode_did(lm: Any) -> None:
+    """Llama 2's tokenizer drops the first space of a text, so its first token may have one."""
+    pieces = ["</s>", "▁yes", "yes", "▁no", "no"]
+    backend = Backend(models.BPE({piece: id for id, piece in enumerate(pieces)}, []))
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
+    backend.add_special_tokens(pieces[:1])
+    spaced = wavefront.LM(lm.model, Tokenizer(backend, {"eos_token": "</s>"}, {}))
+    options = {"choices": ["yes no"], "strategy": "left_to_right", "logit_bias": {"1": 50}}
+    state = run_job(spaced, make_job("a", prompt=[2], events=True, options=options))
+    assert state.text == "yes no"
+    for at in (0, 1):
+        fork = Fork(state.canvas_at(at), {})
+        assert run_job(spaced, Job(id="f", fork=fork, options=options)).text == "yes no"

@@ -296,6 +296,19 @@ def test_streamed_text_only_grows(text: str, ids: list[int], llada: Tokenizer) -
         before = now
 
 
+def test_streamed_bytes_of_a_sentencepiece_model_only_grow() -> None:
+    tale = Tokenizer.load(builtin_checkpoints()["tale"])
+    owls = tale.encode("a🦉🦉", inside=True)
+    for ids in (owls, owls[:-1], [*owls[:-1], *tale.encode("b", inside=True)]):
+        whole, before = tale.decode(ids), ""
+        for length in range(len(ids) + 1):
+            now = stable_text(tale, ids[:length])
+            assert now.startswith(before)
+            assert whole.startswith(now)
+            before = now
+    assert before == whole
+
+
 def test_visible_ends_before_the_first_stop() -> None:
     assert visible_tokens([5, 6, 2, 7, 1], (1, 2)) == [5, 6]
     assert visible_tokens([5, 6], (1, 2)) == [5, 6]

@@ -168,8 +168,9 @@ class Conversation:
 
 def _lines(interactive: bool) -> Iterator[str]:
     if not interactive:
-        for line in sys.stdin:
-            yield line.rstrip("\r\n")
+        for number, line in enumerate(sys.stdin):
+            # Some programs write a byte order mark first.
+            yield (line if number else line.removeprefix("\ufeff")).rstrip("\r\n")
         return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives `input` its line editing)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wavefront.lm import LM, Completion, Stream
 
 PATIENCE = 1.0  # seconds of decoding before a progress bar appears
+BLOCK_SIZE = 32  # of a block-causal model that is not loaded yet
 SHAPE_OPTIONS = {"block_length", "max_wave_size", "radius"}  # a strategy's spec can also set them
 
 
@@ -90,11 +91,19 @@ def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
         warnings.simplefilter("ignore", WavefrontWarning)  # the decode itself will warn
         check_constraint(**{name: options.get(name) for name in library.CONSTRAINTS})
         plain = {name: value for name, value in options.items() if name not in library.CONSTRAINTS}
-        plan = library.plan(plain, any_model)
+        try:
+            plan = library.plan(plain, any_model)
+        except OptionError as error:
+            # A block-causal model accepts others, such as --cache blocks.
+            by_block = any_model._replace(blocks=library.BlockRules(BLOCK_SIZE))
+            try:
+                plan = library.plan(plain, by_block)
+            except OptionError:
+                raise error from None
     named = {library.ALIASES.get(name, name): value for name, value in options.items()}
     if named.keys() & SHAPE_OPTIONS:
         named = {name: value for name, value in named.items() if name not in SHAPE_OPTIONS}
-        named["strategy"] = repr(plan.config.strategy)
+        named["strategy"] = repr(plan.strategy)
     return named
 
 

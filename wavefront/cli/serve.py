@@ -422,7 +422,7 @@ def find_key(given: str | None) -> str | None:
     if not path:
         return None
     try:
-        return Path(path).read_text("utf-8").strip()
+        return Path(path).read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "not UTF-8").lower()
         raise OptionError(

@@ -231,7 +231,7 @@ class Batcher:
         keys and values of prompts that requests share.
         """
         check_int("rows", rows, 1)
-        check_int("length", length, 2, high=model.max_length)
+        check_int("length", length, 1, high=model.max_length)
         self.model: Model = model
         self.rows: int = rows
         self.length: int = length

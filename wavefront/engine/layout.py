@@ -44,6 +44,14 @@ def room_after(model: Model, prompt: int, length: int) -> int:
     return length - padding_before(model, prompt) - prompt
 
 
+def room_before(model: Model, answer: int) -> int:
+    """Return how many tokens of a prompt fit before `answer` positions in the model's length."""
+    room = room_after(model, 0, model.max_length) - answer
+    if model.block_size is not None and model.padded_blocks:
+        room -= room % model.block_size  # the prompt fills whole blocks
+    return room
+
+
 def prompt_canvas(model: Model, prompts: Sequence[Sequence[int]], length: int) -> Canvas:
     """Return prompts, each followed by `length` masked positions, or more in the last block."""
     lengths = [length + masks_after(model, len(prompt) + length) for prompt in prompts]

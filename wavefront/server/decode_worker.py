@@ -26,6 +26,7 @@ from wavefront.server.child_process import set_process_name
 from wavefront.server.fair_queue import ClientShare, FairQueue
 from wavefront.server.request_builder import (
     build_request,
+    default_length,
     lacks_automaton,
     rejection,
     resolve_defaults,
@@ -112,7 +113,7 @@ class DecodeWorker:
         while another one continues.
         """
         began, limits = time.monotonic(), self.limits
-        tokens = min(WARM_UP_TOKENS, limits.new_tokens, limits.steps, self.length // 2)
+        tokens = min(WARM_UP_TOKENS, default_length(self.lm, limits, room=self.length // 2))
         names = ("strategy", "eos", "cache")
         usual = {name: self.defaults[name] for name in names if name in self.defaults}
         request = self.lm.request("Hello", max_new_tokens=tokens, **usual)

@@ -19,7 +19,8 @@ from wavefront.core.errors import EMPTY_PROMPT, OptionError, PromptError, Wavefr
 from wavefront.engine.batcher import Request
 from wavefront.engine.layout import room_after
 from wavefront.engine.options import DEFAULT_LENGTH, resolve_cache, resolve_strategy
-from wavefront.engine.session import check_ids
+from wavefront.engine.options import plan as plan_options
+from wavefront.engine.session import check_ids, model_properties
 from wavefront.lm import LM, factory_tokenizer, is_factory
 from wavefront.server.settings import Limits, ModelSource
 from wavefront.server.worker_messages import (
@@ -91,12 +92,15 @@ def resolve_defaults(
         defaults["strategy"] = resolve_strategy(defaults["strategy"])
     if "cache" in defaults:
         defaults["cache"] = resolve_cache(defaults["cache"])
-    lm.plan({**defaults, "max_new_tokens": _default_length(limits, room=length - 1)})
+    lm.plan({**defaults, "max_new_tokens": default_length(lm, limits, room=length - 1)})
     return defaults
 
 
-def _default_length(limits: Limits, *, room: int) -> int:
-    return min(DEFAULT_LENGTH, room, limits.new_tokens, limits.steps)
+def default_length(lm: LM, limits: Limits, *, room: int) -> int:
+    """Return the length of an answer if the request does not set one; each position is a step."""
+    # A block-causal model fills its last block, with a step for each position there too.
+    steps = limits.steps - limits.steps % (lm.model.block_size or 1)
+    return min(DEFAULT_LENGTH, room, limits.new_tokens, max(1, steps))
 
 
 def _with_defaults(
@@ -158,7 +162,7 @@ def build_request(
         if room < 1:
             raise _too_long(len(ids), length)
         if not any(name in options for name in LENGTH_OPTIONS):
-            options["max_new_tokens"] = _default_length(limits, room=room)
+            options["max_new_tokens"] = default_length(lm, limits, room=room)
         plan = lm.plan(options)
         holes = [False] * len(ids) + [True] * plan.length
         tokens = [*ids, *[lm.model.mask_id] * plan.length]
@@ -327,6 +331,7 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
     """Build a request that keeps the decided positions and fills the others."""
     ids, holes = list(fork.canvas.ids), list(fork.canvas.holes)
     positions = [n for n, in_answer in enumerate(fork.canvas.answer) if in_answer]
+    written = set[int]()
     for position, new in fork.overrides.items():
         if isinstance(new, EncodedText):
             tokens = new.ids
@@ -344,11 +349,21 @@ def _build_fork(lm: LM, fork: Fork, options: dict[str, Any]) -> PreparedRequest:
                 option="put",
                 value=new,
             )
-        for at, token in zip(positions[position:], tokens, strict=False):
-            ids[at], holes[at] = token, False
+        for at, token in enumerate(tokens, position):
+            if at in written:
+                raise OptionError(f"put writes to position {at} twice.", option="put", value=new)
+            written.add(at)
+            ids[positions[at]], holes[positions[at]] = token, False
     if not any(holes):
         raise OptionError("No position is left to fill: fork at an earlier step.", option="at")
-    plan = lm.plan(options, length=sum(holes))
+    origin = model_properties(
+        lm.model,
+        lm.stop_ids,
+        lm._id_of,
+        # The fork of a whole text is one too, although only a part of it is filled.
+        automaton_of=lambda constraint, _: lm.automaton_of(constraint, not fork.canvas.infilling),
+    )
+    plan = plan_options(lm._with_speed(options), origin, length=sum(holes))
     if plan.config.constraint is not None:
         mask_id, pad_id = lm.model.mask_id, lm.model.pad_id
         board = canvas.infill([ids], [holes], mask_id=mask_id, pad_id=pad_id)

@@ -47,6 +47,16 @@ from wavefront.server.worker_messages import (
 
 # The message and the code of a choice that was cancelled because of another one.
 OTHER_CHOICE_FAILED = ("Another choice of the request failed.", "cancelled")
+# What a field of a fork replaces in the options of the original decode, besides its own option.
+REPLACED = {
+    "alg": ("strategy", "priority", "sampling"),
+    "alg_temp": ("order_noise",),
+    "remasking": ("priority",),
+    "logits_eos_inf": ("eos",),
+    "confidence_eos_eot_inf": ("eos",),
+    "speed": ("cache",),
+    **dict.fromkeys(CONSTRAINT_OPTIONS, CONSTRAINT_OPTIONS),
+}
 NOT_READY = {
     "loading": "The model is still loading",
     "down": "The decode process is restarting",
@@ -259,7 +269,8 @@ class Service:
             message = "put must map positions, counted from 0, to texts or token ids."
             raise APIError(400, message, code="invalid_value", param="put") from None
         job = self._make_job(body, request, id=f"wave-{uuid.uuid4().hex}", events=True)
-        options = {**_inherited_options(origin, body.at), **_without_length(body.options())}
+        changed = _without_length(body.options())
+        options = {**_inherited_options(origin, body.at, changed), **changed}
         stop = job.stop or origin.job.stop
         constraint = next(
             (name for name in CONSTRAINT_OPTIONS if options.get(name) is not None), None
@@ -367,7 +378,7 @@ def client_address(request: Request) -> str:
 def _choices(content: Any) -> int:
     """Return how many choices a body requests; 1 if it is invalid, which is reported later."""
     wanted = content.get("n") if isinstance(content, dict) else None
-    return wanted if isinstance(wanted, int) and 1 <= wanted <= MAX_CHOICES else 1
+    return int(wanted) if isinstance(wanted, int | float) and 1 <= wanted <= MAX_CHOICES else 1
 
 
 def _jobs_of_choices(job: Job, choices: int) -> list[Job]:
@@ -405,11 +416,13 @@ def _make_backend(settings: Settings, metrics: Metrics) -> Frontend:
     return RayBackend(settings, metrics)
 
 
-def _inherited_options(origin: RequestState, at: int) -> dict[str, Any]:
-    """Return the options of a decode for a fork, with the steps that remain after `at`."""
-    options = origin.start_event["options"]
+def _inherited_options(origin: RequestState, at: int, changed: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a decode that a fork keeps, with the steps that remain after `at`."""
+    options = _without_length(origin.start_event["options"])
     options["steps"] = max(1, options["steps"] - at)
-    return {name: value for name, value in _without_length(options).items() if value is not None}
+    options["cache"] = options["cache"] or "none"  # the server's default may be another one
+    replaced = {old for name, olds in REPLACED.items() if changed.get(name) for old in olds}
+    return {k: v for k, v in options.items() if v is not None and k not in replaced}
 
 
 def _without_length(options: dict[str, Any]) -> dict[str, Any]:

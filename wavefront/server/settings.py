@@ -214,7 +214,10 @@ class Settings:
     @property
     def key_hash(self) -> bytes | None:
         """The hash of the API key, or None if no key is required."""
-        return None if self.api_key is None else hashlib.sha256(self.api_key.encode()).digest()
+        if self.api_key is None:
+            return None
+        # A header cannot have blanks around the key, but a variable often ends with a line break.
+        return hashlib.sha256(self.api_key.strip().encode()).digest()
 
     @property
     def known_hosts(self) -> frozenset[str] | None:

@@ -81,8 +81,8 @@ class StepEvents:
         self.sent += added
         logprobs: list[Logprob] = []
         if self.wants_logprobs and added:
-            count = _token_count(self.lm, tokens, len(self.sent))
-            if len(self.lm.tokenizer.decode(tokens[:count])) > len(self.sent):
+            count = self._token_count(tokens, self.sent)
+            if len(self._text_of(tokens[:count])) > len(self.sent):
                 count -= 1  # a part of this token is held back
             logprobs = self._new_logprobs(request, settled[:count])
         return RequestProgress(self.job.id, added, event, logprobs)
@@ -113,6 +113,21 @@ class StepEvents:
                     found.append(position)
         return found
 
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        return self.lm.tokenizer.decode(tokens, start=self.prepared.request.infilling)
+
+    def _token_count(self, tokens: Sequence[int], text: str) -> int:
+        """Return how many of the tokens spell a text that all of them start with."""
+        low, high = 0, len(tokens)
+        while low < high:
+            middle = (low + high) // 2
+            # A part of a character decodes to U+FFFD, so lengths would say too little.
+            if self._text_of(tokens[:middle]).startswith(text):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
     def _new_logprobs(self, active: ActiveRequest, positions: list[int]) -> list[Logprob]:
         """Return the log-probabilities of the positions that were not reported yet."""
         new = positions[self.reported :]
@@ -130,7 +145,7 @@ class StepEvents:
         if cut is not None:
             text, reason = text[:cut], "stop"
             tokens = [active.tokens[position] for position in positions]
-            positions = positions[: _token_count(self.lm, tokens, cut)]
+            positions = positions[: self._token_count(tokens, text)]
         count = sum(self.prepared.answer[position] for position in positions)
         seconds = time.monotonic() - self.started
         if event is not None:
@@ -291,15 +306,3 @@ def _hold_back(text: str, stops: Sequence[str]) -> str:
         sizes = range(min(len(stop) - 1, len(text)), 0, -1)
         longest = max(longest, next((n for n in sizes if text.endswith(stop[:n])), 0))
     return text[: len(text) - longest]
-
-
-def _token_count(lm: LM, tokens: Sequence[int], characters: int) -> int:
-    """Return how many of the tokens decode to at least this many characters."""
-    low, high = 0, len(tokens)
-    while low < high:
-        middle = (low + high) // 2
-        if len(lm.tokenizer.decode(tokens[:middle])) < characters:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -70,7 +70,7 @@ def constraint_option(job: Job) -> str | None:
 
 def is_whole_text(job: Job) -> bool:
     """Return whether the answer of a job is a text of its own, not holes in another text."""
-    return not job.infill and job.fork is None
+    return not (job.infill if job.fork is None else job.fork.canvas.infilling)
 
 
 def has_text(job: Job) -> bool:

@@ -245,6 +245,13 @@ class Tokenizer:
         return found
 
     @functools.cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """The ids of single bytes, such as <0xE9>, which decode together with their neighbours."""
+        spelled = [self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        found = frozenset(id for id in spelled if id is not None)
+        return found if found and "ByteFallback" in self._decoder_kinds() else frozenset()
+
+    @functools.cached_property
     def drops_first_space(self) -> bool:
         """Whether a space at the start of a text disappears when ids become text."""
         decoder = json.loads(self.to_json()).get("decoder") or {}
@@ -495,10 +502,14 @@ def stable_text(tokenizer: Tokenizer, ids: Iterable[int], *, start: bool = False
     """Return the text of a final prefix that later tokens cannot change.
 
     As the prefix grows, each result starts with the previous one. A trailing U+FFFD is left out,
-    because the next token may complete the character. At the end, `decode` gives the rest; `start`
-    has the same meaning there.
+    because the next token may complete the character. So are trailing byte tokens: if one of them
+    is wrong, all of them decode to U+FFFD. At the end, `decode` gives the rest; `start` has the
+    same meaning there.
     """
-    return tokenizer.decode(ids, start=start).rstrip(UNKNOWN)
+    found = [id for id in ids if id not in tokenizer.special_ids]
+    while found and found[-1] in tokenizer.byte_ids:
+        found.pop()
+    return tokenizer.decode(found, start=start).rstrip(UNKNOWN)
 
 
 def prompt_ids(

@@ -23,7 +23,7 @@ from wavefront.core.errors import (
     did_you_mean,
     install_command,
 )
-from wavefront.engine.layout import room_after
+from wavefront.engine.layout import room_after, room_before
 from wavefront.engine.options import Options, Plan, plan, resolve_builtin_specs
 from wavefront.engine.session import begin, model_properties
 from wavefront.evaluation import fingerprint
@@ -191,7 +191,7 @@ class WavefrontLM(Base):
         ids, length = self.prompts.encode(context), options["max_new_tokens"]
         if not ids:
             raise OptionError(f"Request {number + 1} is empty: a prompt needs at least one token.")
-        room = self.max_length - length
+        room = room_before(self.model, length)
         if room < 1:
             raise OptionError(
                 f"{length} new tokens leave no room for a prompt in the model's "

@@ -35,7 +35,13 @@ from torch.nn.functional import pad
 from wavefront.core.bounds import check_option
 from wavefront.core.errors import OptionError, check_choice, check_int
 from wavefront.core.reading import log_probability
-from wavefront.engine.layout import masks_after, padding_before, prompt_canvas, room_after
+from wavefront.engine.layout import (
+    masks_after,
+    padding_before,
+    prompt_canvas,
+    room_after,
+    room_before,
+)
 from wavefront.engine.options import plan
 from wavefront.engine.session import DecodeSession, model_properties
 from wavefront.models.protocol import Model
@@ -136,9 +142,7 @@ def fit_to_model(
             raise OptionError(f"likelihood={rule!r} appends an end token, but the model has none.")
         answer = [*answer, model.stop_ids[0]]
     answer = list(answer)[-room_after(model, 0, model.max_length) :]
-    room = room_after(model, 0, model.max_length) - len(answer)
-    if model.block_size is not None and model.padded_blocks:
-        room -= room % model.block_size  # the prompt fills whole blocks
+    room = room_before(model, len(answer))
     return list(prompt)[-room:] if room else [], answer
 
 
