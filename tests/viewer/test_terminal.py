@@ -14,9 +14,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wavefront
+from wavefront.analysis.measures._shared import visible_positions
 from wavefront.player import visible_text
 from wavefront.viewer import Board, screen, terminal_layout, watch
 from wavefront.viewer.terminal_layout import Cell, Frame
+from wavefront.viewer.trace_stream import TraceStream
 
 ESCAPE = "\x1b"
 
@@ -190,6 +192,26 @@ def test_board_follows_the_canvas(lm: wavefront.LM) -> None:
         assert states[at] == expected
         assert sum(state in terminal_layout.MARKS for state in states) == 1
     assert not {"front", "masked"} & {cell.state for cell in board.frame().cells}
+
+
+def test_rest_of_the_last_block_is_not_shown() -> None:
+    lm = wavefront.load("toy", attention="block", block_size=4)
+    stream = lm.stream("Hi", max_new_tokens=5, eos="keep", trace=True)
+    boards = [Board(stream, glow=0.0)]
+    for step in stream:
+        boards[0].add(step)
+    trace = stream.completions[0].trace
+    assert trace is not None
+    film = TraceStream(trace)
+    boards.append(Board(film, glow=0.0))
+    for step in film:
+        boards[1].add(step)
+    for board in boards:
+        now = board.frame()
+        assert (now.committed, now.positions) == (5, 5)
+        assert len([cell for cell in now.cells if cell.state != "prompt"]) == 5
+    assert int(visible_positions(trace, []).sum()) == 5
+    assert int((trace.first.slot >= 0).sum()) > 5
 
 
 def test_skipped_steps_keep_their_own_confidence(lm: wavefront.LM) -> None:

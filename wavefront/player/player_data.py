@@ -117,10 +117,7 @@ def final_tokens(trace: Trace) -> list[int | None]:
 
 def _positions(trace: Trace) -> Tensor:
     """Return the positions of the answer, counted on the whole canvas."""
-    where = (trace.first.slot[0] >= 0).nonzero()[:, 0]
-    length = header_options(trace).get("max_new_tokens")
-    # The last block of a block-causal model may hold more positions than were asked for.
-    return where[:length] if isinstance(length, int) and 0 < length < len(where) else where
+    return trace.answer[0].nonzero()[:, 0]
 
 
 def _start_event(trace: Trace, reader: TokenReader) -> dict[str, Any]:

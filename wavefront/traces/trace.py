@@ -81,6 +81,19 @@ class Trace:
         return self.entropy is not None
 
     @property
+    def answer(self) -> Tensor:
+        """(B, L) bool: the positions to fill.
+
+        A block-causal model also fills the rest of its last block, which is not part of the answer.
+        """
+        options = self.about.get("options")
+        length = options.get("max_new_tokens") if isinstance(options, Mapping) else None
+        inside = self.first.slot >= 0
+        if isinstance(length, int) and 0 < length < inside.shape[1]:
+            inside = inside & (self.first.slot < length)
+        return inside
+
+    @property
     def written(self) -> Tensor:
         """(S, B, L) bool: the positions at which a step wrote a token, by a commit or an edit."""
         return self.commit if self.edit is None else self.commit | self.edit

@@ -61,9 +61,18 @@ class Board:
         return self._decoding.first_step if self._latest is None else self._latest.number + 1
 
     def _answered(self) -> list[int]:
-        """Return the positions to fill that are filled."""
-        canvas = self._decoding.canvas
-        return (canvas.known & (canvas.slot >= 0))[self._row].nonzero()[:, 0].tolist()
+        """Return the positions of the answer that are filled."""
+        known = self._decoding.canvas.known[self._row].tolist()
+        return [
+            at for at, number in enumerate(self._slots()) if self._in_answer(number) and known[at]
+        ]
+
+    def _slots(self) -> list[int]:
+        return self._decoding.canvas.slot[self._row].tolist()
+
+    def _in_answer(self, number: int) -> bool:
+        # A block-causal model also fills the rest of the last block.
+        return 0 <= number < self._decoding.plan.length
 
     def add(self, step: Step) -> None:
         """Record a step. Nothing is copied from the device until a frame is drawn."""
@@ -75,8 +84,8 @@ class Board:
     def frame(self) -> Frame:
         """Return the current frame."""
         canvas = self._decoding.canvas
-        slot, known = canvas.slot[self._row].tolist(), canvas.known[self._row].tolist()
-        inside = [known[at] for at, number in enumerate(slot) if number >= 0]
+        slot, known = self._slots(), canvas.known[self._row].tolist()
+        inside = [known[at] for at, number in enumerate(slot) if self._in_answer(number)]
         return Frame(
             cells=self._cells(slot, known),
             strategy=repr(self._decoding.plan.config.strategy),
@@ -98,6 +107,8 @@ class Board:
         fresh = self._fresh(self._answered())
         cells: list[Cell] = []
         for at, token in enumerate(tokens):
+            if slot[at] >= 0 and not self._in_answer(slot[at]):
+                continue
             if masked[at]:
                 seen = scope is not None and scope[at]
                 cells.append(Cell(FRONT, "front") if seen else Cell(MASKED, "masked"))
@@ -125,7 +136,7 @@ class Board:
             self._tokenizer,
             config.constraint,
             tokens,
-            answer=[number >= 0 for number in slot],
+            answer=[self._in_answer(number) for number in slot],
             at_start=slot[-1] >= 0,  # a text goes on after a hole
         )
         return frozenset(found)

@@ -111,7 +111,7 @@ class _Moments:
 def _looks(trace: Trace) -> tuple[list[Look], list[str]]:
     """Return what the positions of the first row show and when, and their final texts."""
     stream = TraceStream(trace)
-    positions = (trace.first.slot[0] >= 0).nonzero()[:, 0].tolist()
+    positions = trace.answer[0].nonzero()[:, 0].tolist()
     stops = frozenset(stream.decoding.plan.config.sampling.stop_ids)
 
     def word(token: int) -> str:

@@ -27,10 +27,11 @@ class TraceStream:
         )
         usable = isinstance(steps, int) and len(trace) <= steps < 1 << 31
         budget = steps if usable else len(trace)
+        length = int(self._trace.answer[0].sum())
         # The part of a stream that a board reads.
         self.decoding: Any = SimpleNamespace(
             canvas=self._trace.first,
-            plan=SimpleNamespace(config=config, steps=budget),
+            plan=SimpleNamespace(config=config, steps=budget, length=length),
             forwards=0,
             first_step=0,
         )

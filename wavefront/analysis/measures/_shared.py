@@ -126,7 +126,7 @@ def final_canvas(trace: Trace) -> Canvas:
 def visible_positions(trace: Trace, stop_ids: Sequence[int]) -> Tensor:
     """Return the visible text, (B, L) bool: each hole up to its first stop token or mask."""
     canvas = final_canvas(trace)
-    here, inside = positions(canvas.masked), canvas.slot >= 0
+    here, inside = positions(canvas.masked), trace.answer
     before = torch.nn.functional.pad(inside[:, :-1], (1, 0), value=False)
     start = torch.where(inside & ~before, here, -1).cummax(-1).values
     end = inside & (canvas.masked | is_any(canvas.tokens, stop_ids))
