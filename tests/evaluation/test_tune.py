@@ -139,7 +139,13 @@ def test_a_setting_with_an_adaptive_selector_is_adaptive(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["block(size=8)", "tbd(size=32, gamma=0.8)", "standard | steps=8"]
+    "setting",
+    [
+        "block(size=8)",
+        "tbd(size=32, gamma=0.8)",
+        "standard(selector=origin())",
+        "standard | steps=8",
+    ],
 )
 def test_a_setting_with_a_fixed_budget_is_not_adaptive(setting: str) -> None:
     assert not tune_module._is_adaptive(setting)

@@ -40,7 +40,7 @@ from wavefront.results.interval import (
     wilson_share,
 )
 from wavefront.results.table import Table
-from wavefront.strategies.selectors._adaptive import Adaptive
+from wavefront.strategies.selectors.origin import Origin
 
 BASES = (DEFAULT_STRATEGY, "block(size=8)", "wavefront(size=8, radius=2)")
 TRIES = (
@@ -271,8 +271,8 @@ def _flag(name: str, value: Any) -> str:
 
 def _is_adaptive(text: str) -> bool:
     """Return whether the confidence of the model decides how many tokens a setting commits."""
-    strategy = spec.resolve(Attempt.parse(text).strategy, "strategies")
-    return isinstance(strategy.selector, Adaptive)
+    selector = spec.resolve(Attempt.parse(text).strategy, "strategies").selector
+    return not (selector.planned or isinstance(selector, Origin))  # origin draws the number
 
 
 def _loss_note(held_out: dict[str, TrialGroup], chosen: str) -> str:
