@@ -62,17 +62,12 @@ class Board:
 
     def _answered(self) -> list[int]:
         """Return the positions of the answer that are filled."""
-        known = self._decoding.canvas.known[self._row].tolist()
-        return [
-            at for at, number in enumerate(self._slots()) if self._in_answer(number) and known[at]
-        ]
+        return (self._decoding.canvas.known[self._row] & self._answer()).nonzero()[:, 0].tolist()
 
-    def _slots(self) -> list[int]:
-        return self._decoding.canvas.slot[self._row].tolist()
-
-    def _in_answer(self, number: int) -> bool:
-        # A block-causal model also fills the rest of the last block.
-        return 0 <= number < self._decoding.plan.length
+    def _answer(self) -> Tensor:
+        """Return (L,) bool: the positions of the answer, without the rest of a last block."""
+        slot = self._decoding.canvas.slot[self._row]
+        return (slot >= 0) & (slot < self._decoding.plan.length)
 
     def add(self, step: Step) -> None:
         """Record a step. Nothing is copied from the device until a frame is drawn."""
@@ -84,10 +79,11 @@ class Board:
     def frame(self) -> Frame:
         """Return the current frame."""
         canvas = self._decoding.canvas
-        slot, known = self._slots(), canvas.known[self._row].tolist()
-        inside = [known[at] for at, number in enumerate(slot) if self._in_answer(number)]
+        slot, known = canvas.slot[self._row].tolist(), canvas.known[self._row].tolist()
+        answer = self._answer().tolist()
+        inside = [known[at] for at, in_answer in enumerate(answer) if in_answer]
         return Frame(
-            cells=self._cells(slot, known),
+            cells=self._cells(slot, known, answer=answer),
             strategy=repr(self._decoding.plan.config.strategy),
             step=self.step,
             steps=self.steps,
@@ -97,17 +93,19 @@ class Board:
             seconds=self._clock() - self._began if self._timed else None,
         )
 
-    def _cells(self, slot: Sequence[int], known: Sequence[bool]) -> list[Cell]:
+    def _cells(
+        self, slot: Sequence[int], known: Sequence[bool], *, answer: Sequence[bool]
+    ) -> list[Cell]:
         canvas, row = self._decoding.canvas, self._row
         tokens, masked = canvas.tokens[row].tolist(), canvas.masked[row].tolist()
         scope = None if self._latest is None else self._latest.decision.candidates[row].tolist()
         chance = [] if self._logp is None else self._logp.exp().tolist()
         texts = self._texts(tokens, known)
-        pinned = self._pinned(tokens, slot) if self._is_done(masked) else frozenset[int]()
+        pinned = self._pinned(tokens, answer) if self._is_done(masked) else frozenset[int]()
         fresh = self._fresh(self._answered())
         cells: list[Cell] = []
         for at, token in enumerate(tokens):
-            if slot[at] >= 0 and not self._in_answer(slot[at]):
+            if slot[at] >= 0 and not answer[at]:
                 continue
             if masked[at]:
                 seen = scope is not None and scope[at]
@@ -125,7 +123,7 @@ class Board:
         done = self._latest is not None and bool(self._latest.done[self._row])
         return done or not any(masked)
 
-    def _pinned(self, tokens: Sequence[int], slot: Sequence[int]) -> frozenset[int]:
+    def _pinned(self, tokens: Sequence[int], answer: Sequence[bool]) -> frozenset[int]:
         """Return the positions where the constraint allows only one text."""
         config = self._decoding.plan.config
         if config.constraint is None:
@@ -136,8 +134,8 @@ class Board:
             self._tokenizer,
             config.constraint,
             tokens,
-            answer=[self._in_answer(number) for number in slot],
-            at_start=slot[-1] >= 0,  # a text goes on after a hole
+            answer=answer,
+            at_start=bool(self._decoding.canvas.slot[self._row, -1] >= 0),  # no text follows a hole
         )
         return frozenset(found)
 
