@@ -101,17 +101,18 @@ def plan(given: argparse.Namespace) -> list[Step]:
             needs=ready,
         ),
     ]
+    before_rows, before_training = ("check",), ("rows", "score-long")
     if given.texts:
         steps, pairs = [], given.texts
-    names = {step.name for step in steps}
+        before_rows, before_training = (), ("rows",)
     return [
         *steps,
-        Step("rows", [*adapt, "--stage", "rows"], 3, after=(*{"check"} & names,), needs=pairs),
+        Step("rows", [*adapt, "--stage", "rows"], 3, after=before_rows, needs=pairs),
         Step(
             "train",
             [*adapt, "--minutes", f"{training + 2.5}"],
             training + 4,
-            after=("rows", *{"score-long"} & names),
+            after=before_training,
             needs=pairs,
         ),
         Step(

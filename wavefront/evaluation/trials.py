@@ -263,7 +263,9 @@ def percent_gap(comparison: Comparison) -> Interval:
 def model_name(model: str) -> str:
     """Return a model's name without its directory or owner; training writes to NAME/model."""
     path = Path(model)
-    return path.parent.name or path.name if path.name == "model" else path.name
+    if path.name == "model" and path.parent.name:
+        return path.parent.name
+    return path.name
 
 
 @dataclass(kw_only=True)

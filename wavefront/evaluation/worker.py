@@ -295,7 +295,8 @@ def batch_canvas(
         canvas, longest = prompt_canvas(model, prompts, length), max(map(len, prompts))
         before = padding_before(model, width) + width
         left = before - padding_before(model, longest) - longest
-        total = before + length + most_around(model)[1]
+        _, masks = most_around(model)
+        total = before + length + masks
         return padded(canvas, left=left, total=total, pad_id=model.pad_id)
     hole = [model.mask_id] * length
     rows = [[*before, *hole, *after] for before, after in ids]
