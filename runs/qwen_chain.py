@@ -89,7 +89,7 @@ def plan(given: argparse.Namespace) -> list[Step]:
     steps = [
         Step("write", [*texts, *write], 5),
         Step(
-            "check-early", [*check, "--minutes", "1"], 2, delay=0.1 if small else 1.5, needs=ready
+            "check-early", [*check, "--minutes", "1"], 2, delay=0.1 if small else 1.0, needs=ready
         ),
         Step("check", [*check, "--minutes", "1"], 2, after=("write", "check-early"), needs=ready),
         Step("score", [*texts, *score], 2, after=("write",), needs=ready),

@@ -59,7 +59,7 @@ MAX_ANSWER = 192  # tokens of a sampled answer
 MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
 QUESTIONS = {"gsm8k": 1, "math": 0}  # answers sampled per training question; few are right
 CHUNK = 256  # texts that a process grades at once
-FUNCTIONS = 48_000  # functions to sample
+FUNCTIONS = 24_576  # functions to sample
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
 compress convert count cumulative decode decrease difference digits distinct double drop encode
@@ -721,7 +721,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
         if act is check:
             command.add_argument(
-                "--renumbered", type=int, default=3, help="variants of a GSM8K problem [3]"
+                "--renumbered", type=int, default=6, help="variants of a GSM8K problem [6]"
             )
             command.add_argument("--minutes", type=float, default=float("inf"), help=limit)
             command.add_argument(
