@@ -4,8 +4,8 @@
 
 claims.toml lists the claims; docs/results/*/numbers.json has the results. An experiment without
 that file counts as not run yet. The script stops if a result has a claim that no entry matches, or
-if an entry matches nothing. An entry with `pooled` uses the tables of docs/results/ripple, which
-have the most items.
+if an entry matches nothing. `from` names a page or several. An entry with `pooled` also uses the
+tables of docs/results/ripple, which have the most items of ripple.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Result(NamedTuple):
     other_reading: bool = False  # of how the wave grows
     excluded: float | None = None  # if no difference was found: the size above which one is not
 
+    def under(self, label: str) -> Result:
+        """Return the result with another part before its own, such as the model."""
+        return self._replace(parts=(label, *self.parts)) if label else self
+
 
 class Row(NamedTuple):
     """A claim as the page shows it."""
@@ -75,7 +79,7 @@ def read_list() -> dict[str, Any]:
 
 def read(results: Path = RESULTS) -> dict[str, list[Row]]:
     """Return the rows of every theme."""
-    found = {name: numbers(name, results) for name in paper.NAMES}
+    found = {name: numbers(name, results) for name in pages()}
     for name, one in found.items():
         if left := unlisted(name, one):
             raise SystemExit(f"{LIST.name} has no entry for claims of {name}: {'; '.join(left)}.")
@@ -85,35 +89,66 @@ def read(results: Path = RESULTS) -> dict[str, list[Row]]:
     }
 
 
+def entries() -> list[dict[str, Any]]:
+    """Return the claims of the list, without their themes."""
+    return [one for theme in read_list()["theme"] for one in theme["claim"]]
+
+
+def pages() -> list[str]:
+    """Return the pages of results: one of every experiment, and others that the list names."""
+    named = [name for one in entries() for name in sources(one)]
+    return list(dict.fromkeys([*paper.NAMES, *named]))
+
+
+def sources(entry: dict[str, Any]) -> list[str]:
+    """Return the pages that an entry uses."""
+    given = entry.get("from", [])
+    return [given] if isinstance(given, str) else given
+
+
 def numbers(name: str, results: Path = RESULTS) -> dict[str, Any]:
     """Return what an experiment found; empty if it was not run."""
     file = results / name / "numbers.json"
     return json.loads(file.read_text("utf-8")) if file.exists() else {}
 
 
+def models_of(found: dict[str, Any]) -> str:
+    """Return the models of a page."""
+    return ", ".join(found["configuration"]["models"])
+
+
 def unlisted(name: str, found: dict[str, Any]) -> list[str]:
     """Return the texts of claims that no entry of the list matches."""
-    entries = [one for theme in read_list()["theme"] for one in theme["claim"]]
-    wanted = [one["match"] for one in entries if one.get("from") == name and "match" in one]
+    wanted = [one["match"] for one in entries() if name in sources(one) and "match" in one]
     texts = dict.fromkeys(claim["text"] for claim in found.get("claims", []))
     return [text for text in texts if not any(re.fullmatch(one, text) for one in wanted)]
 
 
 def row(entry: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
     """Return an entry of the list with what was found."""
-    name = entry.get("from", "")
-    place = entry.get("at") or published.place_in_paper(name)
+    names = sources(entry)
+    place = entry.get("at") or published.place_in_paper(names[-1] if names else "")
     claim = f"{entry['text']}<br>*{place[0].lower()}{place[1:]}*"
     paper = signed(entry.get("paper", "–"))
     if "verdict" in entry:
         return Row(claim, paper, entry["found"], entry["verdict"], entry["by"])
-    if "pooled" in entry:
-        results, by = list(pooled_results(entry)), "[ripple](results/ripple/summary.md)"
-    elif not found[name]:
-        return Row(claim, paper, f"not run yet: `wavefront paper run {name}`", NOT_MEASURABLE, "")
-    else:
+    recorded = [name for name in names if found[name]]
+    if not recorded and "pooled" not in entry:
+        command = f"not run yet: `wavefront paper run {names[-1]}`"
+        return Row(claim, paper, command, NOT_MEASURABLE, "")
+    shown = recorded
+    if "pooled" in entry:  # ripple's own page of the experiment has fewer items
+        shown = [name for name in recorded if models_of(found[name]) != "ripple"]
+    results: list[Result] = []
+    for name in shown:
         measured = table_results if "table" in entry else claim_results
-        results, by = list(measured(entry, found[name])), f"[{name}](results/{name}/summary.md)"
+        label = models_of(found[name]) if len(names) > 1 else ""
+        results += [one.under(label) for one in measured(entry, found[name])]
+    links = [f"[{name}](results/{name}/summary.md)" for name in shown]
+    if "pooled" in entry:
+        results += [one.under("ripple" if shown else "") for one in pooled_results(entry)]
+        links.append("[ripple](results/ripple/summary.md)")
+    by, name = ", ".join(links), names[-1] if names else "ripple"
     if not results:
         raise SystemExit(f"{name} has nothing for this entry of {LIST.name}: {entry['text']}.")
     if more := entry.get("more"):
@@ -258,7 +293,16 @@ def line(result: Result, shared: list[str], *, with_verdict: bool) -> str:
     label = ", ".join(part for part in result.parts if part not in shared)
     more = [part for part in details(result) if part not in (*shared, *result.parts)]
     text = "; ".join([f"{label}: {result.shown}" if label else result.shown, *more])
-    return f"{text}: {result.verdict}" if with_verdict else text
+    if not with_verdict or result.reason in more:  # the reason says why there is no verdict
+        return text
+    if result.excluded is None:
+        return f"{text}: {result.verdict}"
+    return f"{text}: {result.verdict} {value(result.excluded, unit_of(result), sign=False)}"
+
+
+def unit_of(result: Result) -> str:
+    """Return the unit of a result, or nothing."""
+    return "".join(result.about[:-1])
 
 
 def value(found: Any, unit: str, *, sign: bool = True) -> str:
@@ -324,7 +368,7 @@ def counts(themes: dict[str, list[Row]]) -> list[str]:
 def commands(results: Path) -> list[str]:
     """Return the table of experiments with command, commit and machine."""
     lines = ["| experiment | command | commit | on |", "|---|---|---|---|"]
-    for name in paper.NAMES:
+    for name in pages():
         if found := numbers(name, results).get("configuration"):
             on = f"{found['device']}, {found['dtype']}"
             linked = f"[{name}](results/{name}/summary.md)"

@@ -68,7 +68,7 @@ WITHOUT_COMMIT = {"constraint"}  # it was made in a copy that was not a clone, a
 def test_page_names_its_command_commit_model_items_and_hardware(name: str) -> None:
     page = (RESULTS / name / "summary.md").read_text("utf-8")
     assert re.search(r"`(python runs/|wavefront )[^`]+`", page)
-    assert re.search(r"\bripple\b|\btale\b|LLaDA-8B", page)
+    assert re.search(r"\bripple\b|\btale\b|\bqwen\b|LLaDA-8B", page)
     assert re.search(r"NVIDIA H200|CPU|EPYC|Xeon", page)
     assert re.search(rf"`{HASH}`|'{HASH}'", page) or name in WITHOUT_COMMIT
     if "* experiment: `" in page:  # written by `wavefront paper run`

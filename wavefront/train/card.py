@@ -94,10 +94,10 @@ A masked diffusion model, adapted from the autoregressive `{config.original.name
 held-out prompts or with one of
 {facts["excluded"]:,} excluded texts, and were left out. No other text was used.
 
-**Recipe.** The attention is bidirectional, and one row is added for the mask. A prefix of \
-{data.prefix[0]} to {data.prefix[1]} tokens stays
-visible. Every other position is masked independently with probability t, drawn from \
-U({training.eps:g}, 1). The loss is the
+**Recipe.** The attention is bidirectional, and one row is added for the mask. The prompt of a \
+text stays visible, or a prefix of
+{data.prefix[0]} to {data.prefix[1]} tokens where it has none. Every other position is masked
+independently with probability t, drawn from U({training.eps:g}, 1). The loss is the
 cross-entropy at the masked positions, divided by t. No mask has the shape of a decoding schedule.
 After its end, a text is padded with end tokens to a length from {data.buckets[0]} to \
 {data.buckets[-1]} positions: {", ".join(map(str, data.buckets))}
