@@ -491,7 +491,7 @@ def test_our_tasks_do_not_have_the_names_of_data_sets() -> None:
 def test_title_of_a_figure_names_tasks_items_and_model() -> None:
     settings = {"tasks": ["gsm", "code"], "items of each task": 8, "models": ["ripple"]}
     assert figure_title("Correct answers", settings) == (
-        "Correct answers · gsm, code · n = 8 per task · ripple"
+        "Correct answers · gsm, code · n ≤ 8 per task · ripple"
     )
     one = {**settings, "tasks": ["gsm"], "items of each task": "all"}
     assert figure_title("Regret, gsm", one) == "Regret, gsm · all items · ripple"

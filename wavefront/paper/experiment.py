@@ -120,8 +120,10 @@ def figure_title(caption: str, settings: Mapping[str, Any]) -> str:
     """Return what a figure shows, on which tasks, how many items and which models."""
     tasks, items = settings["tasks"], settings["items of each task"]
     data = ", ".join(tasks) if len(tasks) <= MOST_TASKS else f"{len(tasks)} tasks"
-    count = f"n = {items}" if isinstance(items, int) else f"{items} items"
-    each = " per task" if len(tasks) > 1 else ""
+    several = len(tasks) > 1
+    # A task can have fewer items than were asked for.
+    count = f"n {'≤' if several else '='} {items}" if isinstance(items, int) else f"{items} items"
+    each = " per task" if several else ""
     named = any(task in caption for task in tasks)
     parts = [caption, *([] if named else [data]), count + each, ", ".join(settings["models"])]
     return " · ".join(parts)
