@@ -34,6 +34,9 @@ class Mine(Cache):
     refresh: int = 1
 """
 
+# Of a test with more variants, so many evenly spaced ones are unit tests and the others are slow.
+UNIT_VARIANTS = 8
+
 _ALLOWED = [
     line
     for line in (Path(__file__).parent / "skips.txt").read_text().splitlines()
@@ -50,6 +53,21 @@ def planted_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.syspath_prepend(tmp_path)
     yield lambda: "planted" in sys.modules
     sys.modules.pop("planted", None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark most variants of a test as slow, unless the test is marked as `whole`."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("slow", "gpu", "whole")):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for variants in tests.values():
+        last = len(variants) - 1
+        kept = {last * n // (UNIT_VARIANTS - 1) for n in range(UNIT_VARIANTS)}
+        for number, item in enumerate(variants):
+            if last >= UNIT_VARIANTS and number not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

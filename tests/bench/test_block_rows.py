@@ -266,6 +266,7 @@ def test_help_lists_the_rows():
     assert all(name in page for name in bench.ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize(
     ("family", "cache"),

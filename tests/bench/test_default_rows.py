@@ -46,6 +46,7 @@ def test_stream_restarts_before_its_end_and_captures_its_steps_once():
     assert graph_count(lm) == 2  # a full step and a window; a restart uses the same batcher
 
 
+@pytest.mark.slow
 def test_default_rows_are_compared_with_captured_ones(monkeypatch):
     def with_graphs(*given, **named) -> LM:
         lm = LM(*given, **named)
@@ -116,6 +117,7 @@ def test_process_of_a_start_prints_its_times(monkeypatch, capsys):
     assert sorted(found.values()) == [*found.values()]
 
 
+@pytest.mark.slow
 def test_interrupted_run_keeps_the_groups_that_are_complete(tmp_path, monkeypatch):
     def interrupt(stage: Stage) -> list[Row]:
         raise KeyboardInterrupt
@@ -161,6 +163,7 @@ def test_quantised_rows_have_the_accuracy_of_their_quantisation(tmp_path):
     assert right == [0.9, 0.9, None, 0.8]
 
 
+@pytest.mark.slow
 def test_adaptive_steps_compute_the_positions_of_standard(monkeypatch):
     stage = Stage(make_settings(only=("strategies",)), DeviceLimits(1e12, 1e11))
     rows = step_rows._adaptive_rows(stage)

@@ -18,6 +18,7 @@ from wavefront.engine.options import plan
 from wavefront.engine.session import DecodeSession, model_properties
 from wavefront.strategies.selectors.share import Share
 
+pytestmark = pytest.mark.whole
 CACHES = ["blocks", pytest.param("none", marks=pytest.mark.slow)]
 
 

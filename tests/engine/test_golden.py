@@ -13,6 +13,7 @@ import torch
 import wavefront
 from wavefront.core import budget
 
+pytestmark = pytest.mark.whole
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 

@@ -142,8 +142,8 @@ def test_attention_of_the_loader_is_part_of_the_model() -> None:
     assert "attention_block_size" not in plain.about(options).model
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("whole_blocks", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("whole_blocks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_answers_of_a_block_causal_model_equal_those_of_generate(
     padded: bool, whole_blocks: bool, tmp_path: Path
 ) -> None:

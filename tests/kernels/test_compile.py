@@ -116,6 +116,7 @@ def test_compiled_cache_decodes_like_eager(traced, family, cache):
     compared(toy(family=family, dtype="float64"), "wavefront", cache=cache)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     ["llada2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sdar", "sdar_moe"))],

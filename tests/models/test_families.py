@@ -29,6 +29,7 @@ from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 from wavefront.storage.hub import INDEX
 
+pytestmark = pytest.mark.whole
 GOLDEN = Path(__file__).parents[1] / "golden"
 DENSE = ("a2d", "fast_dllm_v2", "illada", "sdar", "stable_diffcoder")
 MIXTURES = ("llada2", "llada_moe", "sdar_moe")

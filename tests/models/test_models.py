@@ -22,6 +22,7 @@ from wavefront.models.protocol import Model
 from wavefront.models.toy import toy
 from wavefront.models.transformer import Transformer
 
+pytestmark = pytest.mark.whole
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "cases.json").read_text())["forward"]
 LOGITS = np.load(GOLDEN / "forward_logits.npz")

@@ -96,6 +96,7 @@ def test_machine_without_a_sandbox_answers_everything(
     assert answers == {file: file.read_bytes() for file in tmp_path.rglob("answers.jsonl")}
 
 
+@pytest.mark.slow
 def test_answers_are_graded_where_there_is_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -724,6 +725,7 @@ def test_results_of_each_task_have_its_grader(
         assert f"grades of {one} from another" in said
 
 
+@pytest.mark.slow
 def test_judged_results_without_a_grader_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_quoted_code_is_verbatim(page: Path) -> None:
             assert block.text in (ROOT / block.title).read_text("utf-8"), (block.title, block.line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", with_blocks("bash"))
 @pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
 def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,9 @@ def test_named_pipe_is_refused_without_waiting(tmp_path: Path, name: str) -> Non
         READERS[name](tmp_path / name)
 
 
-@pytest.mark.parametrize("read", [read_pairs, corpus.read_lines])
+@pytest.mark.parametrize(
+    "read", [read_pairs, pytest.param(corpus.read_lines, marks=pytest.mark.slow)]
+)
 def test_packed_file_is_not_unpacked_beyond_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
 ) -> None:

@@ -19,6 +19,7 @@ from wavefront.strategies.standard import Standard
 from wavefront.strategies.wavefront import Wavefront
 from wavefront.testing.simulation import MASK, PAD, fill
 
+pytestmark = pytest.mark.whole
 KINDS = ("one a step", "four a step", "more steps than places", "any")
 SLOW = ("one a step", "four a step", "more steps than places")
 

@@ -27,7 +27,10 @@ from wavefront.strategies.selectors.quota import Quota
 from wavefront.strategies.wino import Wino
 from wavefront.testing import LAWS, LawBroken, laws, model_laws
 
-pytestmark = pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::wavefront.core.errors.WavefrontWarning"),
+    pytest.mark.whole,
+]
 
 PLAIN_TIDE = "tide(cascade_rounds=0, horizon=0, selector=quota())"
 # Options beyond the defaults that reach other branches; every file is walked with its defaults too.
