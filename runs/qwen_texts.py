@@ -1,20 +1,25 @@
 """Let an instruction-tuned model write texts for `train adapt`: mathematics and Python functions.
 
     python runs/qwen_texts.py write --original qwen.gguf --out texts --minutes 9
+    python runs/qwen_texts.py collect --out texts
     python runs/qwen_texts.py check --out texts --minutes 3
     python runs/qwen_texts.py score --out texts --task gsm8k --items 400
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
-keeps those with the right result. It also samples small functions with a docstring and examples.
-Run it again to continue.
+keeps those with the right result. It also samples new word problems with their answers, and keeps
+those whose answers can be followed (`word_problems.py`), and small functions with a docstring and
+examples. Run it again to continue.
+
+`collect` takes functions with a docstring from the installed Python packages
+(`package_functions.py`). Run it again to do nothing: what was found is kept.
 
 `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
 train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
 HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is
 kept with its description alone, and so are functions that did not run in time or without a
-sandbox. The answers of the training files of GSM8K, MATH and MBPP are added, and problems of GSM8K
-with other numbers. You can run `check` while `write` still runs, and again at the end: it runs
-every function once.
+sandbox. The new problems, the functions of packages, the answers of the training files of GSM8K,
+MATH and MBPP, and problems of GSM8K with other numbers are added. You can run `check` while `write`
+still runs, and again at the end: it runs every function once.
 
 `score` measures how many test items the original itself solves, with the prompts of evaluation.
 
@@ -40,6 +45,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import number_variants
+import package_functions
+import word_problems
 
 from wavefront.core.errors import OptionError, RunError, WavefrontError
 from wavefront.results.interval import wilson_share
@@ -59,7 +66,8 @@ MAX_ANSWER = 192  # tokens of a sampled answer
 MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
 QUESTIONS = {"gsm8k": 1, "math": 0}  # answers sampled per training question; few are right
 CHUNK = 256  # texts that a process grades at once
-FUNCTIONS = 24_576  # functions to sample
+FUNCTIONS = 12_288  # functions to sample
+PROBLEMS = 15_360  # word problems to sample
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
 compress convert count cumulative decode decrease difference digits distinct double drop encode
@@ -116,7 +124,6 @@ def split_by_sign(numbers: List[int]) -> Tuple[List[int], List[int]]:
 
 '''
 TRIVIAL = {"[]", "{}", "()", "''", "0", "0.0", "True", "False", "None", "set()"}
-TYPES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
 # Tries every example, and raises an error whose name has the numbers of those that pass.
 TRY_EACH = """
 _passed = ["passed"]
@@ -128,7 +135,9 @@ for _number, _test in enumerate({tests!r}):
     _passed.append(str(_number))
 raise type("_".join(_passed), (Exception,), {{}})
 """
+TYPES, MODULES = package_functions.TYPES, package_functions.MODULES
 IMPORTS = f"from typing import {', '.join(TYPES)}\n\n\n"
+REAL = "real"  # the parts with functions of packages
 
 
 class Pair(NamedTuple):
@@ -211,6 +220,35 @@ class Questions:
                 yield Pair(alone.prompt.replace(row["question"], question), answer)
 
 
+class Problems:
+    """New word problems with their answers, after worked examples of GSM8K's training file."""
+
+    name = "problems"
+    stop = "\n\n"
+    temperature = 0.7
+
+    def __init__(self, count: int, data: str) -> None:
+        self.count = count
+        task = load("gsm8k")
+        assert isinstance(task, gsm8k.Gsm8k)
+        rows = task.read(gsm8k.FILES["train"], Ask(data=data))
+        self.examples = word_problems.Examples(
+            word_problems.WordProblem(row["question"], gsm8k.CALCULATOR.sub("", row["answer"]))
+            for row in rows
+        )
+
+    def request(self, number: int) -> Request:
+        drawn = self.examples.draw(number)
+        return Request(drawn.text, item=drawn)
+
+    def keep(self, request: Request, text: str) -> dict[str, Any] | None:
+        drawn: word_problems.Request = request.item
+        found = word_problems.read_problem(drawn.begin + text)
+        if found is None or not self.examples.is_new(found, drawn.shown):
+            return None
+        return {"prompt": paper_prompt("gsm8k", found.question), "answer": found.answer}
+
+
 class Functions:
     """Small functions with a docstring and examples, written from a name."""
 
@@ -279,12 +317,18 @@ class Function(NamedTuple):
 
     def prompt(self, stub: str) -> str:
         """Return the prompt of HumanEval for a stub, with the imports that the function needs."""
-        used = {node.id for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Name)}
-        names = sorted(used & set(TYPES))
-        imports = f"from typing import {', '.join(names)}\n\n\n" if names else ""
+        used = package_functions.global_names(self.code)
+        lines = [f"import {name}" for name in sorted(used & MODULES)]
+        if names := sorted(used & set(TYPES)):
+            lines.append(f"from typing import {', '.join(names)}")
+        imports = "\n".join([*lines, "\n\n"]) if lines else ""
         # Without imports, prompts of HumanEval begin with line breaks, most of them with one.
         before = imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
         return paper_prompt("humaneval", before + stub)
+
+    def as_written(self) -> Pair:
+        """Return the pair of a function with its whole docstring."""
+        return Pair(self.prompt(self.stub), self.body)
 
     def without_examples(self) -> Pair:
         """Return the pair of a function whose examples are wrong: from its description alone."""
@@ -298,7 +342,7 @@ class Function(NamedTuple):
             if one is not None and one is not self:
                 yield Pair(self.prompt(one.stub), self.body)
                 break
-        yield Pair(self.prompt(self.stub), self.body)
+        yield self.as_written()
         tests = [f"assert {call} == {value}" for call, value in self.examples]
         if len(tests) > 1 and all(parse_or_none(test) for test in tests):
             question = "\n".join([self.summary, "", "It must pass these tests:", *tests])
@@ -318,7 +362,15 @@ def read_function(text: str) -> Function | None:
     )
     if end is None:
         return None  # nothing follows, so it may be cut
-    code = "\n".join(lines[:end]).rstrip()
+    found = parse_function("\n".join(lines[:end]).rstrip())
+    if found is None or not found.examples or ">>>" in found.summary:
+        return None
+    calls = all(is_call(call, found.name) and value for call, value in found.examples)
+    return found if calls else None
+
+
+def parse_function(code: str) -> Function | None:
+    """Return a function with a docstring, with or without examples; None if it is no such one."""
     tree = parse_or_none(code)
     if tree is None or len(tree.body) != 1:
         return None
@@ -329,14 +381,12 @@ def read_function(text: str) -> Function | None:
     if not said:
         return None
     try:
+        package_functions.global_names(code)
         parsed = doctest.DocTestParser().get_examples(said)
-    except ValueError:
+    except (SyntaxError, ValueError):
         return None
     examples = tuple((one.source.strip(), one.want.strip()) for one in parsed)
-    calls = all(is_call(call, node.name) and value for call, value in examples)
     summary = " ".join(said.split("\n\n")[0].split())
-    if not examples or not calls or ">>>" in summary:
-        return None
     first = node.body[0].end_lineno or 0
     body = "\n".join(code.split("\n")[first:]).strip("\n")
     if not body.strip() or is_stub(node.body[1:]):
@@ -499,11 +549,15 @@ def _keep(name: str, numbers: Sequence[int], texts: Sequence[str]) -> list[dict[
 
 def all_kinds(given: argparse.Namespace) -> list[Kind]:
     """Return the kinds of texts that were asked for."""
-    chosen = given.kind or [*QUESTIONS, Functions.name]
-    questions = [
+    chosen = given.kind or [*QUESTIONS, Problems.name, Functions.name]
+    kinds: list[Kind] = [
         Questions(name, times, given.data) for name, times in QUESTIONS.items() if name in chosen
     ]
-    return [*questions, *([Functions(given.functions)] if Functions.name in chosen else [])]
+    if Problems.name in chosen:
+        kinds.append(Problems(given.problems, given.data))
+    if Functions.name in chosen:
+        kinds.append(Functions(given.functions))
+    return kinds
 
 
 class Part(NamedTuple):
@@ -527,6 +581,28 @@ def missing_parts(kinds: Sequence[Kind], folder: Path, batch: int) -> list[Part]
     return [part for _, part in found if not part.path.exists()]
 
 
+# ---------------------------------------------------------------- collect
+
+
+def collect(given: argparse.Namespace) -> None:
+    """Write the functions of the installed packages, unless they are there."""
+    path = given.out / "parts" / f"{REAL}-0000.jsonl"
+    if path.is_file():
+        print(f"{path} is there.", flush=True)
+        return
+    began = time.monotonic()
+    found = package_functions.collect(package_functions.installed(), workers=given.workers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"package": one.package, "code": one.code}) + "\n" for one in found]
+    write_text(path, "".join(lines), error=RunError)
+    print(
+        f"{len(found)} functions of {len({one.package for one in found})} packages, "
+        f"{sum(one.alone for one in found)} need only the standard library, "
+        f"in {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
 # ---------------------------------------------------------------- check
 
 
@@ -542,6 +618,14 @@ def check(given: argparse.Namespace) -> None:
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
         for pair in (*kind.worked(), *renumbered_once(kind, given.renumbered, given.out)):
             pairs[pair] = None
+    problems = distinct_problems(read_parts(parts, Problems.name))
+    print(f"{Problems.name}: {len(problems)} distinct questions", flush=True)
+    real = [
+        found.as_written()
+        for item in read_parts(parts, REAL)
+        if (found := parse_function(item["code"])) is not None
+    ]
+    print(f"{REAL}: {len(real)} functions of packages", flush=True)
     functions = {
         (found.name, found.body): found
         for item in read_parts(parts, Functions.name)
@@ -560,6 +644,8 @@ def check(given: argparse.Namespace) -> None:
     for pair in (
         *(pair for function in passed for pair in function.pairs()),
         *(function.without_examples() for function in others),
+        *problems,
+        *real,
         *mbpp_pairs(given.data),
     ):
         pairs[pair] = None
@@ -569,6 +655,15 @@ def check(given: argparse.Namespace) -> None:
     random.Random(0).shuffle(lines)
     write_text(given.out / "pairs.jsonl", "".join(lines), error=RunError)
     print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
+
+
+def distinct_problems(items: Iterable[dict[str, Any]]) -> list[Pair]:
+    """Return the first problem with each question, without regard to its numbers."""
+    found: dict[str, Pair] = {}
+    for item in items:
+        pair = Pair(item["prompt"], item["answer"])
+        found.setdefault(word_problems.normal(pair.prompt), pair)
+    return list(found.values())
 
 
 def renumbered_once(kind: Questions, times: int, folder: Path) -> list[Pair]:
@@ -709,6 +804,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     helps = {
         write: "sample texts",
+        collect: "take functions from the installed packages",
         check: "check the functions, write pairs.jsonl",
         score: "measure the original on test items",
     }
@@ -728,6 +824,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "--allow-unsandboxed", action="store_true", help="run functions without a sandbox"
             )
             continue
+        if act is collect:
+            continue
         batch, tokens = (3072, MAX_ANSWER) if act is write else (512, 128)
         command.add_argument("--batch", type=int, default=batch, help=f"texts at once [{batch}]")
         command.add_argument("--answer-tokens", type=int, default=tokens, help=f"[{tokens}]")
@@ -739,13 +837,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--kind",
             action="append",
-            choices=[*QUESTIONS, Functions.name],
+            choices=[*QUESTIONS, Problems.name, Functions.name],
             help="write only this kind of texts; can be repeated [all]",
         )
         command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")
         command.add_argument("--minutes", type=float, default=float("inf"), help=limit)
         command.add_argument("--functions", type=int, default=FUNCTIONS, help=f"[{FUNCTIONS}]")
-        command.add_argument("--temperature", type=float, help="[functions: 0.8, questions: 0.5]")
+        command.add_argument("--problems", type=int, default=PROBLEMS, help=f"[{PROBLEMS}]")
+        command.add_argument(
+            "--temperature", type=float, help="[functions: 0.8, problems: 0.7, questions: 0.5]"
+        )
     given = parser.parse_args(arguments)
     try:
         given.act(given)

@@ -19,6 +19,8 @@ from wavefront.train.original import read_original, save_original
 
 qwen_texts = load_script("qwen_texts")
 number_variants = qwen_texts.number_variants
+package_functions = qwen_texts.package_functions
+word_problems = qwen_texts.word_problems
 try:
     HAS_SANDBOX = bool(sandbox.layers())
 except OptionError:
@@ -223,7 +225,18 @@ def test_write_continues_where_it_stopped(
     monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
     monkeypatch.setitem(sys.modules, "qwen_texts", qwen_texts)  # other processes find it there
     command = ["write", "--original", str(tmp_path / "original"), "--out", str(tmp_path / "texts")]
-    command += ["--functions", "5", "--batch", "2", "--answer-tokens", "4", "--device", "cpu"]
+    command += [
+        "--kind",
+        "functions",
+        "--functions",
+        "5",
+        "--batch",
+        "2",
+        "--answer-tokens",
+        "4",
+        "--device",
+        "cpu",
+    ]
     assert qwen_texts.main(command) == 0
     parts = tmp_path / "texts" / "parts"
     assert len(list(parts.iterdir())) == 3
@@ -305,3 +318,204 @@ def test_questions_of_the_worked_examples_are_not_asked(name: str) -> None:
     for part in shown:
         question = part.rpartition("Q: ")[2]
         assert not any(item.prompt.endswith(question) for _, item in kind.items)
+
+
+QUESTION = "Ann buys 3 bags with 12 apples each. She eats 6 apples. How many apples are left?"
+ANSWER = "Ann buys 3*12=36 apples.\nThere are 36-6=30 apples left.\n#### 30"
+OTHER = "Q: Tom runs 4 miles.\nA: 4+4=8\n#### 8"
+
+
+def problem(question: str = QUESTION, answer: str = ANSWER) -> Any:
+    return word_problems.WordProblem(question, answer)
+
+
+@pytest.mark.parametrize("rest", ["", "\n\n" + OTHER, "\n" + OTHER])
+def test_problem_ends_where_the_next_one_begins(rest: str) -> None:
+    assert word_problems.read_problem(f" {QUESTION}\nA: {ANSWER}{rest}") == problem()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("How many apples are left?", "She is happy with them."),  # asks nothing
+        ("She eats 6 apples. ", ""),  # a number from nowhere
+        ("eats 6 apples", "eats 6 apples and 5 pears"),  # a number without use
+        ("3*12=36", "3*12=38"),  # a wrong equation
+        ("3*12=36 apples", "36 apples"),  # a result from nowhere
+        ("36-6=30", "36-6=x=30"),  # an equation that cannot be checked
+        ("left.\n#### 30", "left.\n#### 36"),  # another final answer
+        ("#### 30", "#### 30 apples"),
+        ("\n#### 30", ""),
+        ("36-6=30", "12+6=18 pears. 36-6=30"),  # a result without use
+        ("Ann buys 3 bags", "Ann buys 3 bags " + "and bags " * 50),
+        ("\nA: ", "\n"),
+    ],
+)
+def test_problems_that_cannot_be_followed_are_dropped(old: str, new: str) -> None:
+    text = f"{QUESTION}\nA: {ANSWER}"
+    assert word_problems.read_problem(text) == problem()
+    assert old in text
+    assert word_problems.read_problem(text.replace(old, new)) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("A coat costs $80. It is sold for 25% less. What does it cost now?",
+         "The coat costs $80 * 25/100 = $20 less.\nIt costs $80 - $20 = $60.\n#### 60"),
+        ("Ben works two hours a day for 3 weeks without a free day. How many hours is that?",
+         "There are 3*7=21 days.\nHe works 21*2=42 hours.\n#### 42"),
+        ("A rope of 1,200 cm is cut in half. Find the length of a part in cm, and of 5 parts.",
+         "A part has 1,200/2=600 cm.\nSo 5 parts have 600*5=3,000 cm.\n#### 3000"),
+    ],
+)  # fmt: skip
+def test_usual_numbers_need_no_mention(question: str, answer: str) -> None:
+    assert word_problems.holds(problem(question, answer))
+
+
+def test_copies_are_no_new_problems() -> None:
+    others = [
+        problem(f"{who} has {n} {what} and finds 7 more in the garden. How many are there now?",
+                f"There are {n}+7={n + 7}.\n#### {n + 7}")
+        for n, (who, what) in enumerate((("Eve", "pens"), ("Bo", "nuts"), ("Al", "keys")), 20)
+    ]  # fmt: skip
+    examples = word_problems.Examples([problem(), *others])
+    assert examples.short == [problem(), *others]
+    drawn = examples.draw(0)
+    assert drawn == examples.draw(0)
+    assert len({examples.draw(number).text for number in range(9)}) > 5
+    assert drawn.text.count("\nA: ") == word_problems.SHOTS
+    assert drawn.text.endswith(f"\n\nQ: {drawn.begin}")
+    new = problem("A train with 8 wagons carries 40 people in each. How many people are on it?")
+    assert examples.is_new(new, drawn.shown)
+    assert not examples.is_new(problem(QUESTION.replace("12", "15")), drawn.shown)
+    assert not examples.is_new(problem(QUESTION.replace("apples", "pears")), [problem()])
+
+
+def test_problem_with_other_numbers_is_no_distinct_one() -> None:
+    items = [{"prompt": f"Add {n} to {thing}.", "answer": n} for n in "12" for thing in "ab"]
+    found = qwen_texts.distinct_problems(items)
+    assert found == [("Add 1 to a.", "1"), ("Add 1 to b.", "1")]
+
+
+@pytest.mark.skipif(not os.environ.get("WAVEFRONT_DATA"), reason="WAVEFRONT_DATA is not set")
+def test_new_problems_are_asked_as_gsm8k_asks() -> None:
+    data = os.environ["WAVEFRONT_DATA"]
+    kind = qwen_texts.Problems(8, data)
+    assert len(kind.examples.short) > 1000
+    request = kind.request(3)
+    text = QUESTION.replace("apples", "plums").replace("Ann", "Mia")
+    kept = kind.keep(request._replace(item=request.item._replace(begin="")), f"{text}\nA: {ANSWER}")
+    item = next(iter(load("gsm8k").items(Ask(split="train", count=1, data=data))))
+    bare = next(iter(load("gsm8k").items(Ask(split="train", style="bare", count=1, data=data))))
+    assert kept == {"prompt": item.prompt.replace(bare.prompt, text), "answer": ANSWER}
+    # A question of the training file is not new.
+    known = request.item.shown[-1]
+    rest = known.worked.removeprefix(f"Q: {request.item.begin}")
+    assert word_problems.read_problem(request.item.begin + rest) == known
+    assert kind.keep(request, rest) is None
+
+
+MODULE = '''import math
+from other import tool
+
+
+def norm(values):
+    """Return the length of a vector."""
+    total = sum(value * value for value in values)
+    return math.sqrt(total)
+
+
+def apply(values: List[int]) -> List[int]:
+    """Apply the tool.
+
+    It is applied to each value.
+    """
+    result = [tool(value) for value in values]
+    return result
+
+
+def copied(numbers):
+    """Return the same."""
+    total = sum(value * value for value in values)
+    return math.sqrt(total)
+
+
+def undocumented(value):
+    value += 1
+    return value
+
+
+def one_line(value):
+    """Return it."""
+    return value
+
+
+def missing(value):
+    """Return nothing yet."""
+    value += 1
+    raise NotImplementedError
+
+
+@tool
+def wrapped(value):
+    """Return more."""
+    value += 1
+    return value
+
+
+class Thing:
+    def method(self):
+        """Return more."""
+        value = 1
+        return value
+'''
+
+
+def test_functions_of_packages_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("box/one.py", "box/two.py", "box/tests/one.py", "box/_vendor/one.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(MODULE)
+    (tmp_path / "box" / "made.py").write_text("# Generated by a tool\n" + MODULE)
+    (tmp_path / "box" / "old.py").write_text("print 'a'\n")
+    (tmp_path / "single.py").write_text(MODULE.replace("value * value", "value ** 2"))
+    monkeypatch.setitem(sys.modules, "package_functions", package_functions)
+    found = package_functions.collect([tmp_path], workers=1)
+    assert [(one.package, one.alone) for one in found] == [
+        ("box", True), ("box", False), ("single", True)
+    ]  # fmt: skip
+    assert found[1].code.startswith("def apply(")
+    monkeypatch.setattr(package_functions, "MOST", 1)
+    assert package_functions.collect([tmp_path], workers=1) == [found[0], found[2]]
+
+
+def test_functions_of_packages_become_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "one.py").write_text(MODULE)
+    monkeypatch.setattr(qwen_texts, "QUESTIONS", {})
+    monkeypatch.setattr(qwen_texts, "mbpp_pairs", lambda data: ())
+    monkeypatch.setattr(package_functions, "installed", lambda: [tmp_path / "lib"])
+    out = ["--out", str(tmp_path / "texts"), "--workers", "1"]
+    for _ in range(2):
+        assert qwen_texts.main(["collect", *out]) == 0
+    said = capsys.readouterr().out
+    assert "2 functions of 1 packages, 1 need only the standard library" in said
+    assert "real-0000.jsonl is there" in said
+    assert qwen_texts.main(["check", *out]) == 0
+    lines = (tmp_path / "texts" / "pairs.jsonl").read_text().splitlines()
+    pairs = {pair["prompt"]: pair["answer"] for pair in map(json.loads, lines)}
+    begin = "Complete the Python function.\n\n"
+    signature = "def apply(values: List[int]) -> List[int]:\n"
+    assert pairs == {
+        f'{begin}import math\n\n\ndef norm(values):\n    """Return the length of a vector."""\n': (
+            "    total = sum(value * value for value in values)\n    return math.sqrt(total)"
+        ),
+        f"{begin}from typing import List\n\n\n{signature}"
+        '    """Apply the tool.\n\n    It is applied to each value.\n    """\n': (
+            "    result = [tool(value) for value in values]\n    return result"
+        ),
+    }
