@@ -63,7 +63,7 @@ def plan(given: argparse.Namespace) -> list[Step]:
     original, small, options = given.original, given.small, given.options
     texts = [sys.executable, "runs/qwen_texts.py"]
     out = ["--out", str(TEXTS)]
-    write = ["write", "--original", original, *out, "--minutes", "0.2" if small else "2.5"]
+    write = ["write", "--original", original, *out, "--minutes", "0.2" if small else "3"]
     score = ["score", *out, "--task", "gsm8k", "--task", "humaneval"]
     score += ["--items", "4"] if small else ["--items", "400"]
     adapt = [sys.executable, "-m", "wavefront", "train", "adapt", "--config", "runs/qwen.toml"]

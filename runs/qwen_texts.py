@@ -7,8 +7,8 @@
 
 `write` samples answers to the training questions of GSM8K and MATH, after worked examples, and
 keeps those with the right result. It also samples new word problems with their answers, and keeps
-those whose answers can be followed (`word_problems.py`), and small functions with a docstring and
-examples. Run it again to continue.
+those whose answers can be followed (`word_problems.py`) and whose result it finds again. And it
+samples small functions with a docstring and examples. Run it again to continue.
 
 `collect` takes functions with a docstring from the installed Python packages
 (`package_functions.py`). Run it again to do nothing: what was found is kept.
@@ -38,9 +38,10 @@ import random
 import re
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -58,6 +59,7 @@ from wavefront.tasks.benchmarks import gsm8k, mbpp
 from wavefront.tasks.grading.program import parse_or_none
 
 if TYPE_CHECKING:
+    from wavefront.text.tokenizer import Tokenizer
     from wavefront.train.original import Original
     from wavefront.train.sampling import Writer
 
@@ -67,7 +69,8 @@ MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longe
 QUESTIONS = {"gsm8k": 1, "math": 0}  # answers sampled per training question; few are right
 CHUNK = 256  # texts that a process grades at once
 FUNCTIONS = 12_288  # functions to sample
-PROBLEMS = 15_360  # word problems to sample
+PROBLEMS = 12_288  # word problems to sample
+TIMES, AGREE = 3, 2  # answers sampled for a new problem, and how many must have its result
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
 compress convert count cumulative decode decrease difference digits distinct double drop encode
@@ -137,6 +140,7 @@ raise type("_".join(_passed), (Exception,), {{}})
 """
 TYPES, MODULES = package_functions.TYPES, package_functions.MODULES
 IMPORTS = f"from typing import {', '.join(TYPES)}\n\n\n"
+KINDS = [*QUESTIONS, "problems", "functions"]
 REAL = "real"  # the parts with functions of packages
 
 
@@ -158,10 +162,11 @@ class Kind(Protocol):
     """A kind of texts: what to ask, and what to keep."""
 
     name: str
-    count: int  # texts to sample
     stop: str  # the token that ends a text, if it has one
     temperature: float
 
+    @property
+    def count(self) -> int: ...  # texts to sample
     def request(self, number: int) -> Request: ...
     def keep(self, request: Request, text: str) -> dict[str, Any] | None: ...
 
@@ -246,7 +251,45 @@ class Problems:
         found = word_problems.read_problem(drawn.begin + text)
         if found is None or not self.examples.is_new(found, drawn.shown):
             return None
-        return {"prompt": paper_prompt("gsm8k", found.question), "answer": found.answer}
+        return found._asdict()
+
+
+class Again:
+    """The new problems, answered again. Most of those that make no sense get another result."""
+
+    name = "again"
+    stop = "\n\n"
+    temperature = 0.5
+
+    def __init__(self, parts: Path, data: str) -> None:
+        self.parts = parts
+        (plain,), (asked,) = (
+            load("gsm8k").items(ask)
+            for ask in (
+                Ask(split="train", style="bare", count=1, data=data),
+                Ask(split="train", shots=SHOTS, count=1, data=data),
+            )
+        )
+        # The question is also among the worked examples, so the last one counts.
+        self.before, _, self.after = asked.prompt.rpartition(plain.prompt)
+
+    @cached_property
+    def items(self) -> list[dict[str, Any]]:
+        """The problems that were kept. They are read when all are written."""
+        return list(read_parts(self.parts, Problems.name))
+
+    @property
+    def count(self) -> int:
+        return TIMES * len(self.items)
+
+    def request(self, number: int) -> Request:
+        item = self.items[number % len(self.items)]
+        return Request(f"{self.before}{item['question']}{self.after}", item=item)
+
+    def keep(self, request: Request, text: str) -> dict[str, Any] | None:
+        result = word_problems.read_result(text.split("\nQ:")[0])
+        agrees = result == word_problems.read_result(request.item["answer"])
+        return request.item if agrees else None
 
 
 class Functions:
@@ -434,7 +477,7 @@ def is_stub(body: Sequence[ast.stmt]) -> bool:
 
 def write(given: argparse.Namespace) -> None:
     """Sample all parts that are not written yet, until the time is up."""
-    from wavefront.text.tokenizer import Tokenizer, prompt_ids
+    from wavefront.text.tokenizer import Tokenizer
     from wavefront.train.original import read_original, save_original
 
     began = time.monotonic()
@@ -443,47 +486,70 @@ def write(given: argparse.Namespace) -> None:
         save_original(read_original(given.original), folder)
     parts = given.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
-    kinds = all_kinds(given)
-    graded: deque[GradedPart] = deque()
     with ProcessPoolExecutor(given.workers, initializer=_start_grading, initargs=(given,)) as pool:
         pool.submit(len, "").result()  # starts the processes before the GPU is used
         original, tokenizer = read_original(folder), Tokenizer.load(folder)
         writer = make_writer(original, given.device)
+        sampler = Sampler(writer, tokenizer, pool, given, began + 60 * given.minutes)
+        # The problems that are kept must be known before they are answered again.
+        done = sampler.run(first_kinds(given)) and sampler.run(second_kinds(given))
+    if not done:
+        print("The time is up. Run the same command again to continue.", flush=True)
+        return
+    print("All texts are written.", flush=True)
 
-        def prepare(part: Part) -> list[list[int]]:
-            requests = map(part.kind.request, part.numbers)
-            return [prompt_ids(tokenizer, one.text, raw=True) for one in requests]
 
-        left = missing_parts(kinds, parts, given.batch)
-        for part, prompts in made_ahead(left, prepare):
-            if time.monotonic() - began > 60 * given.minutes:
+class Sampler(NamedTuple):
+    """What samples texts on a device, and the processes that grade them."""
+
+    writer: Writer
+    tokenizer: Tokenizer
+    pool: ProcessPoolExecutor
+    given: argparse.Namespace
+    until: float  # on the monotonic clock
+
+    def run(self, kinds: Sequence[Kind]) -> bool:
+        """Sample the missing parts of these kinds, and return whether all are there."""
+        given, parts = self.given, self.given.out / "parts"
+        graded: deque[GradedPart] = deque()
+        for part, prompts in made_ahead(missing_parts(kinds, parts, given.batch), self._prompts):
+            if time.monotonic() > self.until:
                 break
-            kind = part.kind
-            started = time.monotonic()
-            rows = writer.write(
-                prompts,
-                length=max(map(len, prompts)) + given.answer_tokens,
-                temperature=kind.temperature if given.temperature is None else given.temperature,
-                seed=part.number,
-                stop=tokenizer.encode(kind.stop),
-                most=given.answer_tokens,
-            )
-            texts = original.tokenizer.decode_batch([row.answer.tolist() for row in rows])
-            seconds = time.monotonic() - started
-            chunks = [
-                pool.submit(_keep, kind.name, part.numbers[at : at + CHUNK], texts[at : at + CHUNK])
-                for at in range(0, len(texts), CHUNK)
-            ]
-            # The texts are graded while the next batch is sampled.
-            graded.append(GradedPart(part.path, chunks, len(texts), seconds))
+            graded.append(self._sample(part, prompts))
             while graded and all(chunk.done() for chunk in graded[0].chunks):
                 graded.popleft().save()
         for part in graded:
             part.save()
-    if missing_parts(kinds, parts, given.batch):
-        print("The time is up. Run the same command again to continue.", flush=True)
-        return
-    print("All texts are written.", flush=True)
+        return not missing_parts(kinds, parts, given.batch)
+
+    def _prompts(self, part: Part) -> list[list[int]]:
+        from wavefront.text.tokenizer import prompt_ids
+
+        requests = map(part.kind.request, part.numbers)
+        return [prompt_ids(self.tokenizer, one.text, raw=True) for one in requests]
+
+    def _sample(self, part: Part, prompts: Sequence[list[int]]) -> GradedPart:
+        """Sample a part. It is graded while the next one is sampled."""
+        given, kind = self.given, part.kind
+        started = time.monotonic()
+        rows = self.writer.write(
+            prompts,
+            length=max(map(len, prompts)) + given.answer_tokens,
+            temperature=kind.temperature if given.temperature is None else given.temperature,
+            seed=part.number,
+            stop=self.tokenizer.encode(kind.stop),
+            most=given.answer_tokens,
+        )
+        decode = self.writer.original.tokenizer.decode_batch
+        texts = decode([row.answer.tolist() for row in rows])
+        seconds = time.monotonic() - started
+        chunks = [
+            self.pool.submit(
+                _keep, kind.name, part.numbers[at : at + CHUNK], texts[at : at + CHUNK]
+            )
+            for at in range(0, len(texts), CHUNK)
+        ]
+        return GradedPart(part.path, chunks, len(texts), seconds)
 
 
 def made_ahead(
@@ -537,7 +603,8 @@ _grading: dict[str, Kind] = {}  # the kinds of texts in a process that grades
 
 
 def _start_grading(given: argparse.Namespace) -> None:
-    _grading.update({kind.name: kind for kind in all_kinds(given)})
+    kinds = [*first_kinds(given), *second_kinds(given)]
+    _grading.update({kind.name: kind for kind in kinds})
 
 
 def _keep(name: str, numbers: Sequence[int], texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -547,9 +614,9 @@ def _keep(name: str, numbers: Sequence[int], texts: Sequence[str]) -> list[dict[
     return [item for item in found if item is not None]
 
 
-def all_kinds(given: argparse.Namespace) -> list[Kind]:
+def first_kinds(given: argparse.Namespace) -> list[Kind]:
     """Return the kinds of texts that were asked for."""
-    chosen = given.kind or [*QUESTIONS, Problems.name, Functions.name]
+    chosen = given.kind or KINDS
     kinds: list[Kind] = [
         Questions(name, times, given.data) for name, times in QUESTIONS.items() if name in chosen
     ]
@@ -558,6 +625,12 @@ def all_kinds(given: argparse.Namespace) -> list[Kind]:
     if Functions.name in chosen:
         kinds.append(Functions(given.functions))
     return kinds
+
+
+def second_kinds(given: argparse.Namespace) -> Sequence[Kind]:
+    """Return the kinds of texts that need those of the first kinds."""
+    wanted = Problems.name in (given.kind or KINDS)
+    return [Again(given.out / "parts", given.data)] if wanted else []
 
 
 class Part(NamedTuple):
@@ -618,8 +691,8 @@ def check(given: argparse.Namespace) -> None:
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
         for pair in (*kind.worked(), *renumbered_once(kind, given.renumbered, given.out)):
             pairs[pair] = None
-    problems = distinct_problems(read_parts(parts, Problems.name))
-    print(f"{Problems.name}: {len(problems)} distinct questions", flush=True)
+    problems = distinct_problems(parts)
+    print(f"{Problems.name}: {len(problems)} distinct, with a result that was found again")
     real = [
         found.as_written()
         for item in read_parts(parts, REAL)
@@ -657,12 +730,18 @@ def check(given: argparse.Namespace) -> None:
     print(f"wrote {len(lines)} pairs to {given.out / 'pairs.jsonl'}", flush=True)
 
 
-def distinct_problems(items: Iterable[dict[str, Any]]) -> list[Pair]:
-    """Return the first problem with each question, without regard to its numbers."""
+def distinct_problems(parts: Path) -> list[Pair]:
+    """Return the new problems whose result was found again.
+
+    Of the problems with one question, without regard to its numbers, the first is returned.
+    """
+    agreed = Counter((one["question"], one["answer"]) for one in read_parts(parts, Again.name))
     found: dict[str, Pair] = {}
-    for item in items:
-        pair = Pair(item["prompt"], item["answer"])
-        found.setdefault(word_problems.normal(pair.prompt), pair)
+    for item in read_parts(parts, Problems.name):
+        question, answer = item["question"], item["answer"]
+        if agreed[question, answer] >= AGREE:
+            pair = Pair(paper_prompt("gsm8k", question), answer)
+            found.setdefault(word_problems.normal(question), pair)
     return list(found.values())
 
 
@@ -837,7 +916,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--kind",
             action="append",
-            choices=[*QUESTIONS, Problems.name, Functions.name],
+            choices=KINDS,
             help="write only this kind of texts; can be repeated [all]",
         )
         command.add_argument("--original", type=Path, required=True, help="checkpoint or GGUF file")

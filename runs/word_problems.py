@@ -3,15 +3,16 @@
 A small model that continues worked examples writes new questions with answers. Many of the answers
 are wrong. This module keeps a problem only if the answer can be followed: every equation is between
 plain numbers and true, every number comes from the question, from an earlier result or from common
-knowledge, every number of the question and every result is used, and the last result is the final
-answer.
+knowledge, every number of the question and every result is used, units are converted, and the last
+result is the final answer. An answer that can be followed may still be wrong, so `qwen_texts.py`
+lets the model answer again.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,6 +27,15 @@ ANSWER_LENGTH = range(12, 401)
 SHORT = 260  # characters of a question or an answer that becomes a worked example
 SMALL = {Fraction(n) for n in (1, 2, 100)}  # needs no mention: a person alone, half, per cent
 ALIKE = 0.6  # a larger share of common words is a copy
+# A small model forgets them most often.
+UNITS = (
+    (7, ("day", "week")),
+    (12, ("month", "year")),
+    (52, ("week", "year")),
+    (60, ("minute", "hour")),
+    (60, ("second", "minute")),
+    (365, ("day", "year")),
+)
 ASKS = re.compile(r"\b(how|what|find|calculate|determine|who|which)\b", re.IGNORECASE)
 WORD = re.compile(r"[a-z]+")
 
@@ -85,8 +95,8 @@ def read_problem(text: str) -> WordProblem | None:
 def holds(problem: WordProblem) -> bool:
     """Return whether the answer follows from the question, as far as numbers tell."""
     question, answer = problem
-    body, mark, final = answer.rpartition(MARK)
-    if not mark or not NUMBER.fullmatch(final.strip()) or "\n\n" in answer or "\n" in question:
+    body, final = answer.rpartition(MARK)[0], read_result(answer)
+    if final is None or "\n\n" in answer or "\n" in question:
         return False
     if len(question) not in QUESTION_LENGTH or len(answer) not in ANSWER_LENGTH:
         return False
@@ -107,9 +117,19 @@ def holds(problem: WordProblem) -> bool:
         results.append(to_number(right.rstrip(".,")))
     if len(set(given) | said) < 2 or not all(is_used(value, used) for value in given):
         return False
+    if any(value not in used for value in said if value > 2):
+        return False
+    if any(unit not in used for unit in units(question)):
+        return False
     if any(value not in used for value in results[:-1]):
         return False
-    return results[-1] == to_number(final) and results[-1] > 0
+    return results[-1] == final and final > 0
+
+
+def read_result(answer: str) -> Fraction | None:
+    """Return the number after the last mark of an answer; None if there is none alone."""
+    _, mark, final = answer.rpartition(MARK)
+    return to_number(final) if mark and NUMBER.fullmatch(final.strip()) else None
 
 
 def asks(question: str) -> bool:
@@ -144,6 +164,14 @@ def spoken(text: str) -> list[str]:
 def normal(question: str) -> str:
     """Return the words of a question, without its numbers."""
     return " ".join(WORD.findall(question.lower()))
+
+
+def units(question: str) -> Iterator[Fraction]:
+    """Return the numbers that convert the units of a question into each other."""
+    words = {*spoken(question)}
+    for number, (small, large) in UNITS:
+        if small in words and large in words:
+            yield Fraction(number)
 
 
 def share_of_words(first: str, second: str) -> float:

@@ -247,6 +247,30 @@ def test_write_continues_where_it_stopped(
     assert capsys.readouterr().out.count("functions-0001") == 2
 
 
+@pytest.mark.slow  # imports transformers
+@pytest.mark.skipif(not os.environ.get("WAVEFRONT_DATA"), reason="WAVEFRONT_DATA is not set")
+def test_problems_are_answered_again_when_all_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_published(tmp_path / "original", "qwen2")
+    item = problem()._asdict()
+    monkeypatch.setattr(qwen_texts.Problems, "keep", lambda *_: item)
+    monkeypatch.setattr(qwen_texts.Again, "keep", lambda *_: item)
+    monkeypatch.setitem(sys.modules, "qwen_texts", qwen_texts)
+    command = ["write", "--original", str(tmp_path / "original"), "--out", str(tmp_path / "texts")]
+    command += ["--kind", "problems", "--problems", "3", "--batch", "2", "--answer-tokens", "2"]
+    assert qwen_texts.main([*command, "--device", "cpu", "--workers", "1"]) == 0
+    parts = tmp_path / "texts" / "parts"
+    names = sorted(path.name for path in parts.iterdir())
+    again = 3 * qwen_texts.TIMES
+    assert names == [
+        *(f"again-{number:04d}.jsonl" for number in range((again + 1) // 2)),
+        "problems-0000.jsonl",
+        "problems-0001.jsonl",
+    ]
+    assert sum(1 for _ in qwen_texts.read_parts(parts, "again")) == again
+
+
 def test_renumbered_problems_are_found_once(tmp_path: Path) -> None:
     class Kind:
         name = "some"
@@ -340,6 +364,7 @@ def test_problem_ends_where_the_next_one_begins(rest: str) -> None:
         ("How many apples are left?", "She is happy with them."),  # asks nothing
         ("She eats 6 apples. ", ""),  # a number from nowhere
         ("eats 6 apples", "eats 6 apples and 5 pears"),  # a number without use
+        ("She eats 6", "She and four friends eat 6"),
         ("3*12=36", "3*12=38"),  # a wrong equation
         ("3*12=36 apples", "36 apples"),  # a result from nowhere
         ("36-6=30", "36-6=x=30"),  # an equation that cannot be checked
@@ -373,6 +398,20 @@ def test_usual_numbers_need_no_mention(question: str, answer: str) -> None:
     assert word_problems.holds(problem(question, answer))
 
 
+@pytest.mark.parametrize(
+    ("asked", "holds"),
+    [("in 3 weeks", False), ("in 3 days", True), ("in 3 weeks of one day each", False)],
+)
+def test_units_must_be_converted(asked: str, holds: bool) -> None:
+    question = (
+        f"Jo prints 60 pages per day without any break. How many pages does he print {asked}?"
+    )
+    answer = "He prints 60*3=180 pages.\n#### 180"
+    assert word_problems.holds(problem(question, answer)) == holds
+    converted = "He has 7*3=21 days.\nHe prints 60*21=1260 pages.\n#### 1260"
+    assert word_problems.holds(problem(question, converted))
+
+
 def test_copies_are_no_new_problems() -> None:
     others = [
         problem(f"{who} has {n} {what} and finds 7 more in the garden. How many are there now?",
@@ -392,23 +431,56 @@ def test_copies_are_no_new_problems() -> None:
     assert not examples.is_new(problem(QUESTION.replace("apples", "pears")), [problem()])
 
 
-def test_problem_with_other_numbers_is_no_distinct_one() -> None:
-    items = [{"prompt": f"Add {n} to {thing}.", "answer": n} for n in "12" for thing in "ab"]
-    found = qwen_texts.distinct_problems(items)
-    assert found == [("Add 1 to a.", "1"), ("Add 1 to b.", "1")]
+def test_problems_whose_result_is_found_again_are_kept_once(tmp_path: Path) -> None:
+    problems = [
+        {"question": f"Add {n} to {thing}.", "answer": n} for n in "12" for thing in ("a", "b", "c")
+    ]
+    again = [
+        {"question": f"Add {n} to {thing}.", "answer": n}
+        for n, thing in ("1a", "1a", "1b", "2a", "2a", "2b", "2b", "2b")
+    ]
+    for name, items in (("problems", problems), ("again", again)):
+        lines = [json.dumps(item) + "\n" for item in items]
+        (tmp_path / f"{name}-0000.jsonl").write_text("".join(lines[:3]))
+        (tmp_path / f"{name}-0001.jsonl").write_text("".join(lines[3:]))
+    found = qwen_texts.distinct_problems(tmp_path)
+    # Another number makes no other problem, and one agreement is not enough.
+    asked = [qwen_texts.paper_prompt("gsm8k", f"Add {text}.") for text in ("1 to a", "2 to b")]
+    assert found == [(asked[0], "1"), (asked[1], "2")]
 
 
 @pytest.mark.skipif(not os.environ.get("WAVEFRONT_DATA"), reason="WAVEFRONT_DATA is not set")
-def test_new_problems_are_asked_as_gsm8k_asks() -> None:
+def test_new_problems_are_asked_again_as_training_questions_are(tmp_path: Path) -> None:
+    data = os.environ["WAVEFRONT_DATA"]
+    (tmp_path / "problems-0000.jsonl").write_text(json.dumps(problem()._asdict()) + "\n")
+    again = qwen_texts.Again(tmp_path, data)
+    assert again.count == qwen_texts.TIMES
+    request = again.request(2)
+    old = qwen_texts.Questions("gsm8k", 1, data).request(0).text
+    assert request.text[: request.text.index(QUESTION)] in old
+    assert request.text.endswith(f"Q: {QUESTION}\nA:")
+    assert again.keep(request, f" So it is 30.\n#### 30\n\n{OTHER}") == problem()._asdict()
+    assert again.keep(request, f" So it is 31.\n#### 31\n\n{OTHER}") is None
+    assert again.keep(request, " So it is 30.") is None
+
+
+@pytest.mark.skipif(not os.environ.get("WAVEFRONT_DATA"), reason="WAVEFRONT_DATA is not set")
+def test_new_problems_are_asked_as_gsm8k_asks(tmp_path: Path) -> None:
     data = os.environ["WAVEFRONT_DATA"]
     kind = qwen_texts.Problems(8, data)
     assert len(kind.examples.short) > 1000
     request = kind.request(3)
     text = QUESTION.replace("apples", "plums").replace("Ann", "Mia")
-    kept = kind.keep(request._replace(item=request.item._replace(begin="")), f"{text}\nA: {ANSWER}")
+    from_begin = request._replace(item=request.item._replace(begin=""))
+    kept = kind.keep(from_begin, f"{text}\nA: {ANSWER}")
+    assert kept == {"question": text, "answer": ANSWER}
+    (tmp_path / "problems-0000.jsonl").write_text(json.dumps(kept) + "\n")
+    agreed = json.dumps(kept) + "\n"
+    (tmp_path / "again-0000.jsonl").write_text(agreed * qwen_texts.AGREE)
+    (pair,) = qwen_texts.distinct_problems(tmp_path)
     item = next(iter(load("gsm8k").items(Ask(split="train", count=1, data=data))))
     bare = next(iter(load("gsm8k").items(Ask(split="train", style="bare", count=1, data=data))))
-    assert kept == {"prompt": item.prompt.replace(bare.prompt, text), "answer": ANSWER}
+    assert pair == (item.prompt.replace(bare.prompt, text), ANSWER)
     # A question of the training file is not new.
     known = request.item.shown[-1]
     rest = known.worked.removeprefix(f"Q: {request.item.begin}")
