@@ -11,7 +11,7 @@ those whose answers can be followed (`word_problems.py`) and whose result it fin
 samples small functions with a docstring and examples. Run it again to continue.
 
 `collect` takes functions with a docstring from the installed Python packages
-(`package_functions.py`). Run it again to do nothing: what was found is kept.
+(`package_functions.py`). They are not collected a second time.
 
 `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
 train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
@@ -68,8 +68,8 @@ MAX_ANSWER = 192  # tokens of a sampled answer
 MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
 QUESTIONS = {"gsm8k": 1, "math": 0}  # answers sampled per training question; few are right
 CHUNK = 256  # texts that a process grades at once
-FUNCTIONS = 12_288  # functions to sample
-PROBLEMS = 12_288  # word problems to sample
+FUNCTIONS = 9_216  # functions to sample
+PROBLEMS = 9_216  # word problems to sample
 TIMES, AGREE = 3, 2  # answers sampled for a new problem, and how many must have its result
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
@@ -489,8 +489,13 @@ def write(given: argparse.Namespace) -> None:
     with ProcessPoolExecutor(given.workers, initializer=_start_grading, initargs=(given,)) as pool:
         pool.submit(len, "").result()  # starts the processes before the GPU is used
         original, tokenizer = read_original(folder), Tokenizer.load(folder)
-        writer = make_writer(original, given.device)
-        sampler = Sampler(writer, tokenizer, pool, given, began + 60 * given.minutes)
+        sampler = Sampler(
+            writer=make_writer(original, given.device),
+            tokenizer=tokenizer,
+            pool=pool,
+            given=given,
+            until=began + 60 * given.minutes,
+        )
         # The problems that are kept must be known before they are answered again.
         done = sampler.run(first_kinds(given)) and sampler.run(second_kinds(given))
     if not done:

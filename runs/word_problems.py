@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ UNITS = (
     (60, ("second", "minute")),
     (365, ("day", "year")),
 )
+TWO = re.compile(r"\b(twice|doubled?|half|halves)\b", re.IGNORECASE)
 ASKS = re.compile(r"\b(how|what|find|calculate|determine|who|which)\b", re.IGNORECASE)
 WORD = re.compile(r"[a-z]+")
 
@@ -119,11 +120,13 @@ def holds(problem: WordProblem) -> bool:
         return False
     if any(value not in used for value in said if value > 2):
         return False
+    if TWO.search(question) and used.isdisjoint({Fraction(2), Fraction(1, 2)}):
+        return False
     if any(unit not in used for unit in units(question)):
         return False
     if any(value not in used for value in results[:-1]):
         return False
-    return results[-1] == final and final > 0
+    return results[-1] == final and min(results) > 0
 
 
 def read_result(answer: str) -> Fraction | None:
@@ -146,9 +149,9 @@ def known_values(
     return {*given, *said, *results, *SMALL, *map(Fraction, USUAL)} | parts
 
 
-def is_used(value: Fraction, used: set[Fraction]) -> bool:
+def is_used(value: Fraction, used: Collection[Fraction]) -> bool:
     """Return whether a number of the question is used, perhaps as a share."""
-    return value in used or not used.isdisjoint(percentages(value)) or value == 1
+    return value == 1 or any(part in used for part in (value, *percentages(value)))
 
 
 def percentages(value: Fraction) -> set[Fraction]:

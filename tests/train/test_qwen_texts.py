@@ -365,6 +365,8 @@ def test_problem_ends_where_the_next_one_begins(rest: str) -> None:
         ("She eats 6 apples. ", ""),  # a number from nowhere
         ("eats 6 apples", "eats 6 apples and 5 pears"),  # a number without use
         ("She eats 6", "She and four friends eat 6"),
+        ("eats 6", "eats half of them, and 6"),  # no half is computed
+        ("36-6=30", "6-6=0 pears. 0*36=0 pears. 36-6+0=30"),  # a result that is not positive
         ("3*12=36", "3*12=38"),  # a wrong equation
         ("3*12=36 apples", "36 apples"),  # a result from nowhere
         ("36-6=30", "36-6=x=30"),  # an equation that cannot be checked
