@@ -10,10 +10,10 @@ To train longer, in two parts, give the second one the texts and the weights of 
       --start-from first/model
 
 `run` writes texts, measures the original, trains, and runs the tables `qwen` of runs/tables.toml
-until the time is up. The functions are checked, and the rows of training made, beside the work of
-the GPU. A step that is done is skipped when you run it again. A step that fails or takes too long
-ends, and the steps that do not need its files go on. `scratch/chain/status` has one line for every
-event, and a file for the output of every step.
+until the time is up. Functions are collected and checked, and the rows of training made, beside
+the work of the GPU. A step that is done is skipped when you run it again. A step that fails or
+takes too long ends, and the steps that do not need its files go on. `scratch/chain/status` has one
+line for every event, and a file for the output of every step.
 
 `wait` prints the status when the chain has ended or the minutes are up, and packs what there is:
 the results and answers of the tables, the curve of training, the scores and the texts.
@@ -85,13 +85,21 @@ def plan(given: argparse.Namespace) -> list[Step]:
     if small and not options_name_a_gpu(options):
         adapt += ["--tokens-per-step", "512"]
     # Some cores stay free for the process that drives the GPU.
-    check = [*texts, "check", *out, "--workers", str(max(1, 5 * (os.cpu_count() or 1) // 8))]
+    workers = ["--workers", str(max(1, 5 * (os.cpu_count() or 1) // 8))]
+    check = [*texts, "check", *out, *workers]
     steps = [
         Step("write", [*texts, *write], 5),
+        Step("collect", [*texts, "collect", *out, *workers], 3),
         Step(
             "check-early", [*check, "--minutes", "1"], 2, delay=0.1 if small else 1.0, needs=ready
         ),
-        Step("check", [*check, "--minutes", "1"], 2, after=("write", "check-early"), needs=ready),
+        Step(
+            "check",
+            [*check, "--minutes", "1"],
+            2,
+            after=("write", "collect", "check-early"),
+            needs=ready,
+        ),
         Step("score", [*texts, *score], 2, after=("write",), needs=ready),
         Step(
             "score-long",

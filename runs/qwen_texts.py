@@ -1,6 +1,7 @@
 """Let an instruction-tuned model write texts for `train adapt`: mathematics and Python functions.
 
     python runs/qwen_texts.py write --original qwen.gguf --out texts --minutes 9
+    python runs/qwen_texts.py collect --out texts
     python runs/qwen_texts.py check --out texts --minutes 3
     python runs/qwen_texts.py score --out texts --task gsm8k --items 400
 
@@ -8,13 +9,16 @@
 keeps those with the right result. It also samples small functions with a docstring and examples.
 Run it again to continue.
 
+`collect` takes functions with a docstring from the installed Python packages
+(`package_functions.py`). They are not collected a second time.
+
 `check` runs the examples of the functions in the sandbox and writes `pairs.jsonl` for `wavefront
 train adapt --texts-from`. A function that passes examples becomes pairs with the prompts of
 HumanEval and of MBPP; the examples that it fails are left out. A function that passes none is
 kept with its description alone, and so are functions that did not run in time or without a
-sandbox. The answers of the training files of GSM8K, MATH and MBPP are added, and problems of GSM8K
-with other numbers. You can run `check` while `write` still runs, and again at the end: it runs
-every function once.
+sandbox. The functions of packages, the answers of the training files of GSM8K, MATH and MBPP, and
+problems of GSM8K with other numbers are added. You can run `check` while `write` still runs, and
+again at the end: it runs every function once.
 
 `score` measures how many test items the original itself solves, with the prompts of evaluation.
 
@@ -40,6 +44,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import number_variants
+import package_functions
 
 from wavefront.core.errors import OptionError, RunError, WavefrontError
 from wavefront.results.interval import wilson_share
@@ -59,7 +64,7 @@ MAX_ANSWER = 192  # tokens of a sampled answer
 MAX_QUESTION = 800  # characters; a batch takes the time and memory of its longest prompt
 QUESTIONS = {"gsm8k": 1, "math": 0}  # answers sampled per training question; few are right
 CHUNK = 256  # texts that a process grades at once
-FUNCTIONS = 24_576  # functions to sample
+FUNCTIONS = 36_864  # functions to sample
 VERBS = """
 add all any average best build capitalize check clean closest collect combine common compare
 compress convert count cumulative decode decrease difference digits distinct double drop encode
@@ -116,7 +121,6 @@ def split_by_sign(numbers: List[int]) -> Tuple[List[int], List[int]]:
 
 '''
 TRIVIAL = {"[]", "{}", "()", "''", "0", "0.0", "True", "False", "None", "set()"}
-TYPES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
 # Tries every example, and raises an error whose name has the numbers of those that pass.
 TRY_EACH = """
 _passed = ["passed"]
@@ -128,7 +132,9 @@ for _number, _test in enumerate({tests!r}):
     _passed.append(str(_number))
 raise type("_".join(_passed), (Exception,), {{}})
 """
+TYPES, MODULES = package_functions.TYPES, package_functions.MODULES
 IMPORTS = f"from typing import {', '.join(TYPES)}\n\n\n"
+REAL = "real"  # the parts with functions of packages
 
 
 class Pair(NamedTuple):
@@ -279,12 +285,18 @@ class Function(NamedTuple):
 
     def prompt(self, stub: str) -> str:
         """Return the prompt of HumanEval for a stub, with the imports that the function needs."""
-        used = {node.id for node in ast.walk(ast.parse(self.code)) if isinstance(node, ast.Name)}
-        names = sorted(used & set(TYPES))
-        imports = f"from typing import {', '.join(names)}\n\n\n" if names else ""
+        used = package_functions.global_names(self.code)
+        lines = [f"import {name}" for name in sorted(used & MODULES)]
+        if names := sorted(used & set(TYPES)):
+            lines.append(f"from typing import {', '.join(names)}")
+        imports = "\n".join([*lines, "\n\n"]) if lines else ""
         # Without imports, prompts of HumanEval begin with line breaks, most of them with one.
         before = imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
         return paper_prompt("humaneval", before + stub)
+
+    def as_written(self) -> Pair:
+        """Return the pair of a function with its whole docstring."""
+        return Pair(self.prompt(self.stub), self.body)
 
     def without_examples(self) -> Pair:
         """Return the pair of a function whose examples are wrong: from its description alone."""
@@ -298,7 +310,7 @@ class Function(NamedTuple):
             if one is not None and one is not self:
                 yield Pair(self.prompt(one.stub), self.body)
                 break
-        yield Pair(self.prompt(self.stub), self.body)
+        yield self.as_written()
         tests = [f"assert {call} == {value}" for call, value in self.examples]
         if len(tests) > 1 and all(parse_or_none(test) for test in tests):
             question = "\n".join([self.summary, "", "It must pass these tests:", *tests])
@@ -318,7 +330,15 @@ def read_function(text: str) -> Function | None:
     )
     if end is None:
         return None  # nothing follows, so it may be cut
-    code = "\n".join(lines[:end]).rstrip()
+    found = parse_function("\n".join(lines[:end]).rstrip())
+    if found is None or not found.examples or ">>>" in found.summary:
+        return None
+    calls = all(is_call(call, found.name) and value for call, value in found.examples)
+    return found if calls else None
+
+
+def parse_function(code: str) -> Function | None:
+    """Return a function with a docstring, with or without examples; None if it is no such one."""
     tree = parse_or_none(code)
     if tree is None or len(tree.body) != 1:
         return None
@@ -329,14 +349,12 @@ def read_function(text: str) -> Function | None:
     if not said:
         return None
     try:
+        package_functions.global_names(code)
         parsed = doctest.DocTestParser().get_examples(said)
-    except ValueError:
+    except (SyntaxError, ValueError):
         return None
     examples = tuple((one.source.strip(), one.want.strip()) for one in parsed)
-    calls = all(is_call(call, node.name) and value for call, value in examples)
     summary = " ".join(said.split("\n\n")[0].split())
-    if not examples or not calls or ">>>" in summary:
-        return None
     first = node.body[0].end_lineno or 0
     body = "\n".join(code.split("\n")[first:]).strip("\n")
     if not body.strip() or is_stub(node.body[1:]):
@@ -527,6 +545,28 @@ def missing_parts(kinds: Sequence[Kind], folder: Path, batch: int) -> list[Part]
     return [part for _, part in found if not part.path.exists()]
 
 
+# ---------------------------------------------------------------- collect
+
+
+def collect(given: argparse.Namespace) -> None:
+    """Write the functions of the installed packages, unless they are there."""
+    path = given.out / "parts" / f"{REAL}-0000.jsonl"
+    if path.is_file():
+        print(f"{path} is there.", flush=True)
+        return
+    began = time.monotonic()
+    found = package_functions.collect(package_functions.installed(), workers=given.workers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"package": one.package, "code": one.code}) + "\n" for one in found]
+    write_text(path, "".join(lines), error=RunError)
+    print(
+        f"{len(found)} functions of {len({one.package for one in found})} packages, "
+        f"{sum(one.alone for one in found)} need only the standard library, "
+        f"in {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
 # ---------------------------------------------------------------- check
 
 
@@ -542,6 +582,12 @@ def check(given: argparse.Namespace) -> None:
         print(f"{name}: {len(pairs) - before} distinct answers", flush=True)
         for pair in (*kind.worked(), *renumbered_once(kind, given.renumbered, given.out)):
             pairs[pair] = None
+    real = [
+        found.as_written()
+        for item in read_parts(parts, REAL)
+        if (found := parse_function(item["code"])) is not None
+    ]
+    print(f"{REAL}: {len(real)} functions of packages", flush=True)
     functions = {
         (found.name, found.body): found
         for item in read_parts(parts, Functions.name)
@@ -560,6 +606,7 @@ def check(given: argparse.Namespace) -> None:
     for pair in (
         *(pair for function in passed for pair in function.pairs()),
         *(function.without_examples() for function in others),
+        *real,
         *mbpp_pairs(given.data),
     ):
         pairs[pair] = None
@@ -709,6 +756,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     helps = {
         write: "sample texts",
+        collect: "take functions from the installed packages",
         check: "check the functions, write pairs.jsonl",
         score: "measure the original on test items",
     }
@@ -727,6 +775,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument(
                 "--allow-unsandboxed", action="store_true", help="run functions without a sandbox"
             )
+            continue
+        if act is collect:
             continue
         batch, tokens = (3072, MAX_ANSWER) if act is write else (512, 128)
         command.add_argument("--batch", type=int, default=batch, help=f"texts at once [{batch}]")

@@ -145,7 +145,6 @@ def test_withdrawn_verdicts_do_not_return() -> None:
         "No training is needed",
         "It takes as long per token as left to right",
         "F = 16 is no better than F = 8",
-        "Decided tokens keep their probability (direct)",
     ):
         assert rows[text].verdict == "not measurable here", text
     assert rows["Updates are at most F × T"].verdict == "holds by construction"

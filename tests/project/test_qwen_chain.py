@@ -134,3 +134,11 @@ def test_second_part_of_training_starts_from_the_first_and_writes_no_texts() -> 
     assert "--texts-from pairs.jsonl.gz" in line
     assert "--train-minutes 12.0" in line
     assert "--start-from first/model" in line
+
+
+def test_functions_of_packages_are_collected_before_the_pairs_are_written() -> None:
+    steps = {one.name: one for one in chain.plan(chain.parse(["run", "--original", "some.gguf"]))}
+    assert "collect" in steps["check"].after
+    assert not steps["collect"].after
+    assert steps["collect"].needs is None  # it runs while the original is read
+    assert "collect" in steps["collect"].command

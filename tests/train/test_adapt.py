@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import struct
 import subprocess
@@ -49,7 +50,7 @@ from wavefront.train.original import (
     read_pieces,
     save_original,
 )
-from wavefront.train.overlap import clean_rows, overlapping_rows
+from wavefront.train.overlap import clean_rows, overlapping_rows, shared_rows, template_runs
 from wavefront.train.prune import expected_usage, prune
 from wavefront.train.rows import Rows, RowSource
 from wavefront.train.sampling import Writer
@@ -593,6 +594,29 @@ def test_instructions_that_prompts_share_are_no_overlap() -> None:
     assert found.all()
 
 
+def test_candidates_know_how_many_other_texts_they_would_cost() -> None:
+    rng = np.random.default_rng(0)
+    texts = rng.integers(3, 4000, (60, 60))
+    template = rng.integers(3, 4000, 20)
+    texts[:, :20] = template
+    texts[10:14, 30:45] = texts[9, 30:45]  # four others share one run
+    texts[20, 45:60], texts[21, 21:36] = texts[19, 21:36], texts[19, 40:55]  # two share two runs
+    rows = Rows.pack(list(texts))
+    candidates = Rows.pack([*(texts[i] for i in (0, 9, 19)), texts[30][:25]])
+    templates = template_runs(candidates, share=0.5)
+    assert not len(templates)  # more than four texts must share a template
+    templates = template_runs(Rows.pack([*texts[:20, :30], *texts[:20, :30]]), share=0.5)
+    assert len(templates) == 20 - 13 + 1
+    shared = shared_rows(candidates, rows, templates=templates)
+    assert shared.rows.tolist() == [0, 4, 2, 0]
+    assert shared.runs.tolist() == [28, 28, 28, 0]
+    # A held-out text that costs none costs none: even one that does not show its template.
+    one = Rows.pack([texts[0]])
+    others = rows.take(np.arange(1, 60))
+    assert overlapping_rows(others, one).all()
+    assert not overlapping_rows(others, one, templates=templates).any()
+
+
 def test_rows_survive_a_round_trip(tmp_path: Path) -> None:
     rows = Rows.pack([[1, 2, 3], [70_000], [], [5, 6]], prompts=[1, 0, 0, 1])
     rows.save(tmp_path)
@@ -988,6 +1012,56 @@ def test_prompts_stay_visible_and_answers_end(tmp_path: Path) -> None:
         assert row[-1] == 257
         number = reader.decode(row[:start].tolist()).split()[-1]
         assert reader.decode(row[start:].tolist()) == f"it is {2 * int(number)}"
+
+
+def test_held_out_texts_cost_few_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    rng = random.Random(0)
+
+    def word() -> str:
+        return "".join(rng.choices("abcdefghij", k=16))
+
+    # Of each kind, all but a few texts repeat one another.
+    usual = {kind: word() for kind in ("sum:", "sort")}
+    lines = [
+        {"prompt": f"{kind} {word() if i % 10 == 0 else f'{usual[kind]} {i}'}", "answer": str(i)}
+        for kind, count in (("sum:", 60), ("sort", 20))
+        for i in range(count)
+    ]
+    repeated = dict(lines[0])  # a text that could be held out, and its copy
+    data.write_text("".join(json.dumps(line) + "\n" for line in [*lines, repeated]))
+    config, training = settings(tmp_path / "hf", tmp_path / "run", steps=3)
+    adapt(replace(config, texts_from=data, held_out=4, stage="rows"), training)
+    said = capsys.readouterr().err
+    assert "4 of 4 held-out texts share no run of 13 tokens with another text" in said
+    assert "0 of 77 training texts share a run" in said
+    held = Rows.load(tmp_path / "run" / "rows" / "held-out")
+    reader = Tokenizer.load(tmp_path / "run" / "original")
+    texts = [reader.decode(row.tolist()) for row in held]
+    unwanted = (repeated["prompt"], *usual.values())
+    assert not any(part in text for text in texts for part in unwanted)
+    assert {"sum:" in text for text in texts} == {True, False}
+
+
+def test_repetitions_of_held_out_texts_are_never_trained_on(tmp_path: Path) -> None:
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    lines = [{"prompt": f"{i:02} the same long beginning", "answer": str(i)} for i in range(8)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config, training = settings(tmp_path / "hf", tmp_path / "run", steps=3)
+    config = replace(config, texts_from=data, stage="rows")
+    with pytest.raises(OptionError, match="No training text is left"):
+        adapt(config, training)
+
+
+def test_file_of_two_texts_is_enough(tmp_path: Path) -> None:
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps({"prompt": p, "answer": p}) + "\n" for p in "ab"))
+    adapt_to_file(tmp_path, data)
+    assert len(Rows.load(tmp_path / "run" / "rows" / "train")) == 1
+    assert len(Rows.load(tmp_path / "run" / "rows" / "held-out")) == 1
 
 
 def test_pairs_with_long_answers_are_left_out(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -39,7 +40,15 @@ from wavefront.train.original import (
     read_original,
     save_original,
 )
-from wavefront.train.overlap import NGRAM, clean_rows, overlapping_rows
+from wavefront.train.overlap import (
+    NGRAM,
+    TEMPLATE_SHARE,
+    TEMPLATE_TEXTS,
+    clean_rows,
+    overlapping_rows,
+    shared_rows,
+    template_runs,
+)
 from wavefront.train.prune import expected_usage, prune
 from wavefront.train.rows import Rows
 from wavefront.train.sampling import FILTERS, Filter, Writer, WrittenText
@@ -55,6 +64,8 @@ NOT_EXCLUDED = (
     "its name or a file: --exclude NAME."
 )
 MAX_TEXT = 1024  # tokens of a written text, unless configured
+CANDIDATES = 32  # texts of a file compared for each one that is held out
+BEGINNING = 4  # tokens of a prompt that tell its kind
 # The kinds of written texts. No two kinds share random numbers.
 VOCABULARY, HELD_OUT, TRAINING = 0, 1, 2
 
@@ -229,14 +240,17 @@ def prepare_rows(
     found = texts.prepare(folder)
     if found is None:
         return False
-    rows, held_out, unseen = found
+    rows, held_out, unseen, templates = found
     encode = original.tokenizer.encode
     others = unseen_texts(
         _excluded(config), lambda text: encode(text, add_special_tokens=False).ids
     )
     # Each kind has its own templates: one benchmark's instructions are rare among all texts.
     parts = [unseen, *(Rows.pack(texts) for texts in others.values())]
-    found = [overlapping_rows(rows.contents, part) for part in parts]
+    found = [
+        overlapping_rows(rows.contents, parts[0], templates=templates),
+        *(overlapping_rows(rows.contents, part) for part in parts[1:]),
+    ]
     shared = np.logical_or.reduce(found)
     named = zip(("held-out prompts", *others), found, strict=True)
     counts = [f"{int(hits.sum())} with {name}" for name, hits in named if hits.any()]
@@ -268,6 +282,24 @@ class AdaptRows(NamedTuple):
     contents: Rows
 
 
+class Prepared(NamedTuple):
+    """The texts of an adaptation, before the overlap check."""
+
+    rows: AdaptRows
+    held_out: Rows
+    prompts: Rows  # of the held-out rows, which no training text may repeat
+    templates: np.ndarray  # hashes of the runs that many texts share, which do not count
+
+
+class HeldOut(NamedTuple):
+    """Held-out texts and those that are left for training."""
+
+    held: list[Example]
+    used: list[Example]
+    prompts: Rows  # of the held-out texts
+    templates: np.ndarray
+
+
 class AdaptTexts:
     """The texts of an adaptation: written by the original, or read from a file."""
 
@@ -290,8 +322,8 @@ class AdaptTexts:
         dtype = resolve_dtype(self.config.write_dtype)
         return Writer(self.original, device=self._device, dtype=dtype)
 
-    def prepare(self, folder: Path) -> tuple[AdaptRows, Rows, Rows] | None:
-        """Return training rows, held-out rows and held-out prompts; None if time has run out."""
+    def prepare(self, folder: Path) -> Prepared | None:
+        """Return rows for training and held-out rows; None if time has run out."""
         config = self.config
         if config.texts_from is None:
             return self._from_nothing(folder)
@@ -306,15 +338,11 @@ class AdaptTexts:
             examples = [one for one in examples if len(one.answer) <= most]
             left_out = count - len(examples)
             _print(f"{left_out} of {count} texts have an answer of over {most} tokens, left out")
-        order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
-        count = max(1, min(config.held_out, len(examples) // 10))
         if len(examples) < 2:
             raise OptionError(f"data {str(config.texts_from)!r} holds only one text.")
-        held, used = ([examples[i] for i in part] for part in (order[:count], order[count:]))
-        cut = config.prompt_tokens
-        prompts = Rows.pack([item.content if item.prompt else item.content[:cut] for item in held])
+        held, used, prompts, templates = self._hold_out(examples)
         if examples[0].answer:
-            return _example_rows(used), _example_rows(held).rows, prompts
+            return Prepared(_example_rows(used), _example_rows(held).rows, prompts, templates)
         rows = self._write_parts(folder, [item.prompt for item in used])
         if rows is None:
             return None
@@ -324,9 +352,49 @@ class AdaptTexts:
             [*words[tuple(row[:start].tolist())], *row[start:].tolist()]
             for row, start in zip(rows, rows.prompts.tolist(), strict=True)
         ]
-        return AdaptRows(rows, Rows.pack(contents)), self._pack(answered, prompts=True), prompts
+        held_out = self._pack(answered, prompts=True)
+        return Prepared(AdaptRows(rows, Rows.pack(contents)), held_out, prompts, templates)
 
-    def _from_nothing(self, folder: Path) -> tuple[AdaptRows, Rows, Rows] | None:
+    def _hold_out(self, examples: Sequence[Example]) -> HeldOut:
+        """Choose the held-out texts among more candidates, those that overlap with few others.
+
+        A text that overlaps with a held-out one is not trained on, so a held-out text that many
+        others resemble would cost many. Of the texts that cost none, as many of each kind are
+        chosen as in a random draw, if there are enough; a kind is how a prompt begins. In a text
+        without runs to compare, no repetition would be found, so it comes after the others that
+        cost the same.
+        """
+        config = self.config
+        order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
+        count = max(1, min(config.held_out, len(examples) // 10))
+        drawn = [examples[i] for i in order]
+        pool, cut = drawn[: CANDIDATES * count], config.prompt_tokens
+        prompts = Rows.pack([item.content if item.prompt else item.content[:cut] for item in pool])
+        # The same share of the texts as the overlap check needs for the held-out ones alone.
+        templates = template_runs(prompts, share=max(TEMPLATE_SHARE, TEMPLATE_TEXTS / count))
+        shared = shared_rows(
+            prompts, Rows.pack([item.content for item in drawn]), templates=templates
+        )
+        ranked: list[int] = np.lexsort((shared.runs == 0, shared.rows)).tolist()
+        kinds = [tuple(item.content[:BEGINNING]) if item.prompt else () for item in pool]
+        wanted, best = Counter(kinds[:count]), list[int]()
+        for place in ranked:
+            if not shared.rows[place] and wanted[kinds[place]]:
+                wanted[kinds[place]] -= 1
+                best.append(place)
+        taken = {*best}
+        best += [place for place in ranked if place not in taken][: count - len(best)]
+        taken = {*best}
+        clean = sum(not shared.rows[place] for place in best)
+        _print(
+            f"{clean} of {count} held-out texts share no run of {NGRAM} tokens with another text; "
+            f"they are chosen from {len(pool)}"
+        )
+        used = [item for number, item in enumerate(drawn) if number not in taken]
+        held = [pool[place] for place in best]
+        return HeldOut(held, used, prompts.take(np.array(best)), templates)
+
+    def _from_nothing(self, folder: Path) -> Prepared | None:
         """Let the original write, starting from its BOS token only.
 
         Held-out prompts are chosen among those that share no run of tokens with a training text,
@@ -349,7 +417,12 @@ class AdaptTexts:
                 value=config.held_out_texts,
             )
         _print(f"{int(clean.sum())} of {len(clean)} held-out prompts overlap with no training text")
-        return AdaptRows(rows, rows), candidates.take(chosen), prompts.take(chosen)
+        return Prepared(
+            AdaptRows(rows, rows),
+            candidates.take(chosen),
+            prompts.take(chosen),
+            np.zeros(0, np.uint64),
+        )
 
     @property
     def begin(self) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,28 +30,77 @@ def _runs(rows: Rows, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts, hashes, numbers
 
 
-def overlapping_rows(rows: Rows, unseen: Rows, n: int = NGRAM) -> np.ndarray:
+def overlapping_rows(
+    rows: Rows, unseen: Rows, n: int = NGRAM, *, templates: np.ndarray | None = None
+) -> np.ndarray:
     """Return (len(rows),) bool: which rows share a run of `n` tokens with any unseen text.
 
     Tokens of a template, such as the instructions of a prompt, do not count. They belong to a run
-    that occurs in more than 1 % of the distinct unseen texts, and in more than four of them.
+    that occurs in more than 1 % of the distinct unseen texts, and in more than four of them, or to
+    one of `templates`.
     """
-    distinct = unseen.take(np.unique([row.tobytes() for row in unseen], return_index=True)[1])
-    starts, hashes, numbers = _runs(distinct, n)
-    # Each run once per text.
-    pairs = np.unique(np.stack((hashes, numbers.astype(np.uint64))), axis=1)
-    runs, texts = np.unique(pairs[0], return_counts=True)
-    common = runs[texts > max(TEMPLATE_TEXTS, TEMPLATE_SHARE * len(distinct))]
-    first = starts[np.isin(hashes, common)]
-    template = np.zeros(len(distinct.tokens) + 1, np.int64)
-    for offset in range(n):
-        template[first + offset] = 1
-    before = np.concatenate([[0], template.cumsum()])  # template tokens before each token
-    wanted = np.unique(hashes[before[starts + n] == before[starts]])
+    common = template_runs(unseen, n)
+    if templates is not None:
+        common = np.union1d(common, templates)
+    wanted = np.unique(_telling_runs(unseen, common, n)[0])
     found = np.zeros(len(rows), bool)
     for _, numbers in _matches(rows, wanted, n):
         found[numbers] = True
     return found
+
+
+def template_runs(texts: Rows, n: int = NGRAM, *, share: float = TEMPLATE_SHARE) -> np.ndarray:
+    """Return the hashes of the runs in more than this share of the distinct texts, and over four.
+
+    Copies of one text are one text, so what they share is no template.
+    """
+    seen: dict[bytes, int] = {}
+    distinct = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in texts], np.uint64)
+    hashes, numbers = ngram_hashes(texts, n)
+    # Each run once per text.
+    pairs = np.unique(np.stack((hashes, distinct[numbers])), axis=1)
+    runs, counts = np.unique(pairs[0], return_counts=True)
+    return runs[counts > max(TEMPLATE_TEXTS, share * len(seen))]
+
+
+def _telling_runs(texts: Rows, templates: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return hash and row of the runs that have no token of a template."""
+    starts, hashes, numbers = _runs(texts, n)
+    first = starts[np.isin(hashes, templates)]
+    template = np.zeros(len(texts.tokens) + 1, np.int64)
+    for offset in range(n):
+        template[first + offset] = 1
+    before = np.concatenate([[0], template.cumsum()])  # template tokens before each token
+    telling = before[starts + n] == before[starts]
+    return hashes[telling], numbers[telling]
+
+
+class Shared(NamedTuple):
+    """What candidates for held-out texts share with other texts, one number for each candidate."""
+
+    rows: np.ndarray  # other rows that share a run with it
+    runs: np.ndarray  # its runs without a token of a template; without any, nothing is comparable
+
+
+def shared_rows(candidates: Rows, rows: Rows, n: int = NGRAM, *, templates: np.ndarray) -> Shared:
+    """Return with how many other rows each candidate overlaps, for candidates out of `rows`.
+
+    A candidate is one of the rows, or the beginning of one.
+    """
+    hashes, numbers = _telling_runs(candidates, templates, n)
+    empty = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    parts = [empty, *_matches(rows, np.unique(hashes), n)]
+    known, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(known, kind="stable")
+    known, places = known[order], places[order]
+    first, last = (np.searchsorted(known, hashes, side) for side in ("left", "right"))
+    limits = np.searchsorted(numbers, np.arange(len(candidates) + 1))
+    counts = np.zeros(len(candidates), np.int64)
+    for candidate, (begin, end) in enumerate(pairwise(limits.tolist())):
+        spans = zip(first[begin:end].tolist(), last[begin:end].tolist(), strict=True)
+        found = {place for low, high in spans for place in places[low:high].tolist()}
+        counts[candidate] = max(0, len(found) - 1)  # without its own row
+    return Shared(counts, np.diff(limits))
 
 
 def clean_rows(candidates: Rows, rows: Rows, n: int = NGRAM) -> np.ndarray:
