@@ -93,7 +93,7 @@ def _draw_containment(
             )
     panel.set_xticks(range(len(names)), [SCOPES[name] for name in names])
     panel.tick_params(axis="x", length=0)
-    panel.set_ylabel("most confident positions inside (%)")
+    panel.set_ylabel("share inside (%)")
     panel.set_ylim(0, 101)
     panel.set_title("where the most confident positions are")
     panel.grid(axis="y")
