@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,14 +144,15 @@ def row(entry: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
     for name in shown:
         measured = table_results if "table" in entry else claim_results
         label = models_of(found[name]) if len(names) > 1 else ""
-        results += [one.under(label) for one in measured(entry, found[name])]
+        mine = [one.under(label) for one in measured(entry, found[name])]
+        if not mine:
+            raise SystemExit(f"{name} has nothing for this entry of {LIST.name}: {entry['text']}.")
+        results += mine
     links = [f"[{name}](results/{name}/summary.md)" for name in shown]
     if "pooled" in entry:
         results += [one.under("ripple" if shown else "") for one in pooled_results(entry)]
         links.append("[ripple](results/ripple/summary.md)")
-    by, name = ", ".join(links), names[-1] if names else "ripple"
-    if not results:
-        raise SystemExit(f"{name} has nothing for this entry of {LIST.name}: {entry['text']}.")
+    by = ", ".join(links)
     if more := entry.get("more"):
         by = f"{more}<br>{by}"
     return Row(claim, paper, lines(results), combine(results, entry.get("unit", "")), by)
@@ -164,7 +166,7 @@ def combine(results: list[Result], unit: str = "") -> str:
         return NOT_MEASURABLE
     if words == {NO_DIFFERENCE}:
         largest = max(one.excluded or 0.0 for one in own)
-        return f"{NO_DIFFERENCE} {value(largest, unit, sign=False)}{_unit_word(unit)}"
+        return f"{NO_DIFFERENCE} {bound(largest, unit)}{_unit_word(unit)}"
     return words.pop() if len(words) == 1 else NOT_CONFIRMED
 
 
@@ -297,7 +299,7 @@ def line(result: Result, shared: list[str], *, with_verdict: bool) -> str:
         return text
     if result.excluded is None:
         return f"{text}: {result.verdict}"
-    return f"{text}: {result.verdict} {value(result.excluded, unit_of(result), sign=False)}"
+    return f"{text}: {result.verdict} {bound(result.excluded, unit_of(result))}"
 
 
 def unit_of(result: Result) -> str:
@@ -320,6 +322,17 @@ def value(found: Any, unit: str, *, sign: bool = True) -> str:
     text = [signed(f"{one:{'+' if sign else ''}.{digits}f}") for one in ends]
     shown = text[0] if len(text) == 1 else f"{text[0]} [{text[1]}, {text[2]}]"
     return f"{shown} %" if unit == "%" else shown
+
+
+def bound(size: float, unit: str) -> str:
+    """Return a size above which no difference was found, rounded up."""
+    shown = value(size, unit, sign=False)
+    number = shown.removesuffix(" %")
+    step = Decimal(number).as_tuple().exponent
+    assert isinstance(step, int)
+    if float(number) < size:
+        number = str(Decimal(number) + Decimal(1).scaleb(step))
+    return number + shown[len(shown.removesuffix(" %")) :]
 
 
 def about(unit: str, items: int) -> tuple[str, ...]:
@@ -373,7 +386,7 @@ def commands(results: Path) -> list[str]:
             on = f"{found['device']}, {found['dtype']}"
             linked = f"[{name}](results/{name}/summary.md)"
             lines.append(f"| {linked} | `{found['command']}` | `{found['commit']}` | {on} |")
-        else:
+        elif name in paper.NAMES:
             lines.append(f"| {name} | not run yet: `wavefront paper run {name}` | | |")
     return lines
 

@@ -68,10 +68,10 @@ def collect(folders: Sequence[Path], *, workers: int) -> list[Found]:
     for name in sorted(packages):
         different: list[Found] = []
         for one in sorted(packages[name], key=_order):
-            if one.body not in bodies:
+            if one.body not in bodies and len(different) < MOST:
                 bodies.add(one.body)
                 different.append(one)
-        chosen += different[:MOST]
+        chosen += different
     return chosen
 
 
@@ -115,7 +115,20 @@ def read_functions(source: Source) -> list[Found]:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and not node.decorator_list
     )
-    return [one for one in found if one is not None]
+    # A name such as `datetime` can be something else than the module that a prompt would import.
+    others = MODULES - imported_modules(tree)
+    return [one for one in found if one is not None and others.isdisjoint(global_names(one.code))]
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    """Return the modules that a file imports under their own names."""
+    plain: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            plain |= {alias.name for alias in node.names if alias.asname in (None, alias.name)}
+    bound = {alias.asname or alias.name for node in ast.walk(tree)
+             if isinstance(node, ast.ImportFrom) for alias in node.names}  # fmt: skip
+    return plain - bound
 
 
 def read_node(node: ast.FunctionDef, lines: Sequence[str], package: str) -> Found | None:

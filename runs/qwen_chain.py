@@ -85,11 +85,10 @@ def plan(given: argparse.Namespace) -> list[Step]:
     if small and not options_name_a_gpu(options):
         adapt += ["--tokens-per-step", "512"]
     # Some cores stay free for the process that drives the GPU.
-    workers = ["--workers", str(max(1, 5 * (os.cpu_count() or 1) // 8))]
-    check = [*texts, "check", *out, *workers]
+    check = [*texts, "check", *out, "--workers", str(max(1, 5 * (os.cpu_count() or 1) // 8))]
     steps = [
         Step("write", [*texts, *write], 5),
-        Step("collect", [*texts, "collect", *out, *workers], 3),
+        Step("collect", [*texts, "collect", *out, "--workers", "2"], 3),
         Step(
             "check-early", [*check, "--minutes", "1"], 2, delay=0.1 if small else 1.0, needs=ready
         ),

@@ -283,15 +283,19 @@ class Function(NamedTuple):
                 del lines[first : first + length]
         return "\n".join(lines)
 
-    def prompt(self, stub: str) -> str:
-        """Return the prompt of HumanEval for a stub, with the imports that the function needs."""
+    @property
+    def imports(self) -> str:
+        """The imports that the function needs."""
         used = package_functions.global_names(self.code)
         lines = [f"import {name}" for name in sorted(used & MODULES)]
         if names := sorted(used & set(TYPES)):
             lines.append(f"from typing import {', '.join(names)}")
-        imports = "\n".join([*lines, "\n\n"]) if lines else ""
+        return "\n".join([*lines, "\n\n"]) if lines else ""
+
+    def prompt(self, stub: str) -> str:
+        """Return the prompt of HumanEval for a stub, with the imports that the function needs."""
         # Without imports, prompts of HumanEval begin with line breaks, most of them with one.
-        before = imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
+        before = self.imports or ("\n", "\n", "\n\n", "")[len(self.code) % 4]
         return paper_prompt("humaneval", before + stub)
 
     def as_written(self) -> Pair:
@@ -694,7 +698,7 @@ def check_functions(
 def passed_examples(function: Function, *, allow_unsandboxed: bool = False) -> list[int]:
     """Return the numbers of the examples that a function passes, from one run."""
     verdict = sandbox.check(
-        IMPORTS + function.code,
+        IMPORTS + function.imports + function.code,
         function.tests(),
         names=[function.name],
         timeout=2.0,

@@ -196,6 +196,24 @@ def test_missing_experiment_shows_its_command(tmp_path: Path) -> None:
     assert rows[1].verdict == "not measurable here"
 
 
+def test_sizes_of_excluded_differences_are_rounded_up() -> None:
+    assert claims.bound(0.36548, "") == "0.37"
+    assert claims.bound(3.014, "points") == "3.1"
+    assert claims.bound(2.5, "points") == "2.5"
+    assert claims.bound(0.009369, "") == "0.010"
+
+
+def test_page_without_the_claim_of_an_entry_is_an_error(tmp_path: Path) -> None:
+    for name in ("qwen-main", "main", "ripple"):
+        shutil.copytree(ROOT / "docs" / "results" / name, tmp_path / name)
+    file = tmp_path / "qwen-main" / "numbers.json"
+    found = json.loads(file.read_text("utf-8"))
+    found["claims"] = [one for one in found["claims"] if "far above" not in one["text"]]
+    file.write_text(json.dumps(found), "utf-8")
+    with pytest.raises(SystemExit, match="qwen-main has nothing for this entry"):
+        claims.read(tmp_path)
+
+
 def test_unlisted_claim_is_an_error(tmp_path: Path) -> None:
     home = recorded(tmp_path, {"gsm": "confirmed"})
     file = home / "calibration" / "numbers.json"

@@ -1055,6 +1055,51 @@ def test_repetitions_of_held_out_texts_are_never_trained_on(tmp_path: Path) -> N
         adapt(config, training)
 
 
+def test_copies_of_short_held_out_texts_are_never_trained_on(tmp_path: Path) -> None:
+    """A text of fewer than 13 tokens shares no run of 13 tokens with its copy."""
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    lines = [{"prompt": f"q{i % 4}", "answer": "a"} for i in range(20)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    adapt_to_file(tmp_path, data)
+    rows = tmp_path / "run" / "rows"
+    held = {row.tobytes() for row in Rows.load(rows / "held-out")}
+    used = Rows.load(rows / "train")
+    assert len(used) in (10, 15)
+    assert not any(row.tobytes() in held for row in used)
+
+
+def test_copies_of_one_text_leave_nothing_to_train_on(tmp_path: Path) -> None:
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    data.write_text(2 * (json.dumps({"prompt": "a", "answer": "b"}) + "\n"))
+    with pytest.raises(OptionError, match="No training text is left"):
+        adapt_to_file(tmp_path, data)
+
+
+def test_rare_kind_keeps_its_share_and_its_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its instructions are a template, although few of all texts have them."""
+    write_published(tmp_path / "hf", "llama")
+    data = tmp_path / "pairs.jsonl"
+    rng = random.Random(0)
+    lines = [
+        {"prompt": f"{kind} {''.join(rng.choices('abcdefghij', k=16))}", "answer": str(i)}
+        for kind, count in (("sum:", 200), ("rare, with long instructions:", 10))
+        for i in range(count)
+    ]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config, training = settings(tmp_path / "hf", tmp_path / "run", steps=3)
+    adapt(replace(config, texts_from=data, held_out=21, stage="rows"), training)
+    assert "0 of 189 training texts share a run" in capsys.readouterr().err
+    reader = Tokenizer.load(tmp_path / "run" / "original")
+    held = Rows.load(tmp_path / "run" / "rows" / "held-out")
+    rare = sum("rare" in reader.decode(row.tolist()) for row in held)
+    order = np.random.default_rng(training.data.seed).permutation(210)[:21]
+    assert rare == (order >= 200).sum()
+
+
 def test_file_of_two_texts_is_enough(tmp_path: Path) -> None:
     write_published(tmp_path / "hf", "llama")
     data = tmp_path / "pairs.jsonl"

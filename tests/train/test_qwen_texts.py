@@ -187,6 +187,10 @@ def test_one_run_tells_which_examples_pass() -> None:
     function = qwen_texts.read_function(f"{text}\n\n#")
     assert len(function.examples) == 3
     assert qwen_texts.passed_examples(function) == [0, 1]
+    rooted = 'def root(x):\n    """Return it.\n\n    >>> root(4)\n    2.0\n    """\n'
+    rooted += "    y = math.sqrt(x)\n    return y"
+    # The check imports what the prompt imports.
+    assert qwen_texts.passed_examples(qwen_texts.read_function(f"{rooted}\n\n#")) == [0]
     wrong = qwen_texts.read_function(f"{WRONG}\n\n#")
     assert qwen_texts.passed_examples(wrong) == [1]
     fails = text.replace("return [", "return [][0] + [")
@@ -379,6 +383,10 @@ def test_functions_of_packages_are_collected(
         ("box", True), ("box", False), ("single", True)
     ]  # fmt: skip
     assert found[1].code.startswith("def apply(")
+    # There, `math` is not the module that a prompt would import.
+    (tmp_path / "single.py").write_text(MODULE.replace("import math", "from other import math"))
+    assert {one.package for one in package_functions.collect([tmp_path], workers=1)} == {"box"}
+    (tmp_path / "single.py").write_text(MODULE.replace("value * value", "value ** 2"))
     monkeypatch.setattr(package_functions, "MOST", 1)
     assert package_functions.collect([tmp_path], workers=1) == [found[0], found[2]]
 

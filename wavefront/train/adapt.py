@@ -66,6 +66,7 @@ NOT_EXCLUDED = (
 MAX_TEXT = 1024  # tokens of a written text, unless configured
 CANDIDATES = 32  # texts of a file compared for each one that is held out
 BEGINNING = 4  # tokens of a prompt that tell its kind
+TEMPLATE_OF_KIND = 0.5  # a run in more than this share of a kind's texts is a template
 # The kinds of written texts. No two kinds share random numbers.
 VOCABULARY, HELD_OUT, TRAINING = 0, 1, 2
 
@@ -359,10 +360,10 @@ class AdaptTexts:
         """Choose the held-out texts among more candidates, those that overlap with few others.
 
         A text that overlaps with a held-out one is not trained on, so a held-out text that many
-        others resemble would cost many. Of the texts that cost none, as many of each kind are
-        chosen as in a random draw, if there are enough; a kind is how a prompt begins. In a text
-        without runs to compare, no repetition would be found, so it comes after the others that
-        cost the same.
+        others resemble would cost many. As many of each kind are chosen as in a random draw, those
+        that cost the fewest first; a kind is how a prompt begins. In a text without runs to
+        compare, no repetition would be found, so it comes last. Copies of a held-out text are
+        left out in any case.
         """
         config = self.config
         order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
@@ -370,28 +371,25 @@ class AdaptTexts:
         drawn = [examples[i] for i in order]
         pool, cut = drawn[: CANDIDATES * count], config.prompt_tokens
         prompts = Rows.pack([item.content if item.prompt else item.content[:cut] for item in pool])
-        # The same share of the texts as the overlap check needs for the held-out ones alone.
-        templates = template_runs(prompts, share=max(TEMPLATE_SHARE, TEMPLATE_TEXTS / count))
+        kinds = [tuple(item.content[:BEGINNING]) if item.prompt else () for item in pool]
+        templates = _templates(prompts, kinds, held_out=count)
         shared = shared_rows(
             prompts, Rows.pack([item.content for item in drawn]), templates=templates
         )
-        ranked: list[int] = np.lexsort((shared.runs == 0, shared.rows)).tolist()
-        kinds = [tuple(item.content[:BEGINNING]) if item.prompt else () for item in pool]
+        ranked: list[int] = np.lexsort((shared.rows, shared.runs == 0)).tolist()
         wanted, best = Counter(kinds[:count]), list[int]()
         for place in ranked:
-            if not shared.rows[place] and wanted[kinds[place]]:
+            if wanted[kinds[place]]:
                 wanted[kinds[place]] -= 1
                 best.append(place)
-        taken = {*best}
-        best += [place for place in ranked if place not in taken][: count - len(best)]
-        taken = {*best}
-        clean = sum(not shared.rows[place] for place in best)
+        clean = sum(bool(shared.runs[place]) and not shared.rows[place] for place in best)
         _print(
             f"{clean} of {count} held-out texts share no run of {NGRAM} tokens with another text; "
             f"they are chosen from {len(pool)}"
         )
-        used = [item for number, item in enumerate(drawn) if number not in taken]
         held = [pool[place] for place in best]
+        known = {tuple(item.content) for item in held}
+        used = [item for item in drawn if tuple(item.content) not in known]
         return HeldOut(held, used, prompts.take(np.array(best)), templates)
 
     def _from_nothing(self, folder: Path) -> Prepared | None:
@@ -467,6 +465,23 @@ class AdaptTexts:
         end = [self.original.end_id]
         rows = [np.concatenate([text.prompt, text.answer, end[: text.finished]]) for text in kept]
         return Rows.pack(rows, [len(text.prompt) if prompts else 0 for text in kept])
+
+
+def _templates(prompts: Rows, kinds: Sequence[tuple[int, ...]], *, held_out: int) -> np.ndarray:
+    """Return the runs that belong to templates: of all texts, and of most texts of a kind.
+
+    A kind can be too rare for its instructions to be common among all texts.
+    """
+    # The same share of the texts as the overlap check needs for the held-out ones alone.
+    share = max(TEMPLATE_SHARE, TEMPLATE_TEXTS / held_out)
+    found = template_runs(prompts, share=share)
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, kind in enumerate(kinds):
+        places.setdefault(kind, []).append(place)
+    for some in places.values():
+        mine = template_runs(prompts.take(np.array(some)), share=TEMPLATE_OF_KIND)
+        found = np.union1d(found, mine)
+    return found
 
 
 def _example_rows(examples: Sequence[Example]) -> AdaptRows:
