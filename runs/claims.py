@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -326,13 +326,9 @@ def value(found: Any, unit: str, *, sign: bool = True) -> str:
 
 def bound(size: float, unit: str) -> str:
     """Return a size above which no difference was found, rounded up."""
-    shown = value(size, unit, sign=False)
-    number = shown.removesuffix(" %")
-    step = Decimal(number).as_tuple().exponent
-    assert isinstance(step, int)
-    if float(number) < size:
-        number = str(Decimal(number) + Decimal(1).scaleb(step))
-    return number + shown[len(shown.removesuffix(" %")) :]
+    number, *sign = value(size, unit, sign=False).split()
+    rounded = Decimal(str(size)).quantize(Decimal(number), ROUND_UP)
+    return " ".join([str(rounded), *sign])
 
 
 def about(unit: str, items: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import symtable
 import sysconfig
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -102,22 +102,22 @@ def read_functions(source: Source) -> list[Found]:
         if source.path.stat().st_size > LARGEST:
             return []
         text = source.path.read_text("utf-8")
+        if any(word in text[:1000].lower() for word in GENERATED):
+            return []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old escapes in strings
             tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    if any(word in text[:1000].lower() for word in GENERATED):
-        return []
     lines = text.split("\n")
+    # A name such as `datetime` can be something else than the module that a prompt would import.
+    others = MODULES - imported_modules(tree)
     found = (
-        read_node(node, lines, source.package)
+        read_node(node, lines, source.package, others=others)
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and not node.decorator_list
     )
-    # A name such as `datetime` can be something else than the module that a prompt would import.
-    others = MODULES - imported_modules(tree)
-    return [one for one in found if one is not None and others.isdisjoint(global_names(one.code))]
+    return [one for one in found if one is not None]
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
@@ -131,8 +131,10 @@ def imported_modules(tree: ast.Module) -> set[str]:
     return plain - bound
 
 
-def read_node(node: ast.FunctionDef, lines: Sequence[str], package: str) -> Found | None:
-    """Return a function of a file; None if it is too long, or teaches nothing."""
+def read_node(
+    node: ast.FunctionDef, lines: Sequence[str], package: str, *, others: Set[str]
+) -> Found | None:
+    """Return a function of a file; None if it is too long, uses `others`, or teaches nothing."""
     said = ast.get_docstring(node)
     if not said or len(said) > DOCSTRING_LENGTH or len(node.body) < 2:
         return None
@@ -151,10 +153,12 @@ def read_node(node: ast.FunctionDef, lines: Sequence[str], package: str) -> Foun
     if node.body[1].lineno <= (first.end_lineno or 0) or refuses(node):
         return None
     try:
-        alone = global_names(code) <= KNOWN | {node.name}
+        names = global_names(code)
     except SyntaxError:  # such as a `nonlocal` name without a function around it
         return None
-    return Found(package, code, body, alone)
+    if not others.isdisjoint(names):
+        return None
+    return Found(package, code, body, alone=names <= KNOWN | {node.name})
 
 
 def refuses(node: ast.FunctionDef) -> bool:

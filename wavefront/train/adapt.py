@@ -289,7 +289,7 @@ class Prepared(NamedTuple):
     rows: AdaptRows
     held_out: Rows
     prompts: Rows  # of the held-out rows, which no training text may repeat
-    templates: np.ndarray  # hashes of the runs that many texts share, which do not count
+    templates: np.ndarray | None = None  # hashes of the runs that many texts share
 
 
 class HeldOut(NamedTuple):
@@ -360,10 +360,10 @@ class AdaptTexts:
         """Choose the held-out texts among more candidates, those that overlap with few others.
 
         A text that overlaps with a held-out one is not trained on, so a held-out text that many
-        others resemble would cost many. As many of each kind are chosen as in a random draw, those
-        that cost the fewest first; a kind is how a prompt begins. In a text without runs to
+        others resemble would cost many. Each kind gets as many as in a random draw, beginning with
+        those that cost the fewest; a kind is how a prompt begins. In a text without runs to
         compare, no repetition would be found, so it comes last. Copies of a held-out text are
-        left out in any case.
+        never trained on.
         """
         config = self.config
         order = np.random.default_rng(self.data.seed).permutation(len(examples)).tolist()
@@ -415,12 +415,7 @@ class AdaptTexts:
                 value=config.held_out_texts,
             )
         _print(f"{int(clean.sum())} of {len(clean)} held-out prompts overlap with no training text")
-        return Prepared(
-            AdaptRows(rows, rows),
-            candidates.take(chosen),
-            prompts.take(chosen),
-            np.zeros(0, np.uint64),
-        )
+        return Prepared(AdaptRows(rows, rows), candidates.take(chosen), prompts.take(chosen))
 
     @property
     def begin(self) -> list[int]:
